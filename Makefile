@@ -1,0 +1,54 @@
+# Every target works on a fresh machine: the first one run makes .venv with pinned dependencies.
+# To use an environment of your own, name its interpreter: make test PYTHON=python3
+
+SYSTEM_PYTHON ?= python3
+PYTHON ?= .venv/bin/python
+TORCH ?= 2.13.0
+# Processes that run test files side by side; 0 for one after the other.
+JOBS ?= 0
+TESTS ?= tests
+
+LOCK := $(shell cat requirements-dev.txt pyproject.toml | cksum | tr -d ' ')
+READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
+
+DEMO = examples/swish_bias_groupnorm.py
+DEMO_SET = batch_size=2048
+
+.PHONY: demo test check fix golden lines bench lock
+.DEFAULT_GOAL := test
+
+demo: $(READY)
+	@mkdir -p out
+	$(PYTHON) -m fusewright optimize $(DEMO) --set $(DEMO_SET) --target cpu \
+		--output out/swish_bias_groupnorm.py --report out/swish_bias_groupnorm.json --force
+
+test: $(READY)
+	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile $(TESTS)
+
+check: $(READY)
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -q tests/test_layers.py
+	$(PYTHON) tools/lines.py
+
+fix: $(READY)
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+golden: $(READY)
+	$(PYTHON) -m pytest -q --update-golden $(TESTS)
+
+lines: $(READY)
+	$(PYTHON) tools/lines.py
+
+bench: $(READY)
+	@set -e; for script in bench/*.py; do $(PYTHON) $$script; done
+
+lock: $(READY)
+	$(PYTHON) tools/lock.py $(TORCH)
+
+.venv/ready-$(LOCK): | requirements-dev.txt pyproject.toml tools/install.py
+	$(SYSTEM_PYTHON) tools/install.py
+	@rm -f .venv/ready-*
+	@touch $@

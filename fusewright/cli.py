@@ -1,0 +1,364 @@
+"""Arguments -> one command -> exit code: 0 verified or done, 1 refuted, 2 bad usage, 3 cannot tell.
+
+The only file that reads arguments. A command imports what it needs when it runs, so that `--help`
+and usage errors do not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Literal, ParamSpec
+
+import typer
+from rich.console import Console
+
+from fusewright.errors import BadUsage, FusewrightError, InternalError
+from fusewright.progress import progress
+from fusewright.report import (
+    Report,
+    error_report,
+    outcome_report,
+    show_outcome,
+    show_timing,
+    show_verdict,
+    timing_report,
+    to_json,
+    verdict_report,
+)
+from fusewright.target import TARGETS
+from fusewright.target import target as find_target
+from fusewright.write import check_writable, write_whole
+
+RULES = ("no-library", "no-workspace", "no-prepack")
+BASELINES = ("eager", "compile", "max-autotune")
+P = ParamSpec("P")
+
+app = typer.Typer(
+    help="Turn a PyTorch model into one file with fused kernels, verified against float64.",
+    epilog="Exit codes: 0 verified or done, 1 refuted, 2 bad usage or unusable problem file, "
+    "3 could not be verified on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ProblemPath = Annotated[
+    Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")
+]
+CandidatePath = Annotated[
+    Path, typer.Argument(metavar="CANDIDATE", help="File that defines ModelNew.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Override a constant of the problem file."),
+]
+ReportPath = Annotated[
+    Path | None, typer.Option("--report", metavar="R.json", help="Write the result as JSON here.")
+]
+Device = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option("--device", help="Where to run; the GPU if there is one, else the CPU."),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help=f"One of {', '.join(TARGETS)}, cuda; this machine's GPU, else its CPU, if not given.",
+    ),
+]
+
+
+class Output(Console):
+    """Rich would end the process with 1 when the reader of a pipe has left; 1 means refuted."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def ends_well(command: Callable[P, int]) -> Callable[P, None]:
+    """Turn a command's exit code, or any exception, into the end of the process."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except FusewrightError as error:
+            code = error.exit_code
+            say(_bug(error) if isinstance(error, InternalError) else f"fusewright: {error}")
+        except KeyboardInterrupt:
+            code = 130
+            say("fusewright: interrupted; nothing is half-written.")
+        except BrokenPipeError:  # `fusewright explain ... | head`
+            code = 128 + signal.SIGPIPE
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The last line of defence: whatever a broken promise of ours raises ends here.
+        except Exception as error:  # noqa: BLE001
+            code = InternalError.exit_code
+            say(_bug(error))
+        raise typer.Exit(code)
+
+    return run
+
+
+def say(paragraph: str) -> None:
+    """To stderr, on one line: the terminal wraps it, `grep` finds it."""
+    typer.echo(" ".join(paragraph.split()), err=True)
+
+
+def _bug(error: Exception) -> str:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="fusewright-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write("".join(traceback.format_exception(error)))
+    return (
+        f"fusewright: {type(error).__name__}: {error}. This is a bug in fusewright, not in your "
+        f"file. The traceback is in {file.name}; please report it together with the problem file."
+    )
+
+
+@app.command()
+@ends_well
+def optimize(
+    problem: ProblemPath,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.py", help="The file to write.")
+    ] = None,
+    target: TargetName = None,
+    precision: Annotated[
+        Literal["eager", "ieee"],
+        typer.Option(help="eager: as precise as PyTorch's flags ask for; ieee: full float32."),
+    ] = "eager",
+    rules: Annotated[
+        str, typer.Option(metavar="RULE,...", help=f"Restrictions: {', '.join(RULES)}.")
+    ] = "",
+    settings: Settings = None,
+    report_path: ReportPath = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
+) -> int:
+    """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
+    _check_outputs(problem, output=output, report=report_path, force=force)
+    _check_target(target)
+    chosen = frozenset(parse_names("--rules", rules, RULES))
+    overrides = parse_settings(settings)
+
+    def work() -> tuple[Report, int]:
+        from fusewright.pipeline import optimize_file
+
+        with progress(Console(stderr=True)) as step:
+            outcome = optimize_file(
+                problem,
+                out=output,
+                target=target,
+                precision=precision,
+                rules=chosen,
+                overrides=overrides,
+                force=force,
+                progress=step,
+            )
+        show_outcome(Output(highlight=False), outcome)
+        return outcome_report(outcome), outcome.exit_code
+
+    return _reported(report_path, work)
+
+
+@app.command()
+@ends_well
+def explain(problem: ProblemPath, target: TargetName = None, settings: Settings = None) -> int:
+    """Say which operators share a kernel and why, what it saves, and what time to expect."""
+    _check_target(target)
+    overrides = parse_settings(settings)
+    from fusewright.pipeline import explain_file
+
+    typer.echo(explain_file(problem, target=target, overrides=overrides).rstrip())
+    return 0
+
+
+@app.command()
+@ends_well
+def bench(
+    problem: ProblemPath,
+    candidate: CandidatePath,
+    against: Annotated[
+        str, typer.Option(metavar="NAME,...", help=f"Baselines: {', '.join(BASELINES)}.")
+    ] = "eager,compile",
+    device: Device = None,
+    settings: Settings = None,
+    report_path: ReportPath = None,
+) -> int:
+    """Time a candidate against eager and torch.compile: interleaved, fresh inputs, intervals."""
+    _check_outputs(problem, candidate, report=report_path)
+    _check_file(problem, candidate)
+    baselines, overrides = parse_names("--against", against, BASELINES), parse_settings(settings)
+
+    def work() -> tuple[Report, int]:
+        from fusewright.judge.timing import bench as measure
+
+        with progress(Console(stderr=True)) as step:
+            timing = measure(
+                problem,
+                candidate,
+                device=device or _default_device(),
+                against=baselines,
+                overrides=overrides,
+                progress=step,
+            )
+        show_timing(Output(highlight=False), timing)
+        return timing_report(timing), 0
+
+    return _reported(report_path, work)
+
+
+@app.command()
+@ends_well
+def judge(
+    problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM")] = None,
+    candidate: Annotated[Path | None, typer.Argument(metavar="CANDIDATE")] = None,
+    device: Device = None,
+    accuracy: Annotated[
+        Literal["contract", "loose"],
+        typer.Option(help="contract: never less accurate than eager, against float64."),
+    ] = "contract",
+    grad: Annotated[bool, typer.Option("--grad", help="Check gradients too.")] = False,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
+    ] = False,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    settings: Settings = None,
+    report_path: ReportPath = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="R.json", help="Repeat a case of an earlier report.")
+    ] = None,
+    case: Annotated[
+        str | None, typer.Option(metavar="N", help="The case to repeat, as the report names it.")
+    ] = None,
+) -> int:
+    """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
+    if (replay is None) != (case is None):
+        raise BadUsage("--replay R.json and --case N belong together: give both or none.")
+    if replay is not None and case is not None:
+        return _replay(replay, case, report_path)
+    if problem is None or candidate is None:
+        raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
+    _check_outputs(problem, candidate, report=report_path)
+    _check_file(problem, candidate)
+    overrides = parse_settings(settings)
+
+    def work() -> tuple[Report, int]:
+        from fusewright.judge import judge as decide
+
+        with progress(Console(stderr=True)) as step:
+            verdict = decide(
+                problem,
+                candidate,
+                device=device or _default_device(),
+                accuracy=accuracy,
+                grad=grad,
+                sanitize=sanitize,
+                timing=timing,
+                overrides=overrides,
+                progress=step,
+            )
+        show_verdict(Output(highlight=False), verdict)
+        return verdict_report(verdict), verdict.exit_code
+
+    return _reported(report_path, work)
+
+
+def _replay(source: Path, case: str, report_path: Path | None) -> int:
+    _check_file(source)
+    _check_outputs(source, report=report_path)
+
+    def work() -> tuple[Report, int]:
+        from fusewright.judge import replay
+
+        with progress(Console(stderr=True)) as step:
+            verdict = replay(source, case, progress=step)
+        show_verdict(Output(highlight=False), verdict)
+        return verdict_report(verdict), verdict.exit_code
+
+    return _reported(report_path, work)
+
+
+def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
+    """Do the work, and leave a report of it even if it ends early: never an older one."""
+    try:
+        report, code = work()
+    except FusewrightError as error:
+        if path is not None:
+            write_whole(path, to_json(error_report(error)), force=True)
+        raise
+    if path is not None:
+        write_whole(path, to_json(report), force=True)
+    return code
+
+
+def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
+    """["batch_size=16"] -> {"batch_size": "16"}."""
+    overrides: dict[str, str] = {}
+    for setting in settings or ():
+        name, equals, value = (part.strip() for part in setting.partition("="))
+        if not (name.isidentifier() and equals and value):
+            raise BadUsage(f"--set {setting}: write --set NAME=VALUE, as in --set batch_size=16.")
+        if name in overrides:
+            raise BadUsage(f"--set {setting}: {name} is set twice; keep one of the two.")
+        overrides[name] = value
+    return overrides
+
+
+def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """ "eager,compile" -> ("eager", "compile"), in the order given, each one known."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadUsage(
+            f"{option} {text}: there is no {' or '.join(unknown)}; choose among {', '.join(known)}."
+        )
+    return names
+
+
+def _check_file(*paths: Path) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise BadUsage(f"{path}: there is no such file. Check the name and the folder.")
+
+
+def _check_outputs(
+    *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
+) -> None:
+    """What cannot be written is an error before the work, not after it."""
+    taken = {path.resolve() for path in inputs}
+    for path in (output, report):
+        if path is not None and path.resolve() in taken:
+            raise BadUsage(f"{path}: this file is used twice in one command; choose another name.")
+        if path is not None:
+            taken.add(path.resolve())
+            check_writable(path, force=force or path is report)
+
+
+def _check_target(name: str | None) -> None:
+    if name not in (None, "cuda"):
+        find_target(str(name))
+
+
+def _default_device() -> Literal["cpu", "cuda"]:
+    """Ask the driver, not PyTorch: the parent of a judgement never imports it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "cpu"
+    count = ctypes.c_int(0)
+    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return "cuda" if found and count.value else "cpu"
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,1 @@
+"""Code generation: one generated body per kernel, two languages around it."""

@@ -1,0 +1,353 @@
+"""Kernel + Nest + Schedule -> Body: the generated struct, the same text for C++ and CUDA.
+
+The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member of
+the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once per
+row. A value that a later pass needs again is kept (`k0`) or computed again, as the schedule says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.ir import Batch, Node, Size, size_text, times
+from fusewright.keep import Pass, Row, read_key, row_plan
+from fusewright.loops import Read
+from fusewright.nest import Access, Nest
+from fusewright.schedule import Schedule
+
+# torch type -> (how it is stored, how it is computed)
+TYPES = {
+    torch.float32: ("float", "float"),
+    torch.float64: ("double", "double"),
+    torch.float16: ("half_t", "float"),
+    torch.bfloat16: ("bfloat_t", "float"),
+    torch.int8: ("signed char", "signed char"),
+    torch.uint8: ("unsigned char", "unsigned char"),
+    torch.int16: ("short", "short"),
+    torch.int32: ("int", "int"),
+    torch.int64: ("long", "long"),
+    torch.bool: ("bool", "bool"),
+}
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result."""
+
+    name: str
+    node: Node
+    stored: str
+    written: bool
+
+    @property
+    def declaration(self) -> str:
+        """`const float* in0` or `float* out0`."""
+        return f"{'' if self.written else 'const '}{self.stored}* {self.name}"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel as text. words: the skeleton sections it calls by name."""
+
+    name: str
+    text: str
+    pointers: tuple[Pointer, ...]
+    in_place: tuple[tuple[Node, Node], ...]
+    words: frozenset[str]
+    is_map: bool
+
+
+def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
+    """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
+    return _Printer(nest, schedule, tuple(in_place)).body()
+
+
+def computed(n: Node) -> str:
+    """The C++ type in which the node is computed."""
+    if n.dtype not in TYPES:
+        raise InternalError(f"No C++ type for {n.dtype}.")
+    return TYPES[n.dtype][1]
+
+
+@dataclass
+class _Lambda:
+    """The text of one pass: its lines, and its operands in the order of its parameters."""
+
+    number: int
+    lines: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    operands: list[str] = field(default_factory=list)
+    known: dict[Hashable, str] = field(default_factory=dict)
+
+
+class _Printer:
+    def __init__(
+        self, nest: Nest, schedule: Schedule, in_place: tuple[tuple[Node, Node], ...]
+    ) -> None:
+        self.nest, self.kernel = nest, nest.kernel
+        self.row = row_plan(nest, schedule)
+        self.in_place = in_place
+        self.is_map = not self.kernel.folds
+        self.names = {id(m): f"v{k}" for k, m in enumerate(self.kernel.members)}
+        self.lines: list[str] = []
+        self.words: set[str] = set()
+        self.row_reads: dict[Hashable, str] = {}
+        self.slots = _slots(self.row)
+        self.pointers = self._pointers()
+        self.pointer_of = {id(p.node): p.name for p in self.pointers}
+        self.pointer_of.update({id(leaf): self.pointer_of[id(out)] for out, leaf in in_place})
+
+    def _pointers(self) -> tuple[Pointer, ...]:
+        taken = {id(leaf) for _, leaf in self.in_place}
+        leaves = [n for n in self.kernel.leaves if id(n) not in taken]
+        reads = [Pointer(f"in{k}", n, TYPES[n.dtype][0], False) for k, n in enumerate(leaves)]
+        outs = self.kernel.outputs
+        return (*reads, *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in enumerate(outs)))
+
+    # -- the struct
+
+    def body(self) -> Body:
+        for number, sweep in enumerate(self.row.passes):
+            self._row_lines(sweep.level)
+            if sweep.folds:
+                self._fold_pass(number, sweep)
+            else:
+                self._store_pass(number, sweep)
+        self._row_lines(max(self.row.level.values(), default=0))
+        self._row_stores()
+        pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
+        runs = "class Team, class Range" if self.is_map else "class Team"
+        arguments = "long row, Range range, Team team" if self.is_map else "long row, Team team"
+        head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;"]
+        head.append(f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}")
+        if self.is_map:
+            head.append(f"  FN long columns() const {{ return {size_text(self.nest.columns)}; }}")
+        head.append(f"  template <{runs}> FN void operator()({arguments}) const {{")
+        inside = [*self.nest.coordinates, *self._kept_lines(), *self.lines]
+        text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
+        words = frozenset(self.words)
+        return Body(self.kernel.name, text, self.pointers, self.in_place, words, self.is_map)
+
+    def _row_lines(self, level: int) -> None:
+        """Members that are one number per row, as soon as their folds are done."""
+        for m in self.kernel.members:
+            known = id(m) in self.row.element or m.row.kind == "fold" or id(m) in self.row_reads
+            if not known and self.row.level[id(m)] <= level:
+                self.row_reads[id(m)] = self.names[id(m)]
+                line = self._line(m, lambda n, k: self._row_argument(n, k))
+                self.lines.append(line)
+
+    # -- passes
+
+    def _fold_pass(self, number: int, sweep: Pass) -> None:
+        first = sweep.folds[0]
+        text = _Lambda(number)
+        value = self._element_argument(text, first, 0)
+        text.lines.append(f"return {value};")
+        moments = any(f.op == "m2" for f in sweep.folds)
+        kind, name = computed(first), self.names[id(first)]
+        if moments:
+            self._team_call("moments", f"const auto m{number} = ", text)
+            for f in sweep.folds:
+                self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
+        elif first.op == "mean":
+            self._team_call("sum", f"const {kind} {name}_sum = ", text)
+            count = literal(times(self.nest.outer, self.nest.columns), kind)
+            self.lines.append(f"const {kind} {name} = {name}_sum / {count};")
+        else:
+            self._team_call(first.op, f"const {kind} {name} = ", text)
+
+    def _store_pass(self, number: int, sweep: Pass) -> None:
+        text = _Lambda(number)
+        for k, n in enumerate(sweep.outputs):
+            value = self._element(text, n)
+            text.parameters.append(f"{computed(n)}& o{k}")
+            text.operands.append(self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)]))
+            text.lines.append(f"o{k} = {value};")
+        self._team_call("each", "", text)
+
+    def _team_call(self, verb: str, result: str, text: _Lambda) -> None:
+        self.words.add(verb)
+        parameters = ", ".join(text.parameters)
+        operands = "".join(f", {o}" for o in text.operands)
+        span = "range" if self.is_map else self._span()
+        self.lines.append(f"{result}team.{verb}({span}, [&]({parameters}) {{")
+        self.lines += [f"  {line}" for line in text.lines]
+        self.lines.append(f"}}{operands});")
+
+    def _span(self) -> str:
+        sizes = [self.nest.outer, self.nest.columns] if self.nest.outer != 1 else [self.nest.columns]
+        inside = ", ".join(map(size_text, sizes))
+        run_time = any(isinstance(s, Batch) for s in sizes)
+        self.words.add("span" if run_time else "fixed")
+        return f"span({inside})" if run_time else f"fixed<{inside}>"
+
+    def _row_stores(self) -> None:
+        done = {id(n) for sweep in self.row.passes for n in sweep.outputs}
+        rows = [n for n in self.kernel.outputs if id(n) not in done]
+        if rows:
+            self.words.update({"once", "write"})
+            writes = [self._row_write(n) for n in rows]
+            self.lines += ["team.once([&] {", *(f"  {w}" for w in writes), "});"]
+
+    def _row_write(self, n: Node) -> str:
+        access = self.nest.writes[id(n)]
+        return f"write({self.pointer_of[id(n)]}, {access.base}, {self.names[id(n)]});"
+
+    # -- values inside a pass
+
+    def _element(self, text: _Lambda, m: Node) -> str:
+        """The name of member `m` in this pass, after the lines that compute it."""
+        if id(m) not in self.row.element:
+            return self.names[id(m)]
+        if id(m) in text.known:
+            return text.known[id(m)]
+        name = text.known[id(m)] = self.names[id(m)]
+        if self._load_kept(text, id(m), computed(m), name):
+            return name
+        text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
+        self._store_kept(text, id(m), computed(m), name)
+        return name
+
+    def _element_argument(self, text: _Lambda, m: Node, k: int) -> str:
+        edge = self.kernel.loops.edges[id(m), k]
+        if not isinstance(edge, Read):
+            return self._element(text, edge)
+        access = self.nest.reads[id(m), k]
+        if not access.varies:
+            return self._row_read(edge.leaf, access)
+        key = read_key(access)
+        if key in text.known:
+            return text.known[key]
+        name = text.known[key] = f"x{sum(p.split()[-1].startswith('x') for p in text.parameters)}"
+        if self._load_kept(text, key, computed(edge.leaf), name):
+            return name
+        text.parameters.append(f"{computed(edge.leaf)} {name}")
+        text.operands.append(self._operand("load", self.pointer_of[id(edge.leaf)], access))
+        self._store_kept(text, key, computed(edge.leaf), name)
+        return name
+
+    def _load_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> bool:
+        keep = self.row.keeps.get(key)
+        if keep is None or text.number == keep.first:
+            return False
+        text.parameters.append(f"{kind} {name}")
+        text.operands.append(f"load({self.slots[key]})")
+        return True
+
+    def _store_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> None:
+        keep = self.row.keeps.get(key)
+        if keep is not None and text.number == keep.first:
+            parameter = f"{self.slots[key]}_"
+            text.parameters.append(f"{kind}& {parameter}")
+            text.operands.append(f"store({self.slots[key]})")
+            text.lines.append(f"{parameter} = {name};")
+
+    def _kept_lines(self) -> list[str]:
+        kinds = {self.slots[key]: computed(keep.node) for key, keep in self.row.keeps.items()}
+        count = size_text(times(self.nest.outer, self.nest.columns))
+        if kinds:
+            self.words.add("kept")
+        return [f"auto {slot} = team.template keep<{kind}, {count}>();" for slot, kind in kinds.items()]
+
+    # -- values of a row
+
+    def _row_argument(self, m: Node, k: int) -> str:
+        edge = self.kernel.loops.edges[id(m), k]
+        if isinstance(edge, Read):
+            return self._row_read(edge.leaf, self.nest.reads[id(m), k])
+        return self.names[id(edge)]
+
+    def _row_read(self, leaf: Node, access: Access) -> str:
+        if leaf.op == "constant":
+            value = leaf["value"]
+            assert isinstance(value, int | float | bool | Batch)
+            return literal(value, computed(leaf))
+        key = read_key(access)
+        if key not in self.row_reads:
+            self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
+            self.words.add("read")
+            read = f"read({self.pointer_of[id(leaf)]}, {access.base})"
+            self.lines.append(f"const {computed(leaf)} {self.row_reads[key]} = {read};")
+        return self.row_reads[key]
+
+    # -- spelling
+
+    def _line(self, m: Node, argument: Callable[[Node, int], str]) -> str:
+        arguments = [argument(m, k) for k in range(len(m.args))]
+        return f"const {computed(m)} {self.names[id(m)]} = {self._spelling(m, arguments)};"
+
+    def _spelling(self, m: Node, arguments: list[str]) -> str:
+        if m.op == "cast":
+            return self._cast(m, arguments[0])
+        if m.row.needs:
+            self.words.add(m.row.needs)
+        return m.row.cpp.format(*arguments)
+
+    def _cast(self, m: Node, value: str) -> str:
+        stored, kind = TYPES[m.dtype]
+        if m.dtype is torch.bool:
+            return f"{value} != 0"
+        if stored != kind and m["rounds"]:
+            self.words.add("round_to")
+            return f"round_to<{stored}>(({kind}){value})"
+        return f"({kind}){value}"
+
+    def _operand(self, verb: str, name: str, access: Access) -> str:
+        if access.gather:
+            function = "gather" if verb == "load" else "gather_store"
+            self.words.add(function)
+            offset = access.gather if access.base == "0" else f"{access.base} + {access.gather}"
+            return f"{function}({name}, [&](long o, long i) {{ return {offset}; }})"
+        outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
+        if access.columns == 1:
+            self.words.add(verb)
+            return f"{verb}({', '.join([name, access.base, *outer])})"
+        function = "strided" if verb == "load" else "strided_store"
+        self.words.add(function)
+        return f"{function}({', '.join([name, access.base, *outer, size_text(access.columns)])})"
+
+
+def _slots(row: Row) -> dict[Hashable, str]:
+    """A kept row of memory for each kept value; one may follow another in the same row."""
+    slots: dict[Hashable, str] = {}
+    busy: list[tuple[str, str, int]] = []  # slot, type, last pass
+    for keep in sorted(row.keeps.values(), key=lambda k: k.first):
+        kind = computed(keep.node)
+        free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
+        name = free[0] if free else f"k{len(busy)}"
+        busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
+        slots[keep.key] = name
+    return slots
+
+
+def literal(value: Size | float | bool, kind: str) -> str:
+    """A number as C++ text of type `kind`; floats keep every bit."""
+    if isinstance(value, Batch):
+        return f"({kind})({size_text(value)})"
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind not in ("float", "double"):
+        return str(int(value)) + ("L" if kind == "long" else "")
+    suffix = "f" if kind == "float" else ""
+    if math.isnan(value):
+        return f"not_a_number<{kind}>()"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}infinity<{kind}>()"
+    rounded = torch.tensor(value, dtype=torch.float32).item() if kind == "float" else float(value)
+    text = repr(float(value)) if kind == "double" else _short(rounded, value)
+    return f"{text}{suffix}" if value >= 0 and not text.startswith("-") else f"({text}{suffix})"
+
+
+def _short(rounded: float, value: float) -> str:
+    """The shortest text that is the same float32."""
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if torch.tensor(float(text), dtype=torch.float32).item() == rounded:
+            break
+    return repr(float(text))

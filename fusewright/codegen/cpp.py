@@ -1,0 +1,44 @@
+"""Bodies -> one C++ source: skeleton sections, structs, and an `extern "C"` entry per kernel.
+
+Entries take pointers, the batch size and PyTorch's thread count, and no PyTorch header is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.codegen.body import Body
+from fusewright.codegen.skeleton import sections, select
+from fusewright.ir import numel, size_text, times
+
+
+def cpp_source(bodies: Sequence[Body]) -> str:
+    """The whole C++ text of an emitted file."""
+    parts = [select("cpp", sorted(_words(bodies)))]
+    for body in bodies:
+        parts += [body.text, _entry(body)]
+    return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+
+
+def _words(bodies: Sequence[Body]) -> set[str]:
+    known = {s.name for s in sections("cpp")}
+    words = {word for body in bodies for word in body.words}
+    stored = {p.stored for body in bodies for p in body.pointers}
+    launch = {"run_map" if body.is_map else "run_rows" for body in bodies}
+    builtin = {"each", "once", "sum", "kept"} - known
+    return (words - builtin) | (stored & known) | launch | {"fresh_pages"}
+
+
+def _entry(body: Body) -> str:
+    """The function that Python calls."""
+    arguments = ", ".join([*(p.declaration for p in body.pointers), "long batch", "long threads"])
+    names = ", ".join([*(p.name for p in body.pointers), "batch"])
+    lines = [f'extern "C" void run_{body.name}({arguments}) {{']
+    reused = {id(out) for out, _ in body.in_place}
+    for p in body.pointers:
+        if p.written and id(p.node) not in reused:
+            size = times(numel(p.node.shape), p.node.dtype.itemsize)
+            lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
+    launch = "run_map" if body.is_map else "run_rows"
+    lines.append(f"  {launch}({body.name}{{{names}}}, threads);")
+    return "\n".join([*lines, "}"])

@@ -1,0 +1,69 @@
+"""Words -> the sections of the hand-written skeletons that an emitted file needs, in file order.
+
+A skeleton file is cut by lines `//@ name: needs a, b`; a section runs to the next such line, and
+`//@` alone ends the last one. Text outside sections only serves to compile the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from fusewright.errors import InternalError
+
+FILES = {
+    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/launch.h"),
+    "cuda": ("cuda/math.cuh", "cuda/team.cuh", "cuda/launch.cuh"),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One piece of a skeleton: its name, the names of those it calls, its text."""
+
+    name: str
+    needs: tuple[str, ...]
+    text: str
+
+
+@cache
+def sections(language: str) -> tuple[Section, ...]:
+    """All sections of a language, in order."""
+    found: list[Section] = []
+    for name in FILES[language]:
+        text = (files("fusewright") / "skeletons" / name).read_text(encoding="utf-8")
+        found.extend(_cut(text))
+    return tuple(found)
+
+
+def _cut(text: str) -> list[Section]:
+    found: list[Section] = []
+    name, needs, lines = "", (), list[str]()
+    for line in [*text.splitlines(), "//@"]:
+        if not line.startswith("//@"):
+            lines.append(line)
+            continue
+        if name:
+            found.append(Section(name, needs, "\n".join(lines).strip("\n")))
+        head, _, tail = line.removeprefix("//@").partition(":")
+        name = head.strip()
+        words = tail.replace("needs", "").replace(",", " ").split()
+        needs, lines = tuple(words), []
+    return found
+
+
+def select(language: str, words: Iterable[str]) -> str:
+    """The text of the sections called `words` and of all they need; unknown words are an error."""
+    table = {s.name: s for s in sections(language)}
+    wanted: set[str] = set()
+    queue = ["begin", *words]
+    while queue:
+        word = queue.pop()
+        if word not in table:
+            raise InternalError(f"The {language} skeletons have no section {word!r}.")
+        if word not in wanted:
+            wanted.add(word)
+            queue.extend(table[word].needs)
+    return "\n\n".join(s.text for s in sections(language) if s.name in wanted)

@@ -1,0 +1,152 @@
+"""Write graphs as arithmetic: `Value` wraps a Node, so that `x * sigmoid(x)` builds nodes.
+
+Shapes broadcast and number operands take the tensor's type, as in PyTorch. Types must agree already:
+promotion is `promote`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusewright.ir import Batch, Node, Shape, Size, broadcast, node, numel, times
+from fusewright.ops import OPS
+
+Number = int | float | bool | Batch
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node with Python's arithmetic on it."""
+
+    node: Node
+
+    @property
+    def shape(self) -> Shape:
+        return self.node.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.node.dtype
+
+    def __add__(self, other: Value | Number) -> Value:
+        return apply("add", self, other)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return apply("sub", self, other)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return apply("mul", self, other)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return apply("div", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return apply("add", other, self)
+
+    def __rsub__(self, other: Number) -> Value:
+        return apply("sub", other, self)
+
+    def __rmul__(self, other: Number) -> Value:
+        return apply("mul", other, self)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return apply("div", other, self)
+
+    def __neg__(self) -> Value:
+        return apply("neg", self)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return apply("ge", self, other)
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return apply("le", self, other)
+
+
+def constant(value: Number, dtype: torch.dtype) -> Value:
+    """A number as a tensor of no dimensions; a Batch is a number known at run time."""
+    if not isinstance(value, Batch) and not isinstance(value, bool):
+        value = float(value) if dtype.is_floating_point else int(value)
+    return Value(node("constant", shape=(), dtype=dtype, value=value))
+
+
+def apply(op: str, *operands: Value | Number) -> Value:
+    """The map `op` of the table; numbers take the type of the (last) tensor operand."""
+    dtype = [o.dtype for o in operands if isinstance(o, Value)][-1]
+    values = [o if isinstance(o, Value) else constant(o, dtype) for o in operands]
+    result = {"bool": torch.bool, "second": values[-1].dtype}.get(OPS[op].result, values[0].dtype)
+    shape = broadcast([v.shape for v in values])
+    return Value(node(op, [v.node for v in values], shape=shape, dtype=result))
+
+
+def where(condition: Value, a: Value | Number, b: Value | Number) -> Value:
+    """`a` where the condition holds, else `b`."""
+    dtype = (a if isinstance(a, Value) else b).dtype  # type: ignore[union-attr]
+    wrap = [v if isinstance(v, Value) else constant(v, dtype) for v in (a, b)]
+    return apply("where", condition, *wrap)
+
+
+def cast(x: Value, dtype: torch.dtype, *, rounds: bool = False) -> Value:
+    """`x` in another type; nothing when it has it.
+
+    rounds: the model asks for this type, so a half type must really lose its bits; otherwise a half
+    value stays in float32 until it is stored.
+    """
+    if x.dtype is dtype:
+        return x
+    if x.node.op == "constant":
+        value = x.node["value"]
+        return constant(value, dtype) if isinstance(value, int | float | Batch) else x
+    return Value(node("cast", [x.node], shape=x.shape, dtype=dtype, to=dtype, rounds=rounds))
+
+
+def fold(op: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
+    """Reduce `x` over `dims` (any order, negative allowed)."""
+    rank = len(x.shape)
+    wanted = tuple(sorted({d % rank for d in dims})) if rank else ()
+    kept = tuple(s for i, s in enumerate(x.shape) if i not in wanted)
+    dtype = {"index": torch.int64}.get(OPS[op].result, x.dtype)
+    result = Value(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
+    if not keepdim:
+        return result
+    return reshape(result, tuple(1 if i in wanted else s for i, s in enumerate(x.shape)))
+
+
+def reshape(x: Value, shape: Shape) -> Value:
+    """The same elements in row-major order under another shape."""
+    return x if shape == x.shape else Value(node("reshape", [x.node], shape=shape, dtype=x.dtype))
+
+
+def permute(x: Value, permutation: Sequence[int]) -> Value:
+    """Dimension i of the result is dimension permutation[i] of `x`."""
+    wanted = tuple(p % len(x.shape) for p in permutation)
+    if wanted == tuple(range(len(wanted))):
+        return x
+    shape = tuple(x.shape[p] for p in wanted)
+    return Value(node("permute", [x.node], shape=shape, dtype=x.dtype, permutation=wanted))
+
+
+def expand(x: Value, shape: Shape) -> Value:
+    """Repeat dimensions of size 1, without memory."""
+    return x if shape == x.shape else Value(node("expand", [x.node], shape=shape, dtype=x.dtype))
+
+
+def count(x: Value, dims: Sequence[int]) -> Size:
+    """How many elements a fold over `dims` merges."""
+    return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1
+
+
+def leading(shape: Shape, rank: int) -> tuple[Size, Shape]:
+    """Split off the first `rank` sizes as one product."""
+    total: Size = 1
+    for size in shape[:rank]:
+        total = times(total, size)
+    return total, shape[rank:]

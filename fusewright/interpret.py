@@ -1,0 +1,87 @@
+"""Run a Graph with PyTorch, node by node, in any precision: the meaning of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusewright.ir import Attribute, Batch, Graph, Node, concrete, toposort
+from fusewright.ops import meaning
+
+
+def interpret(
+    graph: Graph,
+    inputs: Sequence[torch.Tensor],
+    state: Mapping[str, torch.Tensor],
+    *,
+    batch: int = 0,
+    dtype: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """The graph's outputs, then its updates' values.
+
+    inputs: one tensor per graph input.  state: parameters and buffers by name.  dtype: compute every
+    floating tensor in this type instead of its own.
+    """
+    values: dict[int, torch.Tensor] = {}
+    batch = batch or graph.batch
+    for n in toposort((*graph.inputs, *graph.roots)):
+        values[id(n)] = _value(n, inputs, state, values, batch, dtype)
+    return [values[id(o)] for o in (*graph.outputs, *(u.value for u in graph.updates))]
+
+
+def _value(
+    n: Node,
+    inputs: Sequence[torch.Tensor],
+    state: Mapping[str, torch.Tensor],
+    values: Mapping[int, torch.Tensor],
+    batch: int,
+    dtype: torch.dtype | None,
+) -> torch.Tensor:
+    if n.op == "input":
+        return _as(inputs[int(n["position"])], dtype)  # type: ignore[arg-type]
+    if n.op in ("parameter", "buffer"):
+        return _as(state[str(n["name"])], dtype)
+    kind = dtype if dtype and n.dtype.is_floating_point else n.dtype
+    if n.op == "constant":
+        value = n["value"]
+        number = concrete(value, batch) if isinstance(value, Batch) else value
+        return torch.tensor(number, dtype=kind)
+    args = [values[id(a)] for a in n.args]
+    if n.op == "library":
+        return _library(n, args, batch)
+    return meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)  # type: ignore[no-any-return]
+
+
+def _library(n: Node, args: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
+    names = [f"x{i}" for i in range(len(args))]
+    text = str(n["call"]).format(*names, device="torch.device('cpu')")
+    scope = {"torch": torch, "batch": batch, **dict(zip(names, args, strict=True))}
+    return eval(text, scope)  # type: ignore[no-any-return]
+
+
+def _as(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+
+def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]]:
+    """The node's attributes as Python text, sizes filled in."""
+    pairs = [(name, python_text(value, batch)) for name, value in n.attributes]
+    if n.op == "cast":
+        pairs = [("to", str(dtype))]
+    if n.row.kind == "view" and n.op != "permute":
+        pairs.append(("shape", python_text(n.shape, batch)))
+    if n.row.kind == "fold":
+        dims = n["dims"]
+        assert isinstance(dims, tuple)
+        pairs += [("first", str(dims[0])), ("last", str(dims[-1]))]
+    return pairs
+
+
+def python_text(value: Attribute, batch: int) -> str:
+    """An attribute as Python source."""
+    if isinstance(value, Batch):
+        return str(concrete(value, batch))
+    if isinstance(value, tuple):
+        return f"({', '.join(python_text(v, batch) for v in value)},)"
+    return repr(value)

@@ -1,0 +1,277 @@
+"""Immutable, interned tensor nodes: equal means identical.
+
+    Size  = int | Batch(multiple)                     a run-time size is a multiple of one batch size
+    Node  = Node(op, args, attributes, shape, dtype, order)
+    Graph = Graph(inputs, outputs, updates, …)        in the order in which the model computes
+
+Nodes are made by `node(...)` only. A map node broadcasts its arguments as PyTorch does. `order` lists
+the dimensions from the outermost to the innermost in memory; () means row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.ops import OPS, Op
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A size known only at run time: `multiple` times the batch size."""
+
+    multiple: int
+
+
+Size = int | Batch
+Shape = tuple[Size, ...]
+Attribute = int | float | bool | str | None | torch.dtype | Batch | tuple["Attribute", ...]
+
+
+def times(a: Size, b: Size) -> Size:
+    """Product of two sizes; raises InternalError for batch times batch."""
+    if isinstance(a, Batch) and isinstance(b, Batch):
+        raise InternalError("A size is quadratic in the batch size; capture must have refused it.")
+    if isinstance(a, Batch):
+        return Batch(a.multiple * b) if isinstance(b, int) and b else 0
+    if isinstance(b, Batch):
+        return times(b, a)
+    return a * b
+
+
+def numel(shape: Iterable[Size]) -> Size:
+    """Product of all sizes."""
+    total: Size = 1
+    for size in shape:
+        total = times(total, size)
+    return total
+
+
+def concrete(size: Size, batch: int) -> int:
+    """The size as a number, for a batch size of `batch`."""
+    return size.multiple * batch if isinstance(size, Batch) else size
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One tensor: an operator of the table applied to `args`. Compare with `is`."""
+
+    op: str
+    args: tuple[Node, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    shape: Shape
+    dtype: torch.dtype
+    order: tuple[int, ...] = ()
+    _key: tuple[object, ...] = field(default=(), repr=False)
+
+    def __getitem__(self, name: str) -> Attribute:
+        """The attribute called `name`; raises InternalError when there is none."""
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise InternalError(f"{self.op} has no attribute {name!r}.")
+
+    @property
+    def row(self) -> Op:
+        """This node's row of the op table."""
+        return OPS[self.op]
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {shape_text(self.shape)} {str(self.dtype).removeprefix('torch.')}>"
+
+
+_NODES: dict[tuple[object, ...], Node] = {}
+
+
+def _distinct(value: object) -> object:
+    """0.0 and -0.0, 1 and True are equal for Python but not for us."""
+    if isinstance(value, tuple):
+        return tuple(_distinct(v) for v in value)
+    return (type(value), repr(value)) if isinstance(value, int | float) else value
+
+
+def node(
+    op: str,
+    args: Sequence[Node] = (),
+    *,
+    shape: Shape,
+    dtype: torch.dtype,
+    order: tuple[int, ...] = (),
+    **attributes: Attribute,
+) -> Node:
+    """Return the one node with these parts. `order` is normalised: row-major becomes ()."""
+    if order == tuple(range(len(shape))):
+        order = ()
+    row = OPS[op]
+    if row.arity not in (-1, len(args)):
+        raise InternalError(f"{op} takes {row.arity} arguments, got {len(args)}.")
+    pairs = tuple(sorted(attributes.items()))
+    identity = tuple((name, _distinct(value)) for name, value in pairs)
+    key = (op, tuple(id(a) for a in args), identity, shape, dtype, order)
+    if key not in _NODES:
+        _NODES[key] = Node(op, tuple(args), pairs, shape, dtype, order, key)
+    return _NODES[key]
+
+
+@dataclass(frozen=True)
+class Update:
+    """After the computation, tensor `target` (an input or a buffer leaf) takes the value of `value`."""
+
+    target: Node
+    value: Node
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured model.
+
+    inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
+    updates: buffers and inputs that it changes.  effects: library nodes that must run, in this order,
+    even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if every size is
+    fixed.
+    """
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    updates: tuple[Update, ...] = ()
+    effects: tuple[Node, ...] = ()
+    batch: int = 0
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """Every node that must be computed."""
+        return (*self.effects, *(u.value for u in self.updates), *self.outputs)
+
+    def hint(self, size: Size) -> int:
+        """`size` at the captured batch size."""
+        return concrete(size, self.batch)
+
+
+def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
+    """All nodes that `roots` need, arguments first; deterministic."""
+    done: dict[int, Node] = {}
+    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        current, ready = stack.pop()
+        if id(current) in done:
+            continue
+        if ready:
+            done[id(current)] = current
+            continue
+        stack.append((current, True))
+        stack.extend((a, False) for a in reversed(current.args) if id(a) not in done)
+    return tuple(done.values())
+
+
+def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+    """Apply `change` to every node, arguments first, and return the new graph."""
+    new: dict[int, Node] = {}
+    for n in toposort((*graph.inputs, *graph.roots)):
+        args = tuple(new[id(a)] for a in n.args)
+        same = all(a is b for a, b in zip(args, n.args, strict=True))
+        moved = n if same else _with_args(n, args)
+        new[id(n)] = change(moved)
+    pick: Callable[[Node], Node] = lambda n: new[id(n)]  # noqa: E731
+    return Graph(
+        tuple(map(pick, graph.inputs)),
+        tuple(map(pick, graph.outputs)),
+        tuple(Update(u.target, pick(u.value)) for u in graph.updates),
+        tuple(map(pick, graph.effects)),
+        graph.batch,
+    )
+
+
+def _with_args(n: Node, args: tuple[Node, ...]) -> Node:
+    attributes: Mapping[str, Attribute] = dict(n.attributes)
+    return node(n.op, args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The broadcast shape, as PyTorch's rules say; raises InternalError when there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    sizes: list[Size] = []
+    for i in range(rank):
+        here: list[Size] = [s[len(s) - rank + i] for s in shapes if len(s) - rank + i >= 0]
+        wide = [size for size in here if size != 1]
+        if any(size != wide[0] for size in wide):
+            raise InternalError(f"Shapes {', '.join(map(shape_text, shapes))} do not broadcast.")
+        sizes.append(wide[0] if wide else 1)
+    return tuple(sizes)
+
+
+def check(graph: Graph, after: str) -> Graph:
+    """Return `graph` if every node keeps the table's shape and type rules; else name the pass."""
+    for n in toposort(graph.roots):
+        problem = _complaint(n)
+        if problem:
+            raise InternalError(f"After {after}: {n!r}: {problem}")
+    return graph
+
+
+def _complaint(n: Node) -> str:
+    if n.row.kind == "map":
+        if n.shape != broadcast([a.shape for a in n.args]):
+            return f"shape is not the broadcast of {[a.shape for a in n.args]}"
+        return _type_complaint(n)
+    if n.row.kind == "fold":
+        dims = n["dims"]
+        kept = tuple(s for i, s in enumerate(n.args[0].shape) if i not in dims)  # type: ignore[operator]
+        return "" if kept == n.shape else f"shape is not {kept}"
+    if n.op == "reshape" and numel(n.shape) != numel(n.args[0].shape):
+        return "reshape changes the number of elements"
+    return ""
+
+
+def _type_complaint(n: Node) -> str:
+    result = n.row.result
+    if result == "bool":
+        return "" if n.dtype is torch.bool else "result must be bool"
+    if result == "attribute":
+        return "" if n.dtype is n["to"] else "result must have the attribute's type"
+    values = n.args[1:] if result == "second" else n.args
+    if any(a.dtype is not n.dtype for a in values):
+        return f"argument types {[str(a.dtype) for a in n.args]} differ from the result's"
+    return ""
+
+
+def shape_text(shape: Sequence[Size]) -> str:
+    """`[batch*4, 16]`, for people."""
+    return f"[{', '.join(map(size_text, shape))}]"
+
+
+def size_text(size: Size) -> str:
+    """A size as an expression of Python, C++ and English."""
+    if isinstance(size, int):
+        return str(size)
+    return "batch" if size.multiple == 1 else f"batch * {size.multiple}"
+
+
+def show(graph: Graph) -> str:
+    """The graph as numbered lines, for golden files and errors."""
+    numbers: dict[int, int] = {}
+    lines = list(_lines(toposort((*graph.inputs, *graph.roots)), numbers))
+    for update in graph.updates:
+        lines.append(f"update %{numbers[id(update.target)]} = %{numbers[id(update.value)]}")
+    lines.append("return " + ", ".join(f"%{numbers[id(o)]}" for o in graph.outputs))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(nodes: Iterable[Node], numbers: dict[int, int]) -> Iterator[str]:
+    for n in nodes:
+        numbers[id(n)] = len(numbers)
+        words = [f"%{numbers[id(a)]}" for a in n.args]
+        words += [f"{name}={_plain(value)}" for name, value in n.attributes]
+        layout = f" order={n.order}" if n.order else ""
+        kind = str(n.dtype).removeprefix("torch.")
+        yield f"%{numbers[id(n)]} = {n.op}({', '.join(words)}): {kind}{shape_text(n.shape)}{layout}"
+
+
+def _plain(value: Attribute) -> str:
+    if isinstance(value, Batch):
+        return size_text(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_plain, value))})"
+    return str(value)

@@ -1,0 +1,314 @@
+"""The untrusted worker's program: commands in, raw bytes and claims out, never a verdict.
+
+It imports the candidate, builds instances, loads the parameters it is given and runs one call per
+command. It has no seeds and no expected values, and every call comes the same way, timed or not.
+The clean baseline (eager, torch.compile) runs in this program, too, so that both sides of a
+timing do exactly the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusewright.judge import layout, state_of_torch
+from fusewright.judge.protocol import (
+    DONE,
+    KINDS,
+    RAISED,
+    READY,
+    Channel,
+    Gone,
+    Record,
+    TensorRecord,
+    encode_record,
+    map_region,
+)
+
+FOREVER = float("inf")
+_NO_CLOCKS = (0, 0, 0)
+_now, _cpu_now = time.perf_counter_ns, time.process_time_ns
+_load_state_dict, _train = nn.Module.load_state_dict, nn.Module.train
+_grad = torch.autograd.grad
+_FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
+Message = Mapping[str, Any]
+
+
+def main(config: Message) -> None:
+    channel_fd, inputs_fd, outputs_fd = config["descriptors"]
+    channel = Channel(socket.socket(fileno=channel_fd))
+    nonce, options = bytes.fromhex(config["nonce"]), config["options"]
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    host = Host(inputs_fd, outputs_fd, str(options["device"]))
+    ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
+    sequence = 0
+    while True:
+        channel.send(encode_record(nonce, sequence, answer), FOREVER)
+        try:
+            message = channel.receive_json(FOREVER)
+        except Gone:
+            return
+        sequence = message["sequence"]  # type: ignore[assignment]
+        if message["do"] == "leave":
+            return
+        answer = _answer(host, message)
+
+
+def _answer(host: Host, message: Message) -> Record:
+    handler: Callable[[Host, Message], Record] = HANDLERS[message["do"]]
+    try:
+        return handler(host, message)
+    # The candidate's code may raise anything, `sys.exit()` included.
+    except BaseException as error:
+        lines = traceback.format_exception_only(error)
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        text = f"{''.join(lines)[:3000].strip()} ({place[0].name}:{place[0].lineno})" if place else ""
+        kind = "refusal" if isinstance(error, Exception) else "exit"
+        return Record(KINDS[RAISED], (), f"{kind}: {text}", _NO_CLOCKS)
+
+
+class Host:
+    """The candidate's module, its instances, and what they have answered so far."""
+
+    def __init__(self, inputs_fd: int, outputs_fd: int, device: str) -> None:
+        self.device = device
+        self.inputs = map_region(inputs_fd, writable=False)
+        self.outputs = map_region(outputs_fd, writable=True)
+        self.make: Callable[..., nn.Module] | None = None
+        self.instances: dict[int, nn.Module] = {}
+        self.held: list[Tensor] = []  # results of earlier calls
+        self.arguments: list[list[Tensor]] = []  # blocks of the last calls, kept alive
+        self.before = state_of_torch.snapshot()
+        self.flush = torch.zeros(0)
+        self.clock = DeviceClock(device)
+
+    def done(self, text: str, results: list[Tensor | None], known: list[Tensor],
+             clocks: tuple[int, int, int] = _NO_CLOCKS) -> Record:  # fmt: skip
+        records = layout.put_results(results, self.outputs, self.device, known)
+        return Record(KINDS[DONE], records, text, clocks)
+
+
+# --- setting up -------------------------------------------------------------------------------
+
+
+def _import(host: Host, message: Message) -> Record:
+    host.instances.clear()
+    host.held.clear()
+    torch.set_num_threads(message.get("threads") or torch.get_num_threads())
+    if "problem" in message:
+        from fusewright.problem import load_problem
+
+        module = load_problem(Path(message["problem"]), message["overrides"]).module
+    else:
+        module = _module(message["source"], message["name"])
+    host.make = getattr(module, message["class"])
+    if not callable(host.make):
+        raise TypeError(f"{message['class']} is no class")
+    return host.done("", [], [])
+
+
+def _module(source: str, name: str) -> ModuleType:
+    """A file of its own, because inspect, Triton and tracebacks want to read the source."""
+    path = Path.cwd() / f"{name}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _construct(host: Host, message: Message) -> Record:
+    assert host.make is not None
+    blocks = layout.fresh_blocks(message["arguments"], host.inputs, "cpu")
+    arguments = layout.values_in(message["arguments"], blocks)
+    torch.manual_seed(message["seed"])
+    model = host.make(*arguments)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the constructor made a {type(model).__name__}, not an nn.Module")
+    model = model.to(host.device)
+    if message.get("compile"):
+        model.compile()
+    host.instances[message["instance"]] = model
+    return host.done("", [], [])
+
+
+def _entries(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, tied ones under each of their names."""
+    kept = nn.Module.state_dict(model, keep_vars=True)
+    return {name: t for name, t in kept.items() if isinstance(t, Tensor)}
+
+
+def _state(host: Host, message: Message) -> Record:
+    """Names as text, values as results; P parameter, B buffer."""
+    entries = _entries(host.instances[message["instance"]])
+    kinds = ("P" if isinstance(t, nn.Parameter) else "B" for t in entries.values())
+    text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, entries))
+    return host.done(text, list(entries.values()), [])
+
+
+def _load(host: Host, message: Message) -> Record:
+    model = host.instances[message["instance"]]
+    blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
+    values: dict[str, Tensor] = layout.values_in(message["arguments"], blocks)[0]
+    if message["how"] == "load_state_dict":
+        _load_state_dict(model, values, strict=message["strict"])
+        return host.done("", [], [])
+    entries = _entries(model)
+    for name, value in values.items():
+        target = entries[name].data if message["how"] == "data" else entries[name]
+        with torch.no_grad():
+            target.copy_(value)
+    return host.done("", [], [])
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+
+def _call(host: Host, message: Message) -> Record:
+    """One call on arguments that this process has not seen before."""
+    model = host.instances[message["instance"]]
+    if message["mode"] is not None:
+        _train(model, message["mode"] == "train")
+    with host.clock.stream(delayed=message["stream"]):
+        blocks = _argument_blocks(host, message)
+        arguments = layout.values_in(message["arguments"], blocks)
+        _make_cold(host, message["cold"])
+        with torch.set_grad_enabled(message["grad"]):
+            outputs, clocks = host.clock.time(model, arguments)
+    results: list[Tensor] = []
+    text = layout.describe(outputs, results)
+    known = [*layout.tensors_of(arguments), *_entries(model).values(), *host.held]
+    answers: list[Tensor | None] = [*results]
+    if message["cotangents"] is not None:
+        answers += _gradients(host, model, arguments, results, message["cotangents"])
+    if message["echo"]:
+        answers += blocks
+    record = host.done(text, answers, known, clocks)
+    host.held = [*host.held, *results][-message["hold"] :] if message["hold"] else []
+    return record
+
+
+def _argument_blocks(host: Host, message: Message) -> list[Tensor]:
+    """New addresses; with `reuse`, the last call's memory under new content, unannounced."""
+    blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
+    if message["reuse"] and host.arguments:
+        for old, new in zip(host.arguments[-1], blocks):
+            old.data.copy_(new)  # `.data`: pointer and version counter stay as they were
+        return host.arguments[-1]
+    # The last two stay alive, so that an address does not come back at once.
+    host.arguments = [*host.arguments, blocks][-2:]
+    return blocks
+
+
+def _make_cold(host: Host, cold: bool) -> None:
+    """Push the arguments out of the caches by writing, then reading, more than they hold."""
+    if not cold:
+        return
+    if not host.flush.numel():
+        host.flush = torch.zeros(_FLUSH_BYTES[host.device] // 4, device=host.device)
+    host.flush.add_(1.0)
+    host.clock.wait()
+
+
+def _gradients(host: Host, model: nn.Module, arguments: list[object], results: list[Tensor],
+               shipped: Message) -> list[Tensor | None]:  # fmt: skip
+    blocks = layout.fresh_blocks(shipped, host.inputs, host.device)
+    cotangents = layout.values_in(shipped, blocks)
+    inputs = [t for t in layout.tensors_of(arguments) if t.requires_grad]
+    parameters = [p for p in _entries(model).values() if p.requires_grad]
+    pairs = [(r, v) for r, v in zip(results, cotangents) if r.grad_fn is not None]
+    if not pairs:
+        return [None] * len(inputs + parameters)
+    outputs, vectors = zip(*pairs)
+    return list(_grad(outputs, inputs + parameters, vectors, allow_unused=True))
+
+
+def _held(host: Host, message: Message) -> Record:
+    """What earlier calls returned, as it is now."""
+    return host.done("", [*host.held], [])
+
+
+def _flags(host: Host, message: Message) -> Record:
+    return host.done("\n".join(state_of_torch.changes(host.before)), [], [])
+
+
+def _repeat(host: Host, message: Message) -> Record:
+    """Many calls on one content; the text is the growth of memory in bytes from half to end."""
+    model = host.instances[message["instance"]]
+    blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
+    arguments = layout.values_in(message["arguments"], blocks)
+    used = []
+    for _ in range(2):
+        for _ in range(message["calls"]):
+            with torch.no_grad():
+                model(*arguments)
+        host.clock.wait()
+        gc.collect()
+        used.append(host.clock.used_bytes())
+    return host.done(str(used[1] - used[0]), [], [])
+
+
+class DeviceClock:
+    """The worker's own clocks around one call: host, device events, CPU time of the process."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device == "cuda"
+
+    def wait(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize()
+
+    def used_bytes(self) -> int:
+        if self._cuda:
+            return int(torch.cuda.memory_allocated())
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stream(self, *, delayed: bool) -> Any:
+        """The current stream, or one of our own whose work so far is still to come."""
+        if not (self._cuda and delayed):
+            return torch.autograd.set_multithreading_enabled(True)  # a context that changes nothing
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)
+        return torch.cuda.stream(stream)
+
+    def time(self, model: nn.Module, arguments: list[object]) -> tuple[object, tuple[int, int, int]]:
+        if not self._cuda:
+            cpu, begin = _cpu_now(), _now()
+            outputs = model(*arguments)
+            end = _now()
+            return outputs, (end - begin, 0, _cpu_now() - cpu)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        cpu, begin = _cpu_now(), _now()
+        first.record()
+        outputs = model(*arguments)
+        torch.cuda.synchronize()  # the whole device: side streams count, too
+        last.record()
+        end = _now()
+        last.synchronize()
+        event_ns = int(first.elapsed_time(last) * 1e6)
+        return outputs, (end - begin, event_ns, _cpu_now() - cpu)
+
+
+HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {
+    "import": _import, "construct": _construct, "state": _state, "load": _load, "call": _call,
+    "held": _held, "flags": _flags, "repeat": _repeat,
+}  # fmt: skip
+__all__ = ["HANDLERS", "TensorRecord", "main"]

@@ -1,0 +1,290 @@
+"""Outputs of candidate, eager and float64 -> one Comparison: is the candidate as accurate as eager?
+
+The promise: never less accurate than the eager model under the same PyTorch flags, measured against
+float64. Both errors are taken against float64 in units of the problem's own sensitivity kappa: what
+one unavoidable rounding of the data does to this output. The candidate is never compared with
+eager's values, so a better candidate cannot fail for being different.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fusewright.judge.measure import Errors, Measure, measure
+from fusewright.judge.tree import mapped, tensors, upcast
+
+Run = Callable[[Sequence[object], Mapping[str, Tensor]], list[Tensor]]
+Mode = Literal["contract", "loose"]
+
+WIDE_DRAW = 64.0  # half of the draws perturb this much more, to see corners and jumps nearby
+WIDEST = 2.0**-9  # but never more than this share of a value
+LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4}  # plain tolerance of grade C
+LOOSE_HALF = 1e-2
+FAULT = 0.1  # eager this far from float64 (relative L2) makes the problem unusable
+MORE_ACCURATE = 0.5
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Passes up to `times` eager's own error, or up to `kappas` units, whichever is larger."""
+
+    times: float
+    kappas: float
+
+
+# docs/judge-calibration.md: honest kernels and bad ones on both sides of these numbers
+GRADES: Mapping[str, Mapping[str, Limit]] = {
+    "A": {
+        "rms": Limit(2, 4),
+        "line": Limit(2, 8),
+        "tile": Limit(2, 16),
+        "peak": Limit(4, 64),
+        "element": Limit(4, 64),
+    },
+    "B": {
+        "rms": Limit(8, 16),
+        "line": Limit(8, 32),
+        "tile": Limit(8, 64),
+        "peak": Limit(16, 256),
+        "element": Limit(16, 256),
+    },
+}
+# Half precision: kappa counts a rounding of every input, but only the output's is unavoidable.
+# Double: float64 itself is the truth here, so its own rounding is counted against the candidate.
+SLACK = {torch.float64: 64.0, torch.float32: 1.0}
+SLACK_HALF = 0.125
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One output tensor judged in one case."""
+
+    passed: bool
+    grade: str  # "A", "B", "C" (passes only where the mode is loose) or "F"
+    check: str  # the judge's check it belongs to: accuracy, values, nonfinite or structure
+    detail: str  # one line of evidence
+    numbers: Mapping[str, float]
+    more_accurate: bool = False  # the candidate's error is less than half of eager's
+    notes: tuple[str, ...] = ()
+
+
+def unit_of(outputs: Sequence[object], inputs: Sequence[object] = ()) -> float:
+    """The unit roundoff (eps / 2) to perturb with: of the finest float output, else input."""
+    for values in (outputs, inputs):
+        floats = [t.dtype for t in tensors(values) if t.is_floating_point() or t.is_complex()]
+        if floats:
+            return min(torch.finfo(dtype).eps for dtype in floats) / 2
+    return torch.finfo(torch.float32).eps / 2
+
+
+def sensitivity(
+    run: Run,
+    inputs: Sequence[object],
+    state: Mapping[str, Tensor],
+    *,
+    unit: float,
+    draws: int = 4,
+    seed: int = 0,
+) -> list[Tensor]:
+    """kappa of every output: RMS change in float64 when all data moves by one rounding.
+
+    `run` is the float64 eager model; it gets float64 copies of inputs and state. Draws come in
+    pairs of opposite sign, so that a jump or corner on either side is seen.
+    """
+    truth = [_real(t) for t in run(mapped(inputs, upcast), _upcast(state))]
+    squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in truth]
+    wide = min(WIDE_DRAW, max(1.0, WIDEST / unit))
+    for draw in range(draws):
+        size = (wide if draw % 4 < 2 else 1.0) * (1 if draw % 2 else -1)
+        outputs = run(*_perturbed(inputs, state, size * unit, seed * 1000 + draw // 2))
+        for total, moved, still in zip(squares, map(_real, outputs), truth, strict=True):
+            change = (moved.double() - still.double()) / size
+            total += change.nan_to_num(0.0, 0.0, 0.0).square() / draws
+    return [total.sqrt() for total in squares]
+
+
+def compare(
+    candidate: Tensor,
+    eager: Tensor,
+    truth: Tensor,
+    kappa: Tensor,
+    *,
+    mode: Mode = "contract",
+) -> Comparison:
+    """Judge one output; `truth` is eager in float64, `kappa` is from `sensitivity`."""
+    wrong = _structure(candidate, eager, truth)
+    if wrong:
+        return Comparison(False, "F", "structure", wrong, {})
+    if eager.numel() == 0:
+        return Comparison(True, "A", "accuracy", "no elements", {"elements": 0.0})
+    if eager.is_complex():
+        candidate, eager, truth = map(torch.view_as_real, (candidate, eager, truth))
+    if not eager.is_floating_point():
+        return _exact(candidate, eager, truth, kappa)
+    loose = LOOSE.get(eager.dtype, LOOSE_HALF)
+    measured = measure(candidate, eager, truth, kappa.expand(eager.shape), loose=loose)
+    return _verdict(measured, candidate, truth, mode)
+
+
+def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
+    """Why the problem itself cannot be judged on its own inputs, or None."""
+    if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
+        return None
+    e, y = _real(eager).double(), _real(truth).double()
+    both = torch.isfinite(e) & torch.isfinite(y)
+    if not bool(both.any()):
+        return "the eager model returns no finite number on its own inputs"
+    size = float(torch.linalg.vector_norm(y[both]))
+    away = float(torch.linalg.vector_norm(e[both] - y[both]))
+    if away > FAULT * size and away > torch.finfo(eager.dtype).eps * math.sqrt(y.numel()):
+        return f"eager is {away / max(size, 1e-300):.1%} away from float64 on its own inputs"
+    return None
+
+
+def null_candidates(eager: Tensor, inputs: Sequence[object]) -> Mapping[str, Tensor]:
+    """Outputs that compute nothing; a problem on which one of them passes is weak."""
+    nulls = {"zeros": torch.zeros_like(eager)}
+    if eager.is_floating_point() and eager.numel():
+        nulls["mean"] = torch.full_like(eager, float(eager.double().mean()))
+    if eager.ndim and eager.shape[0] > 1:
+        nulls["neighbour-row"] = eager.roll(1, 0)
+    for index, t in enumerate(tensors(inputs)):
+        if t.shape == eager.shape and t.dtype == eager.dtype:
+            nulls[f"input-{index}"] = t.detach().clone()
+    return nulls
+
+
+def _upcast(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: upcast(t.detach()) for name, t in state.items()}
+
+
+def _real(t: Tensor) -> Tensor:
+    return torch.view_as_real(t) if t.is_complex() else t
+
+
+def _perturbed(
+    inputs: Sequence[object], state: Mapping[str, Tensor], size: float, seed: int
+) -> tuple[list[object], dict[str, Tensor]]:
+    """x (1 + size d), d uniform with variance 1, on every float of inputs and state."""
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def change(t: Tensor) -> Tensor:
+        wide = upcast(t)
+        if not t.is_floating_point():
+            return wide
+        if t.device not in generators:
+            generators[t.device] = torch.Generator(device=t.device)
+            generators[t.device].manual_seed(seed)
+        step = torch.empty(t.shape, dtype=torch.float64, device=t.device)
+        step.uniform_(-math.sqrt(3), math.sqrt(3), generator=generators[t.device])
+        return wide.mul_(step.mul_(size).add_(1.0))
+
+    return mapped(inputs, change), {name: change(t.detach()) for name, t in state.items()}
+
+
+def _structure(candidate: Tensor, eager: Tensor, truth: Tensor) -> str | None:
+    if candidate.shape != eager.shape:
+        return f"shape {tuple(candidate.shape)} instead of {tuple(eager.shape)}"
+    if candidate.dtype != eager.dtype:
+        return f"dtype {candidate.dtype} instead of {eager.dtype}"
+    if truth.shape != eager.shape:
+        return f"float64 gives shape {tuple(truth.shape)}, eager {tuple(eager.shape)}"
+    return None
+
+
+def _exact(candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor) -> Comparison:
+    """Integers and booleans: eager's value, or float64's.
+
+    Where a rounding of the data moves the value (a tie of argmax, a rounding boundary), any value
+    that occurs in the range of the float64 output is right too.
+    """
+    c, e, y = (t.to(truth.device).long() for t in (candidate, eager, truth))
+    unstable = (kappa.to(truth.device) > 0) & (c >= y.min()) & (c <= y.max())
+    wrong = ~((c == e) | (c == y) | unstable)
+    count, ties = int(wrong.sum()), int(((c != e) & (c != y) & unstable).sum())
+    numbers = {"elements": float(e.numel()), "wrong": float(count), "ties": float(ties)}
+    notes = (f"{ties} elements taken as ties",) if ties else ()
+    if not count:
+        return Comparison(True, "A", "values", f"{e.numel()} elements equal", numbers, False, notes)
+    at = int(wrong.reshape(-1).to(torch.int8).argmax())
+    found, wanted = c.reshape(-1)[at].item(), y.reshape(-1)[at].item()
+    place = _index(at, eager.shape)
+    detail = f"{count} of {e.numel()} wrong, first at {place}: {found} instead of {wanted}"
+    return Comparison(False, "F", "values", detail, numbers, False, notes)
+
+
+def _index(flat: int, shape: Sequence[int]) -> list[int]:
+    index: list[int] = []
+    for size in reversed(shape):
+        index.insert(0, flat % size)
+        flat //= size
+    return index
+
+
+def _verdict(m: Measure, candidate: Tensor, truth: Tensor, mode: Mode) -> Comparison:
+    numbers = _numbers(m, candidate.numel())
+    if m.first_nonfinite is not None:
+        return Comparison(
+            False, "F", "nonfinite", _pattern(m, m.first_nonfinite, candidate, truth), numbers
+        )
+    slack = SLACK.get(candidate.dtype, SLACK_HALF)
+    over_a, over_b = (_exceeded(m, GRADES[grade], slack) for grade in ("A", "B"))
+    numbers["margin"] = _margin(m, GRADES["B"], slack)
+    better = m.candidate.rel_l2 < MORE_ACCURATE * m.eager.rel_l2
+    if not over_b:
+        grade = "B" if over_a else "A"
+        detail = f"rms {m.candidate.rms:.3g} kappa, eager {m.eager.rms:.3g}"
+        return Comparison(True, grade, "accuracy", detail, numbers, better)
+    grade = "C" if m.outside_truth == 0 and not m.gross else "F"
+    check = "values" if m.gross else "accuracy"
+    flat = candidate.reshape(-1)[m.worst].item(), truth.reshape(-1)[m.worst].item()
+    place = f"worst at {_index(m.worst, candidate.shape)}: {flat[0]:.9g} instead of {flat[1]:.9g}"
+    detail = f"{over_b}; {place}"
+    return Comparison(grade == "C" and mode == "loose", grade, check, detail, numbers, better)
+
+
+def _margin(m: Measure, limits: Mapping[str, Limit], slack: float) -> float:
+    """The largest share of a limit that the candidate uses; above 1 it breaks that limit."""
+    shares = [
+        getattr(m.candidate, name) / _allowed(m, name, limit, slack)
+        for name, limit in limits.items()
+    ]
+    return max(shares)
+
+
+def _allowed(m: Measure, name: str, limit: Limit, slack: float) -> float:
+    return max(limit.times * float(getattr(m.eager, name)), limit.kappas * slack)
+
+
+def _exceeded(m: Measure, limits: Mapping[str, Limit], slack: float) -> str:
+    """The first limit that the candidate breaks, in words; empty if none."""
+    for name, limit in limits.items():
+        mine, theirs = getattr(m.candidate, name), getattr(m.eager, name)
+        allowed = _allowed(m, name, limit, slack)
+        if not mine <= allowed:
+            return f"{name} error {mine:.3g} kappa, eager {theirs:.3g}, allowed {allowed:.3g}"
+    return ""
+
+
+def _pattern(m: Measure, at: int, candidate: Tensor, truth: Tensor) -> str:
+    found, wanted = candidate.reshape(-1)[at].item(), truth.reshape(-1)[at].item()
+    place = _index(at, candidate.shape)
+    return f"{m.nonfinite} non-finite mismatches, first at {place}: {found} instead of {wanted}"
+
+
+def _numbers(m: Measure, elements: int) -> dict[str, float]:
+    numbers = {"elements": float(elements), "nonfinite": float(m.nonfinite)}
+    for side, errors in (("candidate", m.candidate), ("eager", m.eager)):
+        for name in Errors.__dataclass_fields__:
+            numbers[f"{name}_{side}"] = getattr(errors, name)
+    for share, value in zip(("p50", "p99", "max"), m.ulp, strict=True):
+        numbers[f"ulp_{share}"] = value
+    for tolerance, outside in m.outside.items():
+        numbers[f"outside_allclose_{tolerance:.0e}"] = float(outside)
+    return numbers

@@ -1,0 +1,292 @@
+"""Tensors <-> bytes in a region: exact strides, offsets, sharing and guard bands survive the trip.
+
+Both the trusted worker and the candidate's worker use this file. A *block* is the memory that one
+or several tensors share, with random bytes on both sides; a *tree* is a JSON picture of arguments.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewright.judge.protocol import (
+    ABSENT,
+    DTYPE_CODES,
+    HAS_GRAD_FN,
+    MAX_DIMS,
+    OTHER_DEVICE,
+    OVERLAPPING,
+    REQUIRES_GRAD,
+    TensorRecord,
+)
+
+GUARD_BYTES = 4096
+ALIGN = 64
+_PAGE = 4096
+_NAMES: Mapping[torch.dtype, str] = {
+    dtype: name for name in DTYPE_CODES if (dtype := getattr(torch, name, None)) is not None
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+# Bound before any candidate is imported: its process uses these and never `x.method()`.
+_detach, _contiguous, _copy = Tensor.detach, Tensor.contiguous, Tensor.copy_
+_view_as = Tensor.view
+_frombuffer, _empty = torch.frombuffer, torch.empty
+
+
+class UnusableOutput(Exception):
+    """An output that has no plain bytes: a subclass, a sparse tensor, an unknown dtype."""
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """Arguments laid out as bytes; `blocks` are private copies of what lies in the region."""
+
+    tree: Any
+    tensors: tuple[dict[str, Any], ...]
+    blocks: tuple[Tensor, ...]
+
+    def message(self, offsets: Sequence[int]) -> dict[str, Any]:
+        blocks = [{"offset": o, "nbytes": b.numel()} for o, b in zip(offsets, self.blocks)]
+        return {"tree": self.tree, "tensors": list(self.tensors), "blocks": blocks}
+
+    def nbytes(self) -> int:
+        return sum(_up(b.numel()) for b in self.blocks)
+
+
+def _up(count: int, step: int = _PAGE) -> int:
+    return -(-count // step) * step
+
+
+# --- trees ------------------------------------------------------------------------------------
+
+
+def encode(value: object, tensors: list[Tensor]) -> Any:
+    """A JSON picture of `value`; its tensors are appended to `tensors` in order."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [encode(v, tensors) for v in value]}
+    if isinstance(value, dict):
+        return {"dict": [[encode(k, tensors), encode(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
+    raise UnusableOutput(f"a value of type {type(value).__name__} cannot be handed over")
+
+
+def decode(tree: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
+    ((kind, value),) = tree.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "list":
+        return [decode(v, tensors) for v in value]
+    if kind == "tuple":
+        return tuple(decode(v, tensors) for v in value)
+    if kind == "dict":
+        return {decode(k, tensors): decode(v, tensors) for k, v in value}
+    if kind == "complex":
+        return complex(*value)
+    return getattr(torch, value) if kind == "dtype" else value
+
+
+def describe(value: object, tensors: list[Tensor]) -> str:
+    """The structure of an output as text, strict about types; its tensors in order."""
+    kind = type(value)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        tensors.append(value)  # type: ignore[arg-type]
+        return "tensor"
+    if isinstance(value, Tensor):
+        raise UnusableOutput(f"output of type {kind.__name__}, a subclass of Tensor")
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(describe(v, tensors) for v in value)
+        return f"{kind.__name__}({inner})"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{k!r}: {describe(v, tensors)}" for k, v in value.items())
+        return f"{kind.__name__}({inner})"
+    return f"{kind.__name__} {str(value)[:80]}"
+
+
+# --- out: values -> blocks --------------------------------------------------------------------
+
+
+def pack(values: Sequence[object], seed: int) -> Shipment:
+    """Copy arguments into blocks between random guard bytes, in the caller's exact layout."""
+    tensors: list[Tensor] = []
+    tree = encode(list(values), tensors)
+    generator = torch.Generator().manual_seed(seed)
+    blocks: list[Tensor] = []
+    places: list[dict[str, Any]] = []
+    spans = [_span(t) for t in tensors]
+    owners = _owners(tensors, spans)
+    made: dict[int, tuple[int, int]] = {}  # owner -> (number of its block, address of its start)
+    for t, owner in zip(tensors, owners):
+        if owner not in made:
+            members = [s for s, o in zip(spans, owners) if o == owner]
+            low, high = min(s[0] for s in members), max(s[1] for s in members)
+            base = low - low % ALIGN  # the block starts aligned, so `low % ALIGN` is kept
+            blocks.append(_block(t, base, low, high, generator))
+            made[owner] = (len(blocks) - 1, base)
+        number, base = made[owner]
+        start = GUARD_BYTES + (t.data_ptr() - base if t.numel() else 0)
+        places.append(
+            {
+                "dtype": _NAMES[t.dtype], "shape": list(t.shape), "strides": list(t.stride()),
+                "block": number, "start": start, "grad": t.requires_grad,
+            }
+        )  # fmt: skip
+    return Shipment(tree, tuple(places), tuple(blocks))
+
+
+def _span(t: Tensor) -> tuple[int, int]:
+    """First byte and the byte after the last one that the elements of `t` cover."""
+    if t.layout is not torch.strided or t.dtype not in _NAMES:
+        raise UnusableOutput(f"a tensor of layout {t.layout} and dtype {t.dtype}")
+    if t.numel() == 0:
+        return (0, 0)
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+def _owners(tensors: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For each tensor the first one whose bytes overlap its own: they share a block."""
+    owners: list[int] = []
+    for i, (low, high) in enumerate(spans):
+        shared = (j for j in range(i) if low < spans[j][1] and spans[j][0] < high)
+        first = next(shared, None)
+        owners.append(i if first is None else owners[first])
+    return owners
+
+
+def _block(t: Tensor, base: int, low: int, high: int, generator: torch.Generator) -> Tensor:
+    size = 2 * GUARD_BYTES + _up(high - base, ALIGN)
+    block = torch.empty(size, dtype=torch.uint8)
+    block.random_(0, 256, generator=generator)
+    if high > low:
+        first = low - t.untyped_storage().data_ptr()
+        raw = torch.empty(0, dtype=torch.uint8, device=t.device)
+        raw.set_(t.untyped_storage(), first, (high - low,))
+        block[GUARD_BYTES + low - base : GUARD_BYTES + high - base].copy_(raw)
+    return block
+
+
+def ship(shipment: Shipment, region: mmap.mmap, offset: int = 0) -> dict[str, Any]:
+    """Write the blocks into the region; returns what the reader needs to find them."""
+    offsets = []
+    for block in shipment.blocks:
+        write(block, region, offset)
+        offsets.append(offset)
+        offset += _up(block.numel())
+    return shipment.message(offsets)
+
+
+def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
+    if raw.numel():
+        _copy(_frombuffer(region, dtype=torch.uint8, count=raw.numel(), offset=offset), raw)
+
+
+# --- in: blocks -> values ---------------------------------------------------------------------
+
+
+def fresh_blocks(message: Mapping[str, Any], region: mmap.mmap, device: str) -> list[Tensor]:
+    """New memory, at addresses of this process's choosing, filled from the region."""
+    return [
+        aligned(_frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"]), device)
+        for b in message["blocks"]
+    ]
+
+
+def aligned(raw: Tensor, device: str) -> Tensor:
+    block = _empty(raw.numel() + ALIGN, dtype=torch.uint8, device=device)
+    skip = -block.data_ptr() % ALIGN
+    return _copy(block[skip : skip + raw.numel()], raw)
+
+
+def values_in(message: Mapping[str, Any], blocks: Sequence[Tensor]) -> Any:
+    """The arguments, as views into their blocks."""
+    tensors = [_place(place, blocks[place["block"]]) for place in message["tensors"]]
+    return decode(message["tree"], tensors)
+
+
+def _place(place: Mapping[str, Any], block: Tensor) -> Tensor:
+    dtype = _DTYPES[place["dtype"]]
+    t = torch.empty(0, dtype=dtype, device=block.device)
+    start = (block.storage_offset() + place["start"]) // dtype.itemsize
+    t.set_(block.untyped_storage(), start, place["shape"], place["strides"])
+    return t.requires_grad_() if place["grad"] else t
+
+
+def covered(shipment: Shipment) -> list[Tensor]:
+    """Per block a mask of the bytes that belong to tensors: the rest is guard."""
+    masks = [torch.zeros(b.numel(), dtype=torch.bool) for b in shipment.blocks]
+    for place in shipment.tensors:
+        item = _DTYPES[place["dtype"]].itemsize
+        strides = (*(s * item for s in place["strides"]), 1)
+        mask = masks[place["block"]]
+        mask.as_strided((*place["shape"], item), strides, place["start"]).fill_(True)
+    return masks
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def put_results(
+    results: Sequence[Tensor | None], region: mmap.mmap, device: str, known: Sequence[Tensor]
+) -> tuple[TensorRecord, ...]:
+    """Write each result's elements, contiguous, to the region. `known`: memory they may share."""
+    pointers = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(known)))}
+    pointers.pop(0, None)
+    records, offset = [], 0
+    for result in results:
+        if result is None:
+            records.append(TensorRecord("uint8", (), offset, 0, ABSENT, -1))
+            continue
+        record = _record(result, offset, device, pointers)
+        write(_bytes_of(result), region, offset)
+        records.append(record)
+        offset += _up(record.nbytes, ALIGN)
+    return tuple(records)
+
+
+def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) -> TensorRecord:
+    _span(t)  # refuses what has no plain bytes
+    if t.dim() > MAX_DIMS:
+        raise UnusableOutput(f"an output of {t.dim()} dimensions")
+    overlapping = any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape))
+    flags = REQUIRES_GRAD * bool(t.requires_grad) | HAS_GRAD_FN * (t.grad_fn is not None)
+    flags |= OVERLAPPING * overlapping | OTHER_DEVICE * (t.device.type != device)
+    alias = pointers.get(t.untyped_storage().data_ptr(), -1)
+    size = t.numel() * t.element_size()
+    return TensorRecord(_NAMES[t.dtype], tuple(t.shape), offset, size, flags, alias)
+
+
+def _bytes_of(t: Tensor) -> Tensor:
+    plain = _contiguous(_detach(t).resolve_conj().resolve_neg())
+    return _view_as(plain.reshape(-1), torch.uint8) if plain.numel() else plain.new_empty(0)
+
+
+def get_result(record: Mapping[str, Any], region: mmap.mmap, device: str) -> Tensor | None:
+    """A private copy of one result that a worker put into its region."""
+    if record["flags"] & ABSENT:
+        return None
+    dtype, shape = _DTYPES[record["dtype"]], record["shape"]
+    if not record["nbytes"]:
+        return torch.empty(shape, dtype=dtype, device=device)
+    raw = _frombuffer(region, dtype=dtype, count=record["nbytes"] // dtype.itemsize,
+                      offset=record["offset"])  # fmt: skip
+    return raw.clone().reshape(shape).to(device)
+
+
+def tensors_of(values: object) -> Iterator[Tensor]:
+    tensors: list[Tensor] = []
+    encode(values, tensors)
+    yield from tensors

@@ -1,0 +1,273 @@
+"""One output of candidate, eager, float64 and its sensitivity -> error sizes, in bounded memory.
+
+Errors are taken against float64 and given in units of the output's sensitivity kappa, at five
+zoom levels: a wrong corner cannot hide in an average, and a wrong average not in a maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 256 << 20
+BYTES_PER_ELEMENT = 128  # sixteen float64 temporaries live at the widest point of a chunk
+TILE = 64
+TOLERANCES = (1e-2, 1e-4, 1e-5)
+EDGE = 64.0  # within so many kappa of the dtype's largest value, inf and finite are both right
+KINK = 16.0  # an exact zero is allowed a 16th of its neighbours' kappa (relu's corner)
+BINS, LOWEST, HIGHEST = 256, -8.0, 56.0  # histogram of log2(error in ulp)
+LARGEST, SMALLEST = 1e150, 1e-300  # errors and units are cut here: squares and ratios stay finite
+
+
+@dataclass(frozen=True)
+class Errors:
+    """One side's errors against float64, in units of kappa (but `rel_l2` and `max_abs`)."""
+
+    rel_l2: float
+    max_abs: float
+    rms: float  # over the whole tensor
+    line: float  # worst row, channel or any other slice of one index
+    tile: float  # worst 64 neighbours
+    peak: float  # worst element against the RMS of its 64 neighbours' kappa
+    element: float  # worst element against its own kappa
+
+
+@dataclass(frozen=True)
+class Measure:
+    candidate: Errors
+    eager: Errors
+    nonfinite: int  # elements whose nan / inf pattern is wrong
+    first_nonfinite: int | None  # flat index
+    worst: int  # flat index of the candidate's worst element
+    gross: bool  # some tile is wrong in its leading digits: not a matter of rounding
+    outside: dict[float, int]  # tolerance -> elements outside allclose against eager
+    outside_truth: int  # elements off by more than the loose tolerance from float64
+    ulp: tuple[float, float, float]  # 50th and 99th percentile, maximum
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows `start` and on of every tensor, in float64; kappa with its floor."""
+
+    start: int
+    candidate: Tensor
+    eager: Tensor
+    truth: Tensor
+    kappa: Tensor
+
+
+def measure(
+    candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, *, loose: float
+) -> Measure:
+    """All four have one shape, at least one element; candidate and eager one floating dtype."""
+    shape = _folded(eager.shape)
+    scale = _scale(truth, kappa, eager.dtype)
+    sums = _Sums(shape, eager.dtype, scale, loose)
+    for chunk in _chunks(candidate, eager, truth, kappa, shape):
+        sums.add(chunk)
+    lead, trail = _split(eager.shape)
+    return sums.result(lead, trail)
+
+
+def floor_of(truth: Tensor, dtype: torch.dtype) -> Tensor:
+    """What storing the result in `dtype` costs anyway: half an ulp, or the smallest normal."""
+    info = torch.finfo(dtype)
+    return (info.eps / 2) * truth.abs().nan_to_num(0.0, 0.0, 0.0) + info.tiny
+
+
+def classes(t: Tensor) -> Tensor:
+    """0 finite, 1 nan, 2 plus infinity, 3 minus infinity."""
+    return torch.isnan(t).to(torch.int8) + 2 * torch.isposinf(t) + 3 * torch.isneginf(t)
+
+
+def _split(shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Leading dimensions, and as few trailing ones as hold a tile of neighbours."""
+    cut, width = len(shape), 1
+    while cut > 0 and width < TILE:
+        cut -= 1
+        width *= shape[cut]
+    return tuple(shape[:cut]), tuple(shape[cut:])
+
+
+def _folded(shape: Sequence[int]) -> tuple[int, int]:
+    lead, trail = _split(shape)
+    return math.prod(lead), math.prod(trail)
+
+
+def _scale(truth: Tensor, kappa: Tensor, dtype: torch.dtype) -> float:
+    """A power of two near the largest kappa, so that squares neither overflow nor vanish."""
+    largest = 0.0
+    for piece, spread in zip(_pieces(truth), _pieces(kappa), strict=True):
+        units = spread.double().nan_to_num(0.0, 0.0, 0.0) + floor_of(piece.double(), dtype)
+        largest = max(largest, float(units.max()))
+    return 2.0 ** math.frexp(largest)[1] if math.frexp(largest)[1] < 1000 else 2.0**1000
+
+
+def _pieces(t: Tensor) -> Iterator[Tensor]:
+    yield from torch.split(t.reshape(-1), CHUNK_BYTES // BYTES_PER_ELEMENT)
+
+
+def _chunks(
+    candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, shape: tuple[int, int]
+) -> Iterator[Chunk]:
+    rows, width = shape
+    step = max(1, CHUNK_BYTES // (BYTES_PER_ELEMENT * width))
+    folded = [t.reshape(rows, width) for t in (candidate, eager, truth, kappa)]
+    for start in range(0, rows, step):
+        c, e, y, k = (t[start : start + step].to(truth.device).double() for t in folded)
+        yield Chunk(start, c, e, y, _kappa_hat(k, y, eager.dtype))
+
+
+def _kappa_hat(kappa: Tensor, truth: Tensor, dtype: torch.dtype) -> Tensor:
+    hat = kappa.nan_to_num(0.0, 0.0, 0.0) + floor_of(truth, dtype)
+    near = _tiled((hat / hat.max()).square()).mean(dim=-1).sqrt() * hat.max()
+    around = near.repeat_interleave(TILE, dim=-1)[:, : hat.shape[1]]
+    return torch.where(truth == 0, torch.maximum(hat, around / KINK), hat)
+
+
+def _tiled(values: Tensor) -> Tensor:
+    """[rows, width] -> [rows, tiles, 64]; the last tile is filled up with zeros."""
+    rows, width = values.shape
+    padded = torch.nn.functional.pad(values, (0, -width % TILE))
+    return padded.view(rows, -1, TILE)
+
+
+def _ratio(error: Tensor, unit: Tensor) -> Tensor:
+    """sqrt(error / unit) of two sums of squares; nothing over nothing is nothing."""
+    return (error / unit.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
+
+
+class _Sums:
+    """What is carried from chunk to chunk; all sums of squares are in units of `scale`."""
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: torch.dtype, scale: float, loose: float
+    ) -> None:
+        rows, width = shape
+        self.dtype, self.scale, self.width, self.loose = dtype, scale, width, loose
+        self.rows = torch.zeros(3, rows, dtype=torch.float64)  # candidate, eager, kappa
+        self.columns = torch.zeros(3, width, dtype=torch.float64)
+        self.worst = torch.zeros(2, 4, dtype=torch.float64)  # side x (tile, peak, element, abs)
+        self.truth_square = 0.0
+        self.nonfinite, self.first_nonfinite, self.worst_at = 0, -1, 0
+        self.outside = dict.fromkeys(TOLERANCES, 0)
+        self.outside_truth, self.gross = 0, False
+        self.ulp_bins = torch.zeros(BINS, dtype=torch.float64)
+        self.ulp_max = 0.0
+
+    def add(self, chunk: Chunk) -> None:
+        stored = chunk.truth.to(self.dtype).double()
+        self._patterns(chunk, stored)
+        usable = torch.isfinite(stored)
+        unit = (chunk.kappa / self.scale).clamp_min(SMALLEST)
+        unit2 = torch.where(usable, unit.square(), 0.0)
+        self._keep(2, chunk.start, unit2)
+        for which, values in enumerate((chunk.candidate, chunk.eager)):
+            judged = usable & torch.isfinite(values)
+            error = torch.where(judged, (values - chunk.truth).abs(), 0.0)
+            self._side(which, chunk.start, error.div_(self.scale).clamp_(max=LARGEST), unit, unit2)
+            if which == 0:
+                self._digits(chunk, error, stored)
+        shown = torch.where(usable, chunk.truth, 0.0).div_(self.scale).clamp_(-LARGEST, LARGEST)
+        self.truth_square += float(shown.square().sum())
+        self._allclose(chunk)
+
+    def _keep(self, which: int, start: int, squares: Tensor) -> None:
+        self.rows[which, start : start + squares.shape[0]] = squares.sum(dim=1).cpu()
+        self.columns[which] += squares.sum(dim=0).cpu()
+
+    def _side(self, which: int, start: int, error: Tensor, unit: Tensor, unit2: Tensor) -> None:
+        squares = error.square()
+        self._keep(which, start, squares)
+        tile_unit = _tiled(unit2).sum(dim=-1)
+        tile = _ratio(_tiled(squares).sum(dim=-1), tile_unit).max()
+        members = _tiled((unit2 > 0).double()).sum(dim=-1).clamp_min(1)
+        peak = _ratio(_tiled(squares).amax(dim=-1), tile_unit / members).max()
+        element = error / unit
+        row = torch.stack([tile, peak, element.max(), error.max()]).cpu()
+        if which == 0 and row[2] >= self.worst[0, 2]:
+            self.worst_at = start * self.width + int(element.argmax())
+        self.worst[which] = torch.maximum(self.worst[which], row)
+
+    def _patterns(self, chunk: Chunk, stored: Tensor) -> None:
+        """Where nan and inf may stand; eager and float64 may disagree, then both are right."""
+        mine, theirs, right = classes(chunk.candidate), classes(chunk.eager), classes(stored)
+        limit = torch.finfo(self.dtype).max
+        edge = (chunk.truth.abs() - limit).abs() <= EDGE * chunk.kappa
+        same_sign = (mine == 0) | (mine == torch.where(chunk.truth > 0, 2, 3))
+        lost = (theirs != 0) & (
+            right == 0
+        )  # eager overflowed inside: nothing finite to be equal to
+        wrong = ~((mine == theirs) | (mine == right) & (theirs != right) | edge & same_sign | lost)
+        count = int(wrong.sum())
+        if count and self.first_nonfinite < 0:
+            offset = int(wrong.reshape(-1).to(torch.int8).argmax())
+            self.first_nonfinite = chunk.start * self.width + offset
+        self.nonfinite += count
+
+    def _digits(self, chunk: Chunk, scaled: Tensor, stored: Tensor) -> None:
+        """Errors in ulp of the result, and whether the leading digits are wrong."""
+        error, info = scaled * self.scale, torch.finfo(self.dtype)
+        exponent = torch.frexp(stored.abs().nan_to_num(0.0, 0.0, 0.0).clamp_min(info.tiny))[1]
+        ulp = torch.ldexp(torch.full_like(error, info.eps), exponent - 1)
+        in_ulp = error / ulp
+        logs = in_ulp.log2().clamp(LOWEST, HIGHEST).nan_to_num(HIGHEST)
+        self.ulp_bins += torch.histc(logs.cpu(), BINS, LOWEST, HIGHEST)
+        self.ulp_max = max(self.ulp_max, float(in_ulp.max()))
+        size = torch.where(torch.isfinite(stored), chunk.truth, 0.0).abs()
+        around = _tiled(size).amax(dim=-1).repeat_interleave(TILE, dim=-1)[:, : self.width]
+        self.outside_truth += int((error > self.loose * (size + around) + info.tiny).sum())
+        self.gross |= bool((error > 1e-2 * around + EDGE * chunk.kappa).any())
+
+    def _allclose(self, chunk: Chunk) -> None:
+        difference = (chunk.candidate - chunk.eager).abs()
+        same = (chunk.candidate == chunk.eager) | (
+            torch.isnan(chunk.candidate) & torch.isnan(chunk.eager)
+        )
+        for tolerance in TOLERANCES:
+            close = difference <= tolerance + tolerance * chunk.eager.abs()
+            self.outside[tolerance] += int((~(close | same)).sum())
+
+    def result(self, lead: tuple[int, ...], trail: tuple[int, ...]) -> Measure:
+        sides = []
+        lines = [*_slices(self.rows, lead), *_slices(self.columns, trail), self.rows]
+        for which in (0, 1):
+            tile, peak, element, largest = (float(v) for v in self.worst[which])
+            total = float(self.rows[which].sum())
+            sides.append(
+                Errors(
+                    rel_l2=math.sqrt(total / self.truth_square) if self.truth_square else 0.0,
+                    max_abs=largest * self.scale,
+                    rms=float(_ratio(self.rows[which].sum(), self.rows[2].sum())),
+                    line=max(float(_ratio(s[which], s[2]).max()) for s in lines),
+                    tile=tile,
+                    peak=peak,
+                    element=element,
+                )
+            )
+        first = self.first_nonfinite if self.nonfinite else None
+        ulp = (_quantile(self.ulp_bins, 0.5), _quantile(self.ulp_bins, 0.99), self.ulp_max)
+        return Measure(
+            sides[0], sides[1], self.nonfinite, first, self.worst_at,
+            self.gross, self.outside, self.outside_truth, ulp,
+        )  # fmt: skip
+
+
+def _slices(sums: Tensor, shape: tuple[int, ...]) -> Iterator[Tensor]:
+    """Sums over everything but one index, for each dimension."""
+    shaped = sums.view(3, *shape)
+    for kept in range(1, len(shape) + 1):
+        others = [d for d in range(1, len(shape) + 1) if d != kept]
+        yield shaped.sum(dim=others) if others else shaped
+
+
+def _quantile(bins: Tensor, share: float) -> float:
+    """Upper edge of the bin that holds the quantile; 0 for the lowest bin."""
+    index = int((bins.cumsum(0) >= share * bins.sum()).to(torch.int8).argmax())
+    if index == 0:
+        return 0.0
+    return float(2.0 ** (LOWEST + (index + 1) * (HIGHEST - LOWEST) / BINS))

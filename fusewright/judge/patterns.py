@@ -1,0 +1,215 @@
+"""Arguments of a model -> the arguments of each probe: sparse, integer, scaled, permuted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusewright.judge.tree import mapped, tensors
+
+# Significant bits of the next lower class of arithmetic: float32 -> TF32 and half, half -> bfloat16,
+# bfloat16 -> fp8; float64 -> float32.
+LOWER_BITS: Mapping[torch.dtype, int] = {
+    torch.float64: 24,
+    torch.float32: 11,
+    torch.float16: 8,
+    torch.bfloat16: 4,
+}
+LOUD = {torch.float16: 32.0}  # makes softmax choose one element; half overflows earlier
+LOUD_ELSE = 128.0
+STEPS = {torch.float16: 3}  # scaling probes go by 2^-16 and 2^16, half by 2^-3 and 2^3
+STEPS_ELSE = 16
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a model is called with."""
+
+    inputs: list[object]
+    state: Mapping[str, Tensor]
+
+
+def rounded(t: Tensor, bits: int) -> Tensor:
+    """To the nearest float64 with so many significant bits."""
+    mantissa, exponent = torch.frexp(t.double())
+    return torch.ldexp((mantissa * 2.0**bits).round(), exponent - bits)
+
+
+def selections(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Arguments, Arguments]]:
+    """Name, arguments, and the same arguments with the aimed operand in the lower class.
+
+    One operand holds odd integers that the lower class cannot hold; all others are zero but for
+    one element per row, so that each output is one of those integers, or a sum of a few.
+    """
+    targets = [f"input-{i}" for i, t in enumerate(tensors(own.inputs)) if _aimable(t)][:most]
+    targets += [f"weight-{name}" for name in _weights(own.state, most)]
+    for target in targets:
+        yield (f"select-{target}", *_selected(own, target, seed))
+    if any(_aimable(t) for t in tensors(own.inputs)):
+        for reach in ("row", "sample"):
+            yield (f"select-sparse-{reach}", *_sparse(own, reach, seed))
+
+
+def _aimable(t: Tensor) -> bool:
+    return t.dtype in LOWER_BITS and t.numel() > 0
+
+
+def _weights(state: Mapping[str, Tensor], most: int) -> list[str]:
+    """First, last and some between, of the parameters with two dimensions or more."""
+    names = [name for name, t in state.items() if _aimable(t) and t.ndim >= 2]
+    if len(names) <= most:
+        return names
+    return [names[round(i * (len(names) - 1) / (most - 1))] for i in range(most)]
+
+
+def _selected(own: Arguments, target: str, seed: int) -> tuple[Arguments, Arguments]:
+    generator = torch.Generator().manual_seed(seed)
+    several = sum(_aimable(t) for t in tensors(own.inputs)) > 1
+    number = iter(range(1_000_000))
+
+    def change(t: Tensor) -> Tensor:
+        name = f"input-{next(number)}"
+        if not _aimable(t):
+            return t.clone()
+        if name == target:
+            return _odd(t, generator)
+        loud = LOUD.get(t.dtype, LOUD_ELSE) if several and target.startswith("input") else 1.0
+        return _hot(t, "row", generator) * loud
+
+    inputs = mapped(own.inputs, change)
+    state = {
+        name: _odd(t, generator) if f"weight-{name}" == target else _quiet(name, t, generator)
+        for name, t in own.state.items()
+    }
+    given = Arguments(inputs, state)
+    return given, _coarse(given)
+
+
+def _sparse(own: Arguments, reach: str, seed: int) -> tuple[Arguments, Arguments]:
+    generator = torch.Generator().manual_seed(seed + 1)
+
+    def change(t: Tensor) -> Tensor:
+        if not _aimable(t):
+            return t.clone()
+        return _hot(t, reach, generator).abs() * _odd(t, generator)
+
+    state = {name: _quiet(name, t, generator) for name, t in own.state.items()}
+    given = Arguments(mapped(own.inputs, change), state)
+    return given, _coarse(given)
+
+
+def _coarse(given: Arguments) -> Arguments:
+    """Every operand rounded to the lower class; the sparse ones do not change by that."""
+
+    def lower(t: Tensor) -> Tensor:
+        return rounded(t, LOWER_BITS[t.dtype]).to(t.dtype) if _aimable(t) else t.clone()
+
+    return Arguments(
+        mapped(given.inputs, lower), {name: lower(t.detach()) for name, t in given.state.items()}
+    )
+
+
+def _odd(t: Tensor, generator: torch.Generator) -> Tensor:
+    """Odd integers with two bits more than the lower class keeps, of random sign."""
+    half = 1 << LOWER_BITS[t.dtype]
+    values = 2 * (half + torch.randint(half, t.shape, generator=generator)) + 1
+    signs = 2 * torch.randint(0, 2, t.shape, generator=generator) - 1
+    return (values * signs).to(t.device, t.dtype)
+
+
+def _hot(t: Tensor, reach: str, generator: torch.Generator) -> Tensor:
+    """One of +1 and -1 in every row (or in every leading index), else zeros."""
+    keep = t.ndim - 1 if reach == "row" else min(1, t.ndim - 1)
+    groups = t.shape[: max(keep, 0)].numel()
+    flat = torch.zeros(groups, t.numel() // groups, dtype=t.dtype)
+    places = torch.randint(flat.shape[1], (groups, 1), generator=generator)
+    signs = 2 * torch.randint(0, 2, (groups, 1), generator=generator) - 1
+    return flat.scatter_(1, places, signs.to(t.dtype)).reshape(t.shape).to(t.device)
+
+
+def _quiet(name: str, t: Tensor, generator: torch.Generator) -> Tensor:
+    """A parameter that hands numbers through: a selection, a scale of 1 or a shift of 0."""
+    if not _aimable(t) or t.ndim == 0:
+        return t.detach().clone()
+    if t.ndim >= 2:
+        return _hot(t, "sample", generator)
+    last = name.rsplit(".", 1)[-1]
+    return torch.full_like(t, 0.0 if "bias" in last or "mean" in last else 1.0)
+
+
+def integer_targets(own: Arguments, most: int) -> list[str]:
+    """Weights to fill with integers, one at a time; "inputs" where there is no weight."""
+    if not any(_aimable(t) for t in tensors(own.inputs)):
+        return []
+    return _weights(own.state, most) or ["inputs"]
+
+
+def integers(own: Arguments, target: str, largest: int, seed: int) -> Arguments:
+    """1 ... `largest` in the inputs and the target; the other weights select."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def small(t: Tensor) -> Tensor:
+        if not _aimable(t):
+            return t.clone()
+        values = torch.randint(1, largest + 1, t.shape, generator=generator)
+        return values.to(t.device, t.dtype)
+
+    inputs = mapped(own.inputs, small)
+    state = {
+        name: small(t.detach()) if name == target else _quiet(name, t, generator).abs()
+        for name, t in own.state.items()
+    }
+    return Arguments(inputs, state)
+
+
+def influences(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Arguments]]:
+    """One element, the last or a random one, takes the farthest value that its tensor holds."""
+    flat = [t for t in tensors(own.inputs)]
+    usable = [i for i, t in enumerate(flat) if t.numel() > 1 and not t.is_complex()][:most]
+    for index in usable:
+        size = flat[index].numel()
+        generator = torch.Generator().manual_seed(seed + index)
+        places = {"last": size - 1, "random": int(torch.randint(size, (), generator=generator))}
+        for label, place in places.items():
+            changed = mapped(own.inputs, Tensor.clone)
+            _move(list(tensors(changed))[index], place)
+            yield f"influence-{index}-{label}", Arguments(changed, own.state)
+
+
+def _move(t: Tensor, place: int) -> None:
+    low, high = float(t.min()), float(t.max())
+    at = torch.unravel_index(torch.tensor(place), t.shape)
+    now = float(t[at])
+    t.detach()[at] = low if now - low > high - now else high
+
+
+def scalings(own: Arguments) -> Iterator[tuple[str, Arguments, float]]:
+    """All floating inputs times 2^-16 and 2^16: out of the range of half precision inside."""
+    floats = [t for t in tensors(own.inputs) if _aimable(t)]
+    if not floats:
+        return
+    step = min(STEPS.get(t.dtype, STEPS_ELSE) for t in floats)
+    for label, power in (("down", -step), ("up", step)):
+        factor = 2.0**power
+
+        def scale(t: Tensor, factor: float = factor) -> Tensor:
+            return t * factor if _aimable(t) else t.clone()
+
+        yield f"scaling-{label}", Arguments(mapped(own.inputs, scale), own.state), factor
+
+
+def permuted(own: Arguments, seed: int) -> tuple[Arguments | None, Tensor | None]:
+    """The inputs with their common leading dimension permuted, and the permutation."""
+    sizes = Counter(t.shape[0] for t in tensors(own.inputs) if t.ndim)
+    if not sizes or (size := sizes.most_common(1)[0][0]) < 2:
+        return None, None
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+
+    def permute(t: Tensor) -> Tensor:
+        return t[order.to(t.device)] if t.ndim and t.shape[0] == size else t.clone()
+
+    return Arguments(mapped(own.inputs, permute), own.state), order

@@ -1,0 +1,324 @@
+"""A model -> inputs on which a lower precision or a skipped element cannot hide in rounding.
+
+An error ratio alone cannot tell another summation order from a lower precision: an honest
+sequential sum may be worse than a sum of rounded inputs. So these inputs leave nothing to sum:
+sparse operands hand odd integers through, with more bits than the next lower class of hardware
+keeps. A probe applies only where eager and float64 confirm that it does; else it says why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusewright.judge import patterns
+from fusewright.judge.contract import Run, compare, sensitivity, unit_of
+from fusewright.judge.patterns import LOWER_BITS, Arguments
+from fusewright.judge.tree import mapped, upcast
+
+INPUTS = 3  # of every kind of probe, at most so many inputs and weights are aimed at
+CLEAR = 64.0  # float32: the lower class must stand out of the noise by this factor
+SHARE = 0.5  # an error of half the lower class's counts as the lower class
+INTEGERS = (32, 8)  # largest operand of the integer probe: the first that stays exact
+FEW = 16  # elements below which a share of them says nothing
+SAME = 1e-9  # float64 results that agree to this relative accuracy are one result
+
+Check = Callable[[list[Tensor]], str | None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One more call of the candidate, with what its outputs must obey."""
+
+    name: str
+    finding: str  # the judge's check a failure belongs to: precision, values or influence
+    applies: bool
+    why: str
+    inputs: list[object]  # for the candidate, with `state`; empty if the probe does not apply
+    state: Mapping[str, Tensor]
+    check: Check  # the candidate's outputs -> what is wrong, or None
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Eager and float64 with the problem's own arguments; every run gets copies."""
+
+    run_eager: Run
+    run_truth: Run
+    own: Arguments
+    seed: int
+
+    def eager(self, given: Arguments) -> list[Tensor]:
+        state = {name: t.detach().clone() for name, t in given.state.items()}
+        return [t.detach() for t in self.run_eager(mapped(given.inputs, Tensor.clone), state)]
+
+    def truth(self, given: Arguments) -> list[Tensor]:
+        state = {name: upcast(t.detach()) for name, t in given.state.items()}
+        return [t.detach() for t in self.run_truth(mapped(given.inputs, upcast), state)]
+
+
+def probes(
+    run_eager: Run,
+    run_truth: Run,
+    inputs: Sequence[object],
+    state: Mapping[str, Tensor],
+    seed: int,
+    kappa: Sequence[Tensor] | None = None,
+) -> tuple[Probe, ...]:
+    """All probes of a model; `iterate` gives them one at a time where memory is short."""
+    return tuple(iterate(run_eager, run_truth, inputs, state, seed, kappa))
+
+
+def iterate(
+    run_eager: Run,
+    run_truth: Run,
+    inputs: Sequence[object],
+    state: Mapping[str, Tensor],
+    seed: int,
+    kappa: Sequence[Tensor] | None = None,
+) -> Iterator[Probe]:
+    """`run_eager` gets native dtypes, `run_truth` float64; `kappa` is the contract's, if known."""
+    model = _Model(run_eager, run_truth, Arguments(list(inputs), dict(state)), seed)
+    eager, truth = model.eager(model.own), model.truth(model.own)
+    yield from _selections(model)
+    yield from _integers(model)
+    yield _trailing_bits(model, eager)
+    yield from _influences(model, eager, truth)
+    if kappa is None:
+        unit = unit_of(eager, inputs)
+        kappa = sensitivity(run_truth, inputs, state, unit=unit, seed=seed)
+    yield from _scalings(model, truth, kappa)
+    yield _permutation(model, truth, kappa)
+
+
+def _skipped(name: str, finding: str, why: str) -> Probe:
+    return Probe(name, finding, False, why, [], {}, lambda _: None)
+
+
+def _guarded(expected: Sequence[Tensor], check: Check) -> Check:
+    """Number and shapes of the outputs are checked before their values."""
+
+    def guarded(outputs: list[Tensor]) -> str | None:
+        if len(outputs) != len(expected):
+            return f"{len(outputs)} outputs instead of {len(expected)}"
+        for index, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
+            if found.shape != wanted.shape or found.dtype != wanted.dtype:
+                return f"output {index} has another shape or dtype than eager's"
+        return check(outputs)
+
+    return guarded
+
+
+# ---- selection: a rounded operand shows as an error of one whole unit ----------------------------
+
+
+def _selections(model: _Model) -> Iterator[Probe]:
+    for name, given, rounded in patterns.selections(model.own, model.seed, INPUTS):
+        eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
+        limits = [_select_limit(*three) for three in zip(eager, truth, coarse, strict=True)]
+        aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+        if not aimed:
+            why = "rounding to the lower class does not stand out of eager's own error"
+            yield _skipped(name, "precision", why)
+            continue
+        why = f"{aimed} output elements show a rounding to the lower class"
+        check = _guarded(eager, _within(truth, limits))
+        yield Probe(name, "precision", True, why, given.inputs, given.state, check)
+
+
+def _select_limit(eager: Tensor, truth: Tensor, coarse: Tensor) -> Tensor:
+    """Largest error that is not a sign of the lower class; infinite where nothing can be said."""
+    never = torch.full(truth.shape, float("inf"), dtype=torch.float64, device=truth.device)
+    if not eager.is_floating_point() or not eager.numel():
+        return never
+    error, moved = (eager.double() - truth).abs(), (coarse - truth).abs()
+    loss, shift = _row_max(error), _row_max(moved)
+    if torch.finfo(eager.dtype).bits == 16:
+        # three bits lie between the classes: only where everything is exact can they be told apart
+        clear = (loss == 0) & (moved > 0) & (moved >= 0.5 * shift)
+    else:
+        noise = torch.finfo(eager.dtype).eps * _row_max(truth.abs()) + loss
+        clear = (moved > 0) & (moved >= CLEAR * noise)
+    return torch.where(clear & torch.isfinite(moved), SHARE * moved, never)
+
+
+def _row_max(t: Tensor) -> Tensor:
+    return t.amax(dim=-1, keepdim=True) if t.ndim else t
+
+
+def _within(truth: Sequence[Tensor], limits: Sequence[Tensor]) -> Check:
+    def check(outputs: list[Tensor]) -> str | None:
+        for found, wanted, limit in zip(outputs, truth, limits, strict=True):
+            error = (found.to(wanted.device).double() - wanted.double()).abs()
+            wrong = ~(error <= limit) & torch.isfinite(limit)
+            if bool(wrong.any()):
+                at = int(wrong.reshape(-1).to(torch.int8).argmax())
+                size, allowed = (float(t.reshape(-1)[at]) for t in (error, limit))
+                count = f"{int(wrong.sum())} of {int(torch.isfinite(limit).sum())} elements"
+                return f"{count} are wrong: off by {size:.3g}, allowed {allowed:.3g}"
+        return None
+
+    return check
+
+
+# ---- integers: every summation order is exact, a narrow accumulator is not -----------------------
+
+
+def _integers(model: _Model) -> Iterator[Probe]:
+    for target in patterns.integer_targets(model.own, INPUTS):
+        name = f"integer-{target}"
+        for largest in INTEGERS:
+            given = patterns.integers(model.own, target, largest, model.seed)
+            eager, truth = model.eager(given), model.truth(given)
+            limits = [_integer_limit(*pair) for pair in zip(eager, truth, strict=True)]
+            aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+            if aimed < FEW:
+                continue
+            why = f"{aimed} output elements are integers that any summation order gets exactly"
+            check = _guarded(eager, _within(truth, limits))
+            yield Probe(name, "precision", True, why, given.inputs, given.state, check)
+            break
+        else:
+            yield _skipped(name, "precision", "the model does not keep integers exact")
+
+
+def _integer_limit(eager: Tensor, truth: Tensor) -> Tensor:
+    never = torch.full(truth.shape, float("inf"), dtype=torch.float64, device=truth.device)
+    if not eager.is_floating_point() or not eager.numel():
+        return never
+    whole = bool((truth == truth.round()).all()) and bool(torch.isfinite(truth).all())
+    if not (whole and torch.equal(eager.double(), truth.to(eager.dtype).double())):
+        return never
+    ulps = 1.0 if torch.finfo(eager.dtype).bits == 16 else 4.0
+    return ulps * torch.finfo(eager.dtype).eps * truth.abs()
+
+
+# ---- trailing bits: an output that was rounded and then widened ----------------------------------
+
+
+def _trailing_bits(model: _Model, eager: Sequence[Tensor]) -> Probe:
+    shares = [_zero_tail(t) for t in eager]
+    if not any(share < SHARE for share in shares):
+        return _skipped("trailing-bits", "precision", "eager's own outputs end in zero bits")
+
+    def check(outputs: list[Tensor]) -> str | None:
+        for index, (found, share) in enumerate(zip(outputs, shares, strict=True)):
+            if share < SHARE and _zero_tail(found) > 0.9:
+                kept = LOWER_BITS[found.dtype]
+                return f"output {index} carries only {kept} significant bits"
+        return None
+
+    why = "eager's outputs use all their bits"
+    guarded = _guarded(eager, check)
+    return Probe(
+        "trailing-bits", "precision", True, why, model.own.inputs, model.own.state, guarded
+    )
+
+
+def _zero_tail(t: Tensor) -> float:
+    """Share of the elements that the lower class could hold exactly; 1 if there are too few."""
+    if t.dtype not in LOWER_BITS:
+        return 1.0
+    values = t.double()
+    values = values[torch.isfinite(values) & (values != 0)]
+    if values.numel() < FEW:
+        return 1.0
+    return float((patterns.rounded(values, LOWER_BITS[t.dtype]) == values).double().mean())
+
+
+# ---- influence: one input element is changed -----------------------------------------------------
+
+
+def _influences(
+    model: _Model, old_eager: Sequence[Tensor], old_truth: Sequence[Tensor]
+) -> Iterator[Probe]:
+    for name, given in patterns.influences(model.own, model.seed, INPUTS):
+        eager, truth = model.eager(given), model.truth(given)
+        limits = [
+            _influence_limit(*five) for five in zip(eager, truth, old_eager, old_truth, strict=True)
+        ]
+        aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+        if not aimed:
+            yield _skipped(name, "influence", "no output moves clearly when this element does")
+            continue
+        why = f"{aimed} output elements are aimed at"
+        check = _guarded(eager, _within(truth, limits))
+        yield Probe(name, "influence", True, why, given.inputs, given.state, check)
+
+
+def _influence_limit(eager: Tensor, truth: Tensor, old_eager: Tensor, old_truth: Tensor) -> Tensor:
+    """A moved output must be nearer to its new value than to its old one; others must stay."""
+    never = torch.full(truth.shape, float("inf"), dtype=torch.float64, device=truth.device)
+    if not eager.is_floating_point() or not eager.numel():
+        return never
+    new, old = truth.double(), old_truth.double()
+    moved, error = (new - old).abs(), (eager.double() - new).abs()
+    noise = torch.finfo(eager.dtype).eps * _row_max(new.abs()) + _row_max(error)
+    noise = noise + _row_max((old_eager.double() - old).abs())
+    factor = 4.0 if torch.finfo(eager.dtype).bits == 16 else CLEAR
+    clear = (moved >= factor * noise) & torch.isfinite(moved)
+    if not bool(clear.any()):
+        return never
+    largest = float(moved[clear].max())
+    still = (moved == 0) & (SHARE * largest >= factor * noise)
+    return torch.where(clear, SHARE * moved, torch.where(still, SHARE * largest, never))
+
+
+# ---- scaling and permutation: what the exact model maps exactly ----------------------------------
+
+
+def _scalings(model: _Model, truth: Sequence[Tensor], kappa: Sequence[Tensor]) -> Iterator[Probe]:
+    for name, given, factor in patterns.scalings(model.own):
+        eager, scaled = model.eager(given), model.truth(given)
+        degrees = [_degree(new, old, factor) for new, old in zip(scaled, truth, strict=True)]
+        if any(degree is None for degree in degrees):
+            yield _skipped(name, "precision", "the model is not homogeneous in its inputs")
+            continue
+        spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
+        why = f"the model is homogeneous of degree {degrees}"
+        check = _guarded(eager, _keeps_contract(eager, scaled, spread))
+        yield Probe(name, "precision", True, why, given.inputs, given.state, check)
+
+
+def _degree(new: Tensor, old: Tensor, factor: float) -> int | None:
+    if not new.is_floating_point() or not bool(torch.isfinite(new).all()):
+        return None
+    size = float(new.abs().max()) if new.numel() else 0.0
+    for degree in (1, 0, 2, 3):
+        if size and bool(((new - old * factor**degree).abs() <= SAME * size).all()):
+            return degree
+    return None
+
+
+def _permutation(model: _Model, truth: Sequence[Tensor], kappa: Sequence[Tensor]) -> Probe:
+    name, finding = "permutation", "values"
+    given, order = patterns.permuted(model.own, model.seed)
+    if given is None or order is None:
+        return _skipped(name, finding, "there is no leading dimension of two or more")
+    if not all(t.ndim and t.shape[0] == order.numel() for t in truth):
+        return _skipped(name, finding, "the outputs do not share the inputs' leading dimension")
+    eager, moved = model.eager(given), model.truth(given)
+    for new, old in zip(moved, truth, strict=True):
+        wanted = old[order.to(old.device)]
+        if not torch.allclose(new.double(), wanted.double(), SAME, SAME, equal_nan=True):
+            return _skipped(name, finding, "the rows of the outputs depend on each other")
+    spread = [k[order.to(k.device)] for k in kappa]
+    check = _guarded(eager, _keeps_contract(eager, moved, spread))
+    why = "rows are independent: permuted inputs must give permuted outputs"
+    return Probe(name, finding, True, why, given.inputs, given.state, check)
+
+
+def _keeps_contract(
+    eager: Sequence[Tensor], truth: Sequence[Tensor], kappa: Sequence[Tensor]
+) -> Check:
+    def check(outputs: list[Tensor]) -> str | None:
+        for found, e, y, k in zip(outputs, eager, truth, kappa, strict=True):
+            compared = compare(found, e, y, k)
+            if not compared.passed:
+                return compared.detail
+        return None
+
+    return check

@@ -1,0 +1,215 @@
+"""Times of paired turns -> a speed ratio with an honest interval; numpy only.
+
+A turn is a run of timed calls in one process; a pair is one turn of the reference and one of the
+candidate, close in time and in random order. What drifts slowly (clock, heat) hits both turns of a
+pair, so everything here works on the logarithm of the ratio of one pair's two medians.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Turns = Sequence[Sequence[float]]  # [pair][call] in seconds
+Claim = Literal["faster", "slower", "no difference shown"]
+Floats = NDArray[np.float64]
+
+SLOW_CLOCK = 0.75  # of the run's median: below it a turn ran under another power regime
+NOISY_SHARE = 0.1  # discarded pairs beyond this share make the whole run noisy
+MIN_PAIRS = 30  # fixed: a candidate must not be able to choose how often it is timed
+HALF_WIDTH = 0.01  # of the log ratio: enough to show 3 %
+HALF_WIDTH_S = 0.3e-6  # below the resolution of a CUDA event no interval can be narrower
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Speed of the candidate relative to the reference: above 1 the candidate is faster."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+    discarded: int
+    noisy: bool  # more than a tenth of the pairs had to be discarded
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, in logarithmic units."""
+        return (math.log(self.high) - math.log(self.low)) / 2
+
+
+@dataclass(frozen=True)
+class Side:
+    """All calls of one side, as a reader of the timing table wants them."""
+
+    calls: int
+    min_s: float
+    p10_s: float
+    p50_s: float
+    p90_s: float
+    iqr_s: float
+    outliers: int  # beyond Tukey's fences: counted, never dropped
+
+
+@dataclass(frozen=True)
+class Stop:
+    done: bool
+    reason: str
+
+
+def fault(turns: Turns) -> str | None:
+    """Why these times cannot be real (nothing timed, zero, negative, not finite), or None."""
+    if not turns:
+        return "no turn was timed"
+    for pair, turn in enumerate(turns):
+        if not len(turn):
+            return f"turn {pair} has no timed call"
+        for call, seconds in enumerate(turn):
+            if not (math.isfinite(seconds) and seconds > 0):
+                return f"turn {pair}, call {call}: {seconds!r} s is not a possible time"
+    return None
+
+
+def side(turns: Turns) -> Side:
+    """Order statistics of all calls of one side."""
+    calls = np.concatenate([np.asarray(turn, dtype=np.float64) for turn in turns])
+    p10, p25, p50, p75, p90 = (float(q) for q in np.quantile(calls, [0.1, 0.25, 0.5, 0.75, 0.9]))
+    reach = 1.5 * (p75 - p25)
+    outside = (calls < p25 - reach) | (calls > p75 + reach)
+    return Side(calls.size, float(calls.min()), p10, p50, p90, p75 - p25, int(outside.sum()))
+
+
+def slow_pairs(
+    reference_mhz: Sequence[float],
+    candidate_mhz: Sequence[float],
+    throttled: Sequence[bool] | None = None,
+) -> tuple[bool, ...]:
+    """Per pair: did either turn run below 75 % of the run's median SM clock, or throttled?"""
+    clocks = np.stack([np.asarray(reference_mhz, float), np.asarray(candidate_mhz, float)])
+    if not clocks.size:
+        return ()
+    slow = (clocks < SLOW_CLOCK * np.median(clocks)).any(axis=0)
+    if throttled is not None:
+        slow |= np.asarray(throttled, dtype=bool)
+    return tuple(bool(s) for s in slow)
+
+
+def ratio(
+    reference_turns: Turns,
+    candidate_turns: Turns,
+    *,
+    slow: Sequence[bool] | None = None,
+    seed: int = 0,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Ratio:
+    """Median of the pairs' log ratios, with an interval from a block bootstrap over the pairs.
+
+    `slow` marks pairs to leave out (both turns together). Times that fail `fault`, or turns that
+    do not pair up, are a ValueError: the caller must have refused them before.
+    """
+    logs = _log_ratios(reference_turns, candidate_turns)
+    keep = np.ones(logs.size, bool) if slow is None else ~np.asarray(slow, dtype=bool)
+    if keep.size != logs.size or not keep.any():
+        raise ValueError(f"{int(keep.sum())} of {logs.size} pairs are left: nothing to compare")
+    kept = logs[keep]
+    low, high = _interval(kept, seed, resamples, confidence)
+    discarded = int(logs.size - kept.size)
+    return Ratio(
+        median=math.exp(float(np.median(kept))),
+        low=math.exp(low),
+        high=math.exp(high),
+        pairs=int(kept.size),
+        discarded=discarded,
+        noisy=discarded > NOISY_SHARE * logs.size,
+    )
+
+
+def null_threshold(first_turns: Turns, second_turns: Turns, *, seed: int = 0) -> float:
+    """Eager against eager -> delta, in log units: what this machine cannot tell apart today."""
+    null = ratio(first_turns, second_turns, seed=seed)
+    return abs(math.log(null.median)) + null.half_width
+
+
+def claim(measured: Ratio, delta: float) -> Claim:
+    """A difference is claimed only where the whole interval lies beyond the null."""
+    if math.log(measured.low) > delta:
+        return "faster"
+    if math.log(measured.high) < -delta:
+        return "slower"
+    return "no difference shown"
+
+
+def stop(
+    reference_turns: Turns,
+    candidate_turns: Turns,
+    *,
+    elapsed_s: float,
+    cap_s: float,
+    min_pairs: int = MIN_PAIRS,
+    seed: int = 0,
+) -> Stop:
+    """Enough pairs? The rule looks at the interval's width, never at which side it favours."""
+    pairs = min(len(reference_turns), len(candidate_turns))
+    if elapsed_s >= cap_s:
+        return Stop(True, f"time cap of {cap_s:g} s reached after {pairs} pairs")
+    if pairs < min_pairs:
+        return Stop(False, f"{pairs} of at least {min_pairs} pairs")
+    reference, candidate = reference_turns[:pairs], candidate_turns[:pairs]
+    half = ratio(reference, candidate, seed=seed, resamples=2_000).half_width
+    typical_s = min(side(reference).p50_s, side(candidate).p50_s)
+    wanted = max(HALF_WIDTH, HALF_WIDTH_S / typical_s)
+    if half <= wanted:
+        return Stop(True, f"interval is ±{half:.2%} after {pairs} pairs")
+    return Stop(False, f"interval is ±{half:.2%}, wanted ±{wanted:.2%}")
+
+
+def _log_ratios(reference_turns: Turns, candidate_turns: Turns) -> Floats:
+    if len(reference_turns) != len(candidate_turns):
+        raise ValueError(f"{len(reference_turns)} turns do not pair with {len(candidate_turns)}")
+    for name, turns in (("reference", reference_turns), ("candidate", candidate_turns)):
+        wrong = fault(turns)
+        if wrong:
+            raise ValueError(f"{name}: {wrong}")
+    reference = np.array([np.median(np.asarray(turn, float)) for turn in reference_turns])
+    candidate = np.array([np.median(np.asarray(turn, float)) for turn in candidate_turns])
+    return np.asarray(np.log(reference) - np.log(candidate), dtype=np.float64)
+
+
+def _interval(logs: Floats, seed: int, resamples: int, confidence: float) -> tuple[float, float]:
+    """Percentile interval of the median; blocks keep what neighbouring pairs share together.
+
+    The bootstrap of a median of few pairs is a little too narrow, so it is joined with the
+    interval between order statistics, which holds for any distribution of independent pairs.
+    """
+    n = logs.size
+    block = max(1, round(n**0.25))
+    generator = np.random.default_rng(seed)
+    starts = generator.integers(0, n, size=(resamples, -(-n // block)))
+    picks = (starts[:, :, None] + np.arange(block)) % n
+    medians = np.median(logs[picks.reshape(resamples, -1)[:, :n]], axis=1)
+    tail = (1 - confidence) / 2
+    low, high = (float(q) for q in np.quantile(medians, [tail, 1 - tail]))
+    rank = _sign_rank(n, tail)
+    ordered = np.sort(logs)
+    return min(low, float(ordered[rank])), max(high, float(ordered[n - 1 - rank]))
+
+
+def _sign_rank(n: int, tail: float) -> int:
+    """Largest r so that the median lies below the r-th smallest value with chance <= `tail`."""
+    below, rank = 0.0, 0
+    for k in range(n // 2):
+        below += math.exp(_log_binomial(n, k) - n * math.log(2))
+        if below > tail:
+            break
+        rank = k
+    return rank
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -1,0 +1,240 @@
+"""One worker's guardian: forks it into the sandbox, drains its output, sees that all of it dies.
+
+    parent ── warden ── [init of a pid namespace ──] worker ── whatever the worker starts
+
+The warden loads no torch and none of the candidate's code. It is a subreaper, so a daemon that
+forks twice and starts a session of its own still ends up below it. It watches memory and the
+number of processes, keeps the tail of the output, and writes one record when everything is dead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fusewright.judge import sandbox
+from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation
+
+TAIL_BYTES = 16 * 1024
+OUTPUT_LIMIT = 64 << 20
+WATCH_S = 0.25
+GRACE_S = 1.5  # for helpers that end by themselves when the worker is gone
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+Config = Mapping[str, Any]
+
+
+@dataclass
+class Seen:
+    """What the warden has seen; becomes its one record."""
+
+    status: int | None = None  # wait status of the worker
+    reason: str = ""  # why the warden killed it, if it did
+    output_bytes: int = 0
+    peak_bytes: int = 0
+    leftovers: list[str] = field(default_factory=list)
+    tail: bytes = b""
+
+
+def main(arguments: list[str]) -> None:
+    """argv: the line to the parent. Returns in the worker too, when its program is over."""
+    line = Channel(socket.socket(fileno=int(arguments[0])))
+    config: Config = line.receive_json(time.monotonic() + 30)
+    sandbox.prctl(sandbox.PR_SET_PDEATHSIG, signal.SIGKILL)
+    sandbox.prctl(sandbox.PR_SET_CHILD_SUBREAPER, 1)
+    plan = sandbox.plan_from(config["plan"])
+    output, worker_output = os.pipe()
+    status, init_status = os.pipe()
+    try:
+        sandbox.leave_namespaces(plan)
+    except OSError as error:
+        line.send_json({"failed": str(error)}, time.monotonic() + 5)
+        return
+    child = os.fork()
+    if child == 0:
+        line.close()
+        os.close(output)
+        os.close(status)
+        if plan.namespaces and (worker := os.fork()):
+            _be_init(worker, init_status, [*config["descriptors"], worker_output])
+        os.close(init_status)
+        _be_worker(config, plan, worker_output)
+        return
+    for descriptor in (*config["descriptors"], worker_output, init_status):
+        os.close(descriptor)
+    seen = _guard(line, child, output, status, config)
+    record = asdict(seen) | {"tail": seen.tail.decode("utf-8", "replace")}
+    line.send_json(record, time.monotonic() + 5)
+
+
+def _be_init(worker: int, status_pipe: int, descriptors: list[int]) -> NoReturn:
+    """First process of the pid namespace: reaps, reports, and stays until the warden kills it."""
+    sandbox.prctl(sandbox.PR_SET_PDEATHSIG, signal.SIGKILL)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            time.sleep(0.05)
+            continue
+        if pid == worker:
+            os.write(status_pipe, status.to_bytes(4, "little"))
+
+
+def _be_worker(config: Config, plan: sandbox.Plan, output: int) -> None:
+    """Enter the sandbox, then become the program that the configuration names."""
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(output)
+    sandbox.enter(plan, config["folder"])
+    os.environ.update(config["environment"])
+    importlib.import_module(config["program"]).main(config)
+
+
+def _guard(line: Channel, child: int, output: int, status: int, config: Config) -> Seen:
+    seen = Seen()
+    poll = select.poll()
+    for descriptor in (line.fileno(), output, status):
+        poll.register(descriptor, select.POLLIN)
+    looked = 0.0
+    while seen.status is None and not seen.reason:
+        ready = dict(poll.poll(WATCH_S * 1000))
+        if output in ready and not _drain(output, seen):
+            poll.unregister(output)
+        if line.fileno() in ready:
+            seen.reason = _order(line)
+        if time.monotonic() - looked > WATCH_S:
+            looked = time.monotonic()
+            _look(seen, config)
+        seen.status = _ended(child, status, ready, namespaces=config["plan"]["namespaces"])
+        if status in ready and seen.status is None:
+            poll.unregister(status)
+    if not seen.reason:
+        seen.leftovers = _survivors(child)
+    _kill_all()
+    while _drain(output, seen) and seen.output_bytes < OUTPUT_LIMIT:
+        continue
+    return seen
+
+
+def _ended(child: int, status: int, ready: Mapping[int, int], *, namespaces: bool) -> int | None:
+    """The worker's wait status once it is over; from its init where there is one."""
+    pid, found = os.waitpid(child, os.WNOHANG)
+    if pid:
+        return found
+    if namespaces and status in ready and (told := os.read(status, 4)):
+        return int.from_bytes(told, "little")
+    return None
+
+
+def _order(line: Channel) -> str:
+    """The parent sends nothing but an order to stop, or goes away."""
+    try:
+        return str(line.receive_json(time.monotonic() + 1).get("stop", "stopped"))
+    except (Gone, Late, ProtocolViolation, ValueError):
+        return "the judge went away"
+
+
+def _drain(output: int, seen: Seen) -> bool:
+    if not select.select([output], [], [], 0)[0]:
+        return False
+    part = os.read(output, 1 << 16)
+    seen.output_bytes += len(part)
+    seen.tail = (seen.tail + part)[-TAIL_BYTES:]
+    return bool(part)
+
+
+def _look(seen: Seen, config: Config) -> None:
+    below = descendants(os.getpid())
+    seen.peak_bytes = max(seen.peak_bytes, sum(map(_resident, below)))
+    limits = (
+        ("memory", seen.peak_bytes, config["memory_bytes"]),
+        ("processes", len(below), config["processes"]),
+        ("output", seen.output_bytes, OUTPUT_LIMIT),
+    )
+    for name, found, limit in limits:
+        if found > limit:
+            seen.reason = f"limit: {name} {found} of {limit}"
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, without `pid`."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = [c for c in _children(waiting.pop()) if c not in found]
+        found += children
+        waiting += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    children: list[int] = []
+    for thread in threads:
+        try:
+            text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+        except OSError:
+            continue
+        children += map(int, text.split())
+    return children
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/pid/stat: name first, then state, parent, ...; empty if the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _survivors(init: int) -> list[str]:
+    """Names of processes that outlive the worker by more than the grace."""
+    until = time.monotonic() + GRACE_S
+    while True:
+        alive = [f for p in descendants(os.getpid()) if p != init and (f := _fields(p))]
+        names = [f[0] for f in alive if f[1] not in "ZX"]
+        if not names or time.monotonic() > until:
+            return names[:20]
+        time.sleep(0.02)
+
+
+def _kill_all() -> None:
+    """Kill until nothing is below; new children of the dying come to this process too."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        below = descendants(os.getpid())
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        time.sleep(0.005)

@@ -1,0 +1,175 @@
+"""Nest + Schedule -> the passes over a row, and which values are kept between them.
+
+A kernel with folds walks each row several times: once per fold (folds of one level may follow each
+other), once more to store. A value that an earlier pass had and a later pass needs is kept in fast
+memory if computing it again costs more than the schedule's `keep_cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from fusewright.ir import Node
+from fusewright.loops import Read
+from fusewright.nest import Access, Nest
+from fusewright.schedule import Schedule
+
+MOMENTS = ("mean", "m2")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over a row. folds: the nodes it makes known (mean and m2 come together), or () for
+    the last pass, which stores `outputs`."""
+
+    level: int
+    folds: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A value kept from pass `first` to pass `last`."""
+
+    key: Hashable
+    node: Node
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happens along one row: which members vary along it, the passes, what is kept."""
+
+    element: frozenset[int]
+    level: Mapping[int, int]
+    passes: tuple[Pass, ...]
+    keeps: Mapping[Hashable, Keep]
+
+
+def row_plan(nest: Nest, schedule: Schedule) -> Row:
+    """Decide the passes of `nest` and what they keep."""
+    element = _element(nest)
+    level = _levels(nest)
+    passes = _passes(nest, element, level)
+    keeps = _keeps(nest, element, passes, schedule) if schedule.keep else {}
+    return Row(element, level, passes, keeps)
+
+
+def read_key(access: Access) -> Hashable:
+    """Two reads with the same key are the same value."""
+    return (id(access.leaf), access.base, access.columns, access.outer, access.gather)
+
+
+def _element(nest: Nest) -> frozenset[int]:
+    """The members that vary along a row."""
+    found: set[int] = set()
+    for m in nest.kernel.members:
+        for k in range(len(m.args)):
+            edge = nest.kernel.loops.edges[id(m), k]
+            varies = nest.reads[id(m), k].varies if isinstance(edge, Read) else id(edge) in found
+            if varies and m.row.kind != "fold":
+                found.add(id(m))
+    return frozenset(found)
+
+
+def _levels(nest: Nest) -> dict[int, int]:
+    """How many folds, one after the other, must be done before a member is known."""
+    level: dict[int, int] = {}
+    for m in nest.kernel.members:
+        edges = [nest.kernel.loops.edges[id(m), k] for k in range(len(m.args))]
+        below = [level[id(e)] for e in edges if not isinstance(e, Read)]
+        level[id(m)] = max(below, default=0) + (m.row.kind == "fold")
+    return level
+
+
+def _passes(nest: Nest, element: frozenset[int], level: Mapping[int, int]) -> tuple[Pass, ...]:
+    passes: list[Pass] = []
+    for height in range(1, max(level.values(), default=0) + 1):
+        folds = [f for f in nest.kernel.folds if level[id(f)] == height]
+        centred = {_source(nest, f) for f in folds if f.op == "m2"}
+        done: set[int] = set()
+        for f in folds:
+            if id(f) in done:
+                continue
+            pair = f.op in MOMENTS and _source(nest, f) in centred
+            twins = [g for g in folds if g.op in MOMENTS and _source(nest, g) == _source(nest, f)]
+            together = tuple(twins) if pair else (f,)
+            done.update(id(g) for g in together)
+            passes.append(Pass(height - 1, together, ()))
+    stored = tuple(n for n in nest.kernel.outputs if id(n) in element or not nest.kernel.folds)
+    if stored:
+        passes.append(Pass(max(level.values(), default=0), (), stored))
+    return tuple(passes)
+
+
+def _source(nest: Nest, f: Node) -> Hashable:
+    edge = nest.kernel.loops.edges[id(f), 0]
+    return read_key(nest.reads[id(f), 0]) if isinstance(edge, Read) else id(edge)
+
+
+def _keeps(
+    nest: Nest, element: frozenset[int], passes: tuple[Pass, ...], schedule: Schedule
+) -> dict[Hashable, Keep]:
+    keeps: dict[Hashable, Keep] = {}
+    seen: dict[Hashable, int] = {}
+    for number, sweep in enumerate(passes):
+        fresh: set[Hashable] = set()
+        walker = _Walker(nest, element, schedule, number, keeps, seen, fresh)
+        for f in sweep.folds[:1]:
+            walker.argument(f, 0)
+        for n in sweep.outputs:
+            walker.member(n)
+        seen.update({key: number for key in fresh if key not in seen})
+    return keeps
+
+
+@dataclass
+class _Walker:
+    """Visits what one pass needs, and keeps what an earlier pass had."""
+
+    nest: Nest
+    element: frozenset[int]
+    schedule: Schedule
+    number: int
+    keeps: dict[Hashable, Keep]
+    seen: Mapping[Hashable, int]
+    fresh: set[Hashable]
+
+    def argument(self, m: Node, k: int) -> None:
+        edge = self.nest.kernel.loops.edges[id(m), k]
+        if not isinstance(edge, Read):
+            self.member(edge)
+        elif self.nest.reads[id(m), k].varies:
+            key = read_key(self.nest.reads[id(m), k])
+            self._visit(key, edge.leaf, self.schedule.keep_cost == 0)
+
+    def member(self, m: Node) -> None:
+        if id(m) not in self.element:
+            return
+        if self._visit(id(m), m, self._cost(m) >= self.schedule.keep_cost):
+            return
+        for k in range(len(m.args)):
+            self.argument(m, k)
+
+    def _visit(self, key: Hashable, n: Node, worth: bool) -> bool:
+        """True when the value comes from memory near by and its arguments are not needed."""
+        if key in self.keeps:
+            self.keeps[key] = Keep(key, n, self.keeps[key].first, self.number)
+            return True
+        if key in self.seen and worth:
+            self.keeps[key] = Keep(key, n, self.seen[key], self.number)
+            return True
+        self.fresh.add(key)
+        return False
+
+    def _cost(self, m: Node) -> int:
+        """Float operations to compute `m` from what is read or kept."""
+        total = m.row.cost
+        for k in range(len(m.args)):
+            edge = self.nest.kernel.loops.edges[id(m), k]
+            inside = not isinstance(edge, Read) and id(edge) in self.element
+            if inside and id(edge) not in self.keeps:
+                total += self._cost(edge)  # type: ignore[arg-type]
+        return total

@@ -1,0 +1,149 @@
+"""A call that we have no kernel for -> a library node: a call of PyTorch, visible in the plan.
+
+The node's attribute `call` is the Python text of the call, `{0}`, `{1}`, … its tensor arguments and
+`{device}` the device it runs on. `fresh`: the result is new memory that nothing else can see.
+`random`: it draws random numbers, so it runs even if unused, and in the model's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusewright.formula import Value
+from fusewright.ir import Batch, Node, node, size_text
+
+if TYPE_CHECKING:
+    from fusewright.lower import Call
+
+# ATen name -> how a person would write it (only where the arguments are the same)
+NAMES = {
+    "aten.linear": "torch.nn.functional.linear",
+    "aten.conv1d": "torch.nn.functional.conv1d",
+    "aten.conv2d": "torch.nn.functional.conv2d",
+    "aten.conv3d": "torch.nn.functional.conv3d",
+    "aten.conv_transpose1d": "torch.nn.functional.conv_transpose1d",
+    "aten.conv_transpose2d": "torch.nn.functional.conv_transpose2d",
+    "aten.conv_transpose3d": "torch.nn.functional.conv_transpose3d",
+    "aten.matmul": "torch.matmul",
+    "aten.mm": "torch.mm",
+    "aten.bmm": "torch.bmm",
+    "aten.addmm": "torch.addmm",
+    "aten.baddbmm": "torch.baddbmm",
+    "aten.cat": "torch.cat",
+    "aten.stack": "torch.stack",
+    "aten.cumsum": "torch.cumsum",
+    "aten.embedding": "torch.nn.functional.embedding",
+    "aten.select": "torch.select",
+}
+FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))
+RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "uniform", "rrelu", "exponential")
+
+
+def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None, ...]:
+    """The library node of `call`, or its items when it has several results."""
+    if call.name in SPECIAL:
+        return SPECIAL[call.name](call, effects)
+    tensors: list[Node] = []
+    text = _text(call, tensors)
+    random = any(word in call.name for word in RANDOM)
+    first = call.results[0]
+    shared: dict[str, Any] = {
+        "call": text,
+        "name": call.name,
+        "fresh": call.name in FRESH,
+        "random": len(effects) if random else -1,
+    }
+    if len(call.results) == 1 and not _packed(call):
+        single = node(
+            "library", tensors, shape=first.shape, dtype=first.dtype, order=first.order, **shared
+        )
+        if random:
+            effects.append(single)
+        return Value(single)
+    whole = node("library", tensors, shape=(), dtype=first.dtype, **shared)
+    if random:
+        effects.append(whole)
+    return tuple(
+        Value(node("item", [whole], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
+        for i, r in enumerate(call.results)
+    )
+
+
+def _packed(call: Call) -> bool:
+    """A list or tuple of one tensor is still a list."""
+    return call.name in ("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind")
+
+
+def _text(call: Call, tensors: list[Node]) -> str:
+    function = NAMES.get(call.name, f"torch.ops.{call.name}.{call.overload}")
+    words = [_argument(a, tensors) for a in call.args]
+    words += [f"{k}={_argument(v, tensors)}" for k, v in call.kwargs.items() if k != "pin_memory"]
+    return f"{function}({', '.join(words)})"
+
+
+def _argument(value: Any, tensors: list[Node]) -> str:
+    """Python text of one argument; tensors become {position}."""
+    if isinstance(value, Value):
+        if not any(t is value.node for t in tensors):
+            tensors.append(value.node)
+        return f"{{{next(i for i, t in enumerate(tensors) if t is value.node)}}}"
+    if isinstance(value, Batch):
+        return size_text(value)
+    if isinstance(value, torch.device):
+        return "{device}"
+    if isinstance(value, list | tuple):
+        return _sequence(value, tensors)
+    if isinstance(value, float) and value != value:
+        return "float('nan')"
+    if isinstance(value, float) and value in (float("inf"), -float("inf")):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def _sequence(values: Sequence[Any], tensors: list[Node]) -> str:
+    inside = ", ".join(_argument(v, tensors) for v in values)
+    return f"[{inside}]" if isinstance(values, list) else f"({inside},)"
+
+
+def _effect(call: Call, text: str, tensors: Sequence[Value], effects: list[Node]) -> Value:
+    """One result, and an effect: it must run, once, in the model's order."""
+    first = call.results[0]
+    made = node(
+        "library",
+        [t.node for t in tensors],
+        shape=first.shape,
+        dtype=first.dtype,
+        order=first.order,
+        call=text,
+        name=call.name,
+        fresh=True,
+        random=len(effects),
+    )
+    effects.append(made)
+    return Value(made)
+
+
+def _dropout(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
+    """torch.export writes dropout as native_dropout; the plain call draws eager's numbers."""
+    text = f"torch.nn.functional.dropout({{0}}, {call.args[1]!r}, {call.args[2]!r})"
+    return _effect(call, text, [call.args[0]], effects), None
+
+
+def _batch_norm(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
+    """Train-mode batch norm that updates the running statistics itself, as eager does."""
+    x, weight, bias, mean, var, training, momentum, eps = call.args
+    tensors = [t for t in (x, mean, var, weight, bias) if t is not None]
+    names = iter(f"{{{i}}}" for i in range(len(tensors)))
+    words = ["None" if t is None else next(names) for t in (x, mean, var, weight, bias)]
+    numbers = f"{training}, {momentum!r}, {eps!r}"
+    text = f"torch.nn.functional.batch_norm({', '.join(words)}, {numbers})"
+    return _effect(call, text, tensors, effects), None, None, mean, var
+
+
+SPECIAL: dict[str, Callable[[Call, list[Node]], tuple[Value | None, ...]]] = {
+    "aten.native_dropout": _dropout,
+    "aten._native_batch_norm_legit_functional": _batch_norm,
+}

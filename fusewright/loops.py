@@ -1,0 +1,249 @@
+"""A set of nodes -> Loops: the common loop axes over which one kernel can compute all of them.
+
+Every dimension of every node becomes a sequence of axes. Where two nodes meet, their axes are made
+equal; where a reshape splits a dimension, the axis is split everywhere. So reshapes, permutes and
+expands between the nodes cost nothing, and each tensor's address is a sum of strides times axes.
+
+    [N, C] -> reshape [N, G, C/G]        C is two axes (g, i) from then on, in both shapes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusewright.ir import Batch, Node, Shape, Size, times, toposort
+
+Dims = tuple[tuple[int, ...], ...]
+
+
+class Incompatible(Exception):
+    """These nodes have no common loops; they go into different kernels."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One argument that comes from memory: `leaf`, each of its dimensions a sequence of axes."""
+
+    leaf: Node
+    dims: Dims
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The common axes of a kernel.
+
+    sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of member
+    m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
+    inner: the axes that folds run over (empty for a kernel without folds: then all axes are rows).
+    """
+
+    sizes: Mapping[int, Size]
+    dims: Mapping[int, Dims]
+    edges: Mapping[tuple[int, int], Node | Read]
+    rows: frozenset[int]
+    inner: frozenset[int]
+
+
+def loops(members: Sequence[Node]) -> Loops:
+    """The loops of `members` (arguments first); raises Incompatible when there are none.
+
+    Reads of one tensor are first taken to walk it together (mean(x) and x - mean share their loop);
+    where that cannot be (x + transposed x), each read walks on its own.
+    """
+    try:
+        return _Solver(members, together=True).solve()
+    except Incompatible:
+        return _Solver(members, together=False).solve()
+
+
+class _Solver:
+    def __init__(self, members: Sequence[Node], *, together: bool) -> None:
+        self.members = members
+        self.together = together
+        self.leaves: dict[int, Dims] = {}
+        self.inside = {id(m) for m in members}
+        self.sizes: list[Size] = []
+        self.parts: dict[int, tuple[int, ...]] = {}
+        self.dims: dict[int, Dims] = {}
+        self.edges: dict[tuple[int, int], Node | Read] = {}
+        self.folded: dict[int, tuple[int, ...]] = {}
+
+    def solve(self) -> Loops:
+        for m in reversed(self.members):
+            dims = self.dims.setdefault(id(m), self._fresh_dims(m.shape))
+            for k, arg in enumerate(m.args):
+                self._reach(m, k, arg, self._argument_dims(m, arg, dims))
+        return self._finish()
+
+    # -- axes
+
+    def _fresh(self, size: Size) -> tuple[int, ...]:
+        if size == 1:
+            return ()
+        self.sizes.append(size)
+        return (len(self.sizes) - 1,)
+
+    def _fresh_dims(self, shape: Shape) -> Dims:
+        return tuple(self._fresh(size) for size in shape)
+
+    def _resolve(self, axes: Iterable[int]) -> tuple[int, ...]:
+        found: list[int] = []
+        for axis in axes:
+            parts = self.parts.get(axis)
+            found.extend((axis,) if parts is None else self._resolve(parts))
+        return tuple(found)
+
+    def _unify(self, first: Iterable[int], second: Iterable[int]) -> None:
+        """Make two sequences of axes, outermost first, the same; split the larger one where needed."""
+        a, b = list(self._resolve(first)), list(self._resolve(second))
+        while a and b:
+            x, y = a.pop(0), b.pop(0)
+            if x == y:
+                continue
+            if self.sizes[x] == self.sizes[y]:
+                self.parts[max(x, y)] = (min(x, y),)
+                a, b = list(self._resolve(a)), list(self._resolve(b))
+                continue
+            if _divides(self.sizes[y], self.sizes[x]):
+                a = [*self._split(x, y), *a]
+                b = [y, *b]
+            elif _divides(self.sizes[x], self.sizes[y]):
+                b = [*self._split(y, x), *b]
+                a = [x, *a]
+            else:
+                raise Incompatible(f"{self.sizes[x]} and {self.sizes[y]} share no factor")
+            a, b = list(self._resolve(a)), list(self._resolve(b))
+        if a or b:
+            raise Incompatible("different numbers of elements")
+
+    def _split(self, axis: int, outer: int) -> tuple[int, ...]:
+        """Write `axis` as (an axis of the size of `outer`, the rest)."""
+        head = self._fresh(self.sizes[outer])
+        rest = self._fresh(_quotient(self.sizes[axis], self.sizes[outer]))
+        self.parts[axis] = (*head, *rest)
+        return self.parts[axis]
+
+    # -- arguments
+
+    def _argument_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
+        if m.row.kind == "fold":
+            return self._fold_dims(m, arg, dims)
+        shift = len(dims) - len(arg.shape)
+        return tuple(() if size == 1 else dims[i + shift] for i, size in enumerate(arg.shape))
+
+    def _fold_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
+        kept = iter(dims)
+        wanted = m["dims"]
+        assert isinstance(wanted, tuple)
+        result = tuple(
+            self._fresh(size) if i in wanted else next(kept) for i, size in enumerate(arg.shape)
+        )
+        self.folded[id(m)] = tuple(a for i in wanted for a in result[i])  # type: ignore[index]
+        return result
+
+    def _reach(self, m: Node, k: int, arg: Node, dims: Dims) -> None:
+        if id(arg) in self.inside:
+            self._same_dims(self.dims.setdefault(id(arg), dims), dims)
+            self.edges[id(m), k] = arg
+        elif arg.row.kind == "view":
+            self._reach_through(m, k, arg, dims)
+        else:
+            if self.together:
+                self._same_dims(self.leaves.setdefault(id(arg), dims), dims)
+            self.edges[id(m), k] = Read(arg, dims)
+
+    def _same_dims(self, known: Dims, dims: Dims) -> None:
+        for a, b in zip(known, dims, strict=True):
+            self._unify(a, b)
+
+    def _reach_through(self, m: Node, k: int, view: Node, dims: Dims) -> None:
+        (source,) = view.args
+        try:
+            self._reach(m, k, source, self._through(view, source, dims))
+        except Incompatible:
+            if any(id(n) in self.inside for n in toposort([source])):
+                raise
+            self.edges[id(m), k] = Read(view, dims)
+
+    def _through(self, view: Node, source: Node, dims: Dims) -> Dims:
+        if view.op == "permute":
+            permutation = view["permutation"]
+            assert isinstance(permutation, tuple)
+            place = {int(p): i for i, p in enumerate(permutation)}  # type: ignore[arg-type]
+            return tuple(dims[place[i]] for i in range(len(dims)))
+        if view.op == "expand":
+            return tuple(() if s == 1 else d for s, d in zip(source.shape, dims, strict=True))
+        fresh = self._fresh_dims(source.shape)
+        self._unify((a for d in fresh for a in d), (a for d in dims for a in d))
+        return fresh
+
+    # -- the result
+
+    def _finish(self) -> Loops:
+        dims = {id(m): self._resolved(self.dims[id(m)]) for m in self.members}
+        edges = {
+            key: Read(edge.leaf, self._resolved(edge.dims)) if isinstance(edge, Read) else edge
+            for key, edge in self.edges.items()
+        }
+        for m in self.members:
+            flat = [a for d in dims[id(m)] for a in d]
+            if len(set(flat)) != len(flat):
+                raise Incompatible("a tensor meets its own transpose")
+        rows, inner = self._spaces(dims)
+        used = rows | inner
+        return Loops({a: self.sizes[a] for a in sorted(used)}, dims, edges, rows, inner)
+
+    def _resolved(self, dims: Dims) -> Dims:
+        return tuple(self._resolve(d) for d in dims)
+
+    def _spaces(self, dims: Mapping[int, Dims]) -> tuple[frozenset[int], frozenset[int]]:
+        everything = {a for d in dims.values() for axes in d for a in axes}
+        spaces = []
+        for m in self.members:
+            if m.row.kind == "fold":
+                inner = frozenset(self._resolve(self.folded[id(m)]))
+                spaces.append((frozenset(a for d in dims[id(m)] for a in d), inner))
+        if not spaces:
+            return frozenset(everything), frozenset()
+        if any(space != spaces[0] for space in spaces):
+            raise Incompatible("folds over different axes")
+        rows, inner = spaces[0]
+        if not everything <= rows | inner or rows & inner:
+            raise Incompatible("a value needs more axes than the folds have")
+        return rows, inner
+
+
+def _divides(a: Size, b: Size) -> bool:
+    """Whether b = a * an integer, exactly and for every batch size."""
+    if isinstance(b, Batch):
+        divisor = a.multiple if isinstance(a, Batch) else a
+        return b.multiple % divisor == 0
+    return not isinstance(a, Batch) and b % a == 0
+
+
+def _quotient(b: Size, a: Size) -> Size:
+    if isinstance(b, Batch):
+        return b.multiple // a.multiple if isinstance(a, Batch) else Batch(b.multiple // a)
+    assert isinstance(a, int)
+    return b // a
+
+
+def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
+    """The strides, in elements, of a dense tensor whose dimensions lie in `order`."""
+    result: list[Size] = [0] * len(shape)
+    step: Size = 1
+    for d in reversed(order or tuple(range(len(shape)))):
+        result[d] = step
+        step = times(step, shape[d])
+    return tuple(result)
+
+
+def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> dict[int, Size]:
+    """The stride of each axis in a tensor with strides `steps`."""
+    result: dict[int, Size] = {}
+    for axes, step in zip(dims, steps, strict=True):
+        for axis in reversed(axes):
+            result[axis] = step
+            step = times(step, sizes[axis])
+    return result

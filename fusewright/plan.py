@@ -1,0 +1,295 @@
+"""Graph -> Plan: which nodes share a kernel, which stay library calls, in which order.
+
+A node joins the kernels of its arguments when the union has common loops, makes no cycle, and stores
+every result exactly once. Whatever has no kernel is a library step with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.ir import Batch, Graph, Node, numel, toposort
+from fusewright.loops import Incompatible, Loops, Read, loops
+from fusewright.target import Target
+
+MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is far larger
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Nodes that one kernel computes (arguments first), the loops they share, and what it stores."""
+
+    name: str
+    members: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    loops: Loops
+
+    @property
+    def folds(self) -> tuple[Node, ...]:
+        """The members that reduce."""
+        return tuple(m for m in self.members if m.row.kind == "fold")
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """The tensors it reads from memory, each once, numbers not counted."""
+        reads = [e.leaf for e in self.loops.edges.values() if isinstance(e, Read)]
+        return tuple(unique(n for n in reads if n.op != "constant"))
+
+
+@dataclass(frozen=True)
+class Library:
+    """One node that PyTorch computes, and why."""
+
+    node: Node
+    reason: str
+
+
+Step = Kernel | Library
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in the order of execution. notes: why neighbours did not share a kernel."""
+
+    graph: Graph
+    target: Target
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Kernel))
+
+    @property
+    def libraries(self) -> tuple[Library, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Library))
+
+
+def plan(graph: Graph, target: Target) -> Plan:
+    """Decide the kernels of `graph` for one machine."""
+    return _Planner(graph, target).plan()
+
+
+def unique(nodes: Iterable[Node]) -> list[Node]:
+    """Each node once, in order."""
+    return list({id(n): n for n in nodes}.values())
+
+
+class _Planner:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph, self.target = graph, target
+        self.order = toposort((*graph.inputs, *graph.roots))
+        self.index = {id(n): i for i, n in enumerate(self.order)}
+        self.before = self._ancestors()
+        self.wanted = self._wanted()
+        self.groups: list[list[Node]] = []
+        self.group_of: dict[int, int] = {}
+        self.notes: list[str] = []
+
+    def plan(self) -> Plan:
+        for n in self.order:
+            if n.row.kind in ("map", "fold") and not _counter(n):
+                self._place(n)
+        self._merge_siblings()
+        steps = [self._kernel(g) for g in self.groups if g]
+        return Plan(self.graph, self.target, self._ordered(steps), tuple(dict.fromkeys(self.notes)))
+
+    # -- facts about the graph
+
+    def _ancestors(self) -> list[int]:
+        """For each node, a bit set of everything that must run before it."""
+        before: list[int] = []
+        effect = None
+        effects = {id(e) for e in self.graph.effects}
+        for n in self.order:
+            bits = 0
+            for a in n.args:
+                bits |= before[self.index[id(a)]] | 1 << self.index[id(a)]
+            if id(n) in effects:
+                if effect is not None:
+                    bits |= before[effect] | 1 << effect
+                effect = self.index[id(n)]
+            before.append(bits)
+        return before
+
+    def _wanted(self) -> dict[int, list[Node]]:
+        """Who reads each node, seen through views; an output or update is a reader `None`."""
+        readers: dict[int, list[Node]] = {id(n): [] for n in self.order}
+        for n in self.order:
+            for a in n.args:
+                readers[id(a)].append(n)
+        return readers
+
+    # -- grouping
+
+    def _place(self, n: Node) -> None:
+        near = sorted({self.group_of[id(s)] for s in self._sources(n) if id(s) in self.group_of})
+        near.sort(key=lambda g: -len(self.groups[g]))
+        options = [near, *([g] for g in near)] if len(near) > 1 else [near] if near else []
+        for option in options:
+            members = self._sorted([n, *(m for g in option for m in self.groups[g])])
+            if self._legal(members):
+                self._join(option, members)
+                return
+        self._join([], [n])
+
+    def _sources(self, n: Node) -> list[Node]:
+        found: list[Node] = []
+        for a in n.args:
+            while a.row.kind == "view":
+                (a,) = a.args
+            found.append(a)
+        return found
+
+    def _join(self, old: Sequence[int], members: list[Node]) -> None:
+        for g in old:
+            self.groups[g] = []
+        self.groups.append(members)
+        for m in members:
+            self.group_of[id(m)] = len(self.groups) - 1
+
+    def _sorted(self, nodes: Iterable[Node]) -> list[Node]:
+        return sorted(unique(nodes), key=lambda n: self.index[id(n)])
+
+    def _merge_siblings(self) -> None:
+        """Groups that read the same tensor share its loads where they can."""
+        for i in range(len(self.groups)):
+            for j in range(i):
+                a, b = self.groups[i], self.groups[j]
+                if a and b and self._share_tensor(a, b):
+                    members = self._sorted([*a, *b])
+                    if self._legal(members):
+                        self.groups[i], self.groups[j] = members, []
+                        self.group_of.update({id(m): i for m in members})
+
+    def _share_tensor(self, a: Sequence[Node], b: Sequence[Node]) -> bool:
+        mine = {id(s) for m in a for s in self._sources(m) if s.op in ("input", "library", "item")}
+        theirs = {id(s) for m in b for s in self._sources(m)}
+        return bool(mine & (theirs - {id(m) for m in b}))
+
+    # -- legality
+
+    def _legal(self, members: list[Node]) -> bool:
+        try:
+            self._check_cycle(members)
+            found = loops(members)
+            self._check_stores(members, found)
+        except Incompatible as error:
+            self.notes.append(f"{members[-1].op} starts its own kernel: {error}")
+            return False
+        return True
+
+    def _check_cycle(self, members: Sequence[Node]) -> None:
+        mask = 0
+        for m in members:
+            mask |= 1 << self.index[id(m)]
+        outside = 0
+        for m in members:
+            outside |= self.before[self.index[id(m)]]
+        outside &= ~mask
+        while outside:
+            low = outside & -outside
+            i = low.bit_length() - 1
+            if self.before[i] & mask and self.order[i].row.kind != "view":
+                raise Incompatible(f"{self.order[i].op} lies between")
+            outside ^= low
+
+    def _check_stores(self, members: Sequence[Node], found: Loops) -> None:
+        stored = self._outputs(members)
+        full = found.rows | found.inner
+        for n in stored:
+            axes = frozenset(a for d in found.dims[id(n)] for a in d)
+            if axes not in (full, found.rows):
+                raise Incompatible("a result would be computed more than once")
+        reads = [e.leaf for e in found.edges.values() if isinstance(e, Read)]
+        if len(unique(reads)) + len(stored) > MAX_POINTERS:
+            raise Incompatible("too many tensors for one kernel")
+
+    def _outputs(self, members: Sequence[Node]) -> list[Node]:
+        """The members that something outside the group reads."""
+        inside = {id(m) for m in members}
+        roots = {id(r) for r in self.graph.roots}
+        return [m for m in members if id(m) in roots or self._read_outside(m, inside, roots)]
+
+    def _read_outside(self, n: Node, inside: set[int], roots: set[int]) -> bool:
+        for reader in self.wanted[id(n)]:
+            if reader.row.kind == "view":
+                if id(reader) in roots or self._read_outside(reader, inside, roots):
+                    return True
+            elif id(reader) not in inside:
+                return True
+        return False
+
+    # -- steps
+
+    def _kernel(self, members: list[Node]) -> Kernel:
+        try:
+            found = loops(members)
+        except Incompatible as error:
+            raise InternalError(f"A group lost its loops: {error}") from error
+        return Kernel("", tuple(members), tuple(self._outputs(members)), found)
+
+    def _ordered(self, kernels: list[Kernel]) -> tuple[Step, ...]:
+        steps: list[tuple[Step, int, int]] = []  # step, its bits, what it needs
+        for kernel in kernels:
+            bits = sum(1 << self.index[id(m)] for m in kernel.members)
+            need = 0
+            for m in kernel.members:
+                need |= self.before[self.index[id(m)]]
+            steps.append((kernel, bits, need & ~bits))
+        for n in self.order:
+            if n.row.kind == "library" or _counter(n):
+                i = self.index[id(n)]
+                steps.append((Library(n, _reason(n)), 1 << i, self.before[i]))
+        return tuple(_named(_topological(steps)))
+
+
+def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:
+    everything = 0
+    for _, bits, _ in steps:
+        everything |= bits
+    done, result, left = 0, [], sorted(steps, key=lambda s: (s[1] & -s[1]))
+    while left:
+        ready = next((s for s in left if not (s[2] & everything & ~done)), None)
+        if ready is None:
+            raise InternalError("The plan's steps depend on each other in a circle.")
+        left.remove(ready)
+        done |= ready[1]
+        result.append(ready[0])
+    return result
+
+
+def _named(steps: list[Step]) -> list[Step]:
+    named: list[Step] = []
+    for step in steps:
+        count = sum(isinstance(s, Kernel) for s in named)
+        named.append(replace(step, name=f"fused_{count}") if isinstance(step, Kernel) else step)
+    return named
+
+
+def _counter(n: Node) -> bool:
+    """An integer without dimensions, as in num_batches_tracked: a kernel would cost more than it saves."""
+    return n.row.kind == "map" and not n.shape and n.dtype is torch.int64
+
+
+def _reason(n: Node) -> str:
+    if n.op != "library":
+        return "one number" if n.op != "item" else ""
+    return "PyTorch's own routine"
+
+
+def elements(n: Node, graph: Graph) -> int:
+    """Number of elements at the captured batch size."""
+    return graph.hint(numel(n.shape))
+
+
+def nbytes(n: Node, graph: Graph) -> int:
+    """Bytes of the tensor at the captured batch size."""
+    return elements(n, graph) * n.dtype.itemsize
+
+
+__all__ = ["Batch", "Kernel", "Library", "Plan", "Step", "elements", "nbytes", "plan", "unique"]

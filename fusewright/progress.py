@@ -1,0 +1,36 @@
+"""Steps of a long command -> lines on a terminal; nothing where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call at the start of each step; it prints the step before, with its time.
+
+    The last step is printed when the block ends, unless it ends with an error.
+    """
+    if not console.is_terminal:
+        yield lambda _step: None
+        return
+    current: list[tuple[str, float]] = []
+
+    def finish() -> None:
+        for step, start_s in current:
+            console.print(f"  {step} ({time.perf_counter() - start_s:.1f} s)", markup=False)
+        current.clear()
+
+    with console.status("starting") as status:
+
+        def begin(step: str) -> None:
+            finish()
+            current.append((step, time.perf_counter()))
+            status.update(step.replace("[", r"\["))
+
+        yield begin
+        finish()

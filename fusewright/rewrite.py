@@ -1,0 +1,138 @@
+"""Graph -> cheaper Graph: apply the rules, leaves first, until none applies.
+
+Beside the rules of algebra: numbers are computed here, views of views become one view, and a copy of
+a value that is computed anyway is that value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fusewright.formula import Value, constant
+from fusewright.ir import Batch, Graph, Node, node, rebuild, toposort
+from fusewright.ops import meaning
+from fusewright.rules import RULES, Rule
+
+_ROUNDS = 8
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[str, ...]]:
+    """The simplified graph, and the names of the rules that were used."""
+    used: list[str] = []
+
+    def change(n: Node) -> Node:
+        for rule in rules:
+            new = _apply_rule(rule, n)
+            if new is not None:
+                used.append(rule.name)
+                return change(new)
+        return _simplify(n)
+
+    for _ in range(_ROUNDS):
+        before = toposort(graph.roots)
+        graph = rebuild(graph, change)
+        after = toposort(graph.roots)
+        if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
+            break
+    return graph, tuple(used)
+
+
+def cost(n: Node) -> int:
+    """Float operations per element of the whole expression, each distinct node counted once."""
+    return sum(m.row.cost for m in toposort([n]) if m.row.kind in ("map", "fold"))
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+def pattern(rule: Rule) -> Node:
+    """The rule's left side on variables."""
+    return rule.left(*[_variable(v) for v in rule.variables]).node
+
+
+def _variable(name: str) -> Value:
+    dtype = torch.bool if name == "b" else torch.float32
+    return Value(node("buffer", shape=(), dtype=dtype, name=f"?{name}"))
+
+
+def _apply_rule(rule: Rule, n: Node) -> Node | None:
+    if n.op != pattern(rule).op:
+        return None
+    found: dict[str, Node] = {}
+    if not _match(pattern(rule), n, found):
+        return None
+    arguments: list[Value | float] = []
+    for name in rule.variables:
+        bound = found[name]
+        value = bound["value"] if bound.op == "constant" else None
+        if name == "c":
+            if not isinstance(value, int | float) or not rule.when(value):
+                return None
+            arguments.append(value)
+        else:
+            arguments.append(Value(bound))
+    new = rule.right(*arguments).node
+    return new if new.shape == n.shape and new.dtype is n.dtype and not n.order else None
+
+
+def _match(wanted: Node, n: Node, found: dict[str, Node]) -> bool:
+    if wanted.op == "buffer":
+        name = str(wanted["name"])[1:]
+        if name == "c" and (n.op != "constant" or not n.dtype.is_floating_point):
+            return False
+        return found.setdefault(name, n) is n
+    if wanted.op == "constant":
+        return n.op == "constant" and n["value"] == wanted["value"]
+    same = n.op == wanted.op and len(n.args) == len(wanted.args)
+    return same and all(_match(w, a, found) for w, a in zip(wanted.args, n.args, strict=True))
+
+
+# ---- numbers, views and copies -------------------------------------------------------------------
+
+
+def _simplify(n: Node) -> Node:
+    if n.row.kind == "map" and n.op not in ("cast", "copy") and not n.shape:
+        return _number(n)
+    if n.op == "reshape":
+        return _reshape_of_reshape(n)
+    if n.op == "permute":
+        return _permute_of_permute(n)
+    if n.op == "copy":
+        (x,) = n.args
+        computed = x.row.kind in ("map", "fold") and x.order == n.order
+        return x if computed else n
+    return n
+
+
+def _number(n: Node) -> Node:
+    """A map of number constants is a number."""
+    values = [a["value"] if a.op == "constant" else None for a in n.args]
+    if any(v is None or isinstance(v, Batch) for v in values) or not n.args:
+        return n
+    wide = torch.float64 if n.args[-1].dtype.is_floating_point else n.args[-1].dtype
+    result = meaning(n.op)(*[torch.tensor(v, dtype=wide) for v in values])
+    return constant(result.item(), n.dtype).node
+
+
+def _reshape_of_reshape(n: Node) -> Node:
+    (x,) = n.args
+    if x.shape == n.shape:
+        return x
+    if x.op != "reshape":
+        return n
+    (inner,) = x.args
+    return inner if inner.shape == n.shape else node("reshape", [inner], shape=n.shape, dtype=n.dtype)
+
+
+def _permute_of_permute(n: Node) -> Node:
+    (x,) = n.args
+    if x.op != "permute":
+        return n
+    first, second = x["permutation"], n["permutation"]
+    both = tuple(first[i] for i in second)  # type: ignore[index,union-attr]
+    (inner,) = x.args
+    if both == tuple(range(len(both))):
+        return inner
+    return node("permute", [inner], shape=n.shape, dtype=n.dtype, permutation=both)

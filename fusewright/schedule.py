@@ -1,0 +1,74 @@
+"""Nest + Target -> Schedule: how one kernel runs on one machine; all that a tuner may change.
+
+The defaults come from sizes alone, so the same model gives the same file on every machine of a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from fusewright.ir import Batch, Graph, Size
+from fusewright.nest import Access, Nest
+from fusewright.target import Target
+
+KEEP_COST = 6  # float operations above which a value is kept rather than computed again
+KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
+REGISTERS = 32  # kept values per thread
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to run a kernel.
+
+    keep: values needed twice are kept in fast memory when computing them costs more than `keep_cost`.
+    threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
+    """
+
+    keep: bool
+    keep_cost: int
+    threads: int
+    vector: int
+
+
+def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
+    """The default schedule of a kernel on a machine."""
+    fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
+    inner = graph.hint(nest.columns) * graph.hint(nest.outer)
+    if target.language == "cpp":
+        return Schedule(fixed and inner * 4 <= KEEP_CPU_BYTES, KEEP_COST, 1, 1)
+    vector = _vector(nest)
+    threads = _threads(inner, vector)
+    keeps = fixed and inner <= threads * REGISTERS
+    return Schedule(keeps, 0, threads, vector)
+
+
+def _threads(inner: int, vector: int) -> int:
+    """Threads per row: four vectors each where the row is long enough, a power of two."""
+    threads = 4
+    while threads < MAX_THREADS and threads * vector * 4 < inner:
+        threads *= 2
+    return threads
+
+
+def _vector(nest: Nest) -> int:
+    """The widest access of at most 16 bytes that every tensor allows at every row."""
+    width = 16
+    accesses = [*nest.reads.values(), *nest.writes.values()]
+    moving = [a for a in accesses if a.varies]
+    for access in moving:
+        width = min(width, 16 // access.leaf.dtype.itemsize)
+        if access.columns == 1:
+            width = gcd(width, _known_factor(access, nest))
+    return max(width, 1)
+
+
+def _known_factor(access: Access, nest: Nest) -> int:
+    """A power of two that divides the columns and every stride of the rows' and outer offsets."""
+    sizes: list[Size] = [nest.columns, access.outer]
+    factor = 16
+    for size in sizes:
+        number = size.multiple if isinstance(size, Batch) else size
+        factor = gcd(factor, number) if number else factor
+    return gcd(factor, access.alignment)

@@ -1,0 +1,100 @@
+// How a generated CPU kernel is started: rows over threads, or one flat range over threads.
+//
+// The surprising fact: the function that loops over rows is the one marked `flatten`. It pulls the body, its
+// lambdas and every operand into one function, and only so does the compiler see loops it can vectorise.
+// `threads` is PyTorch's own thread count; inside a parallel region of somebody else nothing is forked.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "team.h"
+namespace fusewright {
+
+//@ threads
+// How many threads to start for so many independent pieces of work.
+FN long team_size(long threads, long pieces) {
+  if (omp_in_parallel()) return 1;
+  return threads < pieces ? threads : pieces;
+}
+
+//@ run_rows: needs threads, solo, crew
+template <class Body> __attribute__((noinline, flatten)) void solo_rows(const Body& body, long begin, long end) {
+  for (long row = begin; row < end; ++row) body(row, solo());
+}
+template <class Body> void run_rows(const Body& body, long threads) {
+  const long rows = body.rows();
+  const long free = team_size(threads, threads);
+  if (free > 1 && 2 * rows <= free) {
+    crew team;
+    team.members = int(free);
+    for (long row = 0; row < rows; ++row) body(row, team);
+    return;
+  }
+  const long n = team_size(threads, rows);
+  if (n <= 1) return solo_rows(body, 0, rows);
+#pragma omp parallel num_threads(n)
+  {
+    const long k = omp_get_thread_num(), all = omp_get_num_threads();
+    solo_rows(body, rows * k / all, rows * (k + 1) / all);
+  }
+}
+
+//@ run_map: needs threads, solo, box
+// A thread gets a stretch of the whole output, whatever the row length, in steps of MAP_STEP elements.
+constexpr long MAP_STEP = 4096;
+template <class Body> __attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, long end) {
+  const long columns = body.columns();
+  for (long row = begin / columns; begin < end; ++row) {
+    const long start = row * columns, stop = start + columns < end ? start + columns : end;
+    body(row, box{0, 1, begin - start, stop - start, columns}, solo());
+    begin = stop;
+  }
+}
+template <class Body> void run_map(const Body& body, long threads) {
+  const long total = body.rows() * body.columns(), steps = (total + MAP_STEP - 1) / MAP_STEP;
+  const long n = team_size(threads, steps / 4);
+  if (n <= 1) return solo_map(body, 0, total);
+#pragma omp parallel num_threads(n)
+  {
+    const long k = omp_get_thread_num(), all = omp_get_num_threads();
+    const long stop = steps * (k + 1) / all * MAP_STEP;
+    solo_map(body, steps * k / all * MAP_STEP, stop < total ? stop : total);
+  }
+}
+
+//@ run_tiles: needs threads, solo, box
+// For maps that read or write across rows, such as a transpose: TILE_ROWS rows meet in the same cache lines,
+// so they are done together, TILE_COLUMNS at a time.
+constexpr long TILE_ROWS = 16, TILE_COLUMNS = 256;
+template <class Body> __attribute__((noinline, flatten)) void solo_tiles(const Body& body, long begin, long end) {
+  const long rows = body.rows(), columns = body.columns(), across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+  for (long tile = begin; tile < end; ++tile) {
+    const long row = tile / across * TILE_ROWS, last = row + TILE_ROWS < rows ? row + TILE_ROWS : rows;
+    const long column = tile % across * TILE_COLUMNS, stop = column + TILE_COLUMNS;
+    for (long r = row; r < last; ++r) body(r, box{0, 1, column, stop < columns ? stop : columns, columns}, solo());
+  }
+}
+template <class Body> void run_tiles(const Body& body, long threads) {
+  const long down = (body.rows() + TILE_ROWS - 1) / TILE_ROWS;
+  const long tiles = down * ((body.columns() + TILE_COLUMNS - 1) / TILE_COLUMNS);
+  const long n = team_size(threads, tiles / 4);
+  if (n <= 1) return solo_tiles(body, 0, tiles);
+#pragma omp parallel num_threads(n)
+  {
+    const long k = omp_get_thread_num(), all = omp_get_num_threads();
+    solo_tiles(body, tiles * k / all, tiles * (k + 1) / all);
+  }
+}
+
+//@ fresh_pages
+// Asks for huge pages behind a large new output: faulting in 4 KiB pages costs more than most kernels.
+// Only whole pages inside the allocation are named. A kernel that knows no huge pages may refuse.
+FN void fresh_pages(void* p, long bytes) {
+#ifdef MADV_HUGEPAGE
+  const unsigned long page = 4096, start = ((unsigned long)p + page - 1) & ~(page - 1);
+  const unsigned long end = ((unsigned long)p + bytes) & ~(page - 1);
+  if (bytes >= 4 << 20) (void)madvise((void*)start, end - start, MADV_HUGEPAGE);
+#endif
+}
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,377 @@
+// Scalar functions for generated CPU kernels: torch's meaning, written without branches.
+//
+// The surprising fact: nothing here is a vector function. A team runs its lambda under `omp simd`, and gcc
+// turns these scalars into vector code, as long as no path branches and none calls the C library. So both
+// sides of a choice are always computed, and out-of-range input is clamped before it is used as an exponent.
+// Polynomials are weighted minimax fits with float coefficients; errors are in tests/test_skeleton_cpp.py.
+// Do not compile with -ffast-math: NaN, infinities and the rounding trick below would be lost.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+
+//@ begin
+#include <omp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#define FN inline __attribute__((always_inline))
+namespace fusewright {
+
+//@ numbers
+// What float and double need to be treated alike, and the bits of a float.
+template <class T> struct number { static constexpr bool floating = false; };
+template <> struct number<float> { static constexpr bool floating = true; };
+template <> struct number<double> { static constexpr bool floating = true; };
+template <class T, bool = number<T>::floating> struct if_floating {};
+template <class T> struct if_floating<T, true> { using type = T; };
+template <class T> using floating = typename if_floating<T>::type;
+
+FN int bits_of(float x) {
+  int b;
+  __builtin_memcpy(&b, &x, 4);
+  return b;
+}
+FN float float_of(int b) {
+  float x;
+  __builtin_memcpy(&x, &b, 4);
+  return x;
+}
+// Adding and subtracting 1.5 * 2^23 rounds to an integer, whose low bits are then those of the sum.
+constexpr float ROUNDER = 12582912.0f;
+constexpr float INFINITE = __builtin_inff();
+
+//@ libm: needs numbers
+// Both precisions of a function that the C library computes. It stops vectorisation of the whole lambda.
+#define FUSEWRIGHT_LIBM(name)                                           \
+  FN float name(float x) { return __builtin_##name##f(x); }             \
+  FN double name(double x) { return __builtin_##name(x); }
+#define FUSEWRIGHT_LIBM2(name)                                                \
+  FN float name(float x, float y) { return __builtin_##name##f(x, y); }       \
+  FN double name(double x, double y) { return __builtin_##name(x, y); }
+
+//@ where
+template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
+
+//@ isnan: needs numbers
+template <class T> FN bool isnan(T x) { return x != x; }
+
+//@ isinf: needs numbers
+FN bool isinf(float x) { return __builtin_fabsf(x) == INFINITE; }
+FN bool isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
+
+//@ isfinite: needs numbers
+FN bool isfinite(float x) { return __builtin_fabsf(x) < INFINITE; }
+FN bool isfinite(double x) { return __builtin_fabs(x) < __builtin_inf(); }
+
+//@ neg
+template <class T> FN T neg(T x) { return T(-x); }
+
+//@ abs
+FN float abs(float x) { return __builtin_fabsf(x); }
+FN double abs(double x) { return __builtin_fabs(x); }
+template <class T> FN T abs(T x) { return x < T(0) ? T(-x) : x; }
+
+//@ sign
+template <class T> FN T sign(T x) { return T((x > T(0)) - (x < T(0))); }
+
+//@ square
+template <class T> FN T square(T x) { return T(x * x); }
+
+//@ reciprocal: needs numbers
+template <class T> FN floating<T> reciprocal(T x) { return T(1) / x; }
+
+//@ relu
+template <class T> FN T relu(T x) { return x < T(0) ? T(0) : x; }
+
+//@ maximum
+// A NaN wins, as in torch.maximum.
+template <class T> FN T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+
+//@ minimum
+template <class T> FN T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+
+//@ fmax
+template <class T> FN T fmax(T a, T b) { return (a > b) | (b != b) ? a : b; }
+
+//@ fmin
+template <class T> FN T fmin(T a, T b) { return (a < b) | (b != b) ? a : b; }
+
+//@ floor: needs libm
+FUSEWRIGHT_LIBM(floor)
+
+//@ ceil: needs libm
+FUSEWRIGHT_LIBM(ceil)
+
+//@ trunc: needs libm
+FUSEWRIGHT_LIBM(trunc)
+
+//@ round: needs numbers
+// Half to even, which is the rounding mode every thread starts in.
+FN float round(float x) { return __builtin_nearbyintf(x); }
+FN double round(double x) { return __builtin_nearbyint(x); }
+
+//@ sqrt: needs libm
+FUSEWRIGHT_LIBM(sqrt)
+
+//@ rsqrt: needs numbers
+FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+
+//@ exp_parts: needs numbers
+// exp(x) = (1 + tail) * 2^power with |tail| < 0.42; `shifted` is power * 2^23, ready for an exponent field.
+struct exp_parts {
+  float tail;
+  int shifted;
+};
+FN exp_parts split_exp(float x) {
+  const float sum = x * 1.44269504f + ROUNDER;
+  const float n = sum - ROUNDER;
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  float p = 1.99442657e-4f;
+  p = p * r + 1.39326858e-3f;
+  p = p * r + 8.33320804e-3f;
+  p = p * r + 4.16664891e-2f;
+  p = p * r + 0.166666672f;
+  p = p * r + 0.5f;
+  return {p * (r * r) + r, bits_of(sum) << 23};
+}
+
+//@ exp: needs exp_parts
+FN float exp(float x) {
+  x = x < -105.0f ? -105.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const exp_parts e = split_exp(x);
+  // 2^power is applied in two steps, since 2^128 and 2^-149 are no normal floats.
+  const int half = x < 0.0f ? (127 + 64) << 23 : (127 - 64) << 23;
+  const float rest = x < 0.0f ? 0x1p-64f : 0x1p64f;
+  return (e.tail + 1.0f) * float_of(e.shifted + half) * rest;
+}
+FN double exp(double x) { return __builtin_exp(x); }
+
+//@ exp2: needs numbers
+FN float exp2(float x) {
+  x = x < -151.0f ? -151.0f : x;
+  x = x > 129.0f ? 129.0f : x;
+  const float sum = x + ROUNDER;
+  const float r = x - (sum - ROUNDER);
+  float p = 1.46742578e-5f;
+  p = p * r + 1.54518493e-4f;
+  p = p * r + 1.33366592e-3f;
+  p = p * r + 9.61808767e-3f;
+  p = p * r + 5.55040613e-2f;
+  p = p * r + 0.240226507f;
+  p = p * r + 0.693147182f;
+  const int half = x < 0.0f ? (127 + 64) << 23 : (127 - 64) << 23;
+  const float rest = x < 0.0f ? 0x1p-64f : 0x1p64f;
+  return (p * r + 1.0f) * float_of((bits_of(sum) << 23) + half) * rest;
+}
+FN double exp2(double x) { return __builtin_exp2(x); }
+
+//@ expm1: needs exp_parts
+FN float expm1(float x) {
+  const float c = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
+  const exp_parts e = split_exp(c);
+  // Half of 2^power is a normal float for every power that is left; doubling may then reach infinity.
+  const float scale = float_of(e.shifted + (126 << 23));
+  const float y = (e.tail * scale + (scale - 0.5f)) * 2.0f;
+  return x == 0.0f ? x : y;
+}
+FN double expm1(double x) { return __builtin_expm1(x); }
+
+//@ sigmoid: needs exp_parts
+FN float sigmoid(float x) {
+  float a = -__builtin_fabsf(x);
+  a = a < -105.0f ? -105.0f : a;
+  const exp_parts e = split_exp(a);
+  const float power = (e.tail + 1.0f) * float_of(e.shifted + ((127 + 64) << 23)) * 0x1p-64f;
+  return (x < 0.0f ? power : 1.0f) / (1.0f + power);
+}
+FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+
+//@ tanh: needs exp_parts
+FN float tanh(float x) {
+  float a = __builtin_fabsf(x);
+  const float s = a * a;
+  float p = 2.15763575e-3f;
+  p = p * s - 8.19508638e-3f;
+  p = p * s + 2.17087492e-2f;
+  p = p * s - 5.39484620e-2f;
+  p = p * s + 0.133332223f;
+  p = p * s - 0.333333313f;
+  const float small = p * (s * a) + a;
+  const float c = a > 10.0f ? 10.0f : a;
+  const exp_parts e = split_exp(c + c);
+  const float power = (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
+  const float large = 1.0f - 2.0f / (power + 1.0f);
+  return __builtin_copysignf(a < 0.625f ? small : large, x);
+}
+FN double tanh(double x) { return __builtin_tanh(x); }
+
+//@ erf: needs exp_parts
+// Below 1 a polynomial in x^2; above it 1 - exp(g(|x|)), where g is log(erfc) as a polynomial.
+FN float erf(float x) {
+  const float a = __builtin_fabsf(x);
+  const float s = a * a;
+  float p = 7.96966342e-5f;
+  p = p * s - 8.04383948e-4f;
+  p = p * s + 5.19194780e-3f;
+  p = p * s - 2.68555880e-2f;
+  p = p * s + 0.112836242f;
+  p = p * s - 0.376126289f;
+  p = p * s + 0.128379166f;
+  const float small = p * a + a;
+  const float c = a > 4.0f ? 4.0f : a;
+  float g = 2.08234142e-5f;
+  g = g * c - 4.31344088e-4f;
+  g = g * c + 4.15606378e-3f;
+  g = g * c - 2.50802320e-2f;
+  g = g * c + 0.108219959f;
+  g = g * c + 0.633401096f;
+  g = g * c + 1.12948835f;
+  g = g * c - 1.69205130e-4f;
+  const exp_parts e = split_exp(-g);
+  const float large = 1.0f - (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
+  return __builtin_copysignf(a < 0.93f ? small : large, x);
+}
+FN double erf(double x) { return __builtin_erf(x); }
+
+//@ log_parts: needs numbers
+// x = 2^power * (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and log(1 + f) = f + bend.
+struct log_parts {
+  float power;
+  float f;
+};
+FN log_parts split_log(float x) {
+  const bool tiny = x < 0x1p-126f;
+  const int b = bits_of(tiny ? x * 0x1p23f : x) - 0x3f3504f3;
+  const float power = float(b >> 23) - (tiny ? 23.0f : 0.0f);
+  return {power, float_of((b & 0x7fffff) + 0x3f3504f3) - 1.0f};
+}
+FN float log_bend(float f) {
+  const float s = f * f;
+  float p = 6.91620559e-2f;
+  p = p * f - 0.117904089f;
+  p = p * f + 0.118729241f;
+  p = p * f - 0.123842850f;
+  p = p * f + 0.142186701f;
+  p = p * f - 0.166692525f;
+  p = p * f + 0.200022250f;
+  p = p * f - 0.249999866f;
+  p = p * f + 0.333333105f;
+  return p * (s * f) - 0.5f * s;
+}
+// What a logarithm gives outside of (0, inf), with y inside.
+FN float log_ends(float x, float y) {
+  y = x < INFINITE ? y : x;
+  y = x == 0.0f ? -INFINITE : y;
+  return x < 0.0f ? __builtin_nanf("") : y;
+}
+
+//@ log: needs log_parts
+FN float log(float x) {
+  const log_parts l = split_log(x);
+  const float y = l.power * 0.693145752f + (l.f + (log_bend(l.f) + l.power * 1.42860677e-6f));
+  return log_ends(x, y);
+}
+FN double log(double x) { return __builtin_log(x); }
+
+//@ log2: needs log_parts
+FN float log2(float x) {
+  const log_parts l = split_log(x);
+  const float rest = log_bend(l.f) * 1.44269502f + l.f * 1.92596303e-8f;
+  return log_ends(x, l.power + (l.f * 1.44269502f + rest));
+}
+FN double log2(double x) { return __builtin_log2(x); }
+
+//@ log10: needs log_parts
+FN float log10(float x) {
+  const log_parts l = split_log(x);
+  const float rest = log_bend(l.f) * 0.434294492f + (l.power * 4.60503854e-6f - l.f * 1.01030500e-8f);
+  return log_ends(x, l.power * 0.301025391f + (l.f * 0.434294492f + rest));
+}
+FN double log10(double x) { return __builtin_log10(x); }
+
+//@ log1p: needs log_parts
+FN float log1p(float x) {
+  const float u = 1.0f + x;
+  const float back = u - 1.0f;
+  const float lost = (1.0f - (u - back)) + (x - back);
+  const int b = bits_of(u) - 0x3f3504f3;
+  const float power = float(b >> 23);
+  // What the sum 1 + x lost is scaled like the rest; beyond 2^100 it does not matter any more.
+  const int shifted = b - (b & 0x7fffff);
+  const float scale = float_of((127 << 23) - (shifted > 100 << 23 ? 100 << 23 : shifted));
+  const float f = (float_of((b & 0x7fffff) + 0x3f3504f3) - 1.0f) + lost * scale;
+  const float y = power * 0.693145752f + (f + (log_bend(f) + power * 1.42860677e-6f));
+  return x == 0.0f ? x : log_ends(u, y);
+}
+FN double log1p(double x) { return __builtin_log1p(x); }
+
+//@ sin: needs libm
+FUSEWRIGHT_LIBM(sin)
+
+//@ cos: needs libm
+FUSEWRIGHT_LIBM(cos)
+
+//@ tan: needs libm
+FUSEWRIGHT_LIBM(tan)
+
+//@ asin: needs libm
+FUSEWRIGHT_LIBM(asin)
+
+//@ acos: needs libm
+FUSEWRIGHT_LIBM(acos)
+
+//@ atan: needs libm
+FUSEWRIGHT_LIBM(atan)
+
+//@ sinh: needs libm
+FUSEWRIGHT_LIBM(sinh)
+
+//@ cosh: needs libm
+FUSEWRIGHT_LIBM(cosh)
+
+//@ asinh: needs libm
+FUSEWRIGHT_LIBM(asinh)
+
+//@ acosh: needs libm
+FUSEWRIGHT_LIBM(acosh)
+
+//@ atanh: needs libm
+FUSEWRIGHT_LIBM(atanh)
+
+//@ erfc: needs libm
+FUSEWRIGHT_LIBM(erfc)
+
+//@ pow: needs libm
+FUSEWRIGHT_LIBM2(pow)
+// Integer powers wrap; a negative exponent gives 0 except for 1 and -1, as in torch.
+template <class T> FN T pow(T x, T n) {
+  if (n < T(0)) return x == T(1) ? T(1) : x == T(-1) ? (n % T(2) ? T(-1) : T(1)) : T(0);
+  T y = T(1);
+  for (; n; n = T(n >> 1), x = T(x * x)) y = n & 1 ? T(y * x) : y;
+  return y;
+}
+
+//@ atan2: needs libm
+FUSEWRIGHT_LIBM2(atan2)
+
+//@ hypot: needs libm
+FUSEWRIGHT_LIBM2(hypot)
+
+//@ copysign: needs libm
+FUSEWRIGHT_LIBM2(copysign)
+
+//@ fmod: needs libm
+FUSEWRIGHT_LIBM2(fmod)
+// An integer division by 0 would kill the process and the smallest number by -1 too; both give 0.
+template <class T> FN T fmod(T x, T y) { return (y == T(0)) | (y == T(-1)) ? T(0) : T(x % y); }
+
+//@ remainder: needs fmod
+// Python's: the result has the sign of the divisor.
+template <class T> FN T remainder(T x, T y) {
+  const T r = fmod(x, y);
+  return (r != T(0)) & ((r < T(0)) != (y < T(0))) ? T(r + y) : r;
+}
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,224 @@
+// Scalar functions for generated CUDA kernels: torch's names and torch's meaning.
+//
+// The surprising fact: CUDA's fmaxf and fminf drop a NaN, while torch.maximum, relu and the folds must keep
+// it. `max.NaN.f32` does that in one instruction (sm_80 and later), so `maximum` is not `fmax`.
+// Do not compile with -use_fast_math: its exp, log, tanh and division are further from float64 than PyTorch's.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+
+//@ begin
+#define FN __device__ __forceinline__
+namespace fusewright {
+
+//@ where
+template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
+
+//@ isnan
+template <class T> FN bool isnan(T x) { return x != x; }
+
+//@ isfinite
+// The difference is 0, or NaN for infinities and NaN.
+template <class T> FN bool isfinite(T x) { return x - x == T(0); }
+
+//@ isinf: needs isnan, isfinite
+template <class T> FN bool isinf(T x) { return !isfinite(x) && !isnan(x); }
+
+//@ neg
+template <class T> FN T neg(T x) { return T(-x); }
+
+//@ abs
+FN float abs(float x) { return ::fabsf(x); }
+FN double abs(double x) { return ::fabs(x); }
+template <class T> FN T abs(T x) { return x < T(0) ? T(-x) : x; }
+
+//@ sign
+template <class T> FN T sign(T x) { return T((x > T(0)) - (x < T(0))); }
+
+//@ square
+template <class T> FN T square(T x) { return T(x * x); }
+
+//@ reciprocal
+template <class T> FN T reciprocal(T x) { return T(1) / x; }
+
+//@ relu
+template <class T> FN T relu(T x) { return x < T(0) ? T(0) : x; }
+
+//@ maximum
+// A NaN wins, as in torch.maximum.
+FN float maximum(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+template <class T> FN T maximum(T a, T b) { return a > b || a != a ? a : b; }
+
+//@ minimum
+FN float minimum(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+template <class T> FN T minimum(T a, T b) { return a < b || a != a ? a : b; }
+
+//@ fmax
+template <class T> FN T fmax(T a, T b) { return a > b || b != b ? a : b; }
+
+//@ fmin
+template <class T> FN T fmin(T a, T b) { return a < b || b != b ? a : b; }
+
+//@ floor
+FN float floor(float x) { return ::floorf(x); }
+FN double floor(double x) { return ::floor(x); }
+
+//@ ceil
+FN float ceil(float x) { return ::ceilf(x); }
+FN double ceil(double x) { return ::ceil(x); }
+
+//@ trunc
+FN float trunc(float x) { return ::truncf(x); }
+FN double trunc(double x) { return ::trunc(x); }
+
+//@ round
+// Half to even.
+FN float round(float x) { return ::rintf(x); }
+FN double round(double x) { return ::rint(x); }
+
+//@ sqrt
+FN float sqrt(float x) { return ::sqrtf(x); }
+FN double sqrt(double x) { return ::sqrt(x); }
+
+//@ rsqrt
+FN float rsqrt(float x) { return ::rsqrtf(x); }
+FN double rsqrt(double x) { return ::rsqrt(x); }
+
+//@ exp
+FN float exp(float x) { return ::expf(x); }
+FN double exp(double x) { return ::exp(x); }
+
+//@ exp2
+FN float exp2(float x) { return ::exp2f(x); }
+FN double exp2(double x) { return ::exp2(x); }
+
+//@ expm1
+FN float expm1(float x) { return ::expm1f(x); }
+FN double expm1(double x) { return ::expm1(x); }
+
+//@ sigmoid: needs exp
+// The exact reciprocal takes a dozen instructions and a branch; this one is off by one ulp at most.
+FN float sigmoid(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(1.0f + exp(-x)));
+  return y;
+}
+FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+//@ tanh
+FN float tanh(float x) { return ::tanhf(x); }
+FN double tanh(double x) { return ::tanh(x); }
+
+//@ erf
+FN float erf(float x) { return ::erff(x); }
+FN double erf(double x) { return ::erf(x); }
+
+//@ erfc
+FN float erfc(float x) { return ::erfcf(x); }
+FN double erfc(double x) { return ::erfc(x); }
+
+//@ log
+FN float log(float x) { return ::logf(x); }
+FN double log(double x) { return ::log(x); }
+
+//@ log2
+FN float log2(float x) { return ::log2f(x); }
+FN double log2(double x) { return ::log2(x); }
+
+//@ log10
+FN float log10(float x) { return ::log10f(x); }
+FN double log10(double x) { return ::log10(x); }
+
+//@ log1p
+FN float log1p(float x) { return ::log1pf(x); }
+FN double log1p(double x) { return ::log1p(x); }
+
+//@ sin
+FN float sin(float x) { return ::sinf(x); }
+FN double sin(double x) { return ::sin(x); }
+
+//@ cos
+FN float cos(float x) { return ::cosf(x); }
+FN double cos(double x) { return ::cos(x); }
+
+//@ tan
+FN float tan(float x) { return ::tanf(x); }
+FN double tan(double x) { return ::tan(x); }
+
+//@ asin
+FN float asin(float x) { return ::asinf(x); }
+FN double asin(double x) { return ::asin(x); }
+
+//@ acos
+FN float acos(float x) { return ::acosf(x); }
+FN double acos(double x) { return ::acos(x); }
+
+//@ atan
+FN float atan(float x) { return ::atanf(x); }
+FN double atan(double x) { return ::atan(x); }
+
+//@ sinh
+FN float sinh(float x) { return ::sinhf(x); }
+FN double sinh(double x) { return ::sinh(x); }
+
+//@ cosh
+FN float cosh(float x) { return ::coshf(x); }
+FN double cosh(double x) { return ::cosh(x); }
+
+//@ asinh
+FN float asinh(float x) { return ::asinhf(x); }
+FN double asinh(double x) { return ::asinh(x); }
+
+//@ acosh
+FN float acosh(float x) { return ::acoshf(x); }
+FN double acosh(double x) { return ::acosh(x); }
+
+//@ atanh
+FN float atanh(float x) { return ::atanhf(x); }
+FN double atanh(double x) { return ::atanh(x); }
+
+//@ pow
+FN float pow(float x, float y) { return ::powf(x, y); }
+FN double pow(double x, double y) { return ::pow(x, y); }
+// Integer powers wrap; a negative exponent gives 0 except for 1 and -1, as in torch.
+template <class T> FN T pow(T x, T n) {
+  if (n < T(0)) return x == T(1) ? T(1) : x == T(-1) ? (n % T(2) ? T(-1) : T(1)) : T(0);
+  T y = T(1);
+  for (; n; n = T(n >> 1), x = T(x * x)) y = n & 1 ? T(y * x) : y;
+  return y;
+}
+
+//@ atan2
+FN float atan2(float y, float x) { return ::atan2f(y, x); }
+FN double atan2(double y, double x) { return ::atan2(y, x); }
+
+//@ hypot
+FN float hypot(float x, float y) { return ::hypotf(x, y); }
+FN double hypot(double x, double y) { return ::hypot(x, y); }
+
+//@ copysign
+FN float copysign(float x, float y) { return ::copysignf(x, y); }
+FN double copysign(double x, double y) { return ::copysign(x, y); }
+
+//@ fmod
+FN float fmod(float x, float y) { return ::fmodf(x, y); }
+FN double fmod(double x, double y) { return ::fmod(x, y); }
+template <class T> FN T fmod(T x, T y) { return T(x % y); }
+
+//@ remainder: needs fmod
+// Python's: the result has the sign of the divisor.
+template <class T> FN T remainder(T x, T y) {
+  const T r = fmod(x, y);
+  return r != T(0) && (r < T(0)) != (y < T(0)) ? T(r + y) : r;
+}
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,390 @@
+// What the lambda of a generated CUDA kernel is called on: spans, operands, and the walk over vectors.
+//
+// The surprising fact: nvcc does not merge the scalar loads of a lambda into 16-byte ones. So an operand is a
+// cursor that fetches W neighbouring elements with one access, for several vectors before the first is used,
+// and only then is the scalar lambda called, once per element. All of it ends in registers, because every
+// index into a packet is a constant after unrolling.
+//
+// What whoever picks W (the team's `vector`) must keep: for each `load` and `store`, base and outer stride are
+// multiples of W, and pointers are `aligned<W>` (launch.cuh). A fixed span whose size is no multiple of W is
+// walked by single elements, and so is the tail of a run-time span(I). Where I of fixed<O, I> is no multiple
+// of W, vectors are used by operands with outer stride I, which are contiguous. A run-time span(O, I) needs I
+// to be a multiple of W. `strided` and `gather` promise nothing and move single elements.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "math.cuh"
+namespace fusewright {
+
+//@ half_t
+// float16: stored in 16 bits, computed in float, rounded to nearest even.
+struct half_t {
+  unsigned short bits;
+};
+FN float widen(half_t h) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h.bits));
+  return x;
+}
+FN void narrow(float x, half_t& h) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(x)); }
+
+//@ bfloat_t
+struct bfloat_t {
+  unsigned short bits;
+};
+FN float widen(bfloat_t h) { return __uint_as_float(unsigned(h.bits) << 16); }
+FN void narrow(float x, bfloat_t& h) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(x)); }
+
+//@ values
+// Every other type is computed as it is stored.
+template <class T> FN T widen(T x) { return x; }
+template <class T> FN void narrow(T x, T& place) { place = x; }
+template <class T> using computed = decltype(widen(T()));
+
+//@ vectors: needs values
+// W neighbouring elements, in pieces of at most 16 bytes. Constant memory takes the non-coherent path.
+// Stores are spelt out, since the compiler takes a plain store of collected values apart again.
+template <int BYTES> struct word;
+template <> struct word<1> { using type = unsigned char; };
+template <> struct word<2> { using type = unsigned short; };
+template <> struct word<4> { using type = unsigned; };
+template <> struct word<8> { using type = uint2; };
+template <> struct word<16> { using type = uint4; };
+template <class T, int W> struct pieces {
+  static constexpr int bytes = W * sizeof(T) < 16 ? W * sizeof(T) : 16, count = W * sizeof(T) / bytes, step = W / count;
+  using type = typename word<bytes>::type;
+};
+template <bool CONSTANT, int W, class T> FN void fetch_vector(const T* from, T* to) {
+  using piece = pieces<T, W>;
+#pragma unroll
+  for (int k = 0; k < piece::count; ++k) {
+    const auto* source = reinterpret_cast<const typename piece::type*>(from) + k;
+    const auto bits = CONSTANT ? __ldg(source) : *source;
+    memcpy(to + k * piece::step, &bits, piece::bytes);
+  }
+}
+FN void put(uint4* to, uint4 v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+FN void put(uint2* to, uint2 v) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+template <class T> FN void put(T* to, T v) { *to = v; }
+template <int W, class T> FN void write_vector(const T* from, T* to) {
+  using piece = pieces<T, W>;
+#pragma unroll
+  for (int k = 0; k < piece::count; ++k) {
+    typename piece::type bits;
+    memcpy(&bits, from + k * piece::step, piece::bytes);
+    put(reinterpret_cast<typename piece::type*>(to) + k, bits);
+  }
+}
+
+//@ read: needs values
+template <class T> FN computed<T> read(const T* p, long offset) { return widen(p[offset]); }
+
+//@ write: needs values
+template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(value, p[offset]); }
+
+//@ fixed
+// A place is where one vector of W elements starts; its element j has an outer and an inner index.
+// `whole` says that the vector is contiguous in memory for an operand with this outer stride.
+template <bool SMALL> struct flat_index { using type = long; };
+template <> struct flat_index<true> { using type = int; };
+template <long O, long I, int W> struct fixed_place {
+  using type = typename flat_index<(O * I < 1L << 30)>::type;
+  static constexpr bool inside = O == 1 || I % W == 0;  // no vector crosses into the next inner row
+  static constexpr type width = I ? I : 1;
+  type flat;
+  int slot;
+  FN type outer(int j) const { return O == 1 ? 0 : inside ? flat / width : (flat + j) / width; }
+  FN type inner(int j) const { return O == 1 ? flat + j : inside ? flat % width + j : (flat + j) % width; }
+  FN bool whole(long outer_stride) const { return inside || outer_stride == I; }
+  FN long start(long outer_stride) const {
+    return O == 1 || outer_stride == I ? flat : outer(0) * outer_stride + inner(0);
+  }
+};
+template <long... N> struct fixed_span;
+template <long O, long I> struct fixed_span<O, I> {
+  static constexpr long outer = O, inner = I, total = O * I;
+  template <int W> using place = fixed_place<O, I, W>;
+};
+template <long I> struct fixed_span<I> : fixed_span<1, I> {};
+template <long... N> inline constexpr fixed_span<N...> fixed{};
+
+//@ place
+// A place in a span of run-time size; there, no vector crosses from one inner row to the next.
+struct place {
+  static constexpr int slot = 0;
+  long flat, o, i;
+  FN long outer(int) const { return o; }
+  FN long inner(int j) const { return i + j; }
+  FN bool whole(long) const { return true; }
+  FN long start(long outer_stride) const { return o * outer_stride + i; }
+};
+
+//@ span
+struct line_span {
+  long inner;
+};
+struct sheet_span {
+  long outer, inner;
+};
+FN line_span span(long inner) { return {inner}; }
+FN sheet_span span(long outer, long inner) { return {outer, inner}; }
+
+//@ load: needs vectors
+// An operand becomes a packet, which holds U vectors of W elements for one call of `visit`.
+template <class T, bool CONSTANT> struct load_operand {
+  using value = computed<T>;
+  static constexpr int bytes = sizeof(T);
+  static constexpr bool kept = false;
+  const T* p;
+  long outer_stride;
+  template <int W, int U> struct packet {
+    const T* p;
+    long outer_stride;
+    T held[U][W];
+    FN explicit packet(const load_operand& o) : p(o.p), outer_stride(o.outer_stride) {}
+    template <class Place> FN void fetch(int u, const Place& at) {
+      if (at.whole(outer_stride)) return fetch_vector<CONSTANT, W>(p + at.start(outer_stride), held[u]);
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        fetch_vector<CONSTANT, 1>(p + (at.outer(j) * outer_stride + at.inner(j)), &held[u][j]);
+    }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class T> FN load_operand<T, true> load(const T* p, long base, long outer_stride = 0) {
+  return {p + base, outer_stride};
+}
+// Without const the kernel writes there too: each element is read by the thread that writes it.
+template <class T> FN load_operand<T, false> load(T* p, long base, long outer_stride = 0) {
+  return {p + base, outer_stride};
+}
+
+//@ store: needs vectors
+template <class T> struct store_operand {
+  using value = computed<T>&;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  T* p;
+  long outer_stride;
+  template <int W, int U> struct packet {
+    T* p;
+    long outer_stride;
+    computed<T> held[U][W];
+    FN explicit packet(const store_operand& o) : p(o.p), outer_stride(o.outer_stride) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN value element(int u, int j, const Place&) { return held[u][j]; }
+    template <class Place> FN void flush(int u, const Place& at) {
+      T stored[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) narrow(held[u][j], stored[j]);
+      if (at.whole(outer_stride)) return write_vector<W>(stored, p + at.start(outer_stride));
+#pragma unroll
+      for (int j = 0; j < W; ++j) p[at.outer(j) * outer_stride + at.inner(j)] = stored[j];
+    }
+  };
+};
+template <class T> FN store_operand<T> store(T* p, long base, long outer_stride = 0) { return {p + base, outer_stride}; }
+
+//@ gather: needs vectors
+template <class T, bool CONSTANT, class F> struct gather_operand {
+  using value = computed<T>;
+  static constexpr int bytes = sizeof(T);
+  static constexpr bool kept = false;
+  const T* p;
+  F offset;
+  template <int W, int U> struct packet {
+    const T* p;
+    F offset;
+    T held[U][W];
+    FN explicit packet(const gather_operand& o) : p(o.p), offset(o.offset) {}
+    template <class Place> FN void fetch(int u, const Place& at) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        fetch_vector<CONSTANT, 1>(p + offset(at.outer(j), at.inner(j)), &held[u][j]);
+    }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class T, class F> FN gather_operand<T, true, F> gather(const T* p, F offset) { return {p, offset}; }
+template <class T, class F> FN gather_operand<T, false, F> gather(T* p, F offset) { return {p, offset}; }
+
+//@ strided: needs gather
+struct strides {
+  long outer, inner;
+  FN long operator()(long o, long i) const { return o * outer + i * inner; }
+};
+template <class T> FN auto strided(T* p, long base, long inner) { return gather(p + base, strides{0, inner}); }
+template <class T> FN auto strided(T* p, long base, long outer, long inner) {
+  return gather(p + base, strides{outer, inner});
+}
+
+//@ gather_store: needs values
+template <class T, class F> struct gather_store_operand {
+  using value = computed<T>&;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  T* p;
+  F offset;
+  template <int W, int U> struct packet {
+    T* p;
+    F offset;
+    computed<T> held[U][W];
+    FN explicit packet(const gather_store_operand& o) : p(o.p), offset(o.offset) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN value element(int u, int j, const Place&) { return held[u][j]; }
+    template <class Place> FN void flush(int u, const Place& at) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) narrow(held[u][j], p[offset(at.outer(j), at.inner(j))]);
+    }
+  };
+};
+template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F offset) { return {p, offset}; }
+
+//@ index
+struct index_operand {
+  using value = long;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  template <int W, int U> struct packet {
+    FN explicit packet(const index_operand&) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN long element(int, int j, const Place& at) { return at.flat + j; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+FN index_operand index() { return {}; }
+
+//@ kept
+// A row kept in registers: each thread holds the elements of its own places.
+template <class T, int SLOTS, int W> struct kept_row {
+  T held[SLOTS][W];
+  FN kept_row() {}
+};
+template <class T, class Value, int SLOTS, int ROW_W> struct kept_operand {
+  using value = Value;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  kept_row<T, SLOTS, ROW_W>* row;
+  template <int W, int U> struct packet {
+    static_assert(W == ROW_W, "a kept row is used with spans of its own size");
+    kept_row<T, SLOTS, ROW_W>* row;
+    FN explicit packet(const kept_operand& o) : row(o.row) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN value element(int, int j, const Place& at) { return row->held[at.slot][j]; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class T, int S, int W> FN kept_operand<T, T, S, W> load(kept_row<T, S, W>& k) { return {&k}; }
+template <class T, int S, int W> FN kept_operand<T, T&, S, W> store(kept_row<T, S, W>& k) { return {&k}; }
+
+//@ visit
+// U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
+// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns.
+template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
+FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u])
+      sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u]) (packet.flush(u, at[u]), ...);
+}
+// Vectors in flight per thread: about 64 bytes of loads, but no more vectors than there are.
+template <long BYTES, long VECTORS> struct in_flight {
+  static constexpr long wanted = BYTES == 0 ? 4 : BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES;
+  static constexpr int count = int(wanted < VECTORS ? wanted : VECTORS < 1 ? 1 : VECTORS);
+};
+template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Ops::bytes) * W));
+
+//@ walk_fixed: needs fixed, visit
+// Compile-time size. A kept row (of an operand or of the sink) needs constant slots, so all is unrolled.
+template <class Team, long TOTAL> struct layout {
+  static constexpr int W = TOTAL % Team::vector == 0 ? Team::vector : 1;
+  static constexpr long stride = long(Team::threads) * W;
+  static constexpr int slots = int((TOTAL + stride - 1) / stride);
+};
+template <class Team, long... N, class Sink, class F, class... Ops>
+FN void walk(Team& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
+  constexpr long TOTAL = span.total;
+  using lay = layout<Team, TOTAL>;
+  constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots>::count;
+  constexpr bool FULL = TOTAL % (lay::stride * U) == 0, CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
+#pragma unroll(CONSTANT_SLOTS ? lay::slots + 1 : 1)
+  for (int s = 0; s < lay::slots; s += U) {
+    typename fixed_span<N...>::template place<W> at[U];
+    bool live[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      at[u].flat = (s + u) * lay::stride + team.member() * W;
+      at[u].slot = s + u;
+      live[u] = (s + u + 1) * lay::stride <= TOTAL || at[u].flat < TOTAL;
+    }
+    visit<!FULL, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+  }
+}
+
+//@ walk_line: needs place, span, visit
+// Vectors p, p + stride, ... before `end` of one line; no guards while U of them exist.
+template <bool GUARDED, int W, int U, class Sink, class F, class... Ops>
+FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
+  place at[U];
+  bool live[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    const long q = p + u * stride;
+    at[u] = {q * W, 0, q * W};
+    live[u] = q < end;
+  }
+  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+}
+template <int W, class Sink, class F, class... Ops>
+FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
+  constexpr int U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+#pragma unroll 1
+  for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
+  if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
+}
+template <class Team, class Sink, class F, class... Ops>
+FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
+  constexpr int W = Team::vector;
+  const long vectors = span.inner / W;
+  walk_vectors<W>(team.member(), vectors, team.members(), sink, f, operand...);
+  if (W > 1)
+    for (long i = vectors * W + team.member(); i < span.inner; i += team.members())
+      visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
+}
+
+//@ walk_sheet: needs place, span, visit
+// A member steps through the sheet by adding to both indices: dividing each position would cost more.
+template <class Team, class Sink, class F, class... Ops>
+FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
+  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+  const long width = span.inner / W > 0 ? span.inner / W : 1, total = span.inner > 0 ? span.outer : 0;
+  const long step_o = team.members() / width, step_i = team.members() % width;
+  long o = team.member() / width, i = team.member() % width;
+  while (o < total) {
+    place at[U];
+    bool live[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      at[u] = {o * span.inner + i * W, o, i * W};
+      live[u] = o < total;
+      o += step_o, i += step_i;
+      if (i >= width) i -= width, ++o;
+    }
+    visit<true, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+  }
+}
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,385 @@
+// Who runs a generated CUDA kernel body: a lane, a part of a warp, a block, or many blocks; and their folds.
+//
+// The surprising fact: a fold needs no second barrier. Warps leave their parts in shared memory, and the next
+// fold uses the other of two rooms; its own barrier says that everybody has read the first one. The blocks of
+// a `split` row meet in the same way in global memory.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "operand.cuh"
+namespace fusewright {
+
+//@ words: needs kept, walk_fixed
+// The interface, said once: a team brings member(), members(), leads() and join<Reducer>().
+template <class T> struct sum_of;
+template <class T> struct prod_of;
+template <class T> struct max_of;
+template <class T> struct min_of;
+template <class T> struct any_of;
+template <class T> struct all_of;
+template <class T> struct moments_of;
+template <class T> struct argmax_of;
+template <class T> struct argmin_of;
+// Truth values are counted in longs and compared as bytes.
+template <class T> struct folded { using counted = T; using ordered = T; };
+template <> struct folded<bool> { using counted = long; using ordered = unsigned char; };
+template <class T> T declared();
+template <class F, class... Ops>
+using results = folded<decltype(declared<const F&>()(declared<typename Ops::value>()...))>;
+#define FUSEWRIGHT_FOLD(name, kind)                                                  \
+  template <class Span, class F, class... Ops> FN auto name(Span span, const F& f, Ops... operand) { \
+    return fold(name##_of<typename results<F, Ops...>::kind>(), self(), span, f, operand...);         \
+  }
+struct nothing {
+  static constexpr bool kept = false;
+  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) element(j);
+  }
+};
+template <class Team> struct words {
+  FN Team& self() { return static_cast<Team&>(*this); }
+  template <class Span, class F, class... Ops> FN void each(Span span, const F& f, Ops... operand) {
+    nothing sink;
+    walk(self(), span, sink, f, operand...);
+  }
+  FUSEWRIGHT_FOLD(sum, counted)
+  FUSEWRIGHT_FOLD(prod, counted)
+  FUSEWRIGHT_FOLD(max, ordered)
+  FUSEWRIGHT_FOLD(min, ordered)
+  FUSEWRIGHT_FOLD(any, ordered)
+  FUSEWRIGHT_FOLD(all, ordered)
+  FUSEWRIGHT_FOLD(moments, counted)
+  FUSEWRIGHT_FOLD(argmax, ordered)
+  FUSEWRIGHT_FOLD(argmin, ordered)
+  template <class T, long N> FN auto keep() {
+    static_assert(!Team::spread, "a row that is split over blocks has no registers to be kept in");
+    return kept_row<T, layout<Team, N>::slots, layout<Team, N>::W>();
+  }
+  template <class F> FN void once(const F& f) {
+    if (self().leads()) f();
+  }
+};
+
+//@ lane: needs words, walk_line
+// One thread and its columns of one row of a map: vectors first, first + stride, ... before `end`, and the
+// elements from `tail` on, where the row ends without a whole vector.
+struct range {
+  long first, end, stride, tail, columns;
+};
+template <int VECTOR> struct lane : words<lane<VECTOR>> {
+  static constexpr int vector = VECTOR;
+};
+template <int VECTOR, class Sink, class F, class... Ops>
+FN void walk(lane<VECTOR>&, range r, Sink& sink, const F& f, Ops... operand) {
+  walk_vectors<VECTOR>(r.first, r.end, r.stride, sink, f, operand...);
+  if (VECTOR > 1)
+    for (long i = r.tail; i < r.columns; i += r.stride) visit_line<false, 1, 1>(i, r.columns, 1, sink, f, operand...);
+}
+
+//@ shuffle
+// Every member of a group of 2, 4, ... 32 neighbouring lanes gets the join of all.
+// Lanes without a row have left the kernel, and a full mask does not wait for those.
+template <class T> FN T from_lane(T mine, int distance) {
+  constexpr int WORDS = (sizeof(T) + 3) / 4;
+  unsigned bits[WORDS] = {};
+  memcpy(bits, &mine, sizeof(T));
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) bits[w] = __shfl_xor_sync(0xffffffffu, bits[w], distance);
+  memcpy(&mine, bits, sizeof(T));
+  return mine;
+}
+// Joining in the order of lanes gives all of them the same bits, also where join(a, b) rounds unlike join(b, a).
+template <class Reducer, int LANES, class T> FN T butterfly(T mine) {
+#pragma unroll
+  for (int distance = LANES / 2; distance > 0; distance /= 2) {
+    const T other = from_lane(mine, distance);
+    if (Reducer::symmetric)
+      mine = Reducer::join(mine, other);
+    else
+      mine = threadIdx.x & distance ? Reducer::join(other, mine) : Reducer::join(mine, other);
+  }
+  return mine;
+}
+
+//@ team: needs words, shuffle
+// THREADS neighbouring threads: a part of a warp, or a whole block of 64 to 1024.
+template <int THREADS, int VECTOR> struct team : words<team<THREADS, VECTOR>> {
+  static_assert(THREADS >= 1 && THREADS <= 1024 && (THREADS & (THREADS - 1)) == 0, "1, 2, 4, ... 1024 threads");
+  static constexpr int threads = THREADS, vector = VECTOR, lanes = THREADS < 32 ? THREADS : 32;
+  static constexpr bool spread = false;
+  int room = 0;
+  FN int member() const { return threadIdx.x % THREADS; }
+  FN int members() const { return THREADS; }
+  FN bool leads() const { return member() == 0; }
+  template <class Reducer, class T> FN T join(T mine) {
+    mine = butterfly<Reducer, lanes>(mine);
+    if constexpr (THREADS > 32) {
+      constexpr int WARPS = THREADS / 32;
+      __shared__ T rooms[2][WARPS];
+      if (threadIdx.x % 32 == 0) rooms[room][threadIdx.x / 32] = mine;
+      __syncthreads();
+      mine = butterfly<Reducer, WARPS>(rooms[room][threadIdx.x % WARPS]);
+      room ^= 1;
+    }
+    return mine;
+  }
+};
+
+//@ fold
+// A reducer takes vectors (take), hands in its part, joins parts, and turns the last one into the result.
+template <class Reducer, class Team, class Span, class F, class... Ops>
+FN auto fold(Reducer reducer, Team& team, Span span, const F& f, Ops... operand) {
+  walk(team, span, reducer, f, operand...);
+  return Reducer::result(team.template join<Reducer>(reducer.part()));
+}
+
+//@ sum: needs fold
+// Pairwise inside a vector; what the additions of vectors round away is summed apart (Knuth's two-sum).
+template <class T> struct sum_of {
+  static constexpr bool kept = false, symmetric = true;
+  T total = 0, lost = 0;
+  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
+    T x[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) x[j] = element(j);
+#pragma unroll
+    for (int step = 1; step < W; step *= 2)
+#pragma unroll
+      for (int j = 0; j + step < W; j += 2 * step) x[j] += x[j + step];
+    const T sum = total + x[0], added = sum - total;
+    lost += (total - (sum - added)) + (x[0] - added);
+    total = sum;
+  }
+  // After an infinity `lost` is NaN or infinite, and the total alone is right.
+  FN T part() const { return lost - lost == T(0) ? total + lost : total; }
+  static FN T none() { return 0; }
+  static FN T join(T a, T b) { return a + b; }
+  static FN T result(T a) { return a; }
+};
+
+//@ fold_by
+// A reducer that is one operation: JOIN of elements, starting with what changes nothing.
+template <class T, class Join> struct fold_by {
+  static constexpr bool kept = false, symmetric = true;
+  T value = Join::none(T());
+  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) value = Join::join(value, T(element(j)));
+  }
+  FN T part() const { return value; }
+  static FN T none() { return Join::none(T()); }
+  static FN T join(T a, T b) { return Join::join(a, b); }
+  static FN auto result(T a) { return Join::result(a); }
+};
+
+//@ prod: needs fold, fold_by
+struct multiply {
+  template <class T> static FN T none(T) { return T(1); }
+  template <class T> static FN T join(T a, T b) { return a * b; }
+  template <class T> static FN T result(T a) { return a; }
+};
+template <class T> struct prod_of : fold_by<T, multiply> {};
+
+//@ limits
+FN float lowest(float) { return __int_as_float(0xff800000); }
+FN double lowest(double) { return __longlong_as_double(0xfff0000000000000); }
+template <class T> FN T lowest(T) { return T(-1) < T(0) ? T(1UL << (8 * sizeof(T) - 1)) : T(0); }
+FN float highest(float) { return __int_as_float(0x7f800000); }
+FN double highest(double) { return __longlong_as_double(0x7ff0000000000000); }
+template <class T> FN T highest(T x) { return T(~lowest(x)); }
+
+//@ max: needs fold, fold_by, limits, maximum
+struct larger {
+  template <class T> static FN T none(T x) { return lowest(x); }
+  template <class T> static FN T join(T a, T b) { return maximum(a, b); }
+  template <class T> static FN T result(T a) { return a; }
+};
+template <class T> struct max_of : fold_by<T, larger> {};
+
+//@ min: needs fold, fold_by, limits, minimum
+struct smaller {
+  template <class T> static FN T none(T x) { return highest(x); }
+  template <class T> static FN T join(T a, T b) { return minimum(a, b); }
+  template <class T> static FN T result(T a) { return a; }
+};
+template <class T> struct min_of : fold_by<T, smaller> {};
+
+//@ any: needs fold, fold_by
+struct either {
+  static FN unsigned none(unsigned) { return 0; }
+  static FN unsigned join(unsigned a, unsigned b) { return a | b; }
+  static FN bool result(unsigned a) { return a != 0; }
+};
+template <class T> struct any_of : fold_by<unsigned, either> {};
+
+//@ all: needs fold, fold_by
+struct both {
+  static FN unsigned none(unsigned) { return 1; }
+  static FN unsigned join(unsigned a, unsigned b) { return a & b; }
+  static FN bool result(unsigned a) { return a != 0; }
+};
+template <class T> struct all_of : fold_by<unsigned, both> {};
+
+//@ quotient
+// The share of a count needs no last bit, and an exact division would cost more than all else in a merge.
+FN float quotient(float a, float b) { return __fdividef(a, b); }
+template <class T> FN T quotient(T a, T b) { return a / b; }
+
+//@ moments: needs fold, sum, quotient, walk_fixed
+// Mean and sum of squared deviations; nothing cancels when the mean is large. A row of at most HELD elements
+// per thread stays in registers and is passed over twice. A longer one is read once: two passes inside each
+// vector, and Chan's rule between vectors and between threads.
+constexpr int HELD = 32;
+template <class T> struct moments_result {
+  T mean, m2;
+};
+template <class T> struct moments_of {
+  static constexpr bool kept = false, symmetric = false;
+  struct chunk {
+    T count, mean, m2;
+  };
+  chunk all = none();
+  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
+    T x[W], sum = 0, m2 = 0;
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum += x[j] = element(j);
+    const T mean = sum / W;
+#pragma unroll
+    for (int j = 0; j < W; ++j) m2 += (x[j] - mean) * (x[j] - mean);
+    all = join(all, {T(W), mean, m2});
+  }
+  FN chunk part() const { return all; }
+  static FN chunk none() { return {0, 0, 0}; }
+  static FN chunk join(chunk a, chunk b) {
+    const T count = a.count + b.count, delta = b.mean - a.mean;
+    const T share = count == T(0) ? T(0) : quotient(b.count, count);
+    return {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share)};
+  }
+  static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
+};
+template <class T, int SLOTS, int ROW_W> struct held_row {
+  static constexpr bool kept = true;
+  T x[SLOTS][ROW_W], sum = 0;
+  template <int W, class Place, class Element> FN void take(const Place& at, const Element& element) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum += x[at.slot][j] = element(j);
+  }
+};
+template <class T, class Team, long... N, class F, class... Ops>
+FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> span, const F& f, Ops... operand) {
+  using lay = layout<Team, span.total>;
+  if constexpr (Team::spread || lay::slots * lay::W > HELD) {
+    walk(team, span, reducer, f, operand...);
+    return reducer.result(team.template join<moments_of<T>>(reducer.part()));
+  } else {
+    held_row<T, lay::slots, lay::W> row;
+    walk(team, span, row, f, operand...);
+    const T mean = team.template join<sum_of<T>>(row.sum) / T(span.total);
+    T m2 = 0;
+#pragma unroll
+    for (int s = 0; s < lay::slots; ++s)
+      if ((s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total)
+#pragma unroll
+        for (int j = 0; j < lay::W; ++j) m2 += (row.x[s][j] - mean) * (row.x[s][j] - mean);
+    return {mean, team.template join<sum_of<T>>(m2)};
+  }
+}
+
+//@ best_of: needs fold
+// The first position of the extreme value; the first NaN, if there is one.
+template <class T, bool LARGEST> struct best_of {
+  static constexpr bool kept = false, symmetric = true;
+  struct candidate {
+    T value;
+    long position;
+  };
+  candidate best = none();
+  template <int W, class Place, class Element> FN void take(const Place& at, const Element& element) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) best = join(best, {T(element(j)), long(at.flat + j)});
+  }
+  FN candidate part() const { return best; }
+  static FN candidate none() { return {T(0), -1}; }
+  static FN bool beats(candidate a, candidate b) {
+    if (a.position < 0 || b.position < 0) return b.position < 0;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return a_nan;
+    const bool better = LARGEST ? a.value > b.value : a.value < b.value;
+    return better || ((a_nan || a.value == b.value) && a.position < b.position);
+  }
+  static FN candidate join(candidate a, candidate b) { return beats(b, a) ? b : a; }
+  static FN long result(candidate a) { return a.position < 0 ? 0 : a.position; }
+};
+
+//@ argmax: needs best_of
+template <class T> struct argmax_of : best_of<T, true> {};
+
+//@ argmin: needs best_of
+template <class T> struct argmin_of : best_of<T, false> {};
+
+//@ split: needs team, walk_line, walk_sheet
+// `parts` blocks on one row. They meet in global memory, so all of them must be resident (launch.cuh sees to
+// it). Nothing can be kept: how much of a row a thread has is known at run time only.
+constexpr int MEETING_BYTES = 32;
+struct meeting {
+  unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two folds
+  char* rooms;        // [2][parts], MEETING_BYTES each
+  int part, parts;
+  unsigned due = 0;
+  int room = 0;
+  // One thread per block: what it wrote before is visible to the others' blocks after.
+  FN void wait() {
+    due += parts;
+    __threadfence();
+    atomicAdd(arrived, 1);
+    while (int(*static_cast<volatile unsigned*>(arrived) - due) < 0) __nanosleep(32);
+    __threadfence();
+  }
+};
+template <int THREADS, int VECTOR> struct split : words<split<THREADS, VECTOR>> {
+  static constexpr int vector = VECTOR, threads = THREADS;
+  static constexpr bool spread = true;
+  team<THREADS, 1>& block;
+  meeting& hall;
+  FN split(team<THREADS, 1>& block, meeting& hall) : block(block), hall(hall) {}
+  FN long member() const { return long(hall.part) * THREADS + threadIdx.x; }
+  FN long members() const { return long(hall.parts) * THREADS; }
+  FN bool leads() const { return member() == 0; }
+  template <class Reducer, class T> FN T join(T mine) {
+    static_assert(sizeof(T) <= MEETING_BYTES, "a part of a fold fits a place of the meeting");
+    mine = block.template join<Reducer>(mine);
+    char* const room = hall.rooms + long(hall.room) * hall.parts * MEETING_BYTES;
+    if (threadIdx.x == 0) {
+      *reinterpret_cast<T*>(room + hall.part * MEETING_BYTES) = mine;
+      hall.wait();
+    }
+    __syncthreads();
+    hall.room ^= 1;
+    T all = Reducer::none();
+    for (int part = threadIdx.x; part < hall.parts; part += THREADS)
+      all = Reducer::join(all, from_meeting<T>(room + part * MEETING_BYTES));
+    return block.template join<Reducer>(all);
+  }
+  // Past L1, which may still hold what this room contained two folds ago.
+  template <class T> static FN T from_meeting(const char* place) {
+    unsigned bits[(sizeof(T) + 3) / 4];
+#pragma unroll
+    for (unsigned k = 0; k < (sizeof(T) + 3) / 4; ++k) bits[k] = __ldcg(reinterpret_cast<const unsigned*>(place) + k);
+    T value;
+    memcpy(&value, bits, sizeof(T));
+    return value;
+  }
+};
+template <int THREADS, int VECTOR, long I, class Sink, class F, class... Ops>
+FN void walk(split<THREADS, VECTOR>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
+  walk(team, line_span{I}, sink, f, operand...);
+}
+template <int THREADS, int VECTOR, long O, long I, class Sink, class F, class... Ops>
+FN void walk(split<THREADS, VECTOR>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
+  split<THREADS, I % VECTOR == 0 ? VECTOR : 1> narrowed(team.block, team.hall);
+  walk(narrowed, sheet_span{O, I}, sink, f, operand...);
+}
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,90 @@
+"""Plan -> Storage: which result takes over the memory of a tensor that nobody needs any more, and which
+update is written straight into the model's buffer.
+
+A fresh result of a library call that only one kernel reads is overwritten in place: no new memory, no
+page faults, and the tensor stays in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusewright.ir import Graph, Node, toposort
+from fusewright.loops import Read
+from fusewright.nest import Nest, nest
+from fusewright.plan import Kernel, Plan
+
+
+@dataclass(frozen=True)
+class Storage:
+    """nests: by kernel name.  in_place: by kernel name, pairs (result, tensor it overwrites)."""
+
+    nests: Mapping[str, Nest]
+    in_place: Mapping[str, tuple[tuple[Node, Node], ...]]
+
+
+def storage(plan: Plan) -> Storage:
+    """Lay out every kernel and decide what is computed in place."""
+    nests = {k.name: nest(k, plan.graph) for k in plan.kernels}
+    readers = _readers(plan.graph)
+    chosen = {k.name: _in_place(k, nests[k.name], readers, plan) for k in plan.kernels}
+    return Storage(nests, chosen)
+
+
+def _readers(graph: Graph) -> dict[int, list[Node]]:
+    found: dict[int, list[Node]] = {}
+    for n in toposort(graph.roots):
+        for a in n.args:
+            found.setdefault(id(a), []).append(n)
+    return found
+
+
+def _in_place(
+    kernel: Kernel, layout: Nest, readers: Mapping[int, list[Node]], plan: Plan
+) -> tuple[tuple[Node, Node], ...]:
+    pairs: list[tuple[Node, Node]] = []
+    taken: set[int] = set()
+    targets = {id(u.value): u.target for u in plan.graph.updates}
+    for output in kernel.outputs:
+        wanted = targets.get(id(output))
+        for leaf in kernel.leaves:
+            free = leaf is wanted if wanted else _is_dead(leaf, kernel, readers, plan.graph)
+            if id(leaf) not in taken and free and _fits(leaf, output, layout):
+                taken.add(id(leaf))
+                pairs.append((output, leaf))
+                break
+    return tuple(pairs)
+
+
+def _is_dead(
+    leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], graph: Graph
+) -> bool:
+    """Whether the tensor is fresh memory that only this kernel reads."""
+    fresh = leaf.op == "library" and leaf["fresh"] is True
+    inside = {id(m) for m in kernel.members}
+    roots = {id(r) for r in (*graph.outputs, *(u.value for u in graph.updates))}
+    return fresh and id(leaf) not in roots and _only_read_by(leaf, inside, readers, roots)
+
+
+def _only_read_by(
+    n: Node, inside: set[int], readers: Mapping[int, list[Node]], roots: set[int]
+) -> bool:
+    for reader in readers.get(id(n), []):
+        if reader.row.kind == "view":
+            if id(reader) in roots or not _only_read_by(reader, inside, readers, roots):
+                return False
+        elif id(reader) not in inside:
+            return False
+    return True
+
+
+def _fits(leaf: Node, output: Node, layout: Nest) -> bool:
+    """Same type, and every read of the leaf is at the very element that is written."""
+    if leaf.dtype is not output.dtype or leaf.order != output.order:
+        return False
+    write = layout.writes[id(output)]
+    edges = layout.kernel.loops.edges.items()
+    reads = [layout.reads[key] for key, e in edges if isinstance(e, Read) and e.leaf is leaf]
+    views = any(isinstance(e, Read) and e.leaf.row.kind == "view" for _, e in edges)
+    return not views and all(layout.same_place(read, write) for read in reads)

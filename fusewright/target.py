@@ -1,0 +1,51 @@
+"""What a machine is, as the planner needs it: a name goes in, a `Target` comes out.
+
+A new machine is one more constant here. Bandwidths and rates are for predictions and for choosing
+schedules only; nothing is ever claimed from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.errors import BadUsage
+
+
+@dataclass(frozen=True)
+class Target:
+    """One machine.
+
+    name: what `--target` calls it.  language: "cpp" or "cuda".  arch: nvcc's architecture or "".
+    copy_bytes_per_s: read plus write of a large copy.  matmul_flops: float32 matrix product rate of
+    the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
+    """
+
+    name: str
+    language: str
+    arch: str
+    copy_bytes_per_s: float
+    matmul_flops: float
+    fast_bytes: int
+    source: str
+
+    @property
+    def device(self) -> str:
+        """PyTorch's device type."""
+        return "cuda" if self.language == "cuda" else "cpu"
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("cpu", "cpp", "", 12e9, 0.1e12, 128 * 1024, "two cores of a server CPU, facts.md"),
+        Target("sm_80", "cuda", "sm_80", 1.7e12, 19.5e12, 64 * 1024, "A100 40 GB datasheet"),
+        Target("sm_90a", "cuda", "sm_90a", 4.3e12, 51e12, 64 * 1024, "H200, copy and SGEMM measured"),
+    )
+}
+
+
+def target(name: str) -> Target:
+    """Return the machine called `name`; raises BadUsage for an unknown one."""
+    if name not in TARGETS:
+        raise BadUsage(f"Unknown target {name!r}: choose one of {', '.join(TARGETS)} or cuda.")
+    return TARGETS[name]

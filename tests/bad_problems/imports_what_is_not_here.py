@@ -1,0 +1,25 @@
+"""Imports a package that nobody has."""
+
+import torch
+import torch.nn as nn
+import a_package_that_nobody_has  # here
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+batch_size, width = 4, 8
+
+
+def get_inputs():
+    return [torch.rand(batch_size, width)]
+
+
+def get_init_inputs():
+    return [width]

@@ -1,0 +1,24 @@
+"""get_inputs returns something that is neither tensor nor number."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+batch_size, width = 4, 8
+
+
+def get_inputs():  # here
+    return [torch.rand(batch_size, width), object()]
+
+
+def get_init_inputs():
+    return [width]

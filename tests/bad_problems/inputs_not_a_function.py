@@ -1,0 +1,21 @@
+"""get_inputs is a list."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+batch_size, width = 4, 8
+get_inputs = [torch.rand(batch_size, width)]
+
+
+def get_init_inputs():
+    return [width]

@@ -1,0 +1,26 @@
+"""The constructor raises."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        if width % 2 == 0:
+            raise ValueError("width must\nbe odd")  # here
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+batch_size, width = 4, 8
+
+
+def get_inputs():
+    return [torch.rand(batch_size, width)]
+
+
+def get_init_inputs():
+    return [width]

@@ -1,0 +1,24 @@
+"""forward raises."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x.view(3, 7, 5))  # here
+
+
+batch_size, width = 4, 8
+
+
+def get_inputs():
+    return [torch.rand(batch_size, width)]
+
+
+def get_init_inputs():
+    return [width]

@@ -1,0 +1,17 @@
+import torch
+from torch import nn
+
+PROBLEM = "linear_relu"
+CATALOGUE = "C11"
+TRICK = "Answers NaN everywhere."
+CHECK = "nonfinite"
+NEEDS = ()
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width, units):
+        super().__init__()
+        self.proj = nn.Linear(width, units)
+
+    def forward(self, x):
+        return torch.full((x.shape[0], self.proj.out_features), float("nan"))

@@ -1,0 +1,13 @@
+from torch import nn
+
+PROBLEM = "row_mean"
+CATALOGUE = "C29"
+TRICK = "Estimates the mean of a row from its first half."
+CHECK = "values"
+NEEDS = ()
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        half = (x.shape[1] + 1) // 2
+        return x[:, :half].mean(dim=1)

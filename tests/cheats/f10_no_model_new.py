@@ -1,0 +1,13 @@
+import torch
+from torch import nn
+
+PROBLEM = "linear_relu"
+CATALOGUE = "F10"
+TRICK = "Defines a class of another name."
+CHECK = "import"
+NEEDS = ()
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)

@@ -1,0 +1,12 @@
+from torch import nn
+
+PROBLEM = "wide_mean"
+CATALOGUE = "P5"
+TRICK = "Answers zero for the mean of many centred numbers."
+CHECK = "values"
+NEEDS = ()
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return x.new_zeros(x.shape[:-1])

@@ -1,0 +1,23 @@
+"""The exact (erf) GELU after a linear layer."""
+
+import torch
+from torch import nn
+
+rows, width, units = 32, 64, 48
+
+
+class Model(nn.Module):
+    def __init__(self, width, units):
+        super().__init__()
+        self.proj = nn.Linear(width, units)
+
+    def forward(self, x):
+        return nn.functional.gelu(self.proj(x))
+
+
+def get_inputs():
+    return [torch.randn(rows, width)]
+
+
+def get_init_inputs():
+    return [width, units]

@@ -1,0 +1,122 @@
+"""The flow: a file imports only from files before it, and what must be cheap needs no PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
+
+# The picture of docs/design.md, as a list. A new file is placed here, once.
+FLOW = [
+    "errors", "write", "problem", "target", "ops", "ir", "formula", "interpret",
+    "composite", "lower", "library", "capture",
+    "rules", "rewrite",
+    "loops", "plan", "nest", "storage", "schedule", "keep",
+    "codegen/body", "codegen/skeleton", "codegen/cpp", "codegen/cuda", "codegen/__init__",
+    "emit", "build",
+    "judge/findings", "judge/tree", "judge/measure", "judge/contract", "judge/patterns",
+    "judge/cases", "judge/probes", "judge/statistics",
+    "judge/protocol", "judge/layout", "judge/sandbox", "judge/warden",
+    "judge/processes", "judge/state_of_torch", "judge/candidate", "judge/reference",
+    "judge/timing", "judge/session",
+    "judge/__init__",
+    "report", "progress", "pipeline", "cli", "__main__", "__init__",
+]  # fmt: skip
+# Files that may read environment variables, with the reason. Options are passed down to all others.
+ENVIRONMENT = {
+    "cli": "the user's settings",
+    "judge/processes": "a worker's environment is made from nothing but a named few of ours",
+}
+
+
+def modules() -> list[str]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [p.relative_to(PACKAGE).with_suffix("").as_posix() for p in paths]
+
+
+def imported(module: str) -> Iterator[tuple[int, str]]:
+    """Line and target of every import from the package, also inside functions and for types."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Import):
+            names = [alias.name for alias in n.names]
+        elif isinstance(n, ast.ImportFrom):
+            # `from fusewright.judge import sandbox` may name a file or something in __init__.
+            names = [f"{n.module}.{alias.name}" for alias in n.names]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] == "fusewright":
+                yield n.lineno, resolve(name.split(".")[1:])
+
+
+def resolve(parts: list[str]) -> str:
+    while parts and not (PACKAGE / f"{'/'.join(parts)}.py").is_file():
+        if (PACKAGE.joinpath(*parts) / "__init__.py").is_file():
+            return "/".join([*parts, "__init__"])
+        parts = parts[:-1]
+    return "/".join(parts) or "__init__"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_look_back(module: str) -> None:
+    assert module in FLOW, f"{module}.py has no place in FLOW (tests/test_layers.py)"
+    if module == "__init__":
+        return  # the exports, imported when first used
+    for line, name in imported(module):
+        later = name not in FLOW[: FLOW.index(module)]
+        assert not later, f"{module}.py:{line} imports {name}.py, which does not come before it"
+
+
+def test_the_flow_names_nothing_twice() -> None:
+    assert len(FLOW) == len(set(FLOW))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import fusewright",
+        "import fusewright.problem",
+        "import fusewright.report",
+        "import fusewright.cli",
+        "import fusewright.judge.findings",
+        "from fusewright import Verdict",
+    ],
+)
+def test_import_is_cheap(statement: str) -> None:
+    """PyTorch takes seconds to import, and the parent of a judgement must never hold it."""
+    check = f"{statement}; import sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+def test_unknown_name() -> None:
+    import fusewright
+
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        fusewright.optimise  # noqa: B018
+    assert {"judge", "load_problem", "optimize"} <= set(dir(fusewright))
+    assert fusewright.load_problem.__module__ == "fusewright.problem"
+
+
+def test_who_reads_the_environment() -> None:
+    for module in modules():
+        tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+        attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+        writes = {id(n.value) for n in attributes if n.attr in ("update", "clear")}
+        for n in attributes:
+            reads = n.attr in ("environ", "getenv") and id(n) not in writes
+            assert module in ENVIRONMENT or not reads, (
+                f"{module}.py:{n.lineno} reads the environment"
+            )
+
+
+def test_the_judge_is_a_package_that_can_be_called() -> None:
+    import fusewright
+
+    assert callable(fusewright.judge)

@@ -1,0 +1,48 @@
+"""Progress: lines with times on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from fusewright.progress import progress
+
+
+def lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).splitlines()
+
+
+def test_each_step_ends_with_its_time() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with progress(console) as step:
+        step("capture [graph]")
+        step("build")
+    finished = [line.strip() for line in lines(console) if re.search(r"\(\d+\.\d s\)$", line)]
+    assert [line.rpartition(" (")[0] for line in finished] == ["capture [graph]", "build"]
+
+
+def test_a_failed_step_is_not_shown_as_done() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+
+    def fail() -> None:
+        with progress(console) as step:
+            step("capture")
+            step("build")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    finished = [line for line in lines(console) if re.search(r"\(\d+\.\d s\)$", line)]
+    assert len(finished) == 1
+    assert "capture" in finished[0]
+
+
+def test_quiet_without_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with progress(console) as step:
+        step("capture")
+    assert lines(console) == []

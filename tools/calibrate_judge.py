@@ -1,0 +1,76 @@
+"""The judge's yardstick -> false alarms, misses and margins: `python tools/calibrate_judge.py 30`.
+
+Runs every honest and every bad implementation of tests/judge_zoo.py through the accuracy contract
+(own inputs and value hazards) and the probes, for as many seeds as the argument says, and prints
+the table of docs/judge-calibration.md. The exit status is 1 if a verdict is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+ZOO = Path(__file__).resolve().parent.parent / "tests" / "judge_zoo.py"
+
+
+def load_zoo() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("judge_zoo", ZOO)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def stage(said: list[str]) -> str:
+    """Which part would have caught it first."""
+    if any(line.startswith("own:") for line in said):
+        return "own inputs"
+    kinds = {line.split(":")[1].strip() for line in said}
+    contract = {"values", "accuracy", "nonfinite", "structure"}
+    return "hazard inputs" if kinds & contract else "probes only"
+
+
+def main(seeds: int) -> int:
+    zoo = load_zoo()
+    total: Counter[str] = Counter()
+    print("| model | honest | alarms | worst margin | bad | missed | least margin | caught by |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|")
+    for entry in zoo.ZOO:
+        count: Counter[str] = Counter()
+        caught: Counter[str] = Counter()
+        worst, least = 0.0, float("inf")
+        for seed in range(seeds):
+            for good, models in ((True, entry.honest), (False, entry.bad)):
+                margins: dict[str, float] = {}
+                for name, said in zoo.complaints(entry, models, seed, margins=margins).items():
+                    count["honest" if good else "bad"] += 1
+                    if good:
+                        worst = max(worst, margins[name])
+                        count["alarms"] += bool(said)
+                    else:
+                        least = min(least, margins[name])
+                        count["missed"] += not said
+                        caught[stage(said)] += bool(said)
+                    if good == bool(said):
+                        print(f"WRONG: {entry.name}, {name}, seed {seed}: {said[:2]}", flush=True)
+        by = ", ".join(f"{kind} {n}" for kind, n in sorted(caught.items()))
+        print(
+            f"| {entry.name} | {count['honest']} | {count['alarms']} | {worst:.2f} "
+            f"| {count['bad']} | {count['missed']} | {least:.3g} | {by} |",
+            flush=True,
+        )
+        total += count
+    print(
+        f"{total['honest']} honest, {total['alarms']} false alarms; "
+        f"{total['bad']} bad, {total['missed']} missed; {seeds} seeds"
+    )
+    return int(total["alarms"] + total["missed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
