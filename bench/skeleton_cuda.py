@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
 FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh")
+WORKSPACE_BYTES = 270336  # SPLIT_BYTES of launch.cuh
 
 BODIES = r"""
 // group_norm(x * sigmoid(x) + bias) * weight + shift over groups of 64
@@ -94,6 +95,15 @@ template <long N, class T> struct softmax {
     team.each(fixed<N>, [&](float v3, float& o0) { o0 = v3 / v2; }, load(k0), store(y, row * N));
   }
 };
+// a row too long for registers is read again from L2
+template <long N> struct long_softmax {
+  const float* x;  float* y;  long batch;
+  template <class Team> FN void operator()(long row, Team team) const {
+    const float v1 = team.max(fixed<N>, [&](float v0) { return v0; }, load(x, row * N));
+    const float v2 = team.sum(fixed<N>, [&](float v0) { return exp(v0 - v1); }, load(x, row * N));
+    team.each(fixed<N>, [&](float v0, float& o0) { o0 = exp(v0 - v1) / v2; }, load(x, row * N), store(y, row * N));
+  }
+};
 // train-mode batch_norm of C channels; the running mean is updated in place
 template <long C, long HW> struct batch_norm {
   const float* x;  const float* weight;  const float* shift;  float* running;  float* y;  long batch;
@@ -119,21 +129,42 @@ template <long HW> struct group_norm {
               load(k0), strided(weight, r1 * 8, 1, 0), strided(shift, r1 * 8, 1, 0), store(y, row * 8 * HW, HW));
   }
 };
-// every fold over one span, and what it found: nine numbers per row
-template <class Span> struct folds {
-  const float* x;  float* y;  Span box;  long width, step, batch;
+// every fold over one span: ten numbers per row
+template <long N> struct fixed_row {
+  static FN auto span_of(long) { return fixed<N>; }
+  static FN auto values(const float* x, long row, long) { return load(x, row * N); }
+};
+template <long O, long I> struct fixed_sheet {
+  static FN auto span_of(long) { return fixed<O, I>; }
+  static FN auto values(const float* x, long row, long) { return load(x, row * I, 3 * I); }
+};
+template <long I> struct sheet {
+  static FN auto span_of(long batch) { return span(batch, I); }
+  static FN auto values(const float* x, long row, long) { return load(x, row * I, 3 * I); }
+};
+struct line {
+  static FN auto span_of(long batch) { return span(batch); }
+  static FN auto values(const float* x, long row, long batch) { return load(x, row * ((batch + 3) / 4 * 4)); }
+};
+template <class Box> struct folds {
+  const float* x;  float* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
+    const auto box = Box::span_of(batch);
+    const auto in = Box::values(x, row, batch);
     const auto one = [&](float v0) { return v0; };
-    const auto near = [&](float v0) { return 1.0 + 0.0001 * double(v0); };
-    const auto in = load(x, row * width, step);
-    const float sum = team.sum(box, one, in), prod = float(team.prod(box, near, in));
+    const float sum = team.sum(box, one, in);
+    const double prod = team.prod(box, [&](float v0) { return 1.0 + 0.0001 * double(v0); }, in);
     const float max = team.max(box, one, in), min = team.min(box, one, in);
-    const bool any = team.any(box, [&](float v0) { return v0 > 3.5f; }, in);
-    const bool all = team.all(box, [&](float v0) { return v0 > -3.5f; }, in);
-    const auto moments = team.moments(box, one, in);
+    const bool any = team.any(box, [&](float v0) { return v0 > 2.5f; }, in);
+    const bool all = team.all(box, [&](float v0) { return v0 > -2.5f; }, in);
+    const auto m0 = team.moments(box, one, in);
     const long argmax = team.argmax(box, one, in), argmin = team.argmin(box, one, in);
-    const float found[] = {sum, prod, max, min, float(any), float(all), moments.mean, moments.m2, float(argmax), float(argmin)};
-    team.once([&] { for (int k = 0; k < 10; ++k) write(y, row * 10 + k, found[k]); });
+    team.once([&] {
+      write(y, row * 10, sum), write(y, row * 10 + 1, float(prod)), write(y, row * 10 + 2, max);
+      write(y, row * 10 + 3, min), write(y, row * 10 + 4, float(any)), write(y, row * 10 + 5, float(all));
+      write(y, row * 10 + 6, m0.mean), write(y, row * 10 + 7, m0.m2), write(y, row * 10 + 8, float(argmax));
+      write(y, row * 10 + 9, float(argmin));
+    });
   }
 };
 // a row of 5 x 12 read transposed and written backwards
@@ -199,16 +230,11 @@ def normal(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torc
     return torch.randn(*shape, device=device).to(dtype)
 
 
-def hollow(*like: torch.Tensor) -> torch.Tensor:
-    """Return an output that does not look like a result before it is one."""
-    return torch.full_like(like[0], float("nan"))
-
-
 def layer(x: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Normalise the last dimension in float64."""
     wide = x.double()
     mean = wide.mean(-1, keepdim=True)
-    variance = wide.var(-1, keepdim=True, correction=0)
+    variance = (wide - mean).square().mean(-1, keepdim=True)
     return (wide - mean) / torch.sqrt(variance + 1e-5) * weight.double() + shift.double()
 
 
@@ -218,3 +244,247 @@ def swish_norm(device: str, batch: int) -> Call:
     wide = x.double()
     expected = layer(wide * torch.sigmoid(wide) + bias, weight, shift)
     return Call((x, bias, weight, shift, y), ((y, expected),), 8 * x.numel())
+
+
+def map_call(device: str, x: torch.Tensor, bias: torch.Tensor) -> Call:
+    """relu(x + bias)"""
+    y = torch.empty_like(x)
+    return Call((x, bias, y), ((y, torch.relu(x.double() + bias)),), 8 * x.numel())
+
+
+def channel_relu(device: str, batch: int) -> Call:
+    return map_call(device, normal(device, batch, 128, 15876), normal(device, 128, 1))
+
+
+def bias_relu(device: str, batch: int) -> Call:
+    return map_call(device, normal(device, batch, 8192), normal(device, 8192))
+
+
+def mixed_add(a: torch.dtype, b: torch.dtype, y: torch.dtype) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        left, right = (torch.randint(0, 50, (batch,), device=device).to(d) for d in (a, b))
+        return Call((left, right, out := torch.empty_like(left, dtype=y)), ((out, (left + right).to(y)),))
+
+    return make
+
+
+def in_place(device: str, batch: int) -> Call:
+    x = normal(device, batch)
+    return Call((x,), ((x, torch.arange(batch, device=device).float() - x),), 8 * batch)
+
+
+def shifted(device: str, batch: int) -> Call:
+    """A view that starts at an odd address: only single elements can be used."""
+    memory = normal(device, batch + 1)
+    x = memory[1:]
+    return Call((x,), ((x, torch.arange(batch, device=device).float() - x),))
+
+
+def layer_norm(columns: int) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        x, y = normal(device, batch, columns) + 100.0, torch.empty(batch, columns, device=device)
+        weight, shift = normal(device, columns), normal(device, columns)
+        return Call((x, weight, shift, y), ((y, layer(x, weight, shift)),), 8 * x.numel())
+
+    return make
+
+
+def softmax(columns: int, dtype: torch.dtype = torch.float32) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        x, y = (normal(device, batch, columns, dtype=dtype) for _ in range(2))
+        x[:, 1::7] = float("-inf")
+        x[3:4, 5] = float("nan")
+        return Call((x, y), ((y, torch.softmax(x.double(), -1)),), 2 * x.numel() * x.element_size())
+
+    return make
+
+
+def batch_norm(channels: int, plane: int) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        x = normal(device, batch, channels, plane) + 3.0
+        y, running = torch.empty_like(x), normal(device, channels)
+        weight, shift = normal(device, channels), normal(device, channels)
+        rows = x.transpose(0, 1).flatten(1)
+        expected = layer(rows, weight[:, None], shift[:, None]).view(channels, batch, plane).transpose(0, 1)
+        mean = 0.9 * running.double() + 0.1 * rows.double().mean(-1)
+        return Call((x, weight, shift, running, y), ((y, expected), (running, mean)), 8 * x.numel())
+
+    return make
+
+
+def group_norm(plane: int) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        x, y = normal(device, batch, 2, 8 * plane), torch.empty(batch, 2, 8 * plane, device=device)
+        weight, shift = normal(device, 16), normal(device, 16)
+        wide = [v.view(2, 8, 1).expand(2, 8, plane).reshape(2, -1) for v in (weight, shift)]
+        return Call((x, weight, shift, y), ((y, layer(x, wide[0], wide[1])),), 8 * x.numel())
+
+    return make
+
+
+def fold_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
+    """x as the kernel gets it and the same memory as rows; the last row has an infinity, the first two NaNs."""
+    rows.mul_(2).round_().div_(2)
+    if rows.shape[1] > 8 and rows.shape[0] > 1:
+        rows[-1, 7], rows[0, 4], rows[0, 8] = float("inf"), float("nan"), float("nan")
+    y, wide = torch.full((rows.shape[0], 10), -7.0, device=x.device), rows.double()
+    mean = wide.mean(-1)
+    m2 = (wide - mean[:, None]).square().sum(-1)
+    found = [wide.sum(-1), (1 + 0.0001 * wide).prod(-1), wide.amax(-1), wide.amin(-1)]
+    found += [(wide > 2.5).any(-1), (wide > -2.5).all(-1), mean, m2, wide.argmax(-1), wide.argmin(-1)]
+    expected = torch.stack([v.double() for v in found], -1)
+    # each column has a scale of its own; deviations from the infinity are anything
+    stops = [-1 if k in (6, 7) and rows.shape[0] > 1 else None for k in range(10)]
+    return Call((x, y), tuple((y[:e, k], expected[:e, k]) for k, e in enumerate(stops)))
+
+
+def fixed_folds(columns: int) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        x = normal(device, batch, columns)
+        return fold_results(x, x)
+
+    return make
+
+
+def sheet_folds(inner: int, outer: int = 0) -> Callable[[str, int], Call]:
+    def make(device: str, batch: int) -> Call:
+        memory = normal(device, 3, (outer or batch) * inner)
+        x = memory.view(3, -1, inner).transpose(0, 1).contiguous()
+        call = fold_results(memory, memory)
+        x.copy_(memory.view(3, -1, inner).transpose(0, 1))
+        return Call((x, call.pointers[1]), call.results)
+
+    return make
+
+
+def line_folds(device: str, batch: int) -> Call:
+    x = normal(device, 3, (batch + 3) // 4 * 4)
+    return fold_results(x, x[:, :batch])
+
+
+def scatter(device: str, batch: int) -> Call:
+    x = torch.randint(-99, 99, (batch, 60), device=device).double()
+    y = torch.empty(batch, 60, dtype=torch.int32, device=device)
+    near = x.view(batch, 5, 12)[:, :, 1:2].expand(batch, 5, 12).reshape(batch, 60)
+    total = x.view(batch, 12, 5).transpose(1, 2).reshape(batch, 60) + near + torch.arange(60, device=device)
+    return Call((x, y), ((y, total.flip(1)),))
+
+
+X_TO_Y = "const float*, float*"
+X_W_B_TO_Y = "const float*, const float*, const float*, float*"
+NORM_POINTERS = "const float*, const float*, const float*, float*, float*"
+DTYPES = {
+    "float": torch.float32, "double": torch.float64, "half_t": torch.float16, "bfloat_t": torch.bfloat16,
+    "signed char": torch.int8, "unsigned char": torch.uint8, "short": torch.int16, "int": torch.int32,
+    "long": torch.int64, "bool": torch.bool,
+}  # fmt: skip
+
+
+def mixed(a: str, b: str, y: str, vector: int) -> Case:
+    name = f"add {a} {b} {y}".replace(" ", "_")
+    make = mixed_add(DTYPES[a], DTYPES[b], DTYPES[y])
+    pointers = f"const {a}*, const {b}*, {y}*"
+    sizes = (0, 1, 7, 4096, 100_003)
+    return Case(name, f"mixed_add<{a}, {b}, {y}>", pointers, "1, batch", make, (f"map<{vector}>",), sizes)
+
+
+def fold(box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]) -> Case:
+    name = re.sub(r"\W+", "_", f"folds_{box}").rstrip("_")
+    return Case(name, f"folds<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
+
+
+CASES = (
+    Case("swish_norm", "swish_norm", "const float*, " + X_W_B_TO_Y, "batch * 64", swish_norm,
+         ("rows<16, 4>", "rows<4, 4>", "rows<8, 4>", "rows<32, 4>", "rows<16, 1>"), (0, 1, 3), 32768),
+    Case("channel_relu", "channel_relu", "const float*, const float*, float*", "batch * 128, 15876", channel_relu,
+         ("map<4>", "map<1>"), (0, 1), 128),
+    Case("bias_relu", "bias_relu", "const float*, const float*, float*", "batch, 8192", bias_relu,
+         ("map<4>",), (0, 1, 3), 1024),
+    Case("in_place", "in_place", "float*", "1, batch", in_place, ("map<4>",), (0, 1, 6, 5001), 1 << 28),
+    Case("shifted", "in_place", "float*", "1, batch", shifted, ("map<1>",), (0, 1, 5001)),
+    mixed("half_t", "bfloat_t", "float", 8),
+    mixed("float", "double", "half_t", 4),
+    mixed("bfloat_t", "float", "bfloat_t", 8),
+    mixed("signed char", "short", "int", 4),
+    mixed("int", "long", "long", 2),
+    mixed("bool", "unsigned char", "unsigned char", 16),
+    mixed("signed char", "signed char", "double", 2),
+    Case("layer_norm_1024", "layer_norm<1024>", X_W_B_TO_Y, "batch", layer_norm(1024),
+         ("rows<128, 4>", "rows<32, 4>", "rows<64, 4>", "rows<256, 4>"), (0, 1, 5), 65536, 1e-5),
+    Case("layer_norm_1000", "layer_norm<1000>", X_W_B_TO_Y, "batch", layer_norm(1000),
+         ("rows<64, 4>", "rows<128, 1>"), (0, 1, 5), 65536, 1e-5),
+    Case("layer_norm_16384", "layer_norm<16384>", X_W_B_TO_Y, "batch", layer_norm(16384),
+         ("rows<1024, 4>", "rows<512, 4>"), (0, 1, 2), 4096, 1e-5),
+    Case("softmax_4096", "softmax<4096, float>", X_TO_Y, "batch", softmax(4096),
+         ("rows<256, 4>", "rows<128, 4>", "rows<512, 4>"), (0, 1, 5), 16384),
+    Case("softmax_1023", "softmax<1023, float>", X_TO_Y, "batch", softmax(1023), ("rows<128, 1>", "rows<32, 4>")),
+    Case("softmax_half", "softmax<2048, half_t>", "const half_t*, half_t*", "batch", softmax(2048, torch.float16),
+         ("rows<64, 8>", "rows<128, 8>"), (0, 1, 5), 65536, 1e-3),
+    Case("long_softmax", "long_softmax<50258>", X_TO_Y, "batch", softmax(50258), ("rows<1024, 2>", "rows<512, 2>"),
+         (0, 1, 5), 4096),
+    Case("batch_norm_128", "batch_norm<128, 15876>", NORM_POINTERS, "128", batch_norm(128, 15876),
+         ("rows<1024, 4>", "rows_split<512, 4, 4>", "rows_split<512, 4, 2>", "rows_split<512, 4, 8>", "rows_split<1024, 4, 4>",
+          "rows_split<256, 4, 4>"), (1,), 128, 1e-5),
+    Case("batch_norm_12", "batch_norm<6, 12>", NORM_POINTERS, "6", batch_norm(6, 12),
+         ("rows<64, 4>", "rows_split<128, 4, 4>"), (1, 3, 40), 0, 1e-5),
+    Case("batch_norm_49", "batch_norm<16, 49>", NORM_POINTERS, "16", batch_norm(16, 49), ("rows<64, 1>",),
+         (1, 3, 40), 0, 1e-5),
+    Case("group_norm_49", "group_norm<49>", X_W_B_TO_Y, "batch * 2", group_norm(49),
+         ("rows<32, 4>", "rows<32, 1>", "rows<64, 4>"), (0, 1, 3), 1 << 17),
+    Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36), ("rows<8, 4>",), (0, 1, 3)),
+    fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>", (0, 1, 2, 5)),
+    fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
+    fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>", (0, 1, 3)),
+    fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
+    fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>", (1,)),
+    fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>", (1, 3, 500)),
+    fold("line", "3", line_folds, "rows<4, 4>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>", (1, 9, 4000, 65537)),
+    Case("scatter", "scatter", "const double*, int*", "batch", scatter, ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
+)
+
+
+def build(text: str, folder: Path, name: str = "skeleton", arch: str = "90a") -> Path:
+    """Compile one CUDA file to a shared library."""
+    target = folder / f"{name}.so"
+    (folder / f"{name}.cu").write_text(text)
+    code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    command = ["nvcc", "-O3", "-std=c++17", code, "-shared", "-Xcompiler", "-fPIC", "-o", str(target)]
+    subprocess.run([*command, str(folder / f"{name}.cu")], check=True)
+    return target
+
+
+def launch(library: ctypes.CDLL, case: Case, entry: str, batch: int, call: Call, workspace: torch.Tensor) -> int:
+    """Run one entry on the current stream; return its error code."""
+    on_gpu = workspace.is_cuda
+    stream = torch.cuda.current_stream().cuda_stream if on_gpu else 0
+    device = workspace.device.index or 0
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*call.pointers, workspace)]
+    run = getattr(library, case.entry(entry))
+    return int(run(*pointers, ctypes.c_long(batch), ctypes.c_int(device), ctypes.c_void_p(stream)))
+
+
+def error_of(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest error relative to the value or to the tensor's scale; inf where NaN or inf differ."""
+    ours, right = actual.double(), expected.double()
+    finite = torch.isfinite(right)
+    if not torch.equal(torch.nan_to_num(ours[~finite], 1.5), torch.nan_to_num(right[~finite], 1.5)):
+        return float("inf")
+    ours, right = ours[finite], right[finite]
+    if not ours.numel():
+        return 0.0
+    scale = right.square().mean().sqrt() if right.dim() and right.numel() > 1 else right.abs()
+    error = ((ours - right).abs() / (right.abs() + scale + 1e-30)).max().item()
+    return error if error == error else float("inf")
+
+
+def check(library: ctypes.CDLL, device: str, case: Case, entry: str, batch: int) -> tuple[float, Call]:
+    """Run one entry on fresh inputs; return its largest error against float64, and the call."""
+    torch.manual_seed(batch + len(entry))
+    workspace = torch.full((WORKSPACE_BYTES,), 77, dtype=torch.uint8, device=device)
+    call = case.make(device, batch)
+    code = launch(library, case, entry, batch, call, workspace)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    if code:
+        raise RuntimeError(f"{case.entry(entry)} with batch {batch} returned CUDA error {code}")
+    return max(error_of(actual, expected) for actual, expected in call.results), call

@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.formula import Value
-from fusewright.ir import Batch, Graph, Node, Size, Update, check, node, times
-from fusewright.library import library_call
+from fusewright.ir import Batch, Graph, Node, Size, Update, check, concrete, node, numel
+from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
 
 
@@ -58,6 +58,16 @@ class Captured:
     settings: tuple[Setting, ...]
     spec: pytree.TreeSpec
     constants: Mapping[str, torch.Tensor]
+    calls: tuple[EagerCall, ...]
+
+
+@dataclass(frozen=True)
+class EagerCall:
+    """One operator as eager runs it: the bytes it reads and writes, its floating-point operations."""
+
+    name: str
+    bytes: int
+    flops: int
 
 
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
@@ -69,7 +79,9 @@ def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     settings = _settings_read(module, inputs)
     out_spec = program.call_spec.out_spec
     assert out_spec is not None
-    return Captured(check(graph, "capture"), arguments, settings, out_spec, builder.constants)
+    return Captured(
+        check(graph, "capture"), arguments, settings, out_spec, builder.constants, tuple(builder.calls)
+    )
 
 
 def _arguments(inputs: Sequence[object]) -> tuple[Argument, ...]:
@@ -240,6 +252,7 @@ class _Builder:
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
+        self.calls: list[EagerCall] = []
 
     def build(self, program: torch.export.ExportedProgram) -> Graph:
         inputs = self._leaves(program)
@@ -307,6 +320,7 @@ class _Builder:
         if value is None:
             return None
         call = self._as_call(n)
+        self.calls.append(_eager_call(call, self.batch))
         lowered = lower(call)
         if lowered is None or not _covers(lowered, n):
             lowered = library_call(call, self.effects)
@@ -341,6 +355,24 @@ class _Builder:
             if value.node is not leaf:  # a library call may have updated it itself
                 updates.append(Update(leaf, value.node))
         return tuple(outputs), tuple(updates)
+
+
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in """view reshape _unsafe_view flatten unsqueeze squeeze unflatten transpose t permute
+    expand alias detach select slice split split_with_sizes chunk unbind""".split()
+)
+
+
+def _eager_call(call: Call, batch: int) -> EagerCall:
+    if call.name in VIEWS:
+        return EagerCall(call.name, 0, 0)
+    tensors = [a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)]
+    read = sum(concrete(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
+    written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
+    results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
+    shapes = [t.shape for t in tensors]
+    return EagerCall(call.name, read + written, product_flops(call.name, shapes, call.shape, batch) or results)
 
 
 def _covers(lowered: object, n: torch.fx.Node) -> bool:
@@ -380,5 +412,3 @@ def _order(value: torch.Tensor) -> tuple[int, ...]:
     rest = [d for d in range(len(sizes)) if d not in wide]
     return (*rest, *by_stride)
 
-
-__all__ = ["Argument", "Captured", "Setting", "capture", "times"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusewright.formula import Value
-from fusewright.ir import Batch, Node, node, size_text
+from fusewright.ir import Batch, Node, Shape, concrete, node, numel, size_text
 
 if TYPE_CHECKING:
     from fusewright.lower import Call
@@ -70,6 +70,21 @@ def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None,
         Value(node("item", [whole], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
         for i, r in enumerate(call.results)
     )
+
+
+def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
+    """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
+    elements = concrete(numel(result), batch)
+    if name in ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm"):
+        return 2 * elements * concrete(tensors[0][-1], batch) if tensors[0] else 0
+    if name in ("aten.addmm", "aten.baddbmm"):
+        return 2 * elements * concrete(tensors[1][-1], batch)
+    if "conv_transpose" in name:
+        pixels = concrete(numel(tensors[0]), batch)
+        return 2 * pixels * concrete(numel(tensors[1][1:]), batch)
+    if "conv" in name and len(tensors) > 1:
+        return 2 * elements * concrete(numel(tensors[1][1:]), batch)
+    return 0
 
 
 def _packed(call: Call) -> bool:

@@ -16,6 +16,7 @@ KEEP_COST = 6  # float operations above which a value is kept rather than comput
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
 REGISTERS = 32  # kept values per thread
 MAX_THREADS = 1024
+SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Schedule:
 
     keep: values needed twice are kept in fast memory when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
+    split: every row is shared by many thread blocks (CUDA, few long rows).
     """
 
     keep: bool
     keep_cost: int
     threads: int
     vector: int
+    split: bool = False
 
 
 def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
@@ -41,7 +44,8 @@ def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
-    return Schedule(keeps, 0, threads, vector)
+    split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS
+    return Schedule(keeps and not split, 0, threads, vector, split)
 
 
 def _threads(inner: int, vector: int) -> int:

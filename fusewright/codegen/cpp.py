@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.codegen.body import Body
-from fusewright.codegen.skeleton import sections, select
+from fusewright.codegen.skeleton import text_for
 from fusewright.ir import numel, size_text, times
 
 
 def cpp_source(bodies: Sequence[Body]) -> str:
     """The whole C++ text of an emitted file."""
-    parts = [select("cpp", sorted(_words(bodies)))]
+    parts = [text_for("cpp", _words(bodies))]
     for body in bodies:
         parts += [body.text, _entry(body)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
 
 
 def _words(bodies: Sequence[Body]) -> set[str]:
-    known = {s.name for s in sections("cpp")}
-    words = {word for body in bodies for word in body.words}
-    stored = {p.stored for body in bodies for p in body.pointers}
+    stored = {p.stored for body in bodies for p in body.pointers} & {"half_t", "bfloat_t"}
     launch = {"run_map" if body.is_map else "run_rows" for body in bodies}
-    builtin = {"each", "once", "sum", "kept"} - known
-    return (words - builtin) | (stored & known) | launch | {"fresh_pages"}
+    return {word for body in bodies for word in body.words} | stored | launch | {"fresh_pages"}
 
 
 def _entry(body: Body) -> str:

@@ -11,6 +11,11 @@ from collections.abc import Sequence
 
 from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
+from fusewright.codegen.cuda import cuda_source, launcher
+from fusewright.nest import Nest
+from fusewright.schedule import Schedule
+
+_IMPORTS = "import ctypes\nimport functools\nimport inspect\n\nimport torch\nimport torch.utils.cpp_extension"
 
 _SHARED = '''
 def _fusewright_plain_mode():
@@ -83,6 +88,73 @@ def _fusewright_run(kernel, *arguments):
     getattr(_fusewright_library(), kernel)(*addresses, batch, torch.get_num_threads())
 '''
 
+_CUDA = '''
+@functools.lru_cache(maxsize=None)
+def _fusewright_library():
+    """Compile the kernels, once per machine: a later process finds the built file."""
+    name = "fusewright_{digest}_{arch}"
+    accepted = inspect.signature(torch.utils.cpp_extension.load_inline).parameters
+    lean = {{"no_implicit_headers": True}} if "no_implicit_headers" in accepted else {{}}
+    torch.utils.cpp_extension.load_inline(
+        name,
+        cpp_sources=[""],
+        cuda_sources=[_FUSEWRIGHT_CUDA],
+        extra_cuda_cflags=["-O3", "-std=c++17", "{gencode}"],
+        is_python_module=False,
+        **lean,
+    )
+    library = ctypes.CDLL(next(path for path in torch.ops.loaded_libraries if name in path))
+    for kernel, pointers in _FUSEWRIGHT_KERNELS.items():
+        function = getattr(library, kernel)
+        scratch = [ctypes.c_void_p] * (kernel in _FUSEWRIGHT_SPLIT)
+        tail = [ctypes.c_long, *scratch, ctypes.c_int, ctypes.c_void_p]
+        function.argtypes = [ctypes.c_void_p] * pointers + tail
+    return library
+
+
+def _fusewright_run(kernel, *arguments):
+    """Run one kernel on the tensors' device and its current stream."""
+    *tensors, batch = arguments
+    device = tensors[0].device
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    scratch = []
+    if kernel in _FUSEWRIGHT_SPLIT:
+        workspace = torch.empty(_FUSEWRIGHT_SPLIT[kernel], dtype=torch.uint8, device=device)
+        scratch = [workspace.data_ptr()]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    error = getattr(_fusewright_library(), kernel)(*addresses, batch, *scratch, device.index, stream)
+    if error:
+        raise RuntimeError(f"{{kernel}} failed with CUDA error {{error}}.")
+'''
+SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
+
+
+def cuda_runtime(
+    kernels: Sequence[tuple[Body, Nest, Schedule]], arch: str, dense: bool
+) -> str:
+    """The whole block for CUDA: imports, kernels, build, call, guard functions."""
+    source = cuda_source(kernels)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    table = {f"run_{b.name}": len(b.pointers) for b, _, _ in kernels}
+    split = {f"run_{b.name}": SPLIT_BYTES for b, _, s in kernels if launcher(b, s) == "run_rows_split"}
+    parts = [
+        _IMPORTS,
+        f'\n_FUSEWRIGHT_CUDA = r"""\n{source}"""\n',
+        f"# kernel -> number of tensors it takes\n_FUSEWRIGHT_KERNELS = {_table(table)}",
+        f"# kernel -> bytes of scratch memory it wants\n_FUSEWRIGHT_SPLIT = {_table(split)}\n",
+        _CUDA.format(digest=digest, arch=arch, gencode=gencode(arch)),
+        _SHARED.format(device="cuda", old_autocast="is_autocast_enabled"),
+        _DENSE if dense else "",
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def gencode(arch: str) -> str:
+    """nvcc's option for one architecture; sm_80 also as PTX, which newer GPUs can run."""
+    number = arch.removeprefix("sm_")
+    code = f"[sm_{number},compute_{number}]" if arch == "sm_80" else arch
+    return f"-gencode=arch=compute_{number},code={code}"
+
 
 def cpp_runtime(bodies: Sequence[Body], dense: bool) -> str:
     """The whole block for the CPU: imports, kernels as C++, build, call, guard functions."""
@@ -90,7 +162,7 @@ def cpp_runtime(bodies: Sequence[Body], dense: bool) -> str:
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     kernels = {f"run_{b.name}": len(b.pointers) for b in bodies}
     parts = [
-        "import ctypes\nimport functools\nimport inspect\n\nimport torch\nimport torch.utils.cpp_extension",
+        _IMPORTS,
         f'\n_FUSEWRIGHT_CPP = r"""\n{source}"""\n',
         f"# kernel -> number of tensors it takes\n_FUSEWRIGHT_KERNELS = {_table(kernels)}\n",
         _CPP.format(digest=digest),

@@ -15,7 +15,7 @@ from fusewright.errors import InternalError
 
 FILES = {
     "cpp": ("cpp/math.h", "cpp/team.h", "cpp/launch.h"),
-    "cuda": ("cuda/math.cuh", "cuda/team.cuh", "cuda/launch.cuh"),
+    "cuda": ("cuda/math.cuh", "cuda/operand.cuh", "cuda/team.cuh", "cuda/launch.cuh"),
 }
 
 
@@ -67,3 +67,13 @@ def select(language: str, words: Iterable[str]) -> str:
             wanted.add(word)
             queue.extend(table[word].needs)
     return "\n\n".join(s.text for s in sections(language) if s.name in wanted)
+
+
+# Words that a team always understands, whether or not they have a section of their own.
+SPOKEN = frozenset({"each", "once", "sum", "kept", "fixed", "span", "read", "write", "load", "store"})
+
+
+def text_for(language: str, words: Iterable[str]) -> str:
+    """`select`, but words that belong to every team need no section."""
+    known = {s.name for s in sections(language)}
+    return select(language, sorted(w for w in words if w in known or w not in SPOKEN))

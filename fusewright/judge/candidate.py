@@ -33,7 +33,6 @@ from fusewright.judge.protocol import (
     Channel,
     Gone,
     Record,
-    TensorRecord,
     encode_record,
     map_region,
 )
@@ -41,7 +40,6 @@ from fusewright.judge.protocol import (
 FOREVER = float("inf")
 _NO_CLOCKS = (0, 0, 0)
 _now, _cpu_now = time.perf_counter_ns, time.process_time_ns
-_load_state_dict, _train = nn.Module.load_state_dict, nn.Module.train
 _grad = torch.autograd.grad
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
@@ -91,8 +89,9 @@ class Host:
         self.make: Callable[..., nn.Module] | None = None
         self.instances: dict[int, nn.Module] = {}
         self.held: list[Tensor] = []  # results of earlier calls
-        self.arguments: list[list[Tensor]] = []  # blocks of the last calls, kept alive
+        self.calls: list[tuple[list[Tensor], Any]] = []  # blocks and arguments of the last calls
         self.before = state_of_torch.snapshot()
+        self.seed = torch.initial_seed()
         self.flush = torch.zeros(0)
         self.clock = DeviceClock(device)
 
@@ -108,7 +107,9 @@ class Host:
 def _import(host: Host, message: Message) -> Record:
     host.instances.clear()
     host.held.clear()
-    torch.set_num_threads(message.get("threads") or torch.get_num_threads())
+    host.calls.clear()
+    torch.set_num_threads(message["threads"])
+    host.before = state_of_torch.snapshot()
     if "problem" in message:
         from fusewright.problem import load_problem
 
@@ -136,7 +137,8 @@ def _construct(host: Host, message: Message) -> Record:
     assert host.make is not None
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, "cpu")
     arguments = layout.values_in(message["arguments"], blocks)
-    torch.manual_seed(message["seed"])
+    host.seed = message["seed"]
+    torch.manual_seed(host.seed)
     model = host.make(*arguments)
     if not isinstance(model, nn.Module):
         raise TypeError(f"the constructor made a {type(model).__name__}, not an nn.Module")
@@ -166,7 +168,7 @@ def _load(host: Host, message: Message) -> Record:
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
     values: dict[str, Tensor] = layout.values_in(message["arguments"], blocks)[0]
     if message["how"] == "load_state_dict":
-        _load_state_dict(model, values, strict=message["strict"])
+        model.load_state_dict(values, strict=message["strict"])
         return host.done("", [], [])
     entries = _entries(model)
     for name, value in values.items():
@@ -183,10 +185,9 @@ def _call(host: Host, message: Message) -> Record:
     """One call on arguments that this process has not seen before."""
     model = host.instances[message["instance"]]
     if message["mode"] is not None:
-        _train(model, message["mode"] == "train")
+        model.train(message["mode"] == "train")
     with host.clock.stream(delayed=message["stream"]):
-        blocks = _argument_blocks(host, message)
-        arguments = layout.values_in(message["arguments"], blocks)
+        blocks, arguments = _arguments(host, message)
         _make_cold(host, message["cold"])
         with torch.set_grad_enabled(message["grad"]):
             outputs, clocks = host.clock.time(model, arguments)
@@ -203,16 +204,17 @@ def _call(host: Host, message: Message) -> Record:
     return record
 
 
-def _argument_blocks(host: Host, message: Message) -> list[Tensor]:
-    """New addresses; with `reuse`, the last call's memory under new content, unannounced."""
+def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
+    """New addresses; with `reuse`, the last call's objects under new content, unannounced."""
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
-    if message["reuse"] and host.arguments:
-        for old, new in zip(host.arguments[-1], blocks):
+    if message["reuse"] and host.calls:
+        for old, new in zip(host.calls[-1][0], blocks):
             old.data.copy_(new)  # `.data`: pointer and version counter stay as they were
-        return host.arguments[-1]
+        return host.calls[-1]
+    call = blocks, layout.values_in(message["arguments"], blocks)
     # The last two stay alive, so that an address does not come back at once.
-    host.arguments = [*host.arguments, blocks][-2:]
-    return blocks
+    host.calls = [*host.calls, call][-2:]
+    return call
 
 
 def _make_cold(host: Host, cold: bool) -> None:
@@ -244,14 +246,16 @@ def _held(host: Host, message: Message) -> Record:
 
 
 def _flags(host: Host, message: Message) -> Record:
-    return host.done("\n".join(state_of_torch.changes(host.before)), [], [])
+    found = state_of_torch.changes(host.before)
+    if torch.initial_seed() != host.seed:
+        found.append("the global random generator was seeded anew")
+    return host.done("\n".join(found), [], [])
 
 
 def _repeat(host: Host, message: Message) -> Record:
     """Many calls on one content; the text is the growth of memory in bytes from half to end."""
     model = host.instances[message["instance"]]
-    blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
-    arguments = layout.values_in(message["arguments"], blocks)
+    _, arguments = _arguments(host, {**message, "reuse": False})
     used = []
     for _ in range(2):
         for _ in range(message["calls"]):
@@ -311,4 +315,3 @@ HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {
     "import": _import, "construct": _construct, "state": _state, "load": _load, "call": _call,
     "held": _held, "flags": _flags, "repeat": _repeat,
 }  # fmt: skip
-__all__ = ["HANDLERS", "TensorRecord", "main"]

@@ -22,8 +22,9 @@ from fusewright.judge.tree import mapped, tensors, upcast
 Run = Callable[[Sequence[object], Mapping[str, Tensor]], list[Tensor]]
 Mode = Literal["contract", "loose"]
 
-WIDE_DRAW = 64.0  # half of the draws perturb this much more, to see corners and jumps nearby
+WIDE_DRAW = 64.0  # draws perturb by so many roundings, to see corners and jumps nearby
 WIDEST = 2.0**-9  # but never more than this share of a value
+STEP = 4.0  # a jump is so many kappa: either side of it is right
 LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4}  # plain tolerance of grade C
 LOOSE_HALF = 1e-2
 FAULT = 0.1  # eager this far from float64 (relative L2) makes the problem unusable
@@ -95,18 +96,29 @@ def sensitivity(
     """kappa of every output: RMS change in float64 when all data moves by one rounding.
 
     `run` is the float64 eager model; it gets float64 copies of inputs and state. Draws come in
-    pairs of opposite sign, so that a jump or corner on either side is seen.
+    pairs of opposite sign and are wider than one rounding, so that corners and jumps within reach
+    of an honest kernel's error are seen: there the two changes are not each other's opposite.
     """
-    truth = [_real(t) for t in run(mapped(inputs, upcast), _upcast(state))]
+    truth = [_real(t).double() for t in run(mapped(inputs, upcast), _upcast(state))]
     squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in truth]
-    wide = min(WIDE_DRAW, max(1.0, WIDEST / unit))
-    for draw in range(draws):
-        size = (wide if draw % 4 < 2 else 1.0) * (1 if draw % 2 else -1)
-        outputs = run(*_perturbed(inputs, state, size * unit, seed * 1000 + draw // 2))
-        for total, moved, still in zip(squares, map(_real, outputs), truth, strict=True):
-            change = (moved.double() - still.double()) / size
-            total += change.nan_to_num(0.0, 0.0, 0.0).square() / draws
-    return [total.sqrt() for total in squares]
+    wide, pairs = min(WIDE_DRAW, max(1.0, WIDEST / unit)), max(1, draws // 2)
+    for pair in range(pairs):
+        up, down = (
+            run(*_perturbed(inputs, state, sign * wide * unit, seed * 1000 + pair))
+            for sign in (1, -1)
+        )
+        for total, above, below, still in zip(squares, up, down, truth, strict=True):
+            plus, minus = (_real(t).double() - still for t in (above, below))
+            total += _spread(plus, minus, wide, pairs).nan_to_num(0.0, 0.0, 0.0)
+    return [(total / pairs).sqrt() for total in squares]
+
+
+def _spread(plus: Tensor, minus: Tensor, wide: float, pairs: int) -> Tensor:
+    """Square of one pair's kappa: a share of the step where there is one, else the slope."""
+    slope = (plus - minus).abs() / 2
+    step = torch.maximum(plus.abs(), minus.abs())
+    bent = (plus + minus).abs() > slope
+    return torch.where(bent, pairs * (step / STEP).square(), (slope / wide).square())
 
 
 def compare(
@@ -251,11 +263,10 @@ def _verdict(m: Measure, candidate: Tensor, truth: Tensor, mode: Mode) -> Compar
 
 def _margin(m: Measure, limits: Mapping[str, Limit], slack: float) -> float:
     """The largest share of a limit that the candidate uses; above 1 it breaks that limit."""
-    shares = [
-        getattr(m.candidate, name) / _allowed(m, name, limit, slack)
+    return max(
+        float(getattr(m.candidate, name)) / _allowed(m, name, limit, slack)
         for name, limit in limits.items()
-    ]
-    return max(shares)
+    )
 
 
 def _allowed(m: Measure, name: str, limit: Limit, slack: float) -> float:

@@ -1,211 +1,33 @@
 """What is asked of a candidate, as generators: each yields steps for it and judges the answers.
 
-They run in the trusted worker. A step goes through the parent to the candidate's worker; what
-comes back is a checked record with claims and the place of raw bytes, never a verdict.
+`catalogue` names them; the parent decides which run in which process.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from mmap import mmap
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fusewright.judge import cases, contract, layout, probes
-from fusewright.judge.protocol import ABSENT, HAS_GRAD_FN, OTHER_DEVICE, OVERLAPPING
+from fusewright.judge import contract, probes
+from fusewright.judge.protocol import HAS_GRAD_FN
 from fusewright.judge.tree import mapped, upcast
+from fusewright.judge.trial import Answer, Refused, State, Steps, Trial
 
 if TYPE_CHECKING:
-    from fusewright.judge.reference import Expected, Lab, State
+    from fusewright.judge.reference import Lab
 
-Answer = Mapping[str, Any]
-Steps = Generator[dict[str, Any], Any, None]
-Outputs = Generator[dict[str, Any], Any, "list[Tensor] | None"]
 FRESH_CALLS = 5
 WARM_CALLS = 12
-SOAK_CALLS = 40
+SOAK_CALLS = 48
 LEAK_CALLS = 100
-LEAK_BYTES = 24 << 20
+LEAK_BYTES = 16 << 20
 PROBE_SECONDS = 40.0
-HAZARD_SECONDS = 60.0
-STICKY = ("CUDA error", "device-side assert", "an illegal memory access", "CUBLAS_STATUS", "cuDNN error")
-CHECKS_OF_A_CALL = ("structure", "values", "accuracy", "nonfinite")
-FAMILY_CHECK = {
-    "strides": "hazard-strides", "storage": "hazard-strides", "aliasing": "hazard-strides",
-    "shapes": "hazard-shapes",
-}  # fmt: skip
-
-
-class Refused(Exception):
-    """The candidate raised where it must not."""
-
-
-class Trial:
-    """One run of one experiment on one worker: its regions, its rows, its current expectation."""
-
-    def __init__(self, lab: Lab, inputs: mmap, outputs: mmap, options: Mapping[str, Any]) -> None:
-        self.lab = lab
-        self.options = options
-        self.rows: list[tuple[str, str, str]] = []
-        self.seconds = 0.0  # how long eager took for the current call
-        self.answer: Answer = {}
-        self.expected: Expected | None = None
-        self.label = "start"
-        self.reports_to = ""  # the check that a wrong answer of the current call belongs to
-        self.dirty = False
-        self._inputs, self._outputs = inputs, outputs
-        self._prepare: Callable[[], None] | None = None
-        self._count = 0
-
-    def say(self, check: str, outcome: str, evidence: str) -> None:
-        self.rows.append((check, outcome, evidence))
-
-    def died(self, why: str) -> None:
-        if self.reports_to:
-            self.say(self.reports_to, "fail", f"{self.label}: {why}")
-
-    def refused(self, refusal: Refused) -> None:
-        self.say("crash", "fail", f"{self.label}: {refusal}")
-        self.died(str(refusal))
-
-    def prepare(self) -> None:
-        if self._prepare is not None:
-            prepare, self._prepare = self._prepare, None
-            prepare()
-
-    def ship(self, values: Sequence[object], offset: int = 0) -> dict[str, Any]:
-        self._count += 1
-        shipment = layout.pack(values, self.lab.seed("guard", self._count))
-        return layout.ship(shipment, self._inputs, offset)
-
-    def result(self, record: Mapping[str, Any]) -> Tensor | None:
-        return layout.get_result(record, self._outputs, self.lab.device)
-
-    # --- steps ------------------------------------------------------------------------------
-
-    def ask(self, do: str, **fields: Any) -> Generator[dict[str, Any], Any, Answer]:
-        answer: Answer = yield {"do": do, **fields}
-        self.answer = answer
-        if answer["kind"] == "raised":
-            raise Refused(str(answer["text"])[:1500])
-        return answer
-
-    def load(self, state: State, how: str = "load_state_dict", instance: int = 0,
-             strict: bool = True) -> Steps:  # fmt: skip
-        plain = {name: t.detach() for name, t in state.items()}
-        fields = {"how": how, "instance": instance, "strict": strict}
-        yield from self.ask("load", arguments=self.ship([plain]), **fields)
-
-    def call(
-        self, values: Sequence[object], *, label: str, state: State | None = None, mode: str = "",
-        reports_to: str = "", instance: int = 0, only_run: bool = False, **fields: Any,
-    ) -> Outputs:  # fmt: skip
-        """One call, judged. Returns the outputs, or None if their structure is wrong."""
-        lab = self.lab
-        self.label, self.reports_to, self.expected = label, reports_to, None
-        state, mode = (lab.state if state is None else state), (mode or lab.modes[0])
-        if self.dirty:
-            buffers = {n: t for n, t in state.items() if lab.kinds[n] == "B"}
-            yield from self.load(buffers, "inplace", instance)
-        self._count += 1
-        shipment = layout.pack(values, lab.seed("guard", self._count))
-        self._prepare = lambda: self._expect(shipment, state, mode)
-        options = {
-            "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
-            "stream": False, "cold": False, **fields,
-        }  # fmt: skip
-        arguments = layout.ship(shipment, self._inputs)
-        self.dirty = mode == "train" and "B" in lab.kinds.values()
-        yield from self.ask("call", instance=instance, mode=mode, arguments=arguments, **options)
-        self.prepare()
-        return None if only_run else self._judge(shipment, echo=options["echo"])
-
-    def _expect(self, shipment: layout.Shipment, state: State, mode: str) -> None:
-        begin = time.monotonic()
-        self.expected = self.lab.expect(shipment, state, mode)
-        self.seconds = time.monotonic() - begin
-
-    # --- judging one answer -----------------------------------------------------------------
-
-    def fail(self, check: str, detail: str) -> None:
-        self.say(self.reports_to or check, "fail", f"{self.label}: {detail}")
-
-    def _judge(self, shipment: layout.Shipment, *, echo: bool) -> list[Tensor] | None:
-        expected = self.expected
-        assert expected is not None
-        records = list(self.answer["tensors"])
-        blocks = records[len(records) - len(shipment.blocks) :] if echo else []
-        results = records[: len(records) - len(blocks)]
-        wrong = _structure(self.answer["text"], results, expected)
-        if wrong:
-            self.fail("structure", wrong)
-            return None
-        outputs = [t for r in results if (t := self.result(r)) is not None]
-        for index, output in enumerate(outputs):
-            self._compare(index, output, expected)
-        if not self.reports_to:
-            self._compare_aliases(results, expected)
-        if echo:
-            self._compare_blocks(blocks, shipment, expected)
-        self.lab.calls_compared += 1
-        return outputs
-
-    def _compare(self, index: int, output: Tensor, expected: Expected) -> None:
-        three = expected.eager[index], expected.truth[index], expected.kappa[index]
-        compared = contract.compare(output, *three, mode=self.lab.accuracy)  # type: ignore[arg-type]
-        if not compared.passed:
-            self.fail(compared.check, f"output {index}: {compared.detail}")
-            if compared.check == "values" and not self.reports_to:
-                self.fail("accuracy", f"output {index}: {compared.detail}")
-        elif compared.more_accurate and not self.reports_to:
-            self.say("more-accurate", "note", "less than half of eager's error on fresh inputs")
-        if not self.reports_to:
-            for name, value in compared.numbers.items():
-                worst = self.lab.accuracy_numbers.get(name, value)
-                self.lab.accuracy_numbers[name] = max(worst, value)
-
-    def _compare_aliases(self, results: Sequence[Mapping[str, Any]], expected: Expected) -> None:
-        for index, (found, wanted) in enumerate(zip(results, expected.aliases)):
-            if (found["alias"] >= 0) != (wanted >= 0):
-                what = "shares memory" if found["alias"] >= 0 else "does not share memory"
-                self.fail("aliasing", f"output {index} {what} where eager's does otherwise")
-
-    def _compare_blocks(self, echoed: Sequence[Mapping[str, Any]], shipment: layout.Shipment,
-                        expected: Expected) -> None:  # fmt: skip
-        masks = layout.covered(shipment)
-        for record, sent, mask, after in zip(echoed, shipment.blocks, masks, expected.blocks):
-            found = self.result(record)
-            assert found is not None
-            found, after = found.cpu(), after.cpu()
-            if bool((found != sent)[~mask].any()):
-                self.fail("guard-bands", f"{int((found != sent)[~mask].sum())} bytes next to it written")
-            if not torch.equal(after, sent):
-                changed = (after != sent) & mask
-                if not bool(((found != sent) & mask)[changed].any()):
-                    self.fail("input-mutation", "eager writes to its input, the candidate does not")
-            elif bool((found != sent)[mask].any()):
-                count = int((found != sent)[mask].sum())
-                self.fail("input-mutation", f"{count} bytes of an input were changed")
-
-
-def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expected) -> str:
-    if spec != expected.spec:
-        return f"returned {spec[:200]} instead of {expected.spec[:200]}"
-    for index, (found, wanted) in enumerate(zip(results, expected.eager, strict=True)):
-        shape, dtype = tuple(found["shape"]), str(wanted.dtype).removeprefix("torch.")
-        if shape != tuple(wanted.shape) or found["dtype"] != dtype:
-            return f"output {index} is {found['dtype']}{list(shape)}, not {dtype}{list(wanted.shape)}"
-        if found["flags"] & OTHER_DEVICE:
-            return f"output {index} is on another device"
-        if found["flags"] & OVERLAPPING and wanted.is_contiguous():
-            return f"output {index} repeats the same memory (stride 0)"
-    return ""
-
-
-# --- the experiments --------------------------------------------------------------------------
+COTANGENT_DRAWS = 2
+Judging = Generator[dict[str, Any], Any, bool]
 
 
 def setup(t: Trial) -> Steps:
@@ -213,10 +35,9 @@ def setup(t: Trial) -> Steps:
     lab, stage = t.lab, "import"
     try:
         yield from t.ask("import")
-        t.say("import", "pass", "ModelNew is there")
+        t.say("import", "pass", "defines ModelNew")
         stage = "constructor"
-        arguments = t.ship(lab.init_inputs)
-        yield from t.ask("construct", instance=0, arguments=arguments, seed=lab.model_seed)
+        yield from construct(t, 0)
         t.say("constructor", "pass", f"{len(lab.init_inputs)} arguments")
         stage = "parameters"
         answer = yield from t.ask("state", instance=0)
@@ -224,44 +45,352 @@ def setup(t: Trial) -> Steps:
         if wrong:
             raise Refused(wrong)
         yield from t.load(lab.state)
-        if (yield from _unchanged(t, lab.state, "read back")):
-            t.say("parameters", "pass", f"{len(lab.kinds)} entries pushed and read back")
+        if not (yield from unchanged(t, lab.state, "read back")):
+            t.stopped = True
+        t.say("parameters", "pass", f"{len(lab.kinds)} entries pushed and read back")
     except Refused as refusal:
         t.say(stage, "fail", str(refusal))
-        t.say("crash", "note" if stage == "parameters" else "note", "") if False else None
-        raise
+        t.stopped = True
+
+
+def construct(t: Trial, instance: int) -> Steps:
+    arguments = t.ship(t.lab.init_inputs)
+    fields = {"instance": instance, "seed": t.lab.model_seed}
+    yield from t.ask("construct", arguments=arguments, **fields)
 
 
 def _state_differences(lab: Lab, answer: Answer) -> str:
-    found = dict(reversed(line.split(" ", 1)) for line in answer["text"].splitlines())
+    lines = [line.partition(" ") for line in answer["text"].splitlines()]
+    found = {name: kind for kind, _, name in lines}
     if found != lab.kinds:
         missing = [n for n in lab.kinds if n not in found]
         extra = [n for n in found if n not in lab.kinds]
         other = [n for n in lab.kinds if n in found and found[n] != lab.kinds[n]]
         return f"state_dict differs: missing {missing[:8]}, extra {extra[:8]}, other kind {other[:8]}"
-    for name, record in zip(found, answer["tensors"]):
+    for (_, _, name), record in zip(lines, answer["tensors"], strict=True):
         wanted = lab.state[name]
-        dtype = str(wanted.dtype).removeprefix("torch.")
-        if tuple(record["shape"]) != tuple(wanted.shape) or record["dtype"] != dtype:
-            shape = list(record["shape"])
+        dtype, shape = str(wanted.dtype).removeprefix("torch."), list(record["shape"])
+        if shape != list(wanted.shape) or record["dtype"] != dtype:
             return f"{name} is {record['dtype']}{shape}, not {dtype}{list(wanted.shape)}"
     return ""
 
 
-def _unchanged(t: Trial, state: State, when: str) -> Generator[dict[str, Any], Any, bool]:
-    """Are the parameters still, bit for bit, what was pushed?"""
+def unchanged(t: Trial, state: State, when: str) -> Judging:
+    """Are parameters (and here buffers, too) still, bit for bit, what was pushed?"""
     answer = yield from t.ask("state", instance=0)
-    names = [line.split(" ", 1)[1] for line in answer["text"].splitlines()]
-    for name, record in zip(names, answer["tensors"]):
+    lines = [line.partition(" ") for line in answer["text"].splitlines()]
+    for (_, _, name), record in zip(lines, answer["tensors"], strict=False):
+        if name not in state:
+            continue
         found = t.result(record)
-        if name not in state or found is None or not _same_bits(found, state[name]):
+        if found is None or not same_bits(found, state[name]):
             t.say("parameters", "fail", f"{when}: {name} is not what was pushed")
             return False
     return True
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
+def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     raw = [x.contiguous().reshape(-1).view(torch.uint8) for x in (a, b) if x.numel()]
-    return not raw or torch.equal(*raw)
+    return not raw or torch.equal(raw[0], raw[1])
+
+
+def fresh(t: Trial) -> Steps:
+    """Fresh draws of get_inputs(); earlier outputs must survive, parameters and inputs, too."""
+    kept: list[Tensor] = []
+    for number in range(FRESH_CALLS):
+        values = t.lab.inputs("fresh", number)
+        outputs = yield from t.call(values, label=f"fresh {number}", echo=True, hold=64)
+        if outputs is None:
+            t.stopped = True
+            return
+        answer = yield from t.ask("held")
+        kept = [*kept, *outputs][-64:]
+        held = [t.result(r) for r in answer["tensors"]]
+        if not _all_same(kept, held):
+            t.fail("output-reuse", "a later call changed an earlier output")
+            break
+    parameters = {n: v for n, v in t.lab.state.items() if t.lab.kinds[n] == "P"}
+    if (yield from unchanged(t, parameters, "after calls")):
+        t.say("parameters", "pass", "unchanged by calls")
+    for check, text in (
+        ("structure", f"{FRESH_CALLS} fresh draws"), ("values", f"{FRESH_CALLS} fresh draws"),
+        ("accuracy", _accuracy_line(t)), ("nonfinite", f"{FRESH_CALLS} fresh draws"),
+        ("input-mutation", "bytes compared with eager's"), ("aliasing", "as eager"),
+        ("guard-bands", "4 KB on both sides of every input"),
+        ("output-reuse", "all earlier outputs intact"),
+    ):  # fmt: skip
+        t.say(check, "pass", text)
+
+
+def _accuracy_line(t: Trial) -> str:
+    n = t.lab.accuracy_numbers
+    if "rms_candidate" not in n:
+        return "exact"
+    return (
+        f"worst rms {n['rms_candidate']:.2g} kappa, eager {n['rms_eager']:.2g}; relative L2 "
+        f"{n['rel_l2_candidate']:.2g}, eager {n['rel_l2_eager']:.2g}"
+    )
+
+
+def _all_same(wanted: Sequence[Tensor], found: Sequence[Tensor | None]) -> bool:
+    if len(wanted) != len(found):
+        return False
+    return all(f is not None and same_bits(w, f) for w, f in zip(wanted, found))
+
+
+def stale_cache(t: Trial) -> Steps:
+    """After many warm calls, the same objects at the same addresses hold something else."""
+    lab, check = t.lab, "stale-cache"
+    values = lab.inputs("warm")
+    yield from t.ask("repeat", instance=0, calls=WARM_CALLS, arguments=t.ship(values))
+    t.dirty = True
+    yield from t.call(values, label="before the change", reports_to=check)
+    for number in range(2):
+        changed = lab.inputs("changed", number)
+        label = "new content in the same memory"
+        yield from t.call(changed, label=label, reports_to=check, reuse=True)
+    near = _nudged(changed, lab.seed("nudge"))
+    yield from t.call(near, label="one element changed", reports_to=check, reuse=True)
+    yield from t.call(near, label="the same content elsewhere", reports_to=check)
+    t.say(check, "pass", f"{WARM_CALLS} warm calls, then 3 changes in place")
+
+
+def _nudged(values: Sequence[object], seed: int) -> list[object]:
+    """One random element of every float argument takes another element's value, negated."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(x: Tensor) -> Tensor:
+        new = x.clone()
+        if x.is_floating_point() and x.numel() > 1:
+            here, there = torch.randint(x.numel(), (2,), generator=generator).tolist()
+            new.view(-1)[here] = -new.view(-1)[there] - 1
+        return new
+
+    return mapped(values, change)
+
+
+def weight_change(t: Trial) -> Steps:
+    lab, check = t.lab, "weight-change"
+    if not any(v.is_floating_point() for v in lab.state.values()):
+        t.say(check, "skip", "the model has no floating point state")
+        return
+    for how in ("load_state_dict", "inplace", "data"):
+        state = lab.new_state("changed", how)
+        yield from t.load(state, how)
+        values = lab.inputs("weights", how)
+        for mode in lab.modes:
+            yield from t.call(values, label=f"after {how}", state=state, reports_to=check, mode=mode)
+            if t.dirty:
+                yield from t.load(state, how)
+                t.dirty = False
+    yield from t.load(lab.state)
+    t.say(check, "pass", "load_state_dict, in-place and .data writes were noticed")
+
+
+def modes(t: Trial) -> Steps:
+    """Both modes, back and forth; in each the state moves as eager's does."""
+    lab = t.lab
+    buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
+    for number in range(4):
+        mode = lab.modes[(number + 1) % len(lab.modes)]
+        values = lab.inputs("mode", number)
+        yield from t.load(lab.state)
+        yield from t.call(values, label=f"{mode}()", mode=mode, reports_to="mode")
+        if buffers and mode == "eval" and not (yield from unchanged(t, lab.state, "after eval")):
+            t.say("mode", "fail", "a call in eval mode changed the state")
+    if lab.random_modes:
+        t.say("mode", "pass", f"{lab.modes[0]} only: eager itself is random in {lab.random_modes[0]}")
+    else:
+        t.say("mode", "pass", "train and eval, back and forth")
+
+
+def buffers(t: Trial) -> Steps:
+    """Three steps in train mode, then every buffer against float64's."""
+    lab = t.lab
+    names = [n for n, kind in lab.kinds.items() if kind == "B"]
+    if not names or "train" not in lab.modes:
+        why = "there are none" if not names else "eager is random in train mode"
+        t.say("buffers", "skip", why)
+        return
+    yield from t.load(lab.state)
+    state, true = dict(lab.state), {n: upcast(v) for n, v in lab.state.items()}
+    for number in range(3):
+        t.dirty = False
+        values = lab.inputs("buffers", number)
+        label = f"step {number} in train mode"
+        yield from t.call(values, label=label, state=state, mode="train", reports_to="buffers")
+        assert t.expected is not None
+        state = dict(t.expected.state)
+        lab.truth("train")(mapped(values, upcast), true)
+    answer = yield from t.ask("state", instance=0)
+    lines = [line.partition(" ")[2] for line in answer["text"].splitlines()]
+    for name, record in zip(lines, answer["tensors"], strict=True):
+        found = t.result(record)
+        if name in names and found is not None:
+            kappa = true[name].double().abs() * contract.unit_of([state[name]])
+            compared = contract.compare(found, state[name], true[name], kappa)
+            if not compared.passed:
+                t.fail("buffers", f"{name}: {compared.detail}")
+    t.dirty = True
+    t.say("buffers", "pass", f"{len(names)} buffers after 3 steps in train mode")
+
+
+def instances(t: Trial) -> Steps:
+    """Two instances with different weights, interleaved; the first one's output must survive."""
+    lab, check = t.lab, "instances"
+    states = {0: lab.state, 1: lab.new_state("second instance")}
+    yield from construct(t, 1)
+    for instance, state in states.items():
+        yield from t.load(state, instance=instance)
+    kept: list[Tensor] = []
+    for turn, instance in enumerate((0, 1, 0, 1)):
+        t.dirty = False
+        values, label = lab.inputs("instances", turn), f"instance {instance}"
+        outputs = yield from t.call(
+            values, label=label, state=states[instance], instance=instance, reports_to=check, hold=64
+        )
+        yield from t.load(states[instance], instance=instance)
+        kept += outputs or []
+    answer = yield from t.ask("held")
+    if not _all_same(kept[-64:], [t.result(r) for r in answer["tensors"]]):
+        t.fail(check, "one instance's call changed the other's output")
+    t.dirty = False
+    t.say(check, "pass", "two instances, interleaved")
+
+
+def determinism(t: Trial) -> Steps:
+    """The same content several times, with other calls between."""
+    values = t.lab.inputs("again")
+    first: list[Tensor] | None = None
+    for turn in range(4):
+        outputs = yield from t.call(values, label=f"repeat {turn}", reports_to="determinism")
+        if first is None:
+            first = outputs
+        elif outputs is not None and not _all_same(first, outputs):
+            t.say("nondeterministic", "note", "the same input gave other bits, within the contract")
+        other = t.lab.inputs("between", turn)
+        yield from t.call(other, label="between", reports_to="determinism")
+    t.say("determinism", "pass", "4 repeats of one input, other inputs between")
+
+
+def probe_runs(t: Trial) -> Steps:
+    """Exact arithmetic: lower precision, a skipped element, a rounded output cannot hide."""
+    lab, begin = t.lab, time.monotonic()
+    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
+    values = lab.inputs("probes")
+    applied: dict[str, list[str]] = {}
+    skipped: list[str] = []
+    yield from t.load(lab.state)
+    runs = (lab.eager(mode), lab.truth(mode))
+    for probe in probes.iterate(*runs, values, lab.state, lab.seed("probes") % 2**31):
+        if not probe.applies or time.monotonic() - begin > PROBE_SECONDS:
+            skipped.append(f"{probe.name}: {probe.why if not probe.applies else 'no time left'}")
+            continue
+        state = {**lab.state, **probe.state}
+        if any(state[n] is not lab.state[n] for n in state):
+            yield from t.load(state)
+        outputs = yield from t.bare_call(probe.inputs, label=probe.name, mode=mode)
+        wrong = probe.check(outputs)
+        if wrong:
+            t.say(probe.finding, "fail", f"{probe.name}: {wrong}")
+        applied.setdefault(probe.finding, []).append(probe.name)
+        yield from t.load(lab.state)
+    for check in ("precision", "influence"):
+        names = applied.get(check)
+        text = ", ".join(names[:8]) if names else f"no probe applies: {'; '.join(skipped)[:300]}"
+        t.say(check, "pass" if names else "skip", text)
+
+
+def soak(t: Trial) -> Steps:
+    """Many fresh calls, each compared; then memory must not grow."""
+    for number in range(SOAK_CALLS):
+        values = t.lab.inputs("soak", number)
+        yield from t.call(values, label=f"call {number} of {SOAK_CALLS} in a fresh process")
+        if any(outcome == "fail" for _, outcome, _ in t.rows):
+            return
+    arguments = t.ship(t.lab.inputs("leak"))
+    answer = yield from t.ask("repeat", instance=0, calls=LEAK_CALLS, arguments=arguments)
+    grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
+    if grown > LEAK_BYTES:
+        t.say("resources", "fail", f"{LEAK_CALLS} calls left {grown >> 20} MB more in use")
+    t.say("resources", "pass", f"{LEAK_CALLS} calls grew memory by {max(grown, 0) >> 20} MB")
+    t.say("values", "pass", f"{SOAK_CALLS} more calls in a fresh process")
+
+
+def global_state(t: Trial) -> Steps:
+    answer = yield from t.ask("flags")
+    for line in answer["text"].splitlines()[:10]:
+        t.say("global-state", "fail", line)
+    t.say("global-state", "pass", "flags, modes, hooks, operators and functions compared")
+
+
+def grad_mode(t: Trial) -> Steps:
+    """Does a call with gradients enabled keep the graph where eager does?"""
+    values = t.lab.inputs("graph")
+    outputs = yield from t.call(values, label="with gradients enabled", grad=True, mode=t.lab.modes[0])
+    if outputs is None or t.expected is None:
+        return
+    pairs = zip(t.answer["tensors"], t.expected.differentiable)
+    if any(wanted and not record["flags"] & HAS_GRAD_FN for record, wanted in pairs):
+        t.say("forward-only", "note", "the output has no grad_fn where eager's has one")
+
+
+def gradients(t: Trial) -> Steps:
+    """Random cotangents; every input and parameter, against float64 autograd."""
+    lab = t.lab
+    for draw in range(COTANGENT_DRAWS):
+        values = mapped(lab.inputs("gradients", draw), _leaf)
+        mode = lab.modes[0]
+        bare = lab.eager(mode)(mapped(values, Tensor.clone), {n: v.clone() for n, v in lab.state.items()})
+        generator = torch.Generator().manual_seed(lab.seed("cotangents", draw))
+        vectors = [torch.randn(o.shape, generator=generator).to(o) for o in bare]
+        wanted = lab.gradients(lab.model, mapped(values, Tensor.clone), lab.state, vectors, mode)
+        yield from t.load(lab.state)
+        found = yield from t.gradient_call(values, vectors, mode, len(bare))
+        _judge_gradients(t, values, vectors, mode, wanted, found)
+        if any(outcome == "fail" for _, outcome, _ in t.rows):
+            return
+    t.say("gradients", "pass", f"{COTANGENT_DRAWS} random cotangents, {len(wanted)} tensors each")
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_(x.is_floating_point())
+
+
+def _judge_gradients(t: Trial, values: Sequence[object], vectors: Sequence[Tensor], mode: str,
+                     wanted: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> None:  # fmt: skip
+    lab = t.lab
+    wide = [v.double() if v.is_floating_point() else v for v in vectors]
+
+    def truth(arguments: Sequence[object], state: State) -> list[Tensor]:
+        leaves = mapped(arguments, _leaf)
+        grads = lab.true_gradients(leaves, state, wide, mode)
+        return [g for g in grads if g is not None]
+
+    exact = truth(mapped(values, upcast), {n: upcast(v) for n, v in lab.state.items()})
+    unit = contract.unit_of(vectors)
+    kappa = contract.sensitivity(truth, values, lab.state, unit=unit, seed=1)
+    pairs = iter(zip(exact, kappa, strict=True))
+    if len(found) != len(wanted):
+        t.fail("gradients", f"{len(found)} gradients instead of {len(wanted)}")
+        return
+    for index, (mine, eager) in enumerate(zip(found, wanted)):
+        if (mine is None) != (eager is None):
+            t.fail("gradients", f"gradient {index} is {'missing' if mine is None else 'not None'}")
+        if eager is None:
+            continue
+        y, k = next(pairs)
+        if mine is not None:
+            compared = contract.compare(mine, eager, y, k)
+            if not compared.passed:
+                t.fail("gradients", f"gradient {index}: {compared.detail}")
+
+
+def side_stream(t: Trial) -> Steps:
+    """CUDA: the caller's stream is not the default one, and its work is still to come."""
+    for number in range(3):
+        values = t.lab.inputs("stream", number)
+        yield from t.call(values, label="under another stream", stream=True)
+    t.say("values", "pass", "3 calls under a delayed side stream")

@@ -54,9 +54,6 @@ class Shipment:
         blocks = [{"offset": o, "nbytes": b.numel()} for o, b in zip(offsets, self.blocks)]
         return {"tree": self.tree, "tensors": list(self.tensors), "blocks": blocks}
 
-    def nbytes(self) -> int:
-        return sum(_up(b.numel()) for b in self.blocks)
-
 
 def _up(count: int, step: int = _PAGE) -> int:
     return -(-count // step) * step
@@ -189,6 +186,11 @@ def ship(shipment: Shipment, region: mmap.mmap, offset: int = 0) -> dict[str, An
     return shipment.message(offsets)
 
 
+def end_of(message: Mapping[str, Any]) -> int:
+    """The first offset behind everything that a message points to."""
+    return max((_up(b["offset"] + b["nbytes"]) for b in message["blocks"]), default=0)
+
+
 def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
     if raw.numel():
         _copy(_frombuffer(region, dtype=torch.uint8, count=raw.numel(), offset=offset), raw)
@@ -251,6 +253,7 @@ def put_results(
             records.append(TensorRecord("uint8", (), offset, 0, ABSENT, -1))
             continue
         record = _record(result, offset, device, pointers)
+        pointers.setdefault(result.untyped_storage().data_ptr(), len(known) + len(records))
         write(_bytes_of(result), region, offset)
         records.append(record)
         offset += _up(record.nbytes, ALIGN)
@@ -264,7 +267,8 @@ def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) ->
     overlapping = any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape))
     flags = REQUIRES_GRAD * bool(t.requires_grad) | HAS_GRAD_FN * (t.grad_fn is not None)
     flags |= OVERLAPPING * overlapping | OTHER_DEVICE * (t.device.type != device)
-    alias = pointers.get(t.untyped_storage().data_ptr(), -1)
+    pointer = t.untyped_storage().data_ptr()
+    alias = pointers.get(pointer, -1) if pointer else -1
     size = t.numel() * t.element_size()
     return TensorRecord(_NAMES[t.dtype], tuple(t.shape), offset, size, flags, alias)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fusewright.judge.tree import mapped, tensors
 
-# Significant bits of the next lower class of arithmetic: float32 -> TF32 and half, half -> bfloat16,
-# bfloat16 -> fp8; float64 -> float32.
+# Significant bits of the next lower class of arithmetic: float64 -> float32, float32 -> TF32 and
+# half, half -> bfloat16, bfloat16 -> fp8.
 LOWER_BITS: Mapping[torch.dtype, int] = {
     torch.float64: 24,
     torch.float32: 11,
@@ -168,7 +168,7 @@ def integers(own: Arguments, target: str, largest: int, seed: int) -> Arguments:
 
 def influences(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Arguments]]:
     """One element, the last or a random one, takes the farthest value that its tensor holds."""
-    flat = [t for t in tensors(own.inputs)]
+    flat = list(tensors(own.inputs))
     usable = [i for i, t in enumerate(flat) if t.numel() > 1 and not t.is_complex()][:most]
     for index in usable:
         size = flat[index].numel()

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import contract, experiments, layout
-from fusewright.judge.experiments import Refused, Trial
+from fusewright.judge import catalogue, contract, layout
+from fusewright.judge.trial import Refused, Steps, Trial
 from fusewright.judge.protocol import Channel, Gone, map_region
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
@@ -176,6 +176,12 @@ class Lab:
             ends, vectors = zip(*pairs)
             return list(torch.autograd.grad(ends, wanted, vectors, allow_unused=True))
 
+    def true_gradients(
+        self, values: Sequence[object], state: State, cotangents: Sequence[Tensor], mode: str
+    ) -> list[Tensor | None]:
+        with _default_double():
+            return self.gradients(self.true_model, values, state, cotangents, mode)
+
     # --- is the problem fit to be judged? ---------------------------------------------------
 
     def _check_problem(self) -> None:
@@ -261,7 +267,6 @@ def main(config: Message) -> None:
         for i, o in zip(fds[::2], fds[1::2], strict=True)
     ]
     bench = Bench(slots)
-    channel.send_json({"ready": torch.__version__}, FOREVER)
     while True:
         try:
             message = channel.receive_json(FOREVER)
@@ -295,7 +300,7 @@ class Bench:
     def __init__(self, slots: Sequence[tuple[mmap, mmap]]) -> None:
         self._slots = slots
         self._labs: dict[str, Lab] = {}
-        self._running: dict[int, tuple[experiments.Steps, Trial]] = {}
+        self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
 
     def meanwhile(self) -> None:
@@ -315,7 +320,7 @@ class Bench:
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])
         trial = Trial(lab, *self._slots[slot], message["options"])
-        self._running[slot] = (experiments.EXPERIMENTS[message["experiment"]](trial), trial)
+        self._running[slot] = (catalogue.EXPERIMENTS[message["experiment"]](trial), trial)
         return self._advance(slot, None)
 
     def do_answer(self, message: Message) -> Message:
@@ -338,7 +343,7 @@ class Bench:
             step = steps.send(record)
         except StopIteration:
             self._running.pop(slot)
-            return {"over": trial.rows}
+            return {"over": trial.rows, "stop": trial.stopped}
         except Refused as refusal:
             self._running.pop(slot)
             trial.refused(refusal)

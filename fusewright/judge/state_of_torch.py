@@ -37,7 +37,6 @@ _FLAGS: Mapping[str, Callable[[], Any]] = {
     "cuDNN benchmark": lambda: torch.backends.cudnn.benchmark,
     "cuDNN deterministic": lambda: torch.backends.cudnn.deterministic,
     "mkldnn": lambda: torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
-    "seed of the global generator": torch.initial_seed,
     "function modes": torch._C._len_torch_function_stack,
     "dispatch modes": torch._C._len_torch_dispatch_stack,
     "global module hooks": lambda: [len(getattr(nn_module, name)) for name in _HOOKS],

@@ -50,6 +50,14 @@ template <class T> using computed = decltype(widen(T()));
 template <class A, class B> struct same { static constexpr bool yes = false; };
 template <class A> struct same<A, A> { static constexpr bool yes = true; };
 
+//@ round_to: needs values
+// What a value becomes when it is stored as a T and read again.
+template <class T> FN computed<T> round_to(computed<T> x) {
+  T place;
+  narrow(x, place);
+  return widen(place);
+}
+
 //@ read: needs values
 template <class T> FN computed<T> read(const T* p, long offset) { return widen(p[offset]); }
 
@@ -189,6 +197,18 @@ template <class T, class F> FN void scatter(gather_store_line<T, F>& g, long beg
   for (long i = begin; i < end; ++i) narrow(g.values[i - begin], g.p[one_by_one(g.offset(g.o, i))]);
 }
 template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F offset) { return {p, offset}; }
+
+//@ strided_store: needs gather_store
+struct strided_offset {
+  long outer, step;
+  FN long operator()(long o, long i) const { return o * outer + i * step; }
+};
+template <class T> FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long outer, long step) {
+  return {p + base, {outer, step}};
+}
+template <class T> FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long step) {
+  return strided_store(p, base, 0, step);
+}
 
 //@ index
 struct index_line {
@@ -374,25 +394,26 @@ template <class T> struct min_of {
 };
 
 //@ any: needs fold
+FN unsigned char* bytes(bool* p) { return reinterpret_cast<unsigned char*>(p); }
 template <class T> struct any_of {
-  using element = unsigned char;
-  element found = 0;
-  FN void take(element* p, long n, long) {
-    found |= join_buffer(p, n, element(0), [](auto a, auto b) { return a | b; });
+  using element = bool;
+  unsigned char found = 0;
+  FN void take(bool* p, long n, long) {
+    found |= join_buffer(bytes(p), n, (unsigned char)0, [](auto a, auto b) { return a | b; });
   }
   FN void merge(const any_of& o) { found |= o.found; }
   FN bool result() const { return found; }
 };
 
-//@ all: needs fold
+//@ all: needs any
 template <class T> struct all_of {
-  using element = unsigned char;
-  element kept = 1;
-  FN void take(element* p, long n, long) {
-    kept &= join_buffer(p, n, element(1), [](auto a, auto b) { return a & b; });
+  using element = bool;
+  unsigned char holds = 1;
+  FN void take(bool* p, long n, long) {
+    holds &= join_buffer(bytes(p), n, (unsigned char)1, [](auto a, auto b) { return a & b; });
   }
-  FN void merge(const all_of& o) { kept &= o.kept; }
-  FN bool result() const { return kept; }
+  FN void merge(const all_of& o) { holds &= o.holds; }
+  FN bool result() const { return holds; }
 };
 
 //@ moments: needs fold
@@ -421,14 +442,15 @@ template <class T> struct moments_of {
       off += d, square += d * d;
     }
     const auto add = [](auto a, auto b) { return a + b; };
-    // What rounding left in the center is taken out again.
-    const double rest = across<T, 64>(off + off2, add), squares = across<T, 64>(square + square2, add);
+    const double squares = across<T, 64>(square + square2, add), left = across<T, 64>(off + off2, add);
+    // What rounding left in the center is taken out again; an infinite mean stays what it is.
+    const double rest = left - left == 0.0 ? left : 0.0;
     merge(n, center + rest / n, squares - rest * rest / n);
   }
   FN void merge(long n, double other_mean, double other_m2) {
-    const double delta = other_mean - mean, share = count ? double(n) / double(count + n) : 1.0;
-    m2 += other_m2 + (count ? delta * delta * share * double(count) : 0.0);
-    mean = count ? mean + delta * share : other_mean;
+    const double share = double(n) / double(count + n), delta = other_mean - mean;
+    m2 += count ? other_m2 + delta * delta * share * double(count) : other_m2;
+    mean = count ? mean * (1.0 - share) + other_mean * share : other_mean;
     count += n;
   }
   FN void merge(const moments_of& o) {

@@ -112,11 +112,22 @@ template <long O, long I> struct fixed_span<O, I> {
 template <long I> struct fixed_span<I> : fixed_span<1, I> {};
 template <long... N> inline constexpr fixed_span<N...> fixed{};
 
-//@ place
-// A place in a span of run-time size; there, no vector crosses from one inner row to the next.
-struct place {
+//@ line_place
+struct line_place {
   static constexpr int slot = 0;
-  long flat, o, i;
+  long flat;
+  FN long outer(int) const { return 0; }
+  FN long inner(int j) const { return flat + j; }
+  FN bool whole(long) const { return true; }
+  FN long start(long) const { return flat; }
+};
+
+//@ sheet_place
+// Both indices of a run-time sheet are below 2^31; no vector crosses from one inner row to the next.
+struct sheet_place {
+  static constexpr int slot = 0;
+  int o, i;
+  long flat;
   FN long outer(int) const { return o; }
   FN long inner(int j) const { return i + j; }
   FN bool whole(long) const { return true; }
@@ -313,36 +324,41 @@ template <class Team, long TOTAL> struct layout {
   static constexpr long stride = long(Team::threads) * W;
   static constexpr int slots = int((TOTAL + stride - 1) / stride);
 };
+// Slots s to s + U - 1; GUARDED unless it is known that the row has them all.
+template <bool GUARDED, int W, int U, class Team, long... N, class Sink, class F, class... Ops>
+FN void visit_fixed(Team& team, int s, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
+  constexpr long stride = layout<Team, span.total>::stride;
+  typename fixed_span<N...>::template place<W> at[U];
+  bool live[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    at[u].flat = (s + u) * stride + team.member() * W;
+    at[u].slot = s + u;
+    live[u] = (s + u + 1) * stride <= span.total || at[u].flat < span.total;
+  }
+  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+}
 template <class Team, long... N, class Sink, class F, class... Ops>
 FN void walk(Team& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
-  constexpr long TOTAL = span.total;
-  using lay = layout<Team, TOTAL>;
+  using lay = layout<Team, span.total>;
   constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots>::count;
-  constexpr bool FULL = TOTAL % (lay::stride * U) == 0, CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
-#pragma unroll(CONSTANT_SLOTS ? lay::slots + 1 : 1)
-  for (int s = 0; s < lay::slots; s += U) {
-    typename fixed_span<N...>::template place<W> at[U];
-    bool live[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      at[u].flat = (s + u) * lay::stride + team.member() * W;
-      at[u].slot = s + u;
-      live[u] = (s + u + 1) * lay::stride <= TOTAL || at[u].flat < TOTAL;
-    }
-    visit<!FULL, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
-  }
+  constexpr int full = int(span.total / (lay::stride * U)) * U, rest = lay::slots - full;
+  constexpr bool CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
+#pragma unroll(CONSTANT_SLOTS ? full + 1 : 1)
+  for (int s = 0; s < full; s += U) visit_fixed<false, W, U>(team, s, span, sink, f, operand...);
+  if constexpr (rest > 0) visit_fixed<true, W, rest>(team, full, span, sink, f, operand...);
 }
 
-//@ walk_line: needs place, span, visit
+//@ walk_line: needs line_place, span, visit
 // Vectors p, p + stride, ... before `end` of one line; no guards while U of them exist.
 template <bool GUARDED, int W, int U, class Sink, class F, class... Ops>
 FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
-  place at[U];
+  line_place at[U];
   bool live[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     const long q = p + u * stride;
-    at[u] = {q * W, 0, q * W};
+    at[u] = {q * W};
     live[u] = q < end;
   }
   visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
@@ -364,25 +380,30 @@ FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand)
       visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
 }
 
-//@ walk_sheet: needs place, span, visit
+//@ walk_sheet: needs sheet_place, span, visit
 // A member steps through the sheet by adding to both indices: dividing each position would cost more.
 template <class Team, class Sink, class F, class... Ops>
 FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
   constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, 8>::count;
-  const long width = span.inner / W > 0 ? span.inner / W : 1, total = span.inner > 0 ? span.outer : 0;
-  const long step_o = team.members() / width, step_i = team.members() % width;
-  long o = team.member() / width, i = team.member() % width;
-  while (o < total) {
-    place at[U];
+  const int width = int(span.inner), end = width > 0 ? int(span.outer) : 0;
+  const unsigned vectors = width > W ? width / W : 1, first = team.member(), step = team.members();
+  const int step_o = step / vectors, step_i = step % vectors * W;
+  int o = first / vectors, i = first % vectors * W;
+#pragma unroll 1
+  while (o < end) {
+    sheet_place at[U];
     bool live[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      at[u] = {o * span.inner + i * W, o, i * W};
-      live[u] = o < total;
+      at[u] = {o, i, long(o) * width + i};
+      live[u] = o < end;
       o += step_o, i += step_i;
       if (i >= width) i -= width, ++o;
     }
-    visit<true, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+    if (live[U - 1])
+      visit<false, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+    else
+      visit<true, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
   }
 }
 

@@ -357,6 +357,7 @@ template <int THREADS, int VECTOR> struct split : words<split<THREADS, VECTOR>> 
     __syncthreads();
     hall.room ^= 1;
     T all = Reducer::none();
+#pragma unroll 1
     for (int part = threadIdx.x; part < hall.parts; part += THREADS)
       all = Reducer::join(all, from_meeting<T>(room + part * MEETING_BYTES));
     return block.template join<Reducer>(all);

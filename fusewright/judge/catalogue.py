@@ -1,0 +1,26 @@
+"""Name -> experiment: what the parent may ask the trusted worker to run on a candidate's worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fusewright.judge import experiments, hazards
+from fusewright.judge.trial import Steps, Trial
+
+EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
+    "setup": experiments.setup,
+    "fresh": experiments.fresh,
+    "grad-mode": experiments.grad_mode,
+    "stale-cache": experiments.stale_cache,
+    "weight-change": experiments.weight_change,
+    "modes": experiments.modes,
+    "buffers": experiments.buffers,
+    "instances": experiments.instances,
+    "determinism": experiments.determinism,
+    "probes": experiments.probe_runs,
+    "hazards": hazards.hazards,
+    "soak": experiments.soak,
+    "gradients": experiments.gradients,
+    "side-stream": experiments.side_stream,
+    "global-state": experiments.global_state,
+}

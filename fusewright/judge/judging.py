@@ -1,0 +1,145 @@
+"""judge(): a problem and a candidate in, a Verdict out; the order in which everything happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from fusewright.errors import BadUsage, NotVerifiable
+from fusewright.judge import timing as clocks
+from fusewright.judge.environment import describe
+from fusewright.judge.findings import Verdict
+from fusewright.judge.processes import Worker, open_site
+from fusewright.judge.session import PHASES, Limits, Phase, Progress, Request, Session, Stopped
+
+NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
+DEVICES = ("cpu", "cuda")
+ACCURACIES = ("contract", "loose")
+BASELINES = ("eager", "compile")
+# After one of these nothing that other phases could say would be news.
+_FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
+
+
+def judge(
+    problem: Path | str,
+    candidate: Path | str,
+    *,
+    device: str = "cpu",
+    accuracy: str = "contract",
+    grad: bool = False,
+    sanitize: bool = False,
+    timing: bool = True,
+    against: tuple[str, ...] = BASELINES,
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+    budget_s: float = 120.0,
+    progress: Progress | None = None,
+    limits: Limits = Limits(),
+) -> Verdict:
+    """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate."""
+    request = Request(
+        Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, grad, sanitize,
+        timing, tuple(against), dict(overrides), budget_s, limits,
+    )  # fmt: skip
+    return judge_request(request, progress or _silent)
+
+
+def replay(report: Mapping[str, object], case: int, progress: Progress | None = None) -> Verdict:
+    """Run the experiment of one failing case again, on the very same bits."""
+    data = report.get("replay")
+    cases = data.get("cases", []) if isinstance(data, Mapping) else []
+    if not isinstance(data, Mapping) or not 0 <= case < len(cases):
+        raise BadUsage(f"--case {case}: this report has {len(cases)} failing cases, from 0 on.")
+    wanted, fields = cases[case], dict(data["request"])
+    name = wanted["case"] if wanted["experiment"] == "hazards" else ""
+    request = Request(
+        Path(fields.pop("problem")), Path(fields.pop("candidate")), **fields, timing=False,
+        seed=data["seed"], only=(wanted["experiment"],), case=name,
+    )  # fmt: skip
+    return judge_request(request, progress or _silent)
+
+
+def judge_request(request: Request, progress: Progress) -> Verdict:
+    _check(request)
+    begin = time.monotonic()
+    with open_site(request.device) as site:
+        session = Session(request, site, progress)
+        try:
+            timed = _judge(session)
+        except NotVerifiable as error:
+            session.ledger.gaps.append(str(error))
+            timed = None
+        finally:
+            session.close()
+        word, reason = session.ledger.word()
+        return Verdict(
+            verdict=word,
+            reason=reason,
+            checks=session.ledger.rows(),
+            findings=session.ledger.findings(),
+            accuracy=session.accuracy,
+            timing=timed,
+            environment=describe(session) | {"seconds": round(time.monotonic() - begin, 1)},
+            replay=session.replay_data(),
+        )
+
+
+def _silent(line: str) -> None:
+    """Progress nobody asked for."""
+
+
+def _check(request: Request) -> None:
+    for name, value, known in (
+        ("device", (request.device,), DEVICES),
+        ("accuracy", (request.accuracy,), ACCURACIES),
+        ("against", request.against, BASELINES),
+    ):
+        for found in value:
+            if found not in known:
+                raise BadUsage(f"{name}: {found!r} is unknown; choose from {', '.join(known)}.")
+    for path in (request.problem, request.candidate):
+        if not path.is_file():
+            raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
+
+
+def _judge(session: Session) -> Mapping[str, object] | None:
+    request = session.request
+    phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
+    timers = clocks.participants(request) if request.timing else ()
+    session.open_slots(1 + len(phases) + len(timers))
+    session.start_reference()
+    canary = session.start_candidate("canary", 0)
+    workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
+    session.lab = session.open_lab("problem", request.problem, request.overrides)
+    for line in session.lab["weak"]:
+        session.ledger.add("weak-problem", "note", line)
+    session.run_canaries(canary, 0)
+    if session.ledger.failed("self-canary"):
+        return None
+    complete = _run_phases(session, workers)
+    session.finish(complete=complete)
+    if not request.timing or session.ledger.failed():
+        return None
+    first = 1 + len(phases)
+    return clocks.measure(session, timers, range(first, first + len(timers)))
+
+
+def _asked(phase: Phase, request: Request) -> bool:
+    return not request.only or any(name in phase.experiments for name in request.only)
+
+
+def _run_phases(session: Session, workers: Mapping[Phase, Worker]) -> bool:
+    """True if every phase ran to its end."""
+    complete = True
+    for slot, (phase, worker) in enumerate(workers.items(), 1):
+        try:
+            session.run_phase(phase, worker, slot)
+        except Stopped:
+            complete = False
+            if session.ledger.failed(*_FATAL):
+                return False
+    return complete
+
+
+__all__ = ["Limits", "judge", "judge_request", "replay"]

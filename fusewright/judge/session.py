@@ -1,0 +1,349 @@
+"""problem, candidate -> Verdict: the state machine in the parent, which fails closed.
+
+The parent loads no torch and none of the candidate's code. It starts the workers, relays the
+trusted worker's steps to the candidate's, checks every answer's form, and keeps the ledger.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusewright.errors import (
+    BadUsage,
+    FusewrightError,
+    InternalError,
+    NotVerifiable,
+    UnusableProblem,
+)
+from fusewright.judge.canary import CANARIES, PROBLEM
+from fusewright.judge.findings import Ledger, Verdict
+from fusewright.judge.processes import End, Site, Worker
+from fusewright.judge.protocol import (
+    RECORD_LIMIT,
+    REGION_BYTES,
+    Gone,
+    Late,
+    ProtocolViolation,
+    Record,
+    Region,
+    decode_record,
+)
+
+Progress = Callable[[str], None]
+_ERRORS: Mapping[str, type[FusewrightError]] = {
+    c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
+}
+# Words in a source that promise a compiler run; only its deadline depends on them.
+_BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subprocess", "nvrtc")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that the judge waits for one answer."""
+
+    start_s: float = 90.0
+    import_s: float = 30.0
+    build_s: float = 600.0
+    call_s: float = 10.0
+    leave_s: float = 10.0
+    trusted_s: float = 900.0
+
+
+@dataclass(frozen=True)
+class Request:
+    problem: Path
+    candidate: Path
+    device: str = "cpu"
+    accuracy: str = "contract"
+    grad: bool = False
+    sanitize: bool = False
+    timing: bool = True
+    against: tuple[str, ...] = ("eager", "compile")
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    budget_s: float = 120.0
+    limits: Limits = Limits()
+    seed: str = ""  # hexadecimal; empty: drawn now
+    only: tuple[str, ...] = ()  # replay: nothing but these experiments
+    case: str = ""  # replay: nothing but this hazard case
+    ignored: frozenset[str] = frozenset()  # tests: what would pass without these checks?
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One fresh process of the candidate and what is asked of it."""
+
+    name: str
+    experiments: tuple[str, ...]
+    wanted: Callable[[Request], bool] = lambda request: True
+
+
+PHASES = (
+    Phase("first", ("setup", "fresh", "grad-mode", "stale-cache", "weight-change", "global-state")),
+    Phase("hazards", ("setup", "probes", "hazards", "global-state")),
+    Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", "global-state")),
+    Phase("gradients", ("setup", "gradients", "global-state"), lambda r: r.grad),
+    Phase("stream", ("setup", "side-stream", "global-state"), lambda r: r.device == "cuda"),
+)
+
+
+class Stopped(Exception):
+    """The candidate's worker cannot be asked anything more."""
+
+
+class Session:
+    """One judging: its workers, its ledger, its log."""
+
+    def __init__(self, request: Request, site: Site, progress: Progress) -> None:
+        self.request = request
+        self.site = site
+        self.progress = progress
+        self.seed = request.seed or secrets.token_hex(16)
+        wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
+        self.ledger = Ledger(wanted)
+        self.source = _source(request.candidate)
+        self.slots: list[tuple[Region, Region]] = []
+        self.lab: dict[str, Any] = {}
+        self.cases: list[dict[str, str]] = []
+        self._sequence: dict[Worker, int] = {}
+        self._builds = any(word in self.source for word in _BUILDS)
+        self.workers: list[Worker] = []
+        self.reference: Worker
+        self.accuracy: Mapping[str, object] = {}
+        self.compared = 0
+
+    # --- workers ----------------------------------------------------------------------------
+
+    def open_slots(self, count: int) -> None:
+        self.slots = [(Region(f"in-{i}"), Region(f"out-{i}")) for i in range(count)]
+
+    def start_reference(self) -> None:
+        self.reference = self.site.start(
+            "reference", "fusewright.judge.reference", regions=tuple(self.slots), trusted=True
+        )
+        self.workers.append(self.reference)
+
+    def start_candidate(self, name: str, slot: int, **options: Any) -> Worker:
+        worker = self.site.start(
+            name,
+            "fusewright.judge.candidate",
+            options={"device": self.request.device},
+            regions=(self.slots[slot],),
+            **options,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def ask_reference(self, **message: Any) -> dict[str, Any]:
+        deadline = time.monotonic() + self.request.limits.trusted_s
+        try:
+            self.reference.channel.send_json(message, deadline)
+            reply: dict[str, Any] = self.reference.channel.receive_json(deadline)
+        except (Gone, Late, ProtocolViolation, ValueError) as error:
+            end = self.reference.kill("the trusted worker stopped answering")
+            last = end.tail.strip().splitlines()[-1:] or [end.exit]
+            raise NotVerifiable(
+                f"The judge's own worker ended ({end.exit}: {last[0]}; {error}). Most often the "
+                "machine has too little memory for this problem: make it smaller with --set."
+            ) from error
+        if "error" in reply:
+            raise _ERRORS.get(reply["error"], UnusableProblem)(reply["text"])
+        return reply
+
+    def ask_candidate(self, worker: Worker, message: Mapping[str, Any], seconds: float) -> Record:
+        """Send one command and check the form of the answer."""
+        deadline = time.monotonic() + seconds
+        sequence = self._sequence.get(worker, -1) + 1
+        self._sequence[worker] = sequence
+        if sequence:
+            worker.channel.send_json({**message, "sequence": sequence}, deadline)
+        body = worker.channel.receive(deadline, RECORD_LIMIT)
+        return decode_record(
+            body, nonce=worker.nonce, sequence=sequence, region_bytes=REGION_BYTES
+        )
+
+    # --- phases -----------------------------------------------------------------------------
+
+    def run_phase(self, phase: Phase, worker: Worker, slot: int) -> None:
+        """All experiments of one process; Stopped if the candidate cannot be asked further."""
+        self.progress(phase.name)
+        only = self.request.only
+        try:
+            self._expect_ready(worker)
+            for experiment in phase.experiments:
+                if not only or experiment in (*only, "setup"):
+                    self.run_experiment(experiment, worker, slot, "problem", self.ledger)
+        finally:
+            self._leave(worker)
+
+    def _expect_ready(self, worker: Worker) -> None:
+        try:
+            record = self.ask_candidate(worker, {}, self.request.limits.start_s)
+        except (Gone, Late, ProtocolViolation) as error:
+            end = worker.kill("it did not start")
+            last = end.tail.strip().splitlines()[-1:] or [end.exit]
+            raise NotVerifiable(f"A worker could not start here: {last[0]} ({error}).") from error
+        if record.kind != "ready":
+            raise Stopped
+
+    def run_experiment(
+        self, experiment: str, worker: Worker, slot: int, lab: str, ledger: Ledger, source: str = ""
+    ) -> None:
+        options = {"case": self.request.case}
+        begin = {"do": "begin", "lab": lab, "experiment": experiment, "slot": slot}
+        reply = self.ask_reference(**begin, options=options)
+        while "step" in reply:
+            message = self._completed(reply["step"], source or self.source)
+            try:
+                seconds = self._seconds(message, float(reply["seconds"]), worker)
+                record = self.ask_candidate(worker, message, seconds)
+            except (Gone, Late, ProtocolViolation) as error:
+                why = self._record_death(worker, error, f"{experiment}: {message['do']}", ledger)
+                reply = self.ask_reference(do="abort", slot=slot, why=why)
+                self._note(experiment, reply["over"], ledger)
+                raise Stopped from error
+            reply = self.ask_reference(do="answer", slot=slot, record=asdict(record))
+        self._note(experiment, reply["over"], ledger)
+        if reply.get("stop"):
+            raise Stopped
+
+    def _completed(self, step: dict[str, Any], source: str) -> dict[str, Any]:
+        if step["do"] != "import":
+            return step
+        own = {"source": source, "name": "candidate", "class": "ModelNew"}
+        return {**step, **own, "threads": self.lab["threads"]}
+
+    def _seconds(self, message: Mapping[str, Any], eager_s: float, worker: Worker) -> float:
+        limits = self.request.limits
+        first = self._sequence.get(worker, 0) < 8
+        if self._builds and first:
+            return limits.build_s
+        if message["do"] == "import":
+            return limits.import_s
+        calls = int(message.get("calls", 1)) * 2
+        return max(limits.call_s, 50 * eager_s) * max(1.0, calls / 20)
+
+    def _record_death(self, worker: Worker, error: Exception, step: str, ledger: Ledger) -> str:
+        """Which check the loss of a worker belongs to; kills what is left of it."""
+        if isinstance(error, Late):
+            worker.kill("no answer in time")
+            ledger.add("timeout", "fail", f"{step}: no answer within its deadline")
+            return "no answer in time"
+        if isinstance(error, ProtocolViolation):
+            worker.kill("it broke the protocol")
+            ledger.add("protocol", "fail", f"{step}: {error}")
+            return str(error)
+        end = worker.finish(self.request.limits.leave_s)
+        check = "resources" if end.reason.startswith("limit") else "crash"
+        ledger.add(check, "fail", f"{step}: ended with {end.exit}")
+        self._note_leftovers(end, ledger)
+        return f"the process ended with {end.exit}"
+
+    def _leave(self, worker: Worker) -> None:
+        """Let the worker go, and look at how it goes."""
+        try:
+            sequence = self._sequence.get(worker, 0) + 1
+            message = {"do": "leave", "sequence": sequence}
+            worker.channel.send_json(message, time.monotonic() + 1)
+        except (Gone, Late, OSError):
+            pass  # it is gone already, and that was recorded where it was noticed
+        end = worker.finish(self.request.limits.leave_s)
+        self._note_leftovers(end, self.ledger)
+        if not end.clean and not self.ledger.failed("crash", "timeout", "protocol", "resources"):
+            self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
+        if not end.dead:
+            self.ledger.gaps.append(f"a process of {worker.name} could not be killed")
+
+    def _note_leftovers(self, end: End, ledger: Ledger) -> None:
+        if end.leftovers:
+            names = ", ".join(end.leftovers[:5])
+            ledger.add("leftovers", "fail", f"{len(end.leftovers)} processes outlived it: {names}")
+
+    def _note(self, experiment: str, rows: Sequence[Sequence[str]], ledger: Ledger) -> None:
+        failed = {check for check, outcome, _ in rows if outcome == "fail"}
+        for check, outcome, evidence in rows:
+            if outcome == "pass" and check in failed:
+                continue
+            if check in self.request.ignored and outcome == "fail":
+                outcome = "pass"
+            ledger.add(check, outcome, evidence)  # type: ignore[arg-type]
+            if outcome == "fail" and ledger is self.ledger:
+                case = evidence.partition(":")[0]
+                self.cases.append({"experiment": experiment, "check": check, "case": case})
+
+    # --- the self-test ----------------------------------------------------------------------
+
+    def run_canaries(self, worker: Worker, slot: int) -> None:
+        """A good, a cheating and a wrong candidate, through the same pipeline."""
+        self.progress("self-test")
+        path = self.site.folder / "canary.py"
+        path.write_text(PROBLEM, encoding="utf-8")
+        self.open_lab("canary", path, {})
+        self._expect_ready(worker)
+        surprises = []
+        for name, canary in CANARIES.items():
+            ledger = Ledger(())
+            for experiment in ("setup", "fresh"):
+                try:
+                    self.run_experiment(experiment, worker, slot, "canary", ledger, canary.source)
+                except Stopped:
+                    break
+            accepted = not ledger.failed() and bool(ledger.rows())
+            if accepted != canary.honest:
+                rows = [f"{r.check}: {r.evidence}" for r in ledger.rows() if r.outcome == "fail"]
+                surprises.append(f"the {name} one was {'accepted' if accepted else rows}")
+        self._leave(worker)
+        outcome = "fail" if surprises else "pass"
+        text = "; ".join(surprises) or ", ".join(f"{name}" for name in CANARIES)
+        self.ledger.add("self-canary", outcome, text)  # type: ignore[arg-type]
+
+    def open_lab(self, name: str, problem: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
+        return self.ask_reference(
+            do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
+            device=self.request.device, accuracy=self.request.accuracy,
+        )  # fmt: skip
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def finish(self, *, complete: bool) -> None:
+        """What only the whole run can say."""
+        summary = self.ask_reference(do="summary", lab="problem")
+        self.accuracy, self.compared = summary["accuracy"], int(summary["compared"])
+        if not complete:
+            return
+        for check, evidence in (
+            ("crash", "every process ended by itself"),
+            ("timeout", "every answer in time"),
+            ("protocol", f"{sum(self._sequence.values())} messages checked"),
+            ("leftovers", "no process outlived its phase"),
+        ):
+            self.ledger.add(check, "pass", evidence)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            end = worker.kill("the judging is over")
+            if not end.dead:
+                self.ledger.gaps.append(f"a process of {worker.name} could not be killed")
+        for inputs, outputs in self.slots:
+            inputs.close()
+            outputs.close()
+
+    def replay_data(self) -> dict[str, object]:
+        kept = ("device", "accuracy", "grad", "overrides")
+        request = asdict(self.request)
+        own = {name: request[name] for name in kept}
+        paths = {name: str(request[name]) for name in ("problem", "candidate")}
+        return {"seed": self.seed, "request": own | paths, "cases": self.cases}
+
+
+def _source(path: Path) -> str:
+    """The candidate's text, as Python would read it; nothing of it is run here."""
+    try:
+        return importlib.util.decode_source(path.read_bytes())
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise BadUsage(f"{path}: not a text file: {error}. Save it as UTF-8 Python.") from error

@@ -1,0 +1,215 @@
+"""One call of a candidate -> rows of evidence: ship the arguments, expect, compare what came back.
+
+This runs in the trusted worker. A step goes through the parent to the candidate's worker; what
+comes back is a checked record with claims and the place of raw bytes, never a verdict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from mmap import mmap
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusewright.judge import contract, layout
+from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
+
+if TYPE_CHECKING:
+    from fusewright.judge.reference import Expected, Lab
+
+Answer = Mapping[str, Any]
+State = Mapping[str, Tensor]
+Steps = Generator[dict[str, Any], Any, None]
+Outputs = Generator[dict[str, Any], Any, "list[Tensor] | None"]
+
+
+class Refused(Exception):
+    """The candidate raised where it must not."""
+
+
+class Trial:
+    """One run of one experiment on one worker: its regions, its rows, its current expectation."""
+
+    def __init__(self, lab: Lab, inputs: mmap, outputs: mmap, options: Mapping[str, Any]) -> None:
+        self.lab = lab
+        self.options = options
+        self.rows: list[tuple[str, str, str]] = []
+        self.seconds = 0.0  # how long eager took for the current call
+        self.answer: Answer = {}
+        self.expected: Expected | None = None
+        self.label = "start"
+        self.reports_to = ""  # the check that a wrong answer of the current call belongs to
+        self.dirty = False
+        self.stopped = False  # nothing more can be asked of this worker
+        self._inputs, self._outputs = inputs, outputs
+        self._prepare: Callable[[], None] | None = None
+        self._count = 0
+
+    def say(self, check: str, outcome: str, evidence: str) -> None:
+        self.rows.append((check, outcome, evidence))
+
+    def died(self, why: str) -> None:
+        if self.reports_to:
+            self.say(self.reports_to, "fail", f"{self.label}: {why}")
+
+    def refused(self, refusal: Refused) -> None:
+        self.say("crash", "fail", f"{self.label}: {refusal}")
+        self.died(str(refusal))
+
+    def prepare(self) -> None:
+        if self._prepare is not None:
+            prepare, self._prepare = self._prepare, None
+            prepare()
+
+    def ship(self, values: Sequence[object], offset: int = 0) -> dict[str, Any]:
+        self._count += 1
+        shipment = layout.pack(values, self.lab.seed("guard", self._count))
+        return layout.ship(shipment, self._inputs, offset)
+
+    def result(self, record: Mapping[str, Any]) -> Tensor | None:
+        return layout.get_result(record, self._outputs, self.lab.device)
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def ask(self, do: str, **fields: Any) -> Generator[dict[str, Any], Any, Answer]:
+        answer: Answer = yield {"do": do, **fields}
+        self.answer = answer
+        if answer["kind"] == "raised":
+            raise Refused(str(answer["text"])[:1500])
+        return answer
+
+    def load(self, state: State, how: str = "load_state_dict", instance: int = 0,
+             strict: bool = True) -> Steps:  # fmt: skip
+        plain = {name: t.detach() for name, t in state.items()}
+        fields = {"how": how, "instance": instance, "strict": strict}
+        yield from self.ask("load", arguments=self.ship([plain]), **fields)
+
+    def call(
+        self, values: Sequence[object], *, label: str, state: State | None = None, mode: str = "",
+        reports_to: str = "", instance: int = 0, **fields: Any,
+    ) -> Outputs:  # fmt: skip
+        """One call, judged. Returns the outputs, or None if their structure is wrong."""
+        lab = self.lab
+        self.label, self.reports_to, self.expected = label, reports_to, None
+        state, mode = (lab.state if state is None else state), (mode or lab.modes[0])
+        if self.dirty:
+            buffers = {n: t for n, t in state.items() if lab.kinds[n] == "B"}
+            yield from self.load(buffers, "inplace", instance)
+        self._count += 1
+        shipment = layout.pack(values, lab.seed("guard", self._count))
+        self._prepare = lambda: self._expect(shipment, state, mode)
+        arguments = layout.ship(shipment, self._inputs)
+        yield from self._send(arguments, mode, instance, **fields)
+        self.prepare()
+        return self._judge(shipment, echo=fields.get("echo", False))
+
+    def bare_call(self, values: Sequence[object], *, label: str, mode: str) -> Outputs:
+        """One call whose outputs somebody else judges."""
+        self.label, self.reports_to = label, ""
+        yield from self._send(self.ship(values), mode, 0)
+        return self._results()
+
+    def gradient_call(
+        self, values: Sequence[object], cotangents: Sequence[Tensor], mode: str, outputs: int
+    ) -> Generator[dict[str, Any], Any, list[Tensor | None]]:
+        """The gradients, in order: inputs, then parameters; None where there is none."""
+        self.label, self.reports_to = "gradients", "gradients"
+        arguments = self.ship(values)
+        shipped = self.ship(cotangents, offset=layout.end_of(arguments))
+        yield from self._send(arguments, mode, 0, grad=True, cotangents=shipped)
+        return [self.result(r) for r in self.answer["tensors"][outputs:]]
+
+    def _send(self, arguments: dict[str, Any], mode: str, instance: int, **fields: Any) -> Steps:
+        options = {
+            "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
+            "stream": False, "cold": False, **fields,
+        }  # fmt: skip
+        self.dirty = mode == "train" and "B" in self.lab.kinds.values()
+        yield from self.ask("call", instance=instance, mode=mode, arguments=arguments, **options)
+
+    def _results(self) -> list[Tensor]:
+        return [t for r in self.answer["tensors"] if (t := self.result(r)) is not None]
+
+    def _expect(self, shipment: layout.Shipment, state: State, mode: str) -> None:
+        begin = time.monotonic()
+        self.expected = self.lab.expect(shipment, state, mode)
+        self.seconds = time.monotonic() - begin
+
+    # --- judging one answer -----------------------------------------------------------------
+
+    def fail(self, check: str, detail: str) -> None:
+        self.say(self.reports_to or check, "fail", f"{self.label}: {detail}")
+
+    def _judge(self, shipment: layout.Shipment, *, echo: bool) -> list[Tensor] | None:
+        expected = self.expected
+        assert expected is not None
+        records = list(self.answer["tensors"])
+        blocks = records[len(records) - len(shipment.blocks) :] if echo else []
+        results = records[: len(records) - len(blocks)]
+        wrong = _structure(self.answer["text"], results, expected)
+        if wrong:
+            self.fail("structure", wrong)
+            return None
+        outputs = [t for r in results if (t := self.result(r)) is not None]
+        for index, output in enumerate(outputs):
+            self._compare(index, output, expected)
+        if not self.reports_to:
+            self._compare_aliases(results, expected)
+        if echo:
+            self._compare_blocks(blocks, shipment, expected)
+        self.lab.calls_compared += 1
+        return outputs
+
+    def _compare(self, index: int, output: Tensor, expected: Expected) -> None:
+        three = expected.eager[index], expected.truth[index], expected.kappa[index]
+        compared = contract.compare(output, *three, mode=self.lab.accuracy)  # type: ignore[arg-type]
+        if not compared.passed:
+            self.fail(compared.check, f"output {index}: {compared.detail}")
+            if compared.check == "values" and not self.reports_to:
+                self.fail("accuracy", f"output {index}: {compared.detail}")
+        elif compared.more_accurate and not self.reports_to:
+            self.say("more-accurate", "note", "less than half of eager's error on fresh inputs")
+        if not self.reports_to:
+            for name, value in compared.numbers.items():
+                worst = self.lab.accuracy_numbers.get(name, value)
+                self.lab.accuracy_numbers[name] = max(worst, value)
+
+    def _compare_aliases(self, results: Sequence[Mapping[str, Any]], expected: Expected) -> None:
+        for index, (found, wanted) in enumerate(zip(results, expected.aliases)):
+            if (found["alias"] >= 0) != (wanted >= 0):
+                what = "shares memory" if found["alias"] >= 0 else "does not share memory"
+                self.fail("aliasing", f"output {index} {what} where eager's does otherwise")
+
+    def _compare_blocks(self, echoed: Sequence[Mapping[str, Any]], shipment: layout.Shipment,
+                        expected: Expected) -> None:  # fmt: skip
+        masks = layout.covered(shipment)
+        for record, sent, mask, after in zip(echoed, shipment.blocks, masks, expected.blocks):
+            found = self.result(record)
+            assert found is not None
+            found, after = found.cpu(), after.cpu()
+            if bool((found != sent)[~mask].any()):
+                self.fail("guard-bands", f"{int((found != sent)[~mask].sum())} bytes next to it written")
+            if not torch.equal(after, sent):
+                changed = (after != sent) & mask
+                if not bool(((found != sent) & mask)[changed].any()):
+                    self.fail("input-mutation", "eager writes to its input, the candidate does not")
+            elif bool((found != sent)[mask].any()):
+                count = int((found != sent)[mask].sum())
+                self.fail("input-mutation", f"{count} bytes of an input were changed")
+
+
+def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expected) -> str:
+    if spec != expected.spec:
+        return f"returned {spec[:200]} instead of {expected.spec[:200]}"
+    for index, (found, wanted) in enumerate(zip(results, expected.eager, strict=True)):
+        shape, dtype = tuple(found["shape"]), str(wanted.dtype).removeprefix("torch.")
+        if shape != tuple(wanted.shape) or found["dtype"] != dtype:
+            return f"output {index} is {found['dtype']}{list(shape)}, not {dtype}{list(wanted.shape)}"
+        if found["flags"] & OTHER_DEVICE:
+            return f"output {index} is on another device"
+        if found["flags"] & OVERLAPPING and wanted.is_contiguous():
+            return f"output {index} repeats the same memory (stride 0)"
+    return ""

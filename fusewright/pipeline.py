@@ -1,0 +1,242 @@
+"""fusewright in one file: each step is one call of a file above.
+
+    problem -> capture -> rewrite -> plan -> storage -> schedule -> codegen -> emit -> build -> judge
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fusewright.judge
+from fusewright import __version__
+from fusewright.build import cross_compile, import_emitted, require_tools
+from fusewright.capture import Captured, capture
+from fusewright.codegen.body import Body, body
+from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
+from fusewright.emit import NewForward, argument_names, emit
+from fusewright.errors import BadUsage, ToolMissing
+from fusewright.explain import explain, kernel_reports
+from fusewright.forward import forward_lines
+from fusewright.guard import guard
+from fusewright.ir import check
+from fusewright.nest import Nest
+from fusewright.plan import Plan, plan
+from fusewright.problem import NO_OVERRIDES, Problem, load_problem
+from fusewright.report import Outcome
+from fusewright.rewrite import rewrite
+from fusewright.schedule import Schedule, schedule
+from fusewright.storage import Storage, storage
+from fusewright.target import TARGETS, Target, target
+from fusewright.write import check_writable, write_whole
+
+Progress = Callable[[str], None]
+CLASS = "class Model(Base):\n    def forward({signature}):\n        return super().forward({call})\n"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Everything decided and printed for one model on one target."""
+
+    captured: Captured
+    plan: Plan
+    layout: Storage
+    kernels: tuple[tuple[Body, Nest, Schedule], ...]
+    rules: tuple[str, ...]
+
+
+def make(module: nn.Module, inputs: Sequence[object], machine: Target) -> Made:
+    """Capture, simplify, plan and print the kernels of `module` for `machine`."""
+    captured = capture(module, inputs)
+    graph, rules = rewrite(captured.graph)
+    captured = replace(captured, graph=check(graph, "rewrite"))
+    planned = plan(captured.graph, machine)
+    layout = storage(planned)
+    kernels: list[tuple[Body, Nest, Schedule]] = []
+    for kernel in planned.kernels:
+        nest = layout.nests[kernel.name]
+        chosen = schedule(nest, machine, captured.graph)
+        kernels.append((body(nest, chosen, layout.in_place[kernel.name]), nest, chosen))
+    return Made(captured, planned, layout, tuple(kernels), rules)
+
+
+def emitted_text(made: Made, module: nn.Module, source: str, path: str) -> str:
+    """The text of the emitted file."""
+    machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
+    names = argument_names(source, path)
+    statements = forward_lines(made.captured, made.plan, bodies, module, names)
+    conditions = guard(made.captured, module, names, machine)
+    dense = any("_fusewright_dense" in s for s in statements)
+    if machine.language == "cuda":
+        runtime = cuda_runtime(made.kernels, machine.arch, dense)
+    else:
+        runtime = cpp_runtime(bodies, dense)
+    summary = f"{len(bodies)} fused kernels; what the guard does not know runs `reference_forward`."
+    new = NewForward(conditions, statements, summary)
+    return emit(source, path, _header(made, path), runtime, new)
+
+
+def optimize_file(
+    problem_path: Path,
+    *,
+    out: Path | None = None,
+    target: str | None = None,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+) -> Outcome:
+    """Write the fused file of a problem, then judge it; see `Outcome`.
+
+    Raises UnusableProblem for a file that is not a problem or cannot be captured, BadUsage for rules
+    that cannot be kept, ToolMissing where the target needs what this machine lacks.
+    """
+    machine, here = resolve_target(target)
+    out = out or Path(f"{problem_path.stem}_fused.py")
+    check_writable(out, force=force)
+    require_tools(machine)
+    problem, module, inputs = _load(problem_path, overrides, progress)
+    progress("planning and generating kernels")
+    made = make(module, inputs, machine)
+    _check_rules(made.plan, rules)
+    text = emitted_text(made, module, problem.source, str(problem_path))
+    decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
+    reports = kernel_reports(made.plan)
+    if not here:
+        progress(f"compiling for {machine.name}, which is not this machine")
+        cross_compile(_cuda_text(text), machine)
+        write_whole(out, text, force=force)
+        why = f"compiled for {machine.name}, but there is no such GPU here to verify it on"
+        return Outcome(out, decisions, reports, None, why)
+    write_whole(out, text, force=force)
+    del module, inputs
+    verdict = fusewright.judge.judge(
+        problem_path, out, device=machine.device, overrides=dict(overrides), progress=progress
+    )
+    return Outcome(out, decisions, reports, verdict, "")
+
+
+def explain_file(
+    problem_path: Path, *, target: str | None = None, overrides: Mapping[str, str] = NO_OVERRIDES
+) -> str:
+    """The decision record of a problem on a target; nothing is built or run."""
+    machine, _ = resolve_target(target, explain=True)
+    _, module, inputs = _load(problem_path, overrides, lambda _: None)
+    made = make(module, inputs, machine)
+    return explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
+
+
+def optimize(
+    module: nn.Module, example_inputs: Sequence[object], target: str | None = None
+) -> nn.Module:
+    """A module that shares every parameter and buffer with `module`, with a fused `forward`.
+
+    example_inputs: the positional arguments of forward.  target: as on the command line.  The result is
+    built but not judged: use `fusewright.judge` on files for that.
+    """
+    import inspect
+    import sys
+    import tempfile
+
+    machine, here = resolve_target(target)
+    if not here:
+        raise ToolMissing(f"{machine.name} is not on this machine; emit a file with `optimize` instead.")
+    require_tools(machine)
+    made = make(module, example_inputs, machine)
+    signature = inspect.signature(type(module).forward)
+    names = [p for p in signature.parameters if p != "self"]
+    source = "import torch\n\n" + CLASS.format(
+        signature=", ".join(["self", *names]), call=", ".join(names)
+    )
+    text = emitted_text(made, module, source, type(module).__name__)
+    with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
+        path = Path(folder) / f"{type(module).__name__.lower()}_fused.py"
+        path.write_text(text.replace("class ModelNew(Base)", "class ModelNew(object)"), encoding="utf-8")
+        fused = import_emitted(path).ModelNew
+    sys.modules.pop(fused.__module__, None)
+    methods = {name: value for name, value in vars(fused).items() if callable(value)}
+    methods["reference_forward"] = type(module).forward
+    made_class = type(f"Fused{type(module).__name__}", (type(module),), methods)
+    result: nn.Module = made_class.__new__(made_class)
+    result.__dict__ = module.__dict__
+    return result
+
+
+def resolve_target(name: str | None, *, explain: bool = False) -> tuple[Target, bool]:
+    """The target called `name` (None: this machine's best), and whether it is this machine.
+
+    Raises ToolMissing for `cuda` without a GPU.
+    """
+    found = _this_gpu()
+    if name is None:
+        return (found or TARGETS["cpu"]), True
+    if name == "cuda":
+        if found is None:
+            raise ToolMissing(
+                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to cross-compile: "
+                "--target sm_80 or --target sm_90a."
+            )
+        return found, True
+    machine = target(name)
+    return machine, machine.language == "cpp" or machine is found
+
+
+def _this_gpu() -> Target | None:
+    if not torch.cuda.is_available():
+        return None
+    major, _ = torch.cuda.get_device_capability()
+    return TARGETS["sm_90a"] if major == 9 else TARGETS["sm_80"]
+
+
+def _load(
+    path: Path, overrides: Mapping[str, str], progress: Progress
+) -> tuple[Problem, nn.Module, list[object]]:
+    progress(f"loading {path.name}")
+    problem = load_problem(path, overrides)
+    module, inputs = problem.make_model(), problem.make_inputs()
+    progress("capturing the model")
+    return problem, module, inputs
+
+
+def _check_rules(planned: Plan, rules: frozenset[str]) -> None:
+    calls = [s.node for s in planned.libraries if s.node.op == "library"]
+    if "no-library" in rules and calls:
+        names = ", ".join(dict.fromkeys(str(n["name"]).removeprefix("aten.") for n in calls))
+        raise BadUsage(
+            f"--rules no-library cannot be kept: {names} stays a library call on {planned.target.name}. "
+            "Drop the rule, or see the decision record of `fusewright explain`."
+        )
+    made = [n for kernel in planned.kernels for n in kernel.outputs] + calls
+    outputs = {id(n) for n in planned.graph.outputs}
+    if "no-workspace" in rules and any(id(n) not in outputs for n in made):
+        raise BadUsage(
+            "--rules no-workspace cannot be kept: the plan has tensors between its steps. Drop the rule."
+        )
+
+
+def _header(made: Made, path: str) -> list[str]:
+    """Comment lines at the top of the emitted file."""
+    lines = [
+        f"ModelNew: {Path(path).name} with fused kernels for {made.plan.target.name}, "
+        f"written by fusewright {__version__}.",
+        "",
+        "The constructor, the parameters and the results are the original's. `forward` is new; where its",
+        "guard does not hold (other shapes, gradients, autocast, ...) it calls `reference_forward`.",
+        "",
+    ]
+    record = explain(made.captured, made.plan, made.layout, made.rules, Path(path).name)
+    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    numeric = "float32 arithmetic inside kernels; library calls follow PyTorch's precision flags"
+    return [*lines, *kept, f"  numeric class: {numeric}", ""]
+
+
+def _cuda_text(text: str) -> str:
+    found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', text, re.DOTALL)
+    assert found is not None, "an emitted file for CUDA holds its kernels as text"
+    return found.group(1)

@@ -1,0 +1,20 @@
+import torch
+from torch import nn
+
+PROBLEM = "layer_norm"
+LOOKS_LIKE = "N7"
+WHY = "Layer norm from mean and centred squares."
+NOTES = ()
+NEEDS = ()
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        centred = x - x.mean(dim=-1, keepdim=True)
+        variance = (centred * centred).mean(dim=-1, keepdim=True)
+        out = centred * torch.rsqrt(variance + self.norm.eps)
+        return out * self.norm.weight + self.norm.bias

@@ -1,0 +1,12 @@
+from torch import nn
+
+PROBLEM = "half_matmul"
+LOOKS_LIKE = "N4"
+WHY = "Multiplies float16 matrices in float32 and rounds once."
+NOTES = ()
+NEEDS = ()
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, y):
+        return (x.float() @ y.float()).half()

@@ -1,0 +1,202 @@
+"""tests/cheats, tests/controls -> entries; an entry -> its verdict, in a process of its own.
+
+Headers are read as text: the files are hostile, and nothing of them runs in the test process. Each
+judging has a process of its own, too, so that a cheat which gets through to its judge can only
+kill that one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+PROBLEMS, CHEATS, CONTROLS = TESTS / "problems", TESTS / "cheats", TESTS / "controls"
+WORKERS = max(1, min(4, os.cpu_count() or 1))
+DEADLINE_S = 240.0  # for one judging; the judge's own deadlines are shorter
+# What a header may ask for -> the option of the judge that provides it.
+OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "timing": {"timing": True},
+    "grad": {"grad": True},
+    "sanitize": {"sanitize": True},
+    "cuda": {"device": "cuda"},
+    "compiler": {},
+}
+
+_RUN = """
+import json, sys
+from fusewright.judge import judge
+
+problem, candidate, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+without = tuple(options.pop("_without", ()))
+verdict = judge(problem, candidate, **options, **({"_without": without} if without else {}))
+sys.stdout.write(verdict.to_json())
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the corpus; `check` is empty for a control."""
+
+    path: Path
+    problem: Path
+    catalogue: str
+    check: str
+    notes: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def on_gpu(self) -> bool:
+        return "cuda" in self.needs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one judging; `verdict` is `no answer` if the judge itself did not survive."""
+
+    verdict: str
+    failing: tuple[str, ...]
+    notes: tuple[str, ...]
+    reason: str
+    evidence: tuple[str, ...]  # one line per failing check or note
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.verdict}: {self.reason}", *self.evidence])
+
+
+def cheats() -> list[Entry]:
+    return [
+        _entry(path, ("PROBLEM", "CATALOGUE", "TRICK", "CHECK", "NEEDS")) for path in _files(CHEATS)
+    ]
+
+
+def controls() -> list[Entry]:
+    wanted = ("PROBLEM", "LOOKS_LIKE", "WHY", "NOTES", "NEEDS")
+    return [_entry(path, wanted) for path in _files(CONTROLS)]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.py"))
+
+
+def _entry(path: Path, wanted: Sequence[str]) -> Entry:
+    header = _header(path)
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise ValueError(f"{path}: the header lacks {', '.join(missing)}; see docs/judge.md")
+    return Entry(
+        path=path,
+        problem=PROBLEMS / f"{header['PROBLEM']}.py",
+        catalogue=str(header.get("CATALOGUE", header.get("LOOKS_LIKE"))),
+        check=str(header.get("CHECK", "")),
+        notes=tuple(header.get("NOTES", ())),
+        needs=tuple(header["NEEDS"]),
+    )
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The capitalised constants of a file, without running it."""
+    found = {}
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            try:
+                found[statement.targets[0].id] = ast.literal_eval(statement.value)
+            except ValueError:
+                continue
+    return found
+
+
+def lacking(entry: Entry) -> str:
+    """What this machine lacks for an entry; empty if it can be judged here."""
+    if "compiler" in entry.needs and shutil.which("g++") is None:
+        return "no C++ compiler"
+    if "sanitize" in entry.needs and shutil.which("compute-sanitizer") is None:
+        return "no compute-sanitizer"
+    return ""
+
+
+def options_for(entry: Entry) -> dict[str, object]:
+    options: dict[str, object] = {"timing": False}
+    for need in entry.needs:
+        options |= OPTIONS[need]
+    return options
+
+
+def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Outcome:
+    command = [sys.executable, "-c", _RUN, str(problem), str(candidate), json.dumps(dict(options))]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome("no answer", (), (), f"the judge took more than {DEADLINE_S:.0f} s", ())
+    if done.returncode:
+        return Outcome("no answer", (), (), f"status {done.returncode}: {done.stderr[-1500:]}", ())
+    return _outcome(json.loads(done.stdout))
+
+
+def _outcome(verdict: Mapping[str, Any]) -> Outcome:
+    rows = [row for row in verdict["checks"] if row["outcome"] in ("fail", "note")]
+    return Outcome(
+        verdict=str(verdict["verdict"]),
+        failing=tuple(row["check"] for row in rows if row["outcome"] == "fail"),
+        notes=tuple(row["check"] for row in rows if row["outcome"] == "note"),
+        reason=str(verdict["reason"]),
+        evidence=tuple(f"{r['outcome']} {r['check']}: {r['evidence'][:300]}" for r in rows),
+    )
+
+
+class Bench:
+    """Judges entries ahead of the tests that ask for them, as many at a time as there are cores."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._pool = ThreadPoolExecutor(WORKERS)
+        self._futures: dict[str, Future[Outcome]] = {
+            e.name: self._pool.submit(judged, e.problem, e.path, options_for(e)) for e in entries
+        }
+
+    def outcome(self, entry: Entry) -> Outcome:
+        return self._futures[entry.name].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def parameters(entries: Iterable[Entry]) -> list[Any]:
+    marks = {True: [pytest.mark.gpu], False: []}
+    return [pytest.param(entry, id=entry.name, marks=marks[entry.on_gpu]) for entry in entries]
+
+
+def running(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """The body of a module's fixture: judges what this run has chosen of the module's entries."""
+    chosen: list[Any] = [
+        item.callspec.params["entry"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+        if hasattr(item, "callspec") and "entry" in item.callspec.params
+        if not item.get_closest_marker("skip")
+    ]
+    bench = Bench(entry for entry in chosen if not lacking(entry))
+    yield bench
+    bench.close()

@@ -1,0 +1,51 @@
+"""Every file of tests/cheats must be refuted, and by the check that its trick is meant to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from corpus import PROBLEMS, Bench, Entry, cheats, controls, lacking, parameters, running
+
+from fusewright.judge.findings import CHECKS
+
+CHEATS = cheats()
+GROUPS = "TRCPNFH"  # the groups of the catalogue in docs/judge.md that a candidate can belong to
+
+
+@pytest.fixture(scope="module")
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from running(request)
+
+
+@pytest.mark.parametrize("entry", parameters(CHEATS))
+def test_refuted(entry: Entry, bench: Bench) -> None:
+    if lacking(entry):
+        pytest.skip(lacking(entry))
+    outcome = bench.outcome(entry)
+    assert outcome.verdict == "refuted", f"{entry.name} escaped. {outcome}"
+    assert entry.check in outcome.failing, f"{entry.name} was refuted otherwise. {outcome}"
+
+
+def test_headers() -> None:
+    for entry in CHEATS:
+        assert entry.problem.exists(), f"{entry.path}: no problem {entry.problem}"
+        assert entry.check in CHECKS, f"{entry.path}: no check is called {entry.check}"
+        assert CHECKS[entry.check].when != "note", f"{entry.path}: a note never refutes"
+
+
+def test_every_group_of_the_catalogue_is_covered() -> None:
+    assert {entry.catalogue[0] for entry in CHEATS} == set(GROUPS)
+    assert len(CHEATS) >= 60
+
+
+def test_every_refuting_check_has_a_cheat() -> None:
+    """Except the one that looks at the judge itself, which no candidate can set off."""
+    used = {entry.check for entry in CHEATS}
+    wanted = {name for name, check in CHECKS.items() if check.when != "note"}
+    assert wanted - used <= {"self-canary", "timing-floor", "determinism"}
+
+
+def test_every_problem_is_used() -> None:
+    used = {entry.problem.stem for entry in (*CHEATS, *controls())}
+    assert used == {path.stem for path in PROBLEMS.glob("*.py")}

@@ -1,0 +1,35 @@
+"""Every file of tests/controls is honest, looks like a cheat, and must be verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from corpus import Bench, Entry, controls, lacking, parameters, running
+
+from fusewright.judge.findings import CHECKS
+
+CONTROLS = controls()
+
+
+@pytest.fixture(scope="module")
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from running(request)
+
+
+@pytest.mark.parametrize("entry", parameters(CONTROLS))
+def test_verified(entry: Entry, bench: Bench) -> None:
+    if lacking(entry):
+        pytest.skip(lacking(entry))
+    outcome = bench.outcome(entry)
+    assert outcome.verdict == "verified", f"{entry.name} was not verified. {outcome}"
+    missing = set(entry.notes) - set(outcome.notes)
+    assert not missing, f"{entry.name} lacks the notes {sorted(missing)}. {outcome}"
+
+
+def test_headers() -> None:
+    assert len(CONTROLS) >= 20
+    for entry in CONTROLS:
+        assert entry.problem.exists(), f"{entry.path}: no problem {entry.problem}"
+        for note in entry.notes:
+            assert CHECKS[note].when == "note", f"{entry.path}: {note} is no note"
