@@ -239,7 +239,9 @@ def ours(library: ctypes.CDLL, case: Case) -> Callable[..., Tensor]:
     return call
 
 
-def medians_ms(sides: Sequence[Callable[..., Tensor]], inputs: tuple[Tensor, ...], rounds: int) -> list[float]:
+def medians_ms(
+    sides: Sequence[Callable[..., Tensor]], inputs: tuple[Tensor, ...], rounds: int
+) -> list[float]:
     times: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
         for side, found in zip(sides, times, strict=True):
@@ -257,7 +259,9 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     args = parser.parse_args()
     library = build()
-    print(f"{'case':22}{'eager':>9}{'compile':>9}{'ours':>9}{'/eager':>9}{'/compile':>9}{'error':>10}")
+    print(
+        f"{'case':22}{'eager':>9}{'compile':>9}{'ours':>9}{'/eager':>9}{'/compile':>9}{'error':>10}"
+    )
     for case in cases(args.megabytes):
         if args.names and case.name not in args.names:
             continue

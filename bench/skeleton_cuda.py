@@ -1,7 +1,7 @@
-"""CUDA skeletons + hand-written bodies -> errors against float64, and time against a plain copy.
+"""CUDA skeletons and hand-written bodies -> errors against float64, and times against a plain copy.
 
-`python bench/skeleton_cuda.py` needs an NVIDIA GPU, nvcc and torch; it builds everything itself and prints
-two tables. The tests import CASES and `check` from here, so what is timed is what is tested.
+Needs an NVIDIA GPU, nvcc and torch; it builds everything itself and prints two tables. The tests
+import CASES and `check` from here, so what is timed is what is tested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ WORKSPACE_BYTES = 270336  # SPLIT_BYTES of launch.cuh
 BODIES = r"""
 // group_norm(x * sigmoid(x) + bias) * weight + shift over groups of 64
 struct swish_norm {
-  const float* x;  const float* bias;  const float* weight;  const float* shift;  float* y;  long batch;
+  const float* x;  const float* bias;  const float* weight;  const float* shift;  float* y;
+  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
     const long r1 = row % 64;
     auto k0 = team.template keep<float, 64>();
@@ -47,7 +48,8 @@ struct channel_relu {
   FN long columns() const { return 15876; }
   template <class Team, class Range> FN void operator()(long row, Range range, Team team) const {
     const float v1 = read(bias, row % 128);
-    team.each(range, [&](float v0, float& o0) { o0 = relu(v0 + v1); }, load(x, row * 15876), store(y, row * 15876));
+    team.each(range, [&](float v0, float& o0) { o0 = relu(v0 + v1); },
+              load(x, row * 15876), store(y, row * 15876));
   }
 };
 struct bias_relu {
@@ -73,25 +75,30 @@ struct in_place {
   float* x;  long batch;
   FN long columns() const { return batch; }
   template <class Team, class Range> FN void operator()(long row, Range range, Team team) const {
-    team.each(range, [&](float v0, long i, float& o0) { o0 = float(i) - v0; }, load(x, 0), index(), store(x, 0));
+    team.each(range, [&](float v0, long i, float& o0) { o0 = float(i) - v0; },
+              load(x, 0), index(), store(x, 0));
   }
 };
 template <long N> struct layer_norm {
   const float* x;  const float* weight;  const float* shift;  float* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
     auto k0 = team.template keep<float, N>();
-    const auto m0 = team.moments(fixed<N>, [&](float v0, float& k) { return k = v0; }, load(x, row * N), store(k0));
+    const auto m0 = team.moments(fixed<N>, [&](float v0, float& k) { return k = v0; },
+                                 load(x, row * N), store(k0));
     const float v5 = rsqrt(m0.m2 / float(N) + 1e-05f);
-    team.each(fixed<N>, [&](float v4, float v6, float v7, float& o0) { o0 = (v4 - m0.mean) * v5 * v6 + v7; },
-              load(k0), load(weight, 0), load(shift, 0), store(y, row * N));
+    team.each(fixed<N>, [&](float v4, float v6, float v7, float& o0) {
+      o0 = (v4 - m0.mean) * v5 * v6 + v7;
+    }, load(k0), load(weight, 0), load(shift, 0), store(y, row * N));
   }
 };
 template <long N, class T> struct softmax {
   const T* x;  T* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
     auto k0 = team.template keep<float, N>();
-    const float v1 = team.max(fixed<N>, [&](float v0, float& k) { return k = v0; }, load(x, row * N), store(k0));
-    const float v2 = team.sum(fixed<N>, [&](float v0, float& k) { return k = exp(v0 - v1); }, load(k0), store(k0));
+    const float v1 = team.max(fixed<N>, [&](float v0, float& k) { return k = v0; },
+                              load(x, row * N), store(k0));
+    const float v2 = team.sum(fixed<N>, [&](float v0, float& k) { return k = exp(v0 - v1); },
+                              load(k0), store(k0));
     team.each(fixed<N>, [&](float v3, float& o0) { o0 = v3 / v2; }, load(k0), store(y, row * N));
   }
 };
@@ -101,14 +108,17 @@ template <long N> struct long_softmax {
   template <class Team> FN void operator()(long row, Team team) const {
     const float v1 = team.max(fixed<N>, [&](float v0) { return v0; }, load(x, row * N));
     const float v2 = team.sum(fixed<N>, [&](float v0) { return exp(v0 - v1); }, load(x, row * N));
-    team.each(fixed<N>, [&](float v0, float& o0) { o0 = exp(v0 - v1) / v2; }, load(x, row * N), store(y, row * N));
+    team.each(fixed<N>, [&](float v0, float& o0) { o0 = exp(v0 - v1) / v2; },
+              load(x, row * N), store(y, row * N));
   }
 };
 // train-mode batch_norm of C channels; the running mean is updated in place
 template <long C, long HW> struct batch_norm {
-  const float* x;  const float* weight;  const float* shift;  float* running;  float* y;  long batch;
+  const float* x;  const float* weight;  const float* shift;  float* running;  float* y;
+  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
-    const auto m0 = team.moments(span(batch, HW), [&](float v0) { return v0; }, load(x, row * HW, C * HW));
+    const auto m0 = team.moments(span(batch, HW), [&](float v0) { return v0; },
+                                 load(x, row * HW, C * HW));
     const float v1 = rsqrt(m0.m2 / float(batch * HW) + 1e-05f) * read(weight, row);
     const float v2 = read(shift, row) - m0.mean * v1;
     team.once([&] { write(running, row, 0.9f * read(running, row) + 0.1f * m0.mean); });
@@ -125,8 +135,10 @@ template <long HW> struct group_norm {
     const auto m0 = team.moments(fixed<8, HW>, [&](float v0, float& k) { return k = v0; },
                                  load(x, row * 8 * HW, HW), store(k0));
     const float v1 = rsqrt(m0.m2 / float(8 * HW) + 1e-05f);
-    team.each(fixed<8, HW>, [&](float v2, float v3, float v4, float& o0) { o0 = (v2 - m0.mean) * v1 * v3 + v4; },
-              load(k0), strided(weight, r1 * 8, 1, 0), strided(shift, r1 * 8, 1, 0), store(y, row * 8 * HW, HW));
+    team.each(fixed<8, HW>, [&](float v2, float v3, float v4, float& o0) {
+      o0 = (v2 - m0.mean) * v1 * v3 + v4;
+    }, load(k0), strided(weight, r1 * 8, 1, 0), strided(shift, r1 * 8, 1, 0),
+       store(y, row * 8 * HW, HW));
   }
 };
 // every fold over one span: ten numbers per row
@@ -144,7 +156,9 @@ template <long I> struct sheet {
 };
 struct line {
   static FN auto span_of(long batch) { return span(batch); }
-  static FN auto values(const float* x, long row, long batch) { return load(x, row * ((batch + 3) / 4 * 4)); }
+  static FN auto values(const float* x, long row, long batch) {
+    return load(x, row * ((batch + 3) / 4 * 4));
+  }
 };
 template <class Box> struct folds {
   const float* x;  float* y;  long batch;
@@ -160,10 +174,10 @@ template <class Box> struct folds {
     const auto m0 = team.moments(box, one, in);
     const long argmax = team.argmax(box, one, in), argmin = team.argmin(box, one, in);
     team.once([&] {
-      write(y, row * 10, sum), write(y, row * 10 + 1, float(prod)), write(y, row * 10 + 2, max);
-      write(y, row * 10 + 3, min), write(y, row * 10 + 4, float(any)), write(y, row * 10 + 5, float(all));
-      write(y, row * 10 + 6, m0.mean), write(y, row * 10 + 7, m0.m2), write(y, row * 10 + 8, float(argmax));
-      write(y, row * 10 + 9, float(argmin));
+      const long r = row * 10;
+      write(y, r, sum), write(y, r + 1, float(prod)), write(y, r + 2, max), write(y, r + 3, min);
+      write(y, r + 4, float(any)), write(y, r + 5, float(all)), write(y, r + 6, m0.mean);
+      write(y, r + 7, m0.m2), write(y, r + 8, float(argmax)), write(y, r + 9, float(argmin));
     });
   }
 };
@@ -171,9 +185,11 @@ template <class Box> struct folds {
 struct scatter {
   const double* x;  int* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
-    team.each(fixed<5, 12>, [&](double v0, double v1, long i, int& o0) { o0 = int(v0 + v1 + double(i)); },
-              gather(x, [&](long o, long i) { return row * 60 + i * 5 + o; }), strided(x, row * 60 + 1, 12, 0), index(),
-              gather_store(y, [&](long o, long i) { return row * 60 + 59 - (o * 12 + i); }));
+    team.each(fixed<5, 12>, [&](double v0, double v1, long i, int& o0) {
+      o0 = int(v0 + v1 + double(i));
+    }, gather(x, [&](long o, long i) { return row * 60 + i * 5 + o; }),
+       strided(x, row * 60 + 1, 12, 0), index(),
+       gather_store(y, [&](long o, long i) { return row * 60 + 59 - (o * 12 + i); }));
   }
 };
 """
@@ -181,7 +197,7 @@ struct scatter {
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of an entry, what must be where afterwards, and the fewest bytes it can move."""
+    """The arguments of an entry, what must be where after it, and the fewest bytes it can move."""
 
     pointers: tuple[torch.Tensor, ...]
     results: tuple[tuple[torch.Tensor, torch.Tensor], ...]
@@ -190,7 +206,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """A body, the launches to try it with, and what it computes at `small` sizes; `large` is timed."""
+    """A body, the launches to try it with, the sizes to check, and the `large` size to time."""
 
     name: str
     body: str
@@ -201,6 +217,7 @@ class Case:
     small: tuple[int, ...] = (0, 1, 5)
     large: int = 0
     tolerance: float = 2e-6
+    alignment_checked: bool = False
 
     def entry(self, launch: str) -> str:
         return re.sub(r"\W+", "_", f"{self.name}_{launch}").rstrip("_")
@@ -210,14 +227,15 @@ class Case:
         parameters = "".join(f"{kind} p{k}, " for k, kind in enumerate(types))
         body = f"{self.body}{{{''.join(f'p{k}, ' for k in range(len(types)))}batch}}"
         workspace = "workspace, " if "split" in launch else ""
-        return (
-            f'extern "C" int {self.entry(launch)}({parameters}void* workspace, long batch, int device, '
-            f"void* stream) {{\n  return run_{launch}({body}, {self.grid}, {workspace}device, stream);\n}}\n"
-        )
+        head = f'extern "C" int {self.entry(launch)}({parameters}void* workspace, long batch, '
+        run = f"run_{launch}({body}, {self.grid}, {workspace}device, stream)"
+        if self.alignment_checked:
+            run = f"aligned<4>(p0) ? {run} : {run.replace('<4>', '<1>', 1)}"
+        return f"{head}int device, void* stream) {{\n  return {run};\n}}\n"
 
 
 def source(cases: Sequence[Case]) -> str:
-    """Return one CUDA file: the sections of the skeletons pasted as an emitted file has them, and entries."""
+    """Return one CUDA file: skeleton sections pasted as an emitted file has them, and entries."""
     skeletons = "\n".join(
         re.sub(r"^//@.*\n", "", text[text.index("\n//@ ") : text.rindex("\n//@\n") + 1], flags=re.M)
         for text in ((SKELETONS / name).read_text() for name in FILES)
@@ -246,24 +264,26 @@ def swish_norm(device: str, batch: int) -> Call:
     return Call((x, bias, weight, shift, y), ((y, expected),), 8 * x.numel())
 
 
-def map_call(device: str, x: torch.Tensor, bias: torch.Tensor) -> Call:
+def map_call(x: torch.Tensor, bias: torch.Tensor) -> Call:
     """relu(x + bias)"""
     y = torch.empty_like(x)
     return Call((x, bias, y), ((y, torch.relu(x.double() + bias)),), 8 * x.numel())
 
 
 def channel_relu(device: str, batch: int) -> Call:
-    return map_call(device, normal(device, batch, 128, 15876), normal(device, 128, 1))
+    return map_call(normal(device, batch, 128, 15876), normal(device, 128, 1))
 
 
 def bias_relu(device: str, batch: int) -> Call:
-    return map_call(device, normal(device, batch, 8192), normal(device, 8192))
+    return map_call(normal(device, batch, 8192), normal(device, 8192))
 
 
 def mixed_add(a: torch.dtype, b: torch.dtype, y: torch.dtype) -> Callable[[str, int], Call]:
     def make(device: str, batch: int) -> Call:
         left, right = (torch.randint(0, 50, (batch,), device=device).to(d) for d in (a, b))
-        return Call((left, right, out := torch.empty_like(left, dtype=y)), ((out, (left + right).to(y)),))
+        return Call(
+            (left, right, out := torch.empty_like(left, dtype=y)), ((out, (left + right).to(y)),)
+        )
 
     return make
 
@@ -278,6 +298,18 @@ def shifted(device: str, batch: int) -> Call:
     memory = normal(device, batch + 1)
     x = memory[1:]
     return Call((x,), ((x, torch.arange(batch, device=device).float() - x),))
+
+
+def huge(device: str, elements: int) -> Call:
+    """More elements than 32 bits count; compared where an index of 31 or 32 bits would go wrong."""
+    left, right = (
+        torch.randint(-99, 99, (elements,), device=device).to(torch.int8) for _ in range(2)
+    )
+    out = torch.full((elements,), -1, dtype=torch.int16, device=device)
+    edges = (0, 1 << 31, 1 << 32, elements)
+    near = [slice(max(edge - 500, 0), edge + 500) for edge in edges]
+    results = tuple((out[n], left[n].to(torch.int16) + right[n]) for n in near)
+    return Call((left, right, out), results, 4 * elements)
 
 
 def layer_norm(columns: int) -> Callable[[str, int], Call]:
@@ -305,7 +337,11 @@ def batch_norm(channels: int, plane: int) -> Callable[[str, int], Call]:
         y, running = torch.empty_like(x), normal(device, channels)
         weight, shift = normal(device, channels), normal(device, channels)
         rows = x.transpose(0, 1).flatten(1)
-        expected = layer(rows, weight[:, None], shift[:, None]).view(channels, batch, plane).transpose(0, 1)
+        expected = (
+            layer(rows, weight[:, None], shift[:, None])
+            .view(channels, batch, plane)
+            .transpose(0, 1)
+        )
         mean = 0.9 * running.double() + 0.1 * rows.double().mean(-1)
         return Call((x, weight, shift, running, y), ((y, expected), (running, mean)), 8 * x.numel())
 
@@ -323,7 +359,7 @@ def group_norm(plane: int) -> Callable[[str, int], Call]:
 
 
 def fold_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
-    """x as the kernel gets it and the same memory as rows; the last row has an infinity, the first two NaNs."""
+    """The call on x, which `rows` views; the last row gets an infinity, the first one two NaNs."""
     rows.mul_(2).round_().div_(2)
     if rows.shape[1] > 8 and rows.shape[0] > 1:
         rows[-1, 7], rows[0, 4], rows[0, 8] = float("inf"), float("nan"), float("nan")
@@ -331,7 +367,14 @@ def fold_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
     mean = wide.mean(-1)
     m2 = (wide - mean[:, None]).square().sum(-1)
     found = [wide.sum(-1), (1 + 0.0001 * wide).prod(-1), wide.amax(-1), wide.amin(-1)]
-    found += [(wide > 2.5).any(-1), (wide > -2.5).all(-1), mean, m2, wide.argmax(-1), wide.argmin(-1)]
+    found += [
+        (wide > 2.5).any(-1),
+        (wide > -2.5).all(-1),
+        mean,
+        m2,
+        wide.argmax(-1),
+        wide.argmin(-1),
+    ]
     expected = torch.stack([v.double() for v in found], -1)
     # each column has a scale of its own; deviations from the infinity are anything
     stops = [-1 if k in (6, 7) and rows.shape[0] > 1 else None for k in range(10)]
@@ -366,18 +409,24 @@ def scatter(device: str, batch: int) -> Call:
     x = torch.randint(-99, 99, (batch, 60), device=device).double()
     y = torch.empty(batch, 60, dtype=torch.int32, device=device)
     near = x.view(batch, 5, 12)[:, :, 1:2].expand(batch, 5, 12).reshape(batch, 60)
-    total = x.view(batch, 12, 5).transpose(1, 2).reshape(batch, 60) + near + torch.arange(60, device=device)
+    total = (
+        x.view(batch, 12, 5).transpose(1, 2).reshape(batch, 60)
+        + near
+        + torch.arange(60, device=device)
+    )
     return Call((x, y), ((y, total.flip(1)),))
 
 
 X_TO_Y = "const float*, float*"
 X_W_B_TO_Y = "const float*, const float*, const float*, float*"
 NORM_POINTERS = "const float*, const float*, const float*, float*, float*"
+# fmt: off
 DTYPES = {
-    "float": torch.float32, "double": torch.float64, "half_t": torch.float16, "bfloat_t": torch.bfloat16,
-    "signed char": torch.int8, "unsigned char": torch.uint8, "short": torch.int16, "int": torch.int32,
-    "long": torch.int64, "bool": torch.bool,
-}  # fmt: skip
+    "float": torch.float32, "double": torch.float64, "half_t": torch.float16,
+    "bfloat_t": torch.bfloat16, "signed char": torch.int8, "unsigned char": torch.uint8,
+    "short": torch.int16, "int": torch.int32, "long": torch.int64, "bool": torch.bool,
+}
+# fmt: on
 
 
 def mixed(a: str, b: str, y: str, vector: int) -> Case:
@@ -385,23 +434,31 @@ def mixed(a: str, b: str, y: str, vector: int) -> Case:
     make = mixed_add(DTYPES[a], DTYPES[b], DTYPES[y])
     pointers = f"const {a}*, const {b}*, {y}*"
     sizes = (0, 1, 7, 4096, 100_003)
-    return Case(name, f"mixed_add<{a}, {b}, {y}>", pointers, "1, batch", make, (f"map<{vector}>",), sizes)
+    return Case(
+        name, f"mixed_add<{a}, {b}, {y}>", pointers, "1, batch", make, (f"map<{vector}>",), sizes
+    )
 
 
-def fold(box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]) -> Case:
+def fold(
+    box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]
+) -> Case:
     name = re.sub(r"\W+", "_", f"folds_{box}").rstrip("_")
     return Case(name, f"folds<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
 
 
+# fmt: off
 CASES = (
     Case("swish_norm", "swish_norm", "const float*, " + X_W_B_TO_Y, "batch * 64", swish_norm,
-         ("rows<16, 4>", "rows<4, 4>", "rows<8, 4>", "rows<32, 4>", "rows<16, 1>"), (0, 1, 3), 32768),
-    Case("channel_relu", "channel_relu", "const float*, const float*, float*", "batch * 128, 15876", channel_relu,
-         ("map<4>", "map<1>"), (0, 1), 128),
+         ("rows<16, 4>", "rows<4, 4>", "rows<8, 4>", "rows<32, 4>", "rows<16, 1>"),
+         (0, 1, 3), 32768),
+    Case("channel_relu", "channel_relu", "const float*, const float*, float*", "batch * 128, 15876",
+         channel_relu, ("map<4>", "map<1>"), (0, 1), 128),
     Case("bias_relu", "bias_relu", "const float*, const float*, float*", "batch, 8192", bias_relu,
          ("map<4>",), (0, 1, 3), 1024),
-    Case("in_place", "in_place", "float*", "1, batch", in_place, ("map<4>",), (0, 1, 6, 5001), 1 << 28),
-    Case("shifted", "in_place", "float*", "1, batch", shifted, ("map<1>",), (0, 1, 5001)),
+    Case("in_place", "in_place", "float*", "1, batch", in_place, ("map<4>",),
+         (0, 1, 6, 5001), 1 << 28),
+    Case("shifted", "in_place", "float*", "1, batch", shifted, ("map<4>",), (0, 1, 5001),
+         alignment_checked=True),
     mixed("half_t", "bfloat_t", "float", 8),
     mixed("float", "double", "half_t", 4),
     mixed("bfloat_t", "float", "bfloat_t", 8),
@@ -409,38 +466,50 @@ CASES = (
     mixed("int", "long", "long", 2),
     mixed("bool", "unsigned char", "unsigned char", 16),
     mixed("signed char", "signed char", "double", 2),
+    Case("huge", "mixed_add<signed char, signed char, short>",
+         "const signed char*, const signed char*, short*", "1, batch", huge, ("map<8>",),
+         (0, 1, 9000), (1 << 32) + 777),
     Case("layer_norm_1024", "layer_norm<1024>", X_W_B_TO_Y, "batch", layer_norm(1024),
-         ("rows<128, 4>", "rows<32, 4>", "rows<64, 4>", "rows<256, 4>"), (0, 1, 5), 65536, 1e-5),
+         ("rows<128, 4>", "rows<32, 4>", "rows<64, 4>", "rows<256, 4>"), (0, 1, 5), 65536, 3e-5),
     Case("layer_norm_1000", "layer_norm<1000>", X_W_B_TO_Y, "batch", layer_norm(1000),
-         ("rows<64, 4>", "rows<128, 1>"), (0, 1, 5), 65536, 1e-5),
+         ("rows<64, 4>", "rows<128, 1>"), (0, 1, 5), 65536, 3e-5),
     Case("layer_norm_16384", "layer_norm<16384>", X_W_B_TO_Y, "batch", layer_norm(16384),
-         ("rows<1024, 4>", "rows<512, 4>"), (0, 1, 2), 4096, 1e-5),
+         ("rows<1024, 4>", "rows<512, 4>"), (0, 1, 2), 4096, 3e-5),
     Case("softmax_4096", "softmax<4096, float>", X_TO_Y, "batch", softmax(4096),
          ("rows<256, 4>", "rows<128, 4>", "rows<512, 4>"), (0, 1, 5), 16384),
-    Case("softmax_1023", "softmax<1023, float>", X_TO_Y, "batch", softmax(1023), ("rows<128, 1>", "rows<32, 4>")),
-    Case("softmax_half", "softmax<2048, half_t>", "const half_t*, half_t*", "batch", softmax(2048, torch.float16),
-         ("rows<64, 8>", "rows<128, 8>"), (0, 1, 5), 65536, 1e-3),
-    Case("long_softmax", "long_softmax<50258>", X_TO_Y, "batch", softmax(50258), ("rows<1024, 2>", "rows<512, 2>"),
-         (0, 1, 5), 4096),
+    Case("softmax_1023", "softmax<1023, float>", X_TO_Y, "batch", softmax(1023),
+         ("rows<128, 1>", "rows<32, 4>"), (0, 1, 5), 65536),
+    Case("softmax_half", "softmax<2048, half_t>", "const half_t*, half_t*", "batch",
+         softmax(2048, torch.float16), ("rows<64, 8>", "rows<128, 8>"), (0, 1, 5), 65536, 1e-3),
+    Case("long_softmax", "long_softmax<50258>", X_TO_Y, "batch", softmax(50258),
+         ("rows<1024, 2>", "rows<512, 2>"), (0, 1, 5), 4096),
     Case("batch_norm_128", "batch_norm<128, 15876>", NORM_POINTERS, "128", batch_norm(128, 15876),
-         ("rows<1024, 4>", "rows_split<512, 4, 4>", "rows_split<512, 4, 2>", "rows_split<512, 4, 8>", "rows_split<1024, 4, 4>",
-          "rows_split<256, 4, 4>"), (1,), 128, 1e-5),
+         ("rows<1024, 4>", "rows_split<512, 4, 4>", "rows_split<512, 4, 2>",
+          "rows_split<512, 4, 8>", "rows_split<1024, 4, 4>", "rows_split<256, 4, 4>"),
+         (1,), 128, 1e-5),
     Case("batch_norm_12", "batch_norm<6, 12>", NORM_POINTERS, "6", batch_norm(6, 12),
          ("rows<64, 4>", "rows_split<128, 4, 4>"), (1, 3, 40), 0, 1e-5),
-    Case("batch_norm_49", "batch_norm<16, 49>", NORM_POINTERS, "16", batch_norm(16, 49), ("rows<64, 1>",),
-         (1, 3, 40), 0, 1e-5),
+    Case("batch_norm_49", "batch_norm<16, 49>", NORM_POINTERS, "16", batch_norm(16, 49),
+         ("rows<64, 1>", "rows_split<64, 1>"), (1, 3, 40), 0, 1e-5),
     Case("group_norm_49", "group_norm<49>", X_W_B_TO_Y, "batch * 2", group_norm(49),
          ("rows<32, 4>", "rows<32, 1>", "rows<64, 4>"), (0, 1, 3), 1 << 17),
-    Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36), ("rows<8, 4>",), (0, 1, 3)),
-    fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>", (0, 1, 2, 5)),
+    Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36),
+         ("rows<8, 4>",), (0, 1, 3)),
+    fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>",
+         (0, 1, 5)),
     fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
-    fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>", (0, 1, 3)),
+    fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>",
+         (0, 1, 3)),
     fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
     fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>", (1,)),
-    fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>", (1, 3, 500)),
-    fold("line", "3", line_folds, "rows<4, 4>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>", (1, 9, 4000, 65537)),
-    Case("scatter", "scatter", "const double*, int*", "batch", scatter, ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
+    fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>",
+         (1, 3, 500)),
+    fold("line", "3", line_folds, "rows<512, 4>; rows<4, 4>; rows<64, 1>; rows_split<64, 4>",
+         (1, 9, 4000, 65537)),
+    Case("scatter", "scatter", "const double*, int*", "batch", scatter,
+         ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
 )
+# fmt: on
 
 
 def build(text: str, folder: Path, name: str = "skeleton", arch: str = "90a") -> Path:
@@ -448,12 +517,24 @@ def build(text: str, folder: Path, name: str = "skeleton", arch: str = "90a") ->
     target = folder / f"{name}.so"
     (folder / f"{name}.cu").write_text(text)
     code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    command = ["nvcc", "-O3", "-std=c++17", code, "-shared", "-Xcompiler", "-fPIC", "-o", str(target)]
+    command = [
+        "nvcc",
+        "-O3",
+        "-std=c++17",
+        code,
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        "-o",
+        str(target),
+    ]
     subprocess.run([*command, str(folder / f"{name}.cu")], check=True)
     return target
 
 
-def launch(library: ctypes.CDLL, case: Case, entry: str, batch: int, call: Call, workspace: torch.Tensor) -> int:
+def launch(
+    library: ctypes.CDLL, case: Case, entry: str, batch: int, call: Call, workspace: torch.Tensor
+) -> int:
     """Run one entry on the current stream; return its error code."""
     on_gpu = workspace.is_cuda
     stream = torch.cuda.current_stream().cuda_stream if on_gpu else 0
@@ -464,7 +545,7 @@ def launch(library: ctypes.CDLL, case: Case, entry: str, batch: int, call: Call,
 
 
 def error_of(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest error relative to the value or to the tensor's scale; inf where NaN or inf differ."""
+    """Return the largest error relative to value plus scale; inf where NaN or infinities differ."""
     ours, right = actual.double(), expected.double()
     finite = torch.isfinite(right)
     if not torch.equal(torch.nan_to_num(ours[~finite], 1.5), torch.nan_to_num(right[~finite], 1.5)):
@@ -477,7 +558,9 @@ def error_of(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def check(library: ctypes.CDLL, device: str, case: Case, entry: str, batch: int) -> tuple[float, Call]:
+def check(
+    library: ctypes.CDLL, device: str, case: Case, entry: str, batch: int
+) -> tuple[float, Call]:
     """Run one entry on fresh inputs; return its largest error against float64, and the call."""
     torch.manual_seed(batch + len(entry))
     workspace = torch.full((WORKSPACE_BYTES,), 77, dtype=torch.uint8, device=device)
@@ -488,3 +571,163 @@ def check(library: ctypes.CDLL, device: str, case: Case, entry: str, batch: int)
     if code:
         raise RuntimeError(f"{case.entry(entry)} with batch {batch} returned CUDA error {code}")
     return max(error_of(actual, expected) for actual, expected in call.results), call
+
+
+def median_us(runs: Sequence[Callable[[], int]], launches: int) -> float:
+    """Time `launches` at a time, taking turns through `runs` so that inputs do not stay in L2."""
+    for k in range(3):
+        runs[k % len(runs)]()
+    times = []
+    for _ in range(15):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for k in range(launches):
+            runs[k % len(runs)]()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) * 1e3 / launches)
+    return float(statistics.median(times))
+
+
+def copies_of(bytes_moved: int) -> int:
+    return max(1, (1 << 29) // max(bytes_moved, 1))
+
+
+def copy_rate(bytes_moved: int) -> float:
+    """GB/s, read plus written, of a copy that moves so many bytes."""
+    half = bytes_moved // 8
+    pairs = [torch.empty(2, half, device="cuda").normal_() for _ in range(copies_of(bytes_moved))]
+    runs = [lambda p=p: int(p[0].copy_(p[1]).dim() < 0) for p in pairs]
+    return bytes_moved / median_us(runs, max(4, len(runs))) / 1e3
+
+
+def rate(library: ctypes.CDLL, case: Case, entry: str) -> float:
+    """GB/s of one entry at its large size, from the fewest bytes that it can move."""
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    calls = [case.make("cuda", case.large)]
+    calls[0] = Call(calls[0].pointers, (), calls[0].bytes_moved)
+    torch.cuda.empty_cache()
+    for _ in range(copies_of(calls[0].bytes_moved) - 1):
+        calls.append(Call(tuple(p.clone() for p in calls[0].pointers), (), calls[0].bytes_moved))
+    runs = [lambda c=c: launch(library, case, entry, case.large, c, workspace) for c in calls]
+    return calls[0].bytes_moved / median_us(runs, max(4, len(runs))) / 1e3
+
+
+# What the skeletons could do otherwise: name -> (text, replacement), for a first launch.
+VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "store .cs": (("st.global.v4.b32", "st.global.cs.v4.b32"),),
+    "load .cs": (("CONSTANT ? __ldg(source)", "CONSTANT ? __ldcs(source)"),),
+    "both .cs": (
+        ("st.global.v4.b32", "st.global.cs.v4.b32"),
+        ("CONSTANT ? __ldg(source)", "CONSTANT ? __ldcs(source)"),
+    ),
+    "32 B flying": (
+        ("BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES", "BYTES >= 32 ? 1 : 32 / BYTES"),
+    ),
+    "128 B flying": (
+        ("BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES", "BYTES >= 128 ? 1 : 128 / BYTES"),
+    ),
+    "map 2": (("VECTOR > 1 ? 4 : 8", "VECTOR > 1 ? 2 : 4"),),
+    "map 8": (("VECTOR > 1 ? 4 : 8", "VECTOR > 1 ? 8 : 16"),),
+    "map 128": (("MAP_BLOCK = 256", "MAP_BLOCK = 128"),),
+    "row 256": (("ROW_BLOCK = 128", "ROW_BLOCK = 256"),),
+}
+TIMED = tuple(case for case in CASES if case.large)
+
+
+def check_small(library: ctypes.CDLL) -> list[str]:
+    """Return a line for each entry that is wrong at some small size."""
+    wrong = []
+    for case in CASES:
+        for entry in case.launches:
+            errors = [check(library, "cuda", case, entry, batch)[0] for batch in case.small]
+            if max(errors, default=0.0) > case.tolerance:
+                wrong.append(f"{case.name} {entry}: errors {errors} at {case.small}")
+    return wrong
+
+
+def check_streams(library: ctypes.CDLL) -> list[str]:
+    """Split rows on two streams at once, and replayed from a CUDA graph: right, and no deadlock."""
+    case = next(case for case in CASES if case.name == "batch_norm_12")
+    entry = next(entry for entry in case.launches if "split" in entry)
+    streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
+    calls = [case.make("cuda", 2000) for _ in streams]
+    spaces = [torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda") for _ in streams]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for stream, call, space in zip(streams, calls, spaces, strict=True):
+            with torch.cuda.stream(stream):
+                launch(library, case, entry, 2000, call, space)
+    torch.cuda.synchronize()
+    wrong = [
+        f"{case.name} on two streams" for c in calls if error_of(*c.results[0]) > case.tolerance
+    ]
+    graph, call = torch.cuda.CUDAGraph(), case.make("cuda", 2000)
+    with torch.cuda.graph(graph):
+        launch(library, case, entry, 2000, call, spaces[0])
+    for _ in range(3):
+        call.pointers[4].fill_(float("nan"))
+        graph.replay()
+    torch.cuda.synchronize()
+    return wrong + [f"{case.name} in a graph"] * (error_of(*call.results[0]) > case.tolerance)
+
+
+def print_rates(library: ctypes.CDLL, copy: float) -> None:
+    print(
+        f"{'case':18}{'launch':26}{'GB/s':>7}{'of copy':>9}{'of same-size copy':>19}{'error':>10}"
+    )
+    for case in TIMED:
+        same = 0.0
+        for entry in case.launches:
+            error, call = check(library, "cuda", case, entry, case.large)
+            same = same or copy_rate(call.bytes_moved)
+            flag = "" if error <= case.tolerance else "  WRONG"
+            del call
+            torch.cuda.empty_cache()
+            ours = rate(library, case, entry)
+            share = f"{ours / copy:9.1%}{ours / same:19.1%}"
+            print(f"{case.name:18}{entry:26}{ours:7.0f}{share}{error:10.1e}{flag}", flush=True)
+
+
+def print_variants(libraries: dict[str, ctypes.CDLL]) -> None:
+    print(f"\n{'GB/s, first launch':20}" + "".join(f"{name:>13}" for name in libraries))
+    for case in TIMED:
+        rates = [rate(library, case, case.launches[0]) for library in libraries.values()]
+        print(f"{case.name:20}" + "".join(f"{r:13.0f}" for r in rates), flush=True)
+
+
+def changed(text: str, replacements: Sequence[tuple[str, str]]) -> str:
+    for old, new in replacements:
+        if old not in text:
+            raise ValueError(f"a variant replaces {old!r}, which the skeletons no longer contain")
+        text = text.replace(old, new)
+    return text
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("bench/skeleton_cuda.py finds no CUDA GPU to time on: run it where there is one.")
+        return 3
+    texts = {"as is": source(CASES)}
+    texts |= {name: changed(source(TIMED), pairs) for name, pairs in VARIANTS.items()}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        jobs = {
+            n: pool.submit(build, t, Path(folder), n.replace(" ", "_")) for n, t in texts.items()
+        }
+        libraries = {name: ctypes.CDLL(str(job.result())) for name, job in jobs.items()}
+    wrong = check_small(libraries["as is"]) + check_streams(libraries["as is"])
+    copy = copy_rate(1 << 32)
+    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    print(f"{machine}; copy of 4 GiB moved: {copy:.0f} GB/s")
+    print_rates(libraries["as is"], copy)
+    print_variants(libraries)
+    entries = sum(len(case.launches) for case in CASES)
+    print(
+        "\n".join(wrong)
+        or f"all {entries} launches right at small sizes, on two streams, in a graph"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,7 +28,9 @@ def require_tools(target: Target) -> None:
             "No C++ compiler is on the PATH: PyTorch's load_inline needs one. Install g++, or set CXX."
         )
     if target.language == "cuda" and shutil.which("nvcc") is None:
-        raise ToolMissing("nvcc is not on the PATH: kernels for CUDA need the CUDA toolkit 12.1 or newer.")
+        raise ToolMissing(
+            "nvcc is not on the PATH: kernels for CUDA need the CUDA toolkit 12.1 or newer."
+        )
 
 
 def cross_compile(source: str, target: Target) -> str:

@@ -1,39 +1,31 @@
 """nn.Module + example inputs -> Captured: the graph, and what it assumes about the module.
 
-The model is exported by `torch.export` on fake tensors (nothing is computed), functionalised, with
-composite operators kept whole. Two attempts: first with the leading size of the inputs free, so that
-the batch stays a run-time value; if the model needs a fixed batch, with every size fixed.
+The model as ATen calls (export.py) is walked once: each call is written with our operators (lower/) or
+becomes a library node (library.py). Composite operators are kept whole. Outputs keep eager's memory:
+what is one tensor for us but two for eager is copied, and what eager changes in place is returned as
+the tensor that changed.
 """
 
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 from torch import nn
-from torch.export import Dim
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
+from fusewright.export import export, multiple
 from fusewright.formula import Value
-from fusewright.ir import Batch, Graph, Node, Size, Update, check, concrete, node, numel
+from fusewright.ir import Batch, Graph, Node, Size, Update, base, check, concrete, node, numel
 from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A plain value that `forward` read from the module: the graph holds only while it is the same."""
-
-    path: str
-    name: str
-    value: object
+from fusewright.settings import Setting, settings_read, unchanged
 
 
 @dataclass(frozen=True)
@@ -72,16 +64,24 @@ class EagerCall:
 
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
-    program, batch = _export(module, inputs)
-    builder = _Builder(batch)
-    graph = builder.build(program)
-    arguments = _arguments(inputs)
-    settings = _settings_read(module, inputs)
-    out_spec = program.call_spec.out_spec
-    assert out_spec is not None
-    return Captured(
-        check(graph, "capture"), arguments, settings, out_spec, builder.constants, tuple(builder.calls)
-    )
+    with unchanged(module):
+        program, batch = export(module, inputs)
+        settings = settings_read(module, inputs)
+    builder = _Builder(batch, module)
+    graph = check(builder.build(program), "capture")
+    spec = program.call_spec.out_spec
+    assert spec is not None, "torch.export packs the outputs of every program"
+    calls = tuple(builder.calls)
+    return Captured(graph, _arguments(inputs), settings, spec, builder.constants, calls)
+
+
+def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Every tensor that the graph's parameters and buffers stand for, by name."""
+    state = dict(captured.constants)
+    for n in captured.graph.leaves:
+        if n.op in ("parameter", "buffer") and str(n["name"]) not in state:
+            state[str(n["name"])] = operator.attrgetter(str(n["name"]))(module)
+    return state
 
 
 def _arguments(inputs: Sequence[object]) -> tuple[Argument, ...]:
@@ -92,169 +92,21 @@ def _arguments(inputs: Sequence[object]) -> tuple[Argument, ...]:
     )
 
 
-# ---- export --------------------------------------------------------------------------------------
-
-
-def _export(module: nn.Module, inputs: Sequence[object]) -> tuple[torch.export.ExportedProgram, int]:
-    batch = _batch_size(inputs)
-    if batch > 1:
-        free = Dim("batch", min=2)
-        shapes = tuple(
-            {0: free} if isinstance(v, torch.Tensor) and v.dim() and v.shape[0] == batch else None
-            for v in inputs
-        )
-        program = _try_export(module, inputs, shapes)
-        if program is not None and _linear_in_batch(program):
-            return program, batch
-    return _fixed_export(module, inputs), 0
-
-
-def _batch_size(inputs: Sequence[object]) -> int:
-    """The leading size of the first tensor that has one."""
-    return next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), 0)
-
-
-def _run_export(
-    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...] | None
-) -> torch.export.ExportedProgram:
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
-        return program.run_decompositions({})
-
-
-def _try_export(
-    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...]
-) -> torch.export.ExportedProgram | None:
-    """None when the model fixes the batch size; torch.export has no narrower error for it."""
-    import logging
-
-    level = logging.getLogger("torch").level
-    logging.getLogger("torch").setLevel(logging.CRITICAL)
-    try:
-        return _run_export(module, inputs, shapes)
-    except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
-        return None
-    finally:
-        logging.getLogger("torch").setLevel(level)
-
-
-def _fixed_export(module: nn.Module, inputs: Sequence[object]) -> torch.export.ExportedProgram:
-    try:
-        return _run_export(module, inputs, None)
-    except Exception as error:  # noqa: BLE001 - anything that user code can raise
-        where = _user_line(error, type(module))
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CaptureFailed(
-            f"{where}: the model cannot be turned into a graph ({type(error).__name__}: {first}). "
-            "Control flow that depends on tensor values cannot be exported: use torch.where, or move "
-            "that part out of forward."
-        ) from error
-
-
-def _user_line(error: BaseException, model: type) -> str:
-    """`file:line` of the innermost traceback entry that lies in the model's own file."""
-    import sys
-
-    path = getattr(sys.modules.get(model.__module__), "__file__", None)
-    found, step = model.__name__, error.__traceback__
-    while step is not None:
-        if path and step.tb_frame.f_code.co_filename == path:
-            found = f"{path}:{step.tb_lineno}"
-        step = step.tb_next
-    return found
-
-
-def _linear_in_batch(program: torch.export.ExportedProgram) -> bool:
-    """Whether every size is a fixed number or a multiple of one symbol."""
-    for n in program.graph.nodes:
-        values = pytree.tree_leaves(n.meta.get("val"))
-        for value in values:
-            sizes = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
-            if any(_multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
-                return False
-            if isinstance(value, torch.SymBool | torch.SymFloat):
-                return False
-    return True
-
-
-def _multiple(size: torch.SymInt) -> int | None:
-    """k for the expression k * symbol, else None."""
-    expression = size.node.expr
-    symbols = expression.free_symbols
-    if not symbols:
-        return None
-    (symbol, *more) = symbols
-    factor = expression / symbol
-    return int(factor) if not more and factor.is_Integer else None
-
-
-# ---- settings ------------------------------------------------------------------------------------
-
-
-def _settings_read(module: nn.Module, inputs: Sequence[object]) -> tuple[Setting, ...]:
-    """Run `forward` once on fake tensors and note which plain attributes of which modules it reads."""
-    reads: dict[tuple[str, str], object] = {}
-    with _recording(module, reads):
-        _run_fake(module, inputs)
-    return tuple(Setting(path, name, value) for (path, name), value in sorted(reads.items(), key=str))
-
-
-def _run_fake(module: nn.Module, inputs: Sequence[object]) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.func import functional_call
-
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        state = {name: mode.from_tensor(t) for name, t in tensors.items()}
-        functional_call(module, state, tuple(fake))
-
-
-@contextmanager
-def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Iterator[None]:
-    """Within the block, plain attributes read from `module` and its children land in `reads`."""
-    paths = {id(child): path for path, child in module.named_modules()}
-    plain = (bool, int, float, str, type(None), tuple)
-    original = nn.Module.__dict__.get("__getattribute__")
-
-    def watch(self: nn.Module, name: str) -> object:
-        value = object.__getattribute__(self, name)
-        known = id(self) in paths and not name.startswith("_") and name in self.__dict__
-        if known and isinstance(value, plain) and _is_plain(value):
-            reads.setdefault((paths[id(self)], name), value)
-        return value
-
-    nn.Module.__getattribute__ = watch  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        if original is None:
-            del nn.Module.__getattribute__
-        else:
-            nn.Module.__getattribute__ = original  # type: ignore[method-assign]
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_plain(v) for v in value)
-    return isinstance(value, bool | int | float | str | None)
-
-
 # ---- graph ---------------------------------------------------------------------------------------
 
 
 class _Builder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, module: nn.Module) -> None:
         self.batch = batch
+        self.module = module
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.calls: list[EagerCall] = []
 
-    def build(self, program: torch.export.ExportedProgram) -> Graph:
+    def build(self, program: ExportedProgram) -> Graph:
         inputs = self._leaves(program)
         for n in program.graph.nodes:
             if n.op == "call_function":
@@ -262,9 +114,13 @@ class _Builder:
         outputs, updates = self._results(program)
         return Graph(inputs, outputs, updates, tuple(self.effects), self.batch)
 
-    def _leaves(self, program: torch.export.ExportedProgram) -> tuple[Node, ...]:
+    # -- leaves
+
+    def _leaves(self, program: ExportedProgram) -> tuple[Node, ...]:
         inputs: list[Node] = []
-        kinds = {s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")}
+        kinds = {
+            s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")
+        }
         for n in program.graph.nodes:
             if n.op != "placeholder":
                 continue
@@ -277,15 +133,20 @@ class _Builder:
                 inputs.append(leaf)
         return tuple(inputs)
 
-    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: Any) -> Node:
+    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: ExportedProgram) -> Node:
         result = self._result(n.meta["val"])
-        shared: dict[str, Any] = {"shape": result.shape, "dtype": result.dtype, "order": result.order}
+        shared: dict[str, Any] = {
+            "shape": result.shape,
+            "dtype": result.dtype,
+            "order": result.order,
+        }
         if spec.kind is InputKind.PARAMETER:
             return node("parameter", name=spec.target, **shared)
         if spec.kind is InputKind.BUFFER:
             return node("buffer", name=spec.target, **shared)
         if spec.kind is InputKind.CONSTANT_TENSOR:
-            self.constants[spec.target] = program.constants[spec.target]
+            if not _is_attribute(self.module, spec.target):
+                self.constants[spec.target] = program.constants[spec.target]
             return node("buffer", name=spec.target, **shared)
         return node("input", position=position, **shared)
 
@@ -295,10 +156,12 @@ class _Builder:
 
     def _size(self, size: int | torch.SymInt) -> Size:
         if isinstance(size, torch.SymInt):
-            multiple = _multiple(size)
-            assert multiple is not None, "capture checked that sizes are linear in the batch"
-            return Batch(multiple)
+            factor = multiple(size)
+            assert factor is not None, "export checked that sizes are linear in the batch"
+            return Batch(factor)
         return int(size)
+
+    # -- calls
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -319,6 +182,8 @@ class _Builder:
             return source[index]
         if value is None:
             return None
+        if _is_idle_dropout(n):
+            return self._argument(n.args[0])
         call = self._as_call(n)
         self.calls.append(_eager_call(call, self.batch))
         lowered = lower(call)
@@ -337,42 +202,123 @@ class _Builder:
         args = tuple(self._argument(a) for a in n.args)
         return Call(name, overload, args, kwargs, results)
 
-    def _results(
-        self, program: torch.export.ExportedProgram
-    ) -> tuple[tuple[Node, ...], tuple[Update, ...]]:
+    # -- results
+
+    def _results(self, program: ExportedProgram) -> tuple[tuple[Node, ...], tuple[Update, ...]]:
         (output,) = (n for n in program.graph.nodes if n.op == "output")
-        inputs = {s.target: s.arg.name for s in program.graph_signature.input_specs if s.target}
-        by_name = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-        outputs: list[Node] = []
+        pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
         updates: list[Update] = []
-        for spec, given in zip(program.graph_signature.output_specs, output.args[0], strict=True):
-            value = self._argument(given)
+        changed: dict[torch.fx.Node, Node] = {}  # the new value -> the leaf that takes it
+        owner: dict[int, torch.fx.Node] = {}  # our memory -> eager's
+        for spec, given in pairs:
             if spec.kind is OutputKind.USER_OUTPUT:
-                outputs.append(_tensor_output(value, len(outputs)))
                 continue
-            target = spec.target if spec.kind is OutputKind.USER_INPUT_MUTATION else inputs[spec.target]
-            leaf = self.values[by_name[target]].node
-            if value.node is not leaf:  # a library call may have updated it itself
-                updates.append(Update(leaf, value.node))
+            leaf, value = self._target(program, spec), self._argument(given).node
+            changed[given] = leaf
+            if value is not leaf:  # a library call may have updated it itself
+                owner.setdefault(id(base(value)), _memory(given))
+                updates.append(Update(leaf, value))
+        given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
+
+    def _target(self, program: ExportedProgram, spec: Any) -> Node:
+        inputs = {s.target: s.arg.name for s in program.graph_signature.input_specs if s.target}
+        name = spec.target if spec.kind is OutputKind.USER_INPUT_MUTATION else inputs[spec.target]
+        (found,) = (n for n in program.graph.nodes if n.op == "placeholder" and n.name == name)
+        leaf: Node = self.values[found].node
+        return leaf
+
+    def _output(
+        self,
+        given: Any,
+        position: int,
+        changed: Mapping[torch.fx.Node, Node],
+        owner: dict[int, torch.fx.Node],
+    ) -> Node:
+        value = self._argument(given)
+        if not isinstance(value, Value):
+            raise CaptureFailed(
+                f"Output {position} of forward is {value!r}, not a tensor. Return tensors only (or a "
+                "tuple, list or dict of tensors)."
+            )
+        memory, n = _memory(given), value.node
+        if memory in changed:
+            return _replace_base(n, self.values[memory].node, changed[memory])
+        shared = owner.setdefault(id(base(n)), memory) is not memory
+        order = _order(given.meta["val"])
+        if shared or n.op == "constant" or _moved(n, order):
+            return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=position)
+        return n
 
 
 VIEWS = frozenset(
-    f"aten.{name}"
-    for name in """view reshape _unsafe_view flatten unsqueeze squeeze unflatten transpose t permute
-    expand alias detach select slice split split_with_sizes chunk unbind""".split()
+    [
+        *("aten.view", "aten.reshape", "aten.flatten", "aten.unflatten", "aten.unsqueeze"),
+        *("aten.squeeze", "aten.transpose", "aten.t", "aten.permute", "aten.expand", "aten.alias"),
+        *("aten.detach", "aten.select", "aten.slice", "aten.split", "aten.split_with_sizes"),
+        *("aten.chunk", "aten.unbind", "aten.diagonal", "aten.unfold", "aten.as_strided"),
+        *("aten._unsafe_view", "aten.narrow", "aten.broadcast_tensors", "aten.view_as"),
+    ]
 )
+
+
+def _is_attribute(module: nn.Module, name: str) -> bool:
+    """Whether a constant of the program is a tensor that the module keeps as a plain attribute."""
+    here: object = module
+    for part in name.split("."):
+        here = getattr(here, part, None)
+    return isinstance(here, torch.Tensor)
+
+
+def _is_idle_dropout(n: torch.fx.Node) -> bool:
+    """Dropout that drops nothing returns its argument; torch.export writes it as a clone."""
+    function = n.meta.get("torch_fn", ("", ""))[1]
+    return str(n.target) == "aten.clone.default" and "dropout" in function
+
+
+def _memory(n: torch.fx.Node) -> torch.fx.Node:
+    """The call whose memory eager shows here."""
+    while n.op == "call_function" and (
+        n.target is operator.getitem
+        or str(n.target).rpartition(".")[0] in VIEWS
+        or _is_idle_dropout(n)
+    ):
+        first = n.args[0]
+        if isinstance(first, list | tuple):
+            return n
+        assert isinstance(first, torch.fx.Node), "views take a tensor first"
+        n = first
+    return n
+
+
+def _replace_base(n: Node, old: Node, new: Node) -> Node:
+    """The same views on other memory."""
+    if n is old:
+        return new
+    if n.row.kind != "view":
+        return n
+    inner = _replace_base(n.args[0], old, new)
+    attributes: dict[str, Any] = dict(n.attributes)
+    return node(n.op, [inner], shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+
+def _moved(n: Node, order: tuple[int, ...]) -> bool:
+    """Whether a computed result would lie in memory in another order than eager's."""
+    return n.row.kind in ("map", "fold") and n.order != order
 
 
 def _eager_call(call: Call, batch: int) -> EagerCall:
     if call.name in VIEWS:
         return EagerCall(call.name, 0, 0)
-    tensors = [a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)]
+    tensors = [
+        a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)
+    ]
     read = sum(concrete(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
     written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
     results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
-    shapes = [t.shape for t in tensors]
-    return EagerCall(call.name, read + written, product_flops(call.name, shapes, call.shape, batch) or results)
+    flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
+    return EagerCall(call.name, read + written, flops or results)
 
 
 def _covers(lowered: object, n: torch.fx.Node) -> bool:
@@ -384,15 +330,6 @@ def _covers(lowered: object, n: torch.fx.Node) -> bool:
         for user in n.users
         if user.target is operator.getitem
     )
-
-
-def _tensor_output(value: object, position: int) -> Node:
-    if not isinstance(value, Value):
-        raise CaptureFailed(
-            f"Output {position} of forward is {value!r}, not a tensor. Return tensors only (or a tuple, "
-            "list or dict of tensors)."
-        )
-    return value.node
 
 
 def _order(value: torch.Tensor) -> tuple[int, ...]:
@@ -411,4 +348,3 @@ def _order(value: torch.Tensor) -> tuple[int, ...]:
         return ()
     rest = [d for d in range(len(sizes)) if d not in wide]
     return (*rest, *by_stride)
-

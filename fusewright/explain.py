@@ -1,5 +1,6 @@
-"""Captured + Plan -> the decision record: what became a kernel, what stayed a library call, why, and
-what it saves, in bytes, operations and predicted time.
+"""Captured + Plan -> the decision record: what became a kernel, what stayed a library call, and why.
+
+It also says what this saves, in bytes, operations and predicted time.
 
 Predictions use the target's bandwidth and product rate (target.py); they are not measurements.
 """
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fusewright.capture import Captured
-from fusewright.ir import Graph, Node, shape_text
+from fusewright.ir import Graph, Node, shape_text, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
 from fusewright.report import KernelReport
@@ -29,7 +30,7 @@ def explain(
     reports = kernel_reports(plan)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     for step, report in zip(plan.steps, reports, strict=True):
-        lines += _step_lines(step, report, plan, layout)
+        lines += _step_lines(step, report, layout)
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
@@ -62,7 +63,7 @@ def _name(n: Node) -> str:
     return str(n["name"]).removeprefix("aten.") if n.op == "library" else n.op
 
 
-def _step_lines(step: Step, report: KernelReport, plan: Plan, layout: Storage) -> list[str]:
+def _step_lines(step: Step, report: KernelReport, layout: Storage) -> list[str]:
     if isinstance(step, Library):
         if step.node.op == "item":
             return []
@@ -71,7 +72,10 @@ def _step_lines(step: Step, report: KernelReport, plan: Plan, layout: Storage) -
     names = Counter(report.operators)
     operators = ", ".join(f"{op} x{k}" if k > 1 else op for op, k in names.items())
     shapes = " and ".join(shape_text(n.shape) for n in step.outputs)
-    lines = [f"  {step.name}  {operators} -> {shapes}; {_amount(report)}", f"           {_why(step)}"]
+    lines = [
+        f"  {step.name}  {operators} -> {shapes}; {_amount(report)}",
+        f"           {_why(step)}",
+    ]
     for _, leaf in layout.in_place[step.name]:
         what = "the model's buffer" if leaf.op == "buffer" else f"{_name(leaf)}'s result"
         lines.append(f"           in place of {what}: no new memory")
@@ -95,14 +99,14 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> 
     old_time = sum(_seconds(c.bytes, c.flops, c.name, plan) for c in before)
     new_time = sum(_seconds(r.bytes, r.flops, f"aten.{r.name}", plan) for r in reports)
     return [
-        f"  eager:  {len(before)} passes over memory, {_bytes(old_bytes)}, predicted {_time(old_time)}",
+        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
         f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
-        f"  ({old_time / max(new_time, 1e-12):.2f}x)",
+        f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
 
 
 def _seconds(nbytes_: int, flops: int, name: str, plan: Plan) -> float:
-    """Roofline: the longer of moving the bytes and, for products, computing at the library's rate."""
+    """Roofline: the longer of moving the bytes and, for products, the library's rate."""
     moving = nbytes_ / plan.target.copy_bytes_per_s
     product = any(word in name for word in ("linear", "mm", "conv", "matmul"))
     return max(moving, flops / plan.target.matmul_flops if product else 0.0)
@@ -118,15 +122,9 @@ def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[
         lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
     free = captured.graph.batch
     lines += ["", f"  the batch size is {'free (2 or more)' if free else 'fixed'}"]
-    if not any(n.op == "input" for r in captured.graph.outputs for n in _below(r)):
+    if not any(n.op == "input" for n in toposort(captured.graph.outputs)):
         lines.append("  degenerate: the outputs do not depend on the inputs")
     return lines
-
-
-def _below(root: Node) -> tuple[Node, ...]:
-    from fusewright.ir import toposort
-
-    return toposort([root])
 
 
 def _bytes(count: int) -> str:

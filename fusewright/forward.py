@@ -1,23 +1,26 @@
-"""Plan + Storage -> the body of the emitted `forward`: the plan's steps as lines of Python.
+"""Plan + Storage + Guard -> the body of the emitted `forward`: the plan's steps as lines of Python.
 
 Every tensor that must exist gets a variable; views are PyTorch's own views; a variable is deleted after
-its last use, so memory is free as early as in the original.
+its last use, so memory is free as early as in the original. Kernels get addresses, and every tensor
+behind an address is held by a variable until the call is over.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from fusewright.capture import Captured
 from fusewright.codegen.body import Body
 from fusewright.errors import CaptureFailed
-from fusewright.guard import batch_source, device_source, place
+from fusewright.guard import Guard, literal, parameters, shape_tuple
 from fusewright.interpret import python_text
-from fusewright.ir import Batch, Node, Shape, size_text, toposort
+from fusewright.ir import Batch, Node, toposort
 from fusewright.plan import Kernel, Library, Plan
 
 
@@ -30,14 +33,10 @@ class _Line:
 
 
 def forward_lines(
-    captured: Captured,
-    plan: Plan,
-    bodies: Sequence[Body],
-    module: nn.Module,
-    names: Sequence[str],
+    captured: Captured, plan: Plan, bodies: Sequence[Body], module: nn.Module, guard: Guard
 ) -> tuple[str, ...]:
     """The statements between the guard and the end of `forward`."""
-    return _Forward(captured, plan, bodies, module, names).lines()
+    return _Forward(captured, plan, bodies, module, guard).lines()
 
 
 class _Forward:
@@ -47,19 +46,19 @@ class _Forward:
         plan: Plan,
         bodies: Sequence[Body],
         module: nn.Module,
-        names: Sequence[str],
+        guard: Guard,
     ) -> None:
-        self.captured, self.plan, self.module, self.names = captured, plan, module, names
+        self.captured, self.plan, self.guard = captured, plan, guard
         self.graph = captured.graph
+        self.names = [p.name for p in parameters(module)]
         self.bodies = {b.name: b for b in bodies}
         self.text: dict[int, str] = {}
-        self.used: set[str] = set(names) | {"self", "batch", "torch"}
         self.statements: list[_Line] = []
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
-        batch = batch_source(self.captured, self.names)
-        head = [f"batch = {batch}"] if batch else []
+        self.run = self.guard.names.fresh("run")
+        self.last = self._last()
         for step in self.plan.steps:
             if isinstance(step, Kernel):
                 self._kernel(step)
@@ -67,7 +66,21 @@ class _Forward:
                 self._library(step)
         self._updates()
         result = f"return {self._packed()}"
-        return (*head, *self._with_deletes(result), result)
+        return (*self._head(), *self._with_deletes(result), result)
+
+    def _head(self) -> list[str]:
+        """What the kernels need beside tensors, asked for once."""
+        if not self.plan.kernels:
+            return []
+        ready = f"{self.run} = _FUSEWRIGHT or _fusewright_build()"
+        if self.plan.target.language == "cuda":
+            return [ready, "stream = torch._C._cuda_getCurrentRawStream(device)"]
+        return [ready, f"{self.last} = torch.get_num_threads()"]
+
+    def _last(self) -> str:
+        """The arguments of every kernel behind its tensors and the batch size."""
+        cuda = self.plan.target.language == "cuda"
+        return "device, stream" if cuda else self.guard.names.fresh("threads")
 
     # -- names
 
@@ -77,28 +90,25 @@ class _Forward:
             self.text[id(leaf)] = self.names[positions[k]]
         for n in toposort(self.graph.roots):
             if n.op in ("parameter", "buffer"):
-                self.text[id(n)] = self._state(str(n["name"]))
+                self.text[id(n)] = self._state(n)
             elif n.op == "constant":
-                self.text[id(n)] = python_text(n["value"], 0) if not _is_batch(n) else "batch"
+                batch = isinstance(n["value"], Batch)
+                self.text[id(n)] = self.guard.batch if batch else python_text(n["value"], 0)
 
-    def _state(self, name: str) -> str:
-        if name not in self.captured.constants:
-            return place(self.module, name)
+    def _state(self, n: Node) -> str:
+        name = str(n["name"])
+        if name in self.guard.locals:
+            return self.guard.locals[name]
         tensor = self.captured.constants[name]
-        return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype}, device={self._device()})"
+        variable = self.guard.names.fresh("constant")
+        values = f"{tensor.tolist()!r}, dtype={tensor.dtype}, device={self._device()}"
+        self.statements.append(_Line(f"{variable} = torch.tensor({values})", variable))
+        return variable
 
     def _device(self) -> str:
-        names = [self.names[a.index] for a in self.captured.arguments if a.tensor is not None]
-        state = [place(self.module, p) for p, _ in self.module.named_parameters()]
-        return f"{device_source(self.captured, names, state)}.device" if names or state else "'cpu'"
-
-    def _fresh_name(self, wanted: str) -> str:
-        name, k = wanted, 1
-        while name in self.used:
-            k += 1
-            name = f"{wanted}_{k}"
-        self.used.add(name)
-        return name
+        given = [self.names[a.index] for a in self.captured.arguments if a.tensor is not None]
+        tensors = [*given, *self.guard.locals.values()]
+        return f"{tensors[0]}.device" if tensors else '"cpu"'
 
     # -- tensors
 
@@ -106,64 +116,83 @@ class _Forward:
         """Python text of a tensor; views are taken where they are used."""
         if id(n) not in self.text:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
-            pairs = {"shape": _shape(n.shape)}
+            pairs = {"shape": shape_tuple(n.shape)}
             if n.op == "permute":
                 pairs = {"permutation": python_text(n["permutation"], 0)}
             self.text[id(n)] = n.row.torch.format(self._reach(n.args[0]), **pairs)
         return self.text[id(n)]
 
-    def _dense(self, n: Node) -> str:
-        """The tensor with the layout that the kernels assume."""
-        text = self._reach(n)
-        ours = n.row.kind in ("map", "fold") or n.op in ("input", "parameter", "buffer")
-        if ours:
-            return text
-        return f"_fusewright_dense({text}, {n.order})" if n.order else f"{text}.contiguous()"
-
     def _define(self, n: Node, name: str, text: str) -> None:
         self.text[id(n)] = name
         self.statements.append(_Line(f"{name} = {text}", name))
+
+    def _dense(self, text: str, n: Node) -> str:
+        """The tensor with the layout that kernels assume."""
+        return f"_fusewright_dense({text}, {n.order})" if n.order else f"{text}.contiguous()"
+
+    def _operand(self, n: Node) -> str:
+        """A variable that holds the tensor, laid out as the kernels assume."""
+        if n.row.kind in ("map", "fold") or n.op in ("input", "parameter", "buffer", "library", "item"):
+            return self._reach(n)
+        variable = self.guard.names.fresh(f"{n.op}_result")
+        text = self._dense(self._reach(n), n)
+        self.statements.append(_Line(f"{variable} = {text}", variable))
+        return variable
 
     # -- steps
 
     def _library(self, step: Library) -> None:
         n = step.node
         arguments = [self._reach(a) for a in n.args]
-        name = self._fresh_name(_short_name(n))
         if n.op == "library":
             text = str(n["call"]).format(*arguments, device=self._device())
+            text = _renamed(text, "batch", self.guard.batch)
         elif n.op == "item":
             text = f"{arguments[0]}[{n['index']}]"
         else:
             attributes = {key: python_text(value, 0) for key, value in n.attributes}
             text = n.row.torch.format(*arguments, **attributes)
-        if self._read_by_kernel(n):
-            dense = f"_fusewright_dense({text}, {n.order})" if n.order else f"{text}.contiguous()"
-            text = dense
+        name = self.guard.names.fresh(_short_name(n))
         self._define(n, name, text)
-
-    def _read_by_kernel(self, n: Node) -> bool:
-        return any(n is leaf for kernel in self.plan.kernels for leaf in kernel.leaves)
+        if any(n is leaf for kernel in self.plan.kernels for leaf in kernel.leaves):
+            self._define(n, name, self._dense(name, n))
 
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
         reused = {id(out): leaf for out, leaf in body.in_place}
+        read = [self._operand(p.node) for p in body.pointers if not p.written]
         for k, output in enumerate(kernel.outputs):
             if id(output) in reused:
-                self.text[id(output)] = self._reach(reused[id(output)])
+                self.text[id(output)] = self._operand(reused[id(output)])
                 continue
-            name = self._fresh_name(f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name)
-            self._define(output, name, _empty(output, self._device()))
-        tensors = [self._dense(p.node) for p in body.pointers]
-        batch = ["batch"] if self.graph.batch else ["0"]
-        arguments = ", ".join([repr(f"run_{kernel.name}"), *tensors, *batch])
-        self.statements.append(_Line(f"_fusewright_run({arguments})"))
+            wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
+            name = self.guard.names.fresh(wanted)
+            self._define(output, name, self._empty(output, kernel))
+        written = [self.text[id(p.node)] for p in body.pointers if p.written]
+        addresses = [f"{name}.data_ptr()" for name in (*read, *written)]
+        batch = self.guard.batch or "0"
+        arguments = ", ".join([*addresses, batch, self.last])
+        self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
+
+    def _empty(self, n: Node, kernel: Kernel) -> str:
+        """Fresh memory of the node's shape, type and layout."""
+        near = [leaf for leaf in kernel.leaves if id(leaf) in self.text and leaf.op != "constant"]
+        for leaf in near:
+            if (leaf.shape, leaf.dtype, leaf.order) == (n.shape, n.dtype, n.order):
+                return f"torch.empty_like({self.text[id(leaf)]})"
+        laid = tuple(n.shape[d] for d in n.order) if n.order else n.shape
+        shape = _renamed(shape_tuple(laid), "batch", self.guard.batch)
+        text = f"torch.empty({shape}, dtype={n.dtype}, device={self._device()})"
+        if not n.order:
+            return text
+        return f"{text}.permute({tuple(n.order.index(d) for d in range(len(n.order)))})"
 
     def _updates(self) -> None:
         for update in self.graph.updates:
             target, value = self._reach(update.target), self._reach(update.value)
-            if target != value:
-                self.statements.append(_Line(f"{target}.copy_({value})"))
+            changed = f"_fusewright_changed({target})"
+            text = changed if target == value else f"{target}.copy_({value})"
+            self.statements.append(_Line(text))
 
     # -- memory and results
 
@@ -194,7 +223,8 @@ def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:
     if spec.type is list:
         return f"[{', '.join(inside)}]"
     if spec.type is dict:
-        return "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(spec.context, inside, strict=True)) + "}"
+        pairs = zip(spec.context, inside, strict=True)
+        return "{" + ", ".join(f"{literal(k)}: {v}" for k, v in pairs) + "}"
     raise CaptureFailed(
         f"forward returns a {getattr(spec.type, '__name__', spec.type)}. Return a tensor, or a tuple, "
         "list or dict of tensors."
@@ -202,30 +232,14 @@ def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:
 
 
 def _mentions(text: str, name: str) -> bool:
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
-    return name in words
+    return re.search(rf"(?<![\w.]){name}\b", text) is not None
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    return re.sub(rf"(?<![\w.]){old}\b", new, text) if new else text
 
 
 def _short_name(n: Node) -> str:
     if n.op == "library":
-        return str(n["name"]).removeprefix("aten.").strip("_")
-    return f"{n.op}_result"
-
-
-def _is_batch(n: Node) -> bool:
-    return isinstance(n["value"], Batch)
-
-
-def _shape(shape: Shape) -> str:
-    inside = ", ".join(map(size_text, shape))
-    return f"({inside},)" if len(shape) == 1 else f"({inside})"
-
-
-def _empty(n: Node, device: str) -> str:
-    """Fresh memory of the node's shape, type and layout."""
-    tail = f"dtype={n.dtype}, device={device}"
-    if not n.order:
-        return f"torch.empty({_shape(n.shape)}, {tail})"
-    laid = tuple(n.shape[d] for d in n.order)
-    back = tuple(n.order.index(d) for d in range(len(n.order)))
-    return f"torch.empty({_shape(laid)}, {tail}).permute({back})"
+        return str(n["name"]).removeprefix("aten.").strip("_") + "_out"
+    return f"{n.op}_out"

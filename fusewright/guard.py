@@ -1,144 +1,414 @@
-"""Captured + Plan -> the guard of the emitted `forward`: the conditions under which the kernels compute
+"""Captured + module -> the guard of the emitted `forward`: the conditions under which the kernels compute
 exactly what the original `forward` would, as lines of Python.
 
 Whatever is not listed here runs `reference_forward`, so a missing condition would be a wrong answer.
+Conditions are evaluated in order: a module is known to be there before anything is read from it, and
+what was found gets a local name, which the rest of `forward` uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dis
+import inspect
+import keyword
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
 
 import torch
 from torch import nn
 
 from fusewright.capture import Captured
-from fusewright.ir import Batch, Node, Shape, toposort
+from fusewright.errors import CaptureFailed
+from fusewright.ir import Batch, Node, Shape, size_text, toposort
+from fusewright.settings import PLAIN
 from fusewright.target import Target
 
 
-def guard(
-    captured: Captured, module: nn.Module, names: Sequence[str], target: Target
-) -> tuple[str, ...]:
-    """Conditions, to be joined by `and`. names: of the arguments of forward, in order."""
-    leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
-    state = [n for n in leaves if str(n["name"]) not in captured.constants]
-    return tuple(
-        [
-            *_inputs(captured, names, target),
-            *_state(state, module, captured, names),
-            *_no_gradients(captured, names, state, module),
-            *_settings(captured, module),
-            *_hooks(module),
-            "_fusewright_plain_mode()",
+@dataclass(frozen=True)
+class Scope:
+    """What emitted code can name: the class of each user module as text, and module-level values.
+
+    values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
+    """
+
+    classes: Mapping[type, str]
+    values: Mapping[str, object]
+    reach: str = "{0}"
+
+
+@dataclass
+class Names:
+    """Names of local variables, each given out once."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, made an identifier and unique."""
+        plain = re.sub(r"\W", "_", wanted)
+        plain = f"at_{plain}" if not plain[:1].isalpha() or keyword.iskeyword(plain) else plain
+        name, k = plain, 1
+        while name in self.taken:
+            k += 1
+            name = f"{plain}_{k}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(frozen=True)
+class Guard:
+    """prelude: statements before the conditions.  conditions: joined by `and`.
+
+    locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
+    names: the local names in use.  batch: the variable of the batch size, or "".
+    """
+
+    prelude: tuple[str, ...]
+    conditions: tuple[str, ...]
+    locals: Mapping[str, str]
+    names: Names
+    batch: str
+
+
+def guard(captured: Captured, module: nn.Module, scope: Scope, target: Target) -> Guard:
+    """The guard for `forward` of `module` as it was captured."""
+    return _Guard(captured, module, scope, target).guard()
+
+
+def parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
+    """The arguments of forward after self; raises CaptureFailed for those that have no name."""
+    known = inspect.signature(type(module).forward).parameters.values()
+    found = tuple(known)[1:]
+    for p in found:
+        if p.kind is p.VAR_POSITIONAL:
+            raise CaptureFailed(
+                f"{type(module).__name__}.forward takes *{p.name}. Give its arguments names."
+            )
+    return found
+
+
+def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
+    """The parameters as text without annotations, and how they are handed on in a call."""
+    texts: list[str] = []
+    calls: list[str] = []
+    for p in found:
+        default = "" if p.default is p.empty else f"={literal(p.default)}"
+        if p.kind is p.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"{p.name}{default}")
+        named = p.kind is p.KEYWORD_ONLY
+        double = p.kind is p.VAR_KEYWORD
+        calls.append(f"**{p.name}" if double else f"{p.name}={p.name}" if named else p.name)
+    return ", ".join(texts), ", ".join(calls)
+
+
+def literal(value: object) -> str:
+    """A plain value as Python text, strings in double quotes."""
+    if isinstance(value, str):
+        text = repr(value)
+        plain = text.startswith("'") and '"' not in value
+        return '"' + text[1:-1].replace("\\'", "'") + '"' if plain else text
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+class _Guard:
+    def __init__(
+        self, captured: Captured, module: nn.Module, scope: Scope, target: Target
+    ) -> None:
+        self.captured, self.module, self.scope, self.target = captured, module, scope, target
+        self.parameters = parameters(module)
+        self.leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
+        self.globals = _values_read(module, scope)
+        taken = {p.name for p in self.parameters} | set(self.globals) | set(scope.classes.values())
+        self.names = Names(taken | {"self", "torch", "type", "repr", "globals"})
+        self.variables = {"": "self"}
+        self.locals: dict[str, str] = {}
+        self.batch = self.names.fresh("batch") if captured.graph.batch else ""
+
+    def guard(self) -> Guard:
+        if self.target.language == "cuda":
+            self.names.taken |= {"device", "stream"}
+        conditions = [
+            "_fusewright_eager()",
+            *self._arguments(),
+            f"type(self) is {self.scope.classes[type(self.module)]}",
+            *self._modules(),
+            *self._state(),
+            *self._values(),
+            *self._gradients(),
+            *self._apart(),
         ]
-    )
+        return Guard(
+            tuple(self._prelude()), tuple(conditions), self.locals, self.names, self.batch
+        )
 
+    # -- arguments
 
-def place(module: nn.Module, path: str) -> str:
-    """Python text that reaches parameter, buffer or submodule `path` from `self`."""
-    text, here = "self", module
-    for name in path.split(".") if path else []:
-        indexed = name.isdigit() and hasattr(here, "__getitem__")
-        if indexed:
-            text = f"{text}[{name}]"
-        else:
-            text = f"{text}.{name}" if name.isidentifier() else f"getattr({text}, {name!r})"
-        here = getattr(here, name)
-    return text
+    def _tensors(self) -> list[tuple[str, Node]]:
+        """The tensor arguments: name and leaf."""
+        return [
+            (self.parameters[a.index].name, self.captured.graph.inputs[a.tensor])
+            for a in self.captured.arguments
+            if a.tensor is not None
+        ]
 
+    def _prelude(self) -> Iterator[str]:
+        if self.target.language == "cuda":
+            first = next((name for name, _ in self._tensors()), "None")
+            yield f"device = _fusewright_device({first})"
+        if self.batch:
+            name, dimension = self._batch_source()
+            yield f"{self.batch} = _fusewright_size({name}, {dimension})"
 
-def batch_source(captured: Captured, names: Sequence[str]) -> str:
-    """Python text of the batch size, or ""."""
-    for argument in captured.arguments:
-        if argument.tensor is not None:
-            shape = captured.graph.inputs[argument.tensor].shape
-            for d, size in enumerate(shape):
+    def _batch_source(self) -> tuple[str, int]:
+        for name, leaf in self._tensors():
+            for d, size in enumerate(leaf.shape):
                 if size == Batch(1):
-                    return f"{names[argument.index]}.shape[{d}]"
-    return ""
+                    return name, d
+        raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
 
+    def _arguments(self) -> Iterator[str]:
+        if self.target.language == "cuda":
+            yield "device >= 0"
+        if self.batch:
+            yield f"{self.batch} >= 2"
+        for name, leaf in self._tensors():
+            yield self._tensor(name, leaf)
+        given = {a.index: a for a in self.captured.arguments}
+        for k, p in enumerate(self.parameters):
+            if p.kind is p.VAR_KEYWORD:
+                yield f"not {p.name}"
+            elif k not in given:
+                yield from self._same(p.name, p.default, f"the default of {p.name}")
+            elif given[k].tensor is None:
+                yield from self._same(p.name, given[k].value, f"argument {p.name}")
 
-def device_source(captured: Captured, names: Sequence[str], state: Sequence[str]) -> str:
-    """Python text of a tensor whose device is the one to run on."""
-    tensors = [names[a.index] for a in captured.arguments if a.tensor is not None]
-    return (tensors or list(state))[0]
+    def _tensor(self, text: str, leaf: Node) -> str:
+        shape = ", ".join(size_text(s).replace("batch", self.batch) for s in leaf.shape)
+        shape = f"({shape},)" if len(leaf.shape) == 1 else f"({shape})"
+        device = ", device" if self.target.language == "cuda" else ""
+        order = f", {leaf.order}" if leaf.order else ""
+        return f"_fusewright_tensor({text}, {shape}, {leaf.dtype}{device}{order})"
 
+    # -- modules
 
-def _inputs(captured: Captured, names: Sequence[str], target: Target) -> Iterator[str]:
-    batch = batch_source(captured, names)
-    for argument in captured.arguments:
-        name = names[argument.index]
-        if argument.tensor is None:
-            yield f"type({name}) is {type(argument.value).__name__} and {name} == {argument.value!r}"
-            continue
-        leaf = captured.graph.inputs[argument.tensor]
-        yield f"type({name}) is torch.Tensor and {name}.is_{target.device}"
-        yield f"{name}.dtype is {leaf.dtype} and {_shape_test(name, leaf.shape)}"
-        yield f"{name}.layout is torch.strided and {_layout_test(name, leaf)}"
-    if batch:
-        yield f"{batch} >= 2"
+    def _modules(self) -> Iterator[str]:
+        """Every submodule is there, of its class, without hooks; containers hold nothing else."""
+        first: dict[int, str] = {}
+        needed = self._owners()
+        for path, child in self.module.named_modules(remove_duplicate=False):
+            parent, _, name = path.rpartition(".")
+            found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
+            if id(child) in first:
+                if parent in self.variables:
+                    yield f"{found} is {self.variables[first[id(child)]]}"
+                continue
+            first[id(child)] = path
+            if path:
+                yield from self._module(path, child, found, path in needed)
+            yield from self._contents(path, child)
 
+    def _module(self, path: str, child: nn.Module, found: str, named: bool) -> Iterator[str]:
+        kind = _class(type(child), self.scope)
+        if named or not kind:
+            self.variables[path] = self.names.fresh(path.replace(".", "_"))
+            found = f"{self.variables[path]} := {found}"
+        if not kind:
+            yield f"str(type({found})) == {literal(str(type(child)))}"
+            found, kind = self.variables[path], f"type({self.variables[path]})"
+        yield f"_fusewright_module({found}, {kind})"
 
-def _shape_test(name: str, shape: Shape) -> str:
-    """A free batch is the shape of whatever comes, as long as all agree."""
-    if not any(isinstance(s, Batch) for s in shape):
-        return f"{name}.shape == {_tuple(shape)}"
-    fixed = [
-        f"{name}.shape[{d}] == batch * {s.multiple}"
-        for d, s in enumerate(shape)
-        if isinstance(s, Batch) and s.multiple != 1
-    ]
-    rest = tuple(shape[1:])
-    return " and ".join([f"{name}.dim() == {len(shape)}", f"{name}.shape[1:] == {_tuple(rest)}", *fixed])
+    def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
+        methods = sorted(_methods(type(child)) - {"forward"})
+        if child._modules:
+            yield f"tuple({self.variables[path]}._modules) == {_texts(child._modules)}"
+        if methods:
+            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({_texts(methods)})"
 
+    def _owners(self) -> set[str]:
+        """Paths of modules that conditions read from, and so have a local name."""
+        paths = list(self.module.named_modules(remove_duplicate=False))
+        first = {id(child): path for path, child in reversed(paths)}
+        return {
+            *(str(n["name"]).rpartition(".")[0] for n in self.leaves),
+            *(s.path for s in self.captured.settings),
+            *(path for path, child in paths if child._modules or _methods(type(child))),
+            *(path.rpartition(".")[0] for path in _tied(self.module)),
+            *(first[id(child)] for path, child in paths if first[id(child)] != path),
+        }
 
-def _layout_test(name: str, leaf: Node) -> str:
-    if not leaf.order:
-        return f"{name}.is_contiguous()"
-    return f"{name}.permute({', '.join(map(str, leaf.order))}).is_contiguous()"
+    # -- tensors and values of modules
 
+    def _state(self) -> Iterator[str]:
+        for n in self.leaves:
+            path = str(n["name"])
+            if path in self.captured.constants:
+                continue
+            owner, _, name = path.rpartition(".")
+            text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
+            self.locals[path] = self.names.fresh(path.replace(".", "_"))
+            yield self._tensor(f"{self.locals[path]} := {text}", n)
+        for path, first in _tied(self.module).items():
+            if first in self.locals:
+                owner, _, name = path.rpartition(".")
+                text = f"{self.variables[owner]}.{self._registry(owner, name)}"
+                yield f"{text}.get({literal(name)}) is {self.locals[first]}"
 
-def _state(
-    leaves: Sequence[Node], module: nn.Module, captured: Captured, names: Sequence[str]
-) -> Iterator[str]:
-    reached = [place(module, str(n["name"])) for n in leaves]
-    device = f"{device_source(captured, names, reached)}.device" if leaves else ""
-    for n, text in zip(leaves, reached, strict=True):
-        yield f"_fusewright_is({text}, {_tuple(n.shape)}, {n.dtype}, {device})"
+    def _registry(self, owner: str, name: str) -> str:
+        """The dictionary of the module in which the tensor is found; only this is not slow."""
+        module = self.module.get_submodule(owner)
+        registries = ("_parameters", "_buffers", "__dict__")
+        return next(r for r in registries if name in getattr(module, r))
 
+    def _values(self) -> Iterator[str]:
+        for s in self.captured.settings:
+            text = f"{self.variables[s.path]}.{s.name}"
+            yield from self._same(text, s.value, f"attribute {s.path}.{s.name}".replace(" .", " "))
+        for name, value in self.globals.items():
+            hidden = any(p.name == name for p in self.parameters)
+            reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
+            yield from self._same(reach.format(name), value, name)
+        if self._reads_default_dtype():
+            yield f"torch.get_default_dtype() is {torch.get_default_dtype()}"
 
-def _no_gradients(
-    captured: Captured, names: Sequence[str], state: Sequence[Node], module: nn.Module
-) -> Iterator[str]:
-    inputs = [
-        names[a.index]
-        for a in captured.arguments
-        if a.tensor is not None and captured.graph.inputs[a.tensor].dtype.is_floating_point
-    ]
-    parameters = [place(module, str(n["name"])) for n in state if n.op == "parameter"]
-    tensors = [*inputs, *parameters]
-    if tensors:
-        wanted = " or ".join(f"{t}.requires_grad" for t in tensors)
-        yield f"not (torch.is_grad_enabled() and ({wanted}))"
-
-
-def _settings(captured: Captured, module: nn.Module) -> Iterator[str]:
-    for setting in captured.settings:
-        text = f"{place(module, setting.path)}.{setting.name}"
-        value = setting.value
-        if isinstance(value, bool) or value is None:
+    def _same(self, text: str, value: object, what: str) -> Iterator[str]:
+        """The value is the one that the kernels were written for, and of its type."""
+        if value is inspect.Parameter.empty:
+            return
+        if value is None or isinstance(value, bool | torch.dtype):
             yield f"{text} is {value}"
+        elif type(value) in (int, str) or (type(value) is float and value and value == value):
+            yield f"type({text}) is {type(value).__name__}"
+            yield f"{text} == {literal(value)}"
+        elif is_plain(value):  # what == would take for equal: zeros, containers of 1 and 1.0
+            yield f"repr({text}) == {literal(repr(value))}"
         else:
-            yield f"{text} == {value!r}"
+            raise CaptureFailed(
+                f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and the "
+                "emitted file could not notice a change of it. Use numbers, strings, or tensors."
+            )
+
+    def _reads_default_dtype(self) -> bool:
+        """Whether a floating type came from nothing but PyTorch's default."""
+        floating = [c for c in self.captured.constants.values() if c.is_floating_point()]
+        return bool(floating) or any(
+            n.dtype.is_floating_point
+            and n.op not in ("input", "parameter", "buffer", "constant")
+            and not any(a.dtype.is_floating_point and a.op != "constant" for a in n.args)
+            for n in toposort(self.captured.graph.roots)
+        )
+
+    # -- what ties tensors together
+
+    def _gradients(self) -> Iterator[str]:
+        """Parameters that a rewrite removed from the graph still make eager record a gradient."""
+        kept = {str(n["name"]) for n in self.leaves}
+        if any(name not in kept for name, _ in self.module.named_parameters()):
+            wanted = "any(p.requires_grad for p in self.parameters())"
+            yield f"not (torch.is_grad_enabled() and {wanted})"
+
+    def _apart(self) -> Iterator[str]:
+        """What is written shares no memory with anything else."""
+        graph = self.captured.graph
+        written = [u.target for u in graph.updates]
+        written += [a for e in graph.effects for a in e.args if a.op == "buffer"]
+        written = list(dict.fromkeys(written))
+        if not written:
+            return
+        text = {id(leaf): name for name, leaf in self._tensors()}
+        text.update({id(n): self.locals[str(n["name"])] for n in self.leaves if str(n["name"]) in self.locals})
+        other = [t for key, t in text.items() if key not in {id(n) for n in written}]
+        mine = [text[id(n)] for n in written if id(n) in text]
+        yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
 
 
-def _hooks(module: nn.Module) -> Iterator[str]:
-    for path, child in module.named_modules():
-        if path and not isinstance(child, nn.ModuleList | nn.ModuleDict):
-            text = place(module, path)
-            yield f"not ({text}._forward_hooks or {text}._forward_pre_hooks)"
+def is_plain(value: object) -> bool:
+    """Whether `repr` tells everything about the value."""
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, (*value.keys(), *value.values())))
+    return isinstance(value, PLAIN)
 
 
-def _tuple(shape: Shape) -> str:
-    inside = ", ".join(str(s) for s in shape)
+def shape_tuple(shape: Shape) -> str:
+    """A shape as Python text."""
+    inside = ", ".join(map(size_text, shape))
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+
+def _texts(names: Iterable[str]) -> str:
+    """A tuple of strings as Python text."""
+    texts = [literal(name) for name in names]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _class(kind: type, scope: Scope) -> str:
+    """Python text that is the class, or "" if emitted code has no name for it."""
+    if kind in scope.classes:
+        return scope.classes[kind]
+    if getattr(nn, kind.__name__, None) is kind:
+        return f"torch.nn.{kind.__name__}"
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else ""
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Second and later paths of a parameter or buffer -> its first path."""
+    first: dict[int, str] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    tied = {}
+    for path, tensor in named:
+        if first.setdefault(id(tensor), path) != path:
+            tied[path] = first[id(tensor)]
+    return tied
+
+
+def _methods(kind: type) -> set[str]:
+    """Methods of a user's module class, which an attribute of the same name would hide."""
+    own = [c for c in kind.__mro__ if c is not nn.Module and not c.__module__.startswith("torch.")]
+    return {
+        name
+        for c in own
+        for name, value in vars(c).items()
+        if isinstance(value, FunctionType) and not name.startswith("__") and c is not object
+    }
+
+
+def _values_read(module: nn.Module, scope: Scope) -> dict[str, object]:
+    """Plain module-level values that the user's functions read, apart from constructors."""
+    seen: set[str] = set()
+    kinds = {type(child) for _, child in module.named_modules()}
+    queue = [
+        value
+        for kind in kinds
+        for c in kind.__mro__
+        for name, value in vars(c).items()
+        if isinstance(value, FunctionType) and name != "__init__"
+    ]
+    done: set[int] = set()
+    while queue:
+        function = queue.pop()
+        if id(function) in done or function.__globals__ is not scope.values:
+            continue
+        done.add(id(function))
+        for name in _names_in(function.__code__):
+            value = scope.values.get(name)
+            if isinstance(value, FunctionType):
+                queue.append(value)
+            elif name in scope.values and is_plain(value) and not name.startswith("__"):
+                seen.add(name)
+    return {name: scope.values[name] for name in sorted(seen)}
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Names that a function looks up at module level, its inner functions included."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

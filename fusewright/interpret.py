@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from fusewright.ir import Attribute, Batch, Graph, Node, concrete, toposort
+from fusewright.ir import Attribute, Batch, Graph, Node, base, concrete, toposort
 from fusewright.ops import meaning
 
 
@@ -27,7 +28,23 @@ def interpret(
     batch = batch or graph.batch
     for n in toposort((*graph.inputs, *graph.roots)):
         values[id(n)] = _value(n, inputs, state, values, batch, dtype)
-    return [values[id(o)] for o in (*graph.outputs, *(u.value for u in graph.updates))]
+    updated = {id(u.target): values[id(u.value)] for u in graph.updates}
+    return [*(_final(o, values, updated, batch) for o in graph.outputs), *updated.values()]
+
+
+def _final(
+    o: Node,
+    values: Mapping[int, torch.Tensor],
+    updated: Mapping[int, torch.Tensor],
+    batch: int,
+) -> torch.Tensor:
+    """An output's value; outputs show inputs and buffers as they are after the updates."""
+    if id(base(o)) not in updated:
+        return values[id(o)]
+    if o.row.kind == "leaf":
+        return updated[id(o)]
+    inner = _final(o.args[0], values, updated, batch)
+    return meaning(o.op, tuple(_attributes(o, batch, o.dtype)))(inner)  # type: ignore[no-any-return]
 
 
 def _value(
@@ -79,9 +96,14 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
 
 
 def python_text(value: Attribute, batch: int) -> str:
-    """An attribute as Python source."""
+    """An attribute as Python source; numbers of other libraries and enumerations as plain numbers."""
     if isinstance(value, Batch):
         return str(concrete(value, batch))
     if isinstance(value, tuple):
         return f"({', '.join(python_text(v, batch) for v in value)},)"
-    return repr(value)
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        text = float.__repr__(value)
+        return text if math.isfinite(value) else f"float('{text}')"
+    return int.__repr__(value) if isinstance(value, int) else repr(value)

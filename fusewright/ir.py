@@ -1,11 +1,11 @@
 """Immutable, interned tensor nodes: equal means identical.
 
-    Size  = int | Batch(multiple)                     a run-time size is a multiple of one batch size
+    Size  = int | Batch(multiple)                a run-time size is a multiple of one batch size
     Node  = Node(op, args, attributes, shape, dtype, order)
-    Graph = Graph(inputs, outputs, updates, …)        in the order in which the model computes
+    Graph = Graph(inputs, outputs, updates, …)   in the order in which the model computes
 
-Nodes are made by `node(...)` only. A map node broadcasts its arguments as PyTorch does. `order` lists
-the dimensions from the outermost to the innermost in memory; () means row-major.
+Nodes are made by `node(...)` only. A map node broadcasts its arguments as PyTorch does. `order`
+lists the dimensions from the outermost to the innermost in memory; () means row-major.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class Node:
                 return value
         raise InternalError(f"{self.op} has no attribute {name!r}.")
 
+    def has(self, name: str) -> bool:
+        """Whether there is an attribute called `name`."""
+        return any(key == name for key, _ in self.attributes)
+
     @property
     def row(self) -> Op:
         """This node's row of the op table."""
@@ -118,7 +122,7 @@ def node(
 
 @dataclass(frozen=True)
 class Update:
-    """After the computation, tensor `target` (an input or a buffer leaf) takes the value of `value`."""
+    """After the computation, `target` (an input or a buffer) takes the value of `value`."""
 
     target: Node
     value: Node
@@ -129,9 +133,9 @@ class Graph:
     """A captured model.
 
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
-    updates: buffers and inputs that it changes.  effects: library nodes that must run, in this order,
-    even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if every size is
-    fixed.
+    updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
+    order, even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if
+    every size is fixed.
     """
 
     inputs: tuple[Node, ...]
@@ -145,9 +149,21 @@ class Graph:
         """Every node that must be computed."""
         return (*self.effects, *(u.value for u in self.updates), *self.outputs)
 
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """Inputs, parameters, buffers and constants that anything needs."""
+        return tuple(n for n in toposort((*self.inputs, *self.roots)) if n.row.kind == "leaf")
+
     def hint(self, size: Size) -> int:
         """`size` at the captured batch size."""
         return concrete(size, self.batch)
+
+
+def base(n: Node) -> Node:
+    """The node whose memory a chain of views shows."""
+    while n.row.kind == "view":
+        (n,) = n.args
+    return n
 
 
 def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:

@@ -16,7 +16,7 @@ from fusewright.formula import Value
 from fusewright.ir import Batch, Node, Shape, concrete, node, numel, size_text
 
 if TYPE_CHECKING:
-    from fusewright.lower import Call
+    from fusewright.lower.call import Call
 
 # ATen name -> how a person would write it (only where the arguments are the same)
 NAMES = {
@@ -39,7 +39,16 @@ NAMES = {
     "aten.select": "torch.select",
 }
 FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))
-RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "uniform", "rrelu", "exponential")
+RANDOM = (
+    "dropout",
+    "rand",
+    "bernoulli",
+    "normal",
+    "multinomial",
+    "uniform",
+    "rrelu",
+    "exponential",
+)
 
 
 def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None, ...]:

@@ -33,8 +33,8 @@ class Read:
 class Loops:
     """The common axes of a kernel.
 
-    sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of member
-    m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
+    sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of
+    member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
     inner: the axes that folds run over (empty for a kernel without folds: then all axes are rows).
     """
 
@@ -95,7 +95,7 @@ class _Solver:
         return tuple(found)
 
     def _unify(self, first: Iterable[int], second: Iterable[int]) -> None:
-        """Make two sequences of axes, outermost first, the same; split the larger one where needed."""
+        """Make two sequences of axes, outermost first, the same; split the larger where needed."""
         a, b = list(self._resolve(first)), list(self._resolve(second))
         while a and b:
             x, y = a.pop(0), b.pop(0)

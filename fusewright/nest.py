@@ -139,7 +139,9 @@ def _merge(
     table: dict[int, Size] = dict(sizes)  # type: ignore[call-overload]
     merged: list[_Axis] = []
     for axis in axes:
-        if merged and all(_joins(walk, merged[-1].parts[-1], axis, table) for _, walk in walks.values()):
+        if merged and all(
+            _joins(walk, merged[-1].parts[-1], axis, table) for _, walk in walks.values()
+        ):
             last = merged[-1]
             merged[-1] = _Axis((*last.parts, axis), times(last.size, table[axis]))
         else:

@@ -45,7 +45,9 @@ def _infix(name: str, sign: str, result: str = "same", domain: str = "real") -> 
     return Op(name, "map", 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
 
 
-def _call(name: str, arity: int = 1, torch_text: str = "", domain: str = "real", cost: int = 1) -> Op:
+def _call(
+    name: str, arity: int = 1, torch_text: str = "", domain: str = "real", cost: int = 1
+) -> Op:
     arguments = ", ".join(f"{{{i}}}" for i in range(arity))
     meaning = torch_text or f"torch.{name}({arguments})"
     return Op(name, "map", arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)

@@ -1,6 +1,6 @@
 """fusewright in one file: each step is one call of a file above.
 
-    problem -> capture -> rewrite -> plan -> storage -> schedule -> codegen -> emit -> build -> judge
+problem -> capture -> rewrite -> plan -> storage -> schedule -> codegen -> emit -> build -> judge
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import fusewright.judge
+
 from fusewright import __version__
 from fusewright.build import cross_compile, import_emitted, require_tools
 from fusewright.capture import Captured, capture
@@ -25,6 +25,7 @@ from fusewright.explain import explain, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import guard
 from fusewright.ir import check
+from fusewright.judge import judge
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
@@ -36,7 +37,9 @@ from fusewright.target import TARGETS, Target, target
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
-CLASS = "class Model(Base):\n    def forward({signature}):\n        return super().forward({call})\n"
+CLASS = (
+    "class Model(Base):\n    def forward({signature}):\n        return super().forward({call})\n"
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def optimize_file(
         return Outcome(out, decisions, reports, None, why)
     write_whole(out, text, force=force)
     del module, inputs
-    verdict = fusewright.judge.judge(
+    verdict = judge(
         problem_path, out, device=machine.device, overrides=dict(overrides), progress=progress
     )
     return Outcome(out, decisions, reports, verdict, "")
@@ -146,7 +149,9 @@ def optimize(
 
     machine, here = resolve_target(target)
     if not here:
-        raise ToolMissing(f"{machine.name} is not on this machine; emit a file with `optimize` instead.")
+        raise ToolMissing(
+            f"{machine.name} is not on this machine; emit a file with `optimize` instead."
+        )
     require_tools(machine)
     made = make(module, example_inputs, machine)
     signature = inspect.signature(type(module).forward)
@@ -157,7 +162,9 @@ def optimize(
     text = emitted_text(made, module, source, type(module).__name__)
     with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
         path = Path(folder) / f"{type(module).__name__.lower()}_fused.py"
-        path.write_text(text.replace("class ModelNew(Base)", "class ModelNew(object)"), encoding="utf-8")
+        path.write_text(
+            text.replace("class ModelNew(Base)", "class ModelNew(object)"), encoding="utf-8"
+        )
         fused = import_emitted(path).ModelNew
     sys.modules.pop(fused.__module__, None)
     methods = {name: value for name, value in vars(fused).items() if callable(value)}

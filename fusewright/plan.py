@@ -1,7 +1,7 @@
 """Graph -> Plan: which nodes share a kernel, which stay library calls, in which order.
 
-A node joins the kernels of its arguments when the union has common loops, makes no cycle, and stores
-every result exactly once. Whatever has no kernel is a library step with its reason.
+A node joins the kernels of its arguments when the union has common loops, makes no cycle, and
+stores every result exactly once. Whatever has no kernel is a library step with its reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Nodes that one kernel computes (arguments first), the loops they share, and what it stores."""
+    """Nodes that one kernel computes (arguments first), their common loops, and what it stores."""
 
     name: str
     members: tuple[Node, ...]
@@ -252,7 +252,7 @@ def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:
     everything = 0
     for _, bits, _ in steps:
         everything |= bits
-    done, result, left = 0, [], sorted(steps, key=lambda s: (s[1] & -s[1]))
+    done, result, left = 0, [], sorted(steps, key=lambda s: s[1] & -s[1])
     while left:
         ready = next((s for s in left if not (s[2] & everything & ~done)), None)
         if ready is None:
@@ -272,7 +272,7 @@ def _named(steps: list[Step]) -> list[Step]:
 
 
 def _counter(n: Node) -> bool:
-    """An integer without dimensions, as in num_batches_tracked: a kernel would cost more than it saves."""
+    """An integer without dimensions, as num_batches_tracked: a kernel costs more than it saves."""
     return n.row.kind == "map" and not n.shape and n.dtype is torch.int64
 
 

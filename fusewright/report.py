@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fusewright import __version__
 from fusewright.errors import FusewrightError
 from fusewright.judge.findings import EXIT_CODES, Verdict, Word
 
@@ -98,7 +99,7 @@ def _empty_report(reason: str, kernels: tuple[KernelReport, ...] = ()) -> Report
 def environment() -> dict[str, str]:
     """Versions and machine, found without importing PyTorch."""
     return {
-        "fusewright": metadata.version("fusewright"),
+        "fusewright": __version__,
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
         "system": platform.platform(),

@@ -1,17 +1,18 @@
 """Graph -> cheaper Graph: apply the rules, leaves first, until none applies.
 
 Beside the rules of algebra: numbers are computed here, views of views become one view, and a copy of
-a value that is computed anyway is that value.
+a value that is computed anyway is that value. Outputs that were tensors of their own remain so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from fusewright.formula import Value, constant
-from fusewright.ir import Batch, Graph, Node, node, rebuild, toposort
+from fusewright.ir import Batch, Graph, Node, base, node, rebuild, toposort
 from fusewright.ops import meaning
 from fusewright.rules import RULES, Rule
 
@@ -21,6 +22,7 @@ _ROUNDS = 8
 def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[str, ...]]:
     """The simplified graph, and the names of the rules that were used."""
     used: list[str] = []
+    given = graph
 
     def change(n: Node) -> Node:
         for rule in rules:
@@ -36,12 +38,33 @@ def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[s
         after = toposort(graph.roots)
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
             break
-    return graph, tuple(used)
+    return _apart(given, graph), tuple(used)
 
 
 def cost(n: Node) -> int:
     """Float operations per element of the whole expression, each distinct node counted once."""
     return sum(m.row.cost for m in toposort([n]) if m.row.kind in ("map", "fold"))
+
+
+def _apart(before: Graph, after: Graph) -> Graph:
+    """Copy each output that shares memory now with something it did not share it with before."""
+    owner: dict[int, Node] = {}
+    for old, new in zip(before.updates, after.updates, strict=True):
+        owner.setdefault(id(base(new.value)), base(old.value))
+    outputs: list[Node] = []
+    for k, (o, n) in enumerate(zip(before.outputs, after.outputs, strict=True)):
+        shared = owner.setdefault(id(base(n)), base(o)) is not base(o)
+        exposed = _own_memory(base(o)) and not _own_memory(base(n))
+        if shared or exposed:
+            order = o.order if o.row.kind in ("map", "fold") else ()
+            n = node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=k)
+        outputs.append(n)
+    return replace(after, outputs=tuple(outputs))
+
+
+def _own_memory(n: Node) -> bool:
+    """Whether the node's memory is new, so that nobody else can see it."""
+    return n.row.kind in ("map", "fold") or (n.op == "library" and n["fresh"] is True)
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -99,11 +122,14 @@ def _simplify(n: Node) -> Node:
         return _reshape_of_reshape(n)
     if n.op == "permute":
         return _permute_of_permute(n)
-    if n.op == "copy":
-        (x,) = n.args
-        computed = x.row.kind in ("map", "fold") and x.order == n.order
-        return x if computed else n
-    return n
+    return _needless_copy(n) if n.op == "copy" else n
+
+
+def _needless_copy(n: Node) -> Node:
+    """A copy of what is computed anyway; `distinct` marks an output that must be a tensor of its own."""
+    (x,) = n.args
+    computed = x.row.kind in ("map", "fold") and x.order == n.order
+    return x if computed and not n.has("distinct") else n
 
 
 def _number(n: Node) -> Node:
@@ -123,7 +149,9 @@ def _reshape_of_reshape(n: Node) -> Node:
     if x.op != "reshape":
         return n
     (inner,) = x.args
-    return inner if inner.shape == n.shape else node("reshape", [inner], shape=n.shape, dtype=n.dtype)
+    return (
+        inner if inner.shape == n.shape else node("reshape", [inner], shape=n.shape, dtype=n.dtype)
+    )
 
 
 def _permute_of_permute(n: Node) -> Node:

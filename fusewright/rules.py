@@ -4,6 +4,7 @@ A rule's two sides are functions of the same variables; the left one is also the
 `c` matches number constants only and reaches `when` and the right side as a Python number. Each rule
 is tested on both sides on ordinary and special values, and its right side must cost less.
 """
+# Both sides take every variable, whether they use it or not.  ruff: noqa: ARG005
 
 from __future__ import annotations
 
@@ -25,30 +26,47 @@ class Rule:
     when: Callable[[float], bool] = lambda c: True
 
 
+def _is(number: float) -> Callable[[float], bool]:
+    """Equal, and of the same sign where it is 0."""
+    return lambda c: c == number and math.copysign(1.0, c) == math.copysign(1.0, number)
+
+
 def _power_of_two(c: float) -> bool:
     """Dividing by c and multiplying by 1/c round the same real number: both are exact scalings."""
-    return c != 0.0 and math.isfinite(c) and abs(math.frexp(c)[0]) == 0.5 and 2**-60 < abs(c) < 2**60
+    return (
+        c != 0.0 and math.isfinite(c) and abs(math.frexp(c)[0]) == 0.5 and 2**-60 < abs(c) < 2**60
+    )
+
+
+def _abs(x: Value) -> Value:
+    return apply("abs", x)
+
+
+def _relu(x: Value) -> Value:
+    return apply("relu", x)
+
+
+def _pow(x: Value, c: float) -> Value:
+    return apply("pow", x, c)
 
 
 RULES = (
     Rule("neg-neg", "x", lambda x: -(-x), lambda x: x),  # noqa: B002
-    Rule("abs-neg", "x", lambda x: apply("abs", -x), lambda x: apply("abs", x)),
-    Rule("abs-abs", "x", lambda x: apply("abs", apply("abs", x)), lambda x: apply("abs", x)),
-    Rule("relu-relu", "x", lambda x: apply("relu", apply("relu", x)), lambda x: apply("relu", x)),
-    Rule("relu-of-abs", "x", lambda x: apply("relu", apply("abs", x)), lambda x: apply("abs", x)),
-    Rule("times-one", "xc", lambda x, c: x * c, lambda x, c: x, lambda c: c == 1),
-    Rule("one-times", "xc", lambda x, c: c * x, lambda x, c: x, lambda c: c == 1),
-    Rule("over-one", "xc", lambda x, c: x / c, lambda x, c: x, lambda c: c == 1),
-    Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, c: x, lambda c: str(c) in ("0", "0.0")),
+    Rule("abs-neg", "x", lambda x: _abs(-x), _abs),
+    Rule("abs-abs", "x", lambda x: _abs(_abs(x)), _abs),
+    Rule("relu-relu", "x", lambda x: _relu(_relu(x)), _relu),
+    Rule("relu-of-abs", "x", lambda x: _relu(_abs(x)), _abs),
+    Rule("times-one", "xc", lambda x, c: x * c, lambda x, c: x, _is(1.0)),
+    Rule("one-times", "xc", lambda x, c: c * x, lambda x, c: x, _is(1.0)),
+    Rule("over-one", "xc", lambda x, c: x / c, lambda x, c: x, _is(1.0)),
+    Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, c: x, _is(0.0)),
     Rule("over-power-of-two", "xc", lambda x, c: x / c, lambda x, c: x * (1.0 / c), _power_of_two),
     Rule("max-self", "x", lambda x: apply("maximum", x, x), lambda x: x),
     Rule("min-self", "x", lambda x: apply("minimum", x, x), lambda x: x),
-    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, c: apply("relu", x),
-         lambda c: str(c) == "0.0"),
-    Rule("pow-one", "xc", lambda x, c: apply("pow", x, c), lambda x, c: x, lambda c: c == 1),
-    Rule("pow-two", "xc", lambda x, c: apply("pow", x, c), lambda x, c: x * x, lambda c: c == 2),
-    Rule("pow-three", "xc", lambda x, c: apply("pow", x, c), lambda x, c: x * x * x, lambda c: c == 3),
-    Rule("pow-minus-one", "xc", lambda x, c: apply("pow", x, c), lambda x, c: apply("reciprocal", x),
-         lambda c: c == -1),
+    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, c: _relu(x), _is(0.0)),
+    Rule("pow-one", "xc", _pow, lambda x, c: x, _is(1.0)),
+    Rule("pow-two", "xc", _pow, lambda x, c: x * x, _is(2.0)),
+    Rule("pow-three", "xc", _pow, lambda x, c: x * x * x, _is(3.0)),
+    Rule("pow-minus-one", "xc", _pow, lambda x, c: apply("reciprocal", x), _is(-1.0)),
     Rule("where-same", "bx", lambda b, x: where(b, x, x), lambda b, x: x),
-)  # fmt: skip
+)

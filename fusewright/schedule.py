@@ -1,6 +1,6 @@
 """Nest + Target -> Schedule: how one kernel runs on one machine; all that a tuner may change.
 
-The defaults come from sizes alone, so the same model gives the same file on every machine of a kind.
+The defaults come from sizes alone: the same model gives the same file on every machine of a kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 class Schedule:
     """One way to run a kernel.
 
-    keep: values needed twice are kept in fast memory when computing them costs more than `keep_cost`.
+    keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks (CUDA, few long rows).
     """

@@ -1,8 +1,7 @@
-"""Plan -> Storage: which result takes over the memory of a tensor that nobody needs any more, and which
-update is written straight into the model's buffer.
+"""Plan -> Storage: which result takes over the memory of a tensor that nobody needs any more.
 
-A fresh result of a library call that only one kernel reads is overwritten in place: no new memory, no
-page faults, and the tensor stays in the cache.
+A fresh result of a library call that only one kernel reads is overwritten in place: no new memory,
+no page faults, and the tensor stays in the cache. An update goes straight into the model's buffer.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ def _in_place(
     return tuple(pairs)
 
 
-def _is_dead(
-    leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], graph: Graph
-) -> bool:
+def _is_dead(leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], graph: Graph) -> bool:
     """Whether the tensor is fresh memory that only this kernel reads."""
     fresh = leaf.op == "library" and leaf["fresh"] is True
     inside = {id(m) for m in kernel.members}

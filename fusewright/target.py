@@ -39,7 +39,9 @@ TARGETS = {
     for target in (
         Target("cpu", "cpp", "", 12e9, 0.1e12, 128 * 1024, "two cores of a server CPU, facts.md"),
         Target("sm_80", "cuda", "sm_80", 1.7e12, 19.5e12, 64 * 1024, "A100 40 GB datasheet"),
-        Target("sm_90a", "cuda", "sm_90a", 4.3e12, 51e12, 64 * 1024, "H200, copy and SGEMM measured"),
+        Target(
+            "sm_90a", "cuda", "sm_90a", 4.3e12, 51e12, 64 * 1024, "H200, copy and SGEMM measured"
+        ),
     )
 }
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,27 +27,53 @@ WORKERS = max(1, min(4, os.cpu_count() or 1))
 DEADLINE_S = 240.0  # for one judging; the judge's own deadlines are shorter
 # What a header may ask for -> the option of the judge that provides it.
 OPTIONS: Mapping[str, Mapping[str, object]] = {
-    "timing": {"timing": True},
+    "timing": {"timing": True, "against": ["eager"], "budget_s": 30.0},
     "grad": {"grad": True},
     "sanitize": {"sanitize": True},
     "cuda": {"device": "cuda"},
     "compiler": {},
 }
 
+# Check -> the experiments in which it can fire; a check that is not here is tried by `fresh`.
+EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
+    "precision": ("probes",),
+    "influence": ("probes",),
+    "stale-cache": ("stale-cache",),
+    "weight-change": ("weight-change",),
+    "buffers": ("buffers",),
+    "mode": ("modes",),
+    "hazard-values": ("hazards",),
+    "hazard-strides": ("hazards",),
+    "hazard-shapes": ("hazards",),
+    "determinism": ("determinism",),
+    "instances": ("instances",),
+    "global-state": ("fresh", "global-state"),
+    "gradients": ("gradients",),
+    "resources": ("fresh", "soak"),
+}
+# Cheats that need more calls than that.
+MANY_CALLS: Mapping[str, tuple[str, ...]] = {"c39_sometimes_wrong": ("soak",)}
+
 _RUN = """
 import json, sys
-from fusewright.judge import judge
+from pathlib import Path
+from fusewright.judge.judging import judge_request
+from fusewright.judge.session import Request
 
-problem, candidate, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-without = tuple(options.pop("_without", ()))
-verdict = judge(problem, candidate, **options, **({"_without": without} if without else {}))
+problem, candidate, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+options |= {"only": tuple(options["only"]), "ignored": frozenset(options["ignored"])}
+options["against"] = tuple(options.get("against", ()))
+verdict = judge_request(Request(problem, candidate, **options), lambda line: None)
 sys.stdout.write(verdict.to_json())
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the corpus; `check` is empty for a control."""
+    """One file of the corpus; `check` is empty for a control.
+
+    `twin_of` names a cheat with the same mechanism: CI tries that one, bench/corpus.py both.
+    """
 
     path: Path
     problem: Path
@@ -55,6 +81,7 @@ class Entry:
     check: str
     notes: tuple[str, ...]
     needs: tuple[str, ...]
+    twin_of: str = ""
 
     @property
     def name(self) -> str:
@@ -106,6 +133,7 @@ def _entry(path: Path, wanted: Sequence[str]) -> Entry:
         check=str(header.get("CHECK", "")),
         notes=tuple(header.get("NOTES", ())),
         needs=tuple(header["NEEDS"]),
+        twin_of=str(header.get("TWIN_OF", "")),
     )
 
 
@@ -131,9 +159,18 @@ def lacking(entry: Entry) -> str:
 
 
 def options_for(entry: Entry) -> dict[str, object]:
-    options: dict[str, object] = {"timing": False}
+    """What the judge is asked for: everything that the header needs, and no clocks otherwise."""
+    options: dict[str, object] = {"timing": False, "only": [], "ignored": []}
     for need in entry.needs:
         options |= OPTIONS[need]
+    return options
+
+
+def focused(entry: Entry) -> dict[str, object]:
+    """Only the experiments that can set off the named check: it must refute by itself."""
+    options = options_for(entry)
+    if not options.get("sanitize"):
+        options["only"] = MANY_CALLS.get(entry.name, EXPERIMENTS.get(entry.check, ("fresh",)))
     return options
 
 
@@ -170,10 +207,12 @@ def _outcome(verdict: Mapping[str, Any]) -> Outcome:
 class Bench:
     """Judges entries ahead of the tests that ask for them, as many at a time as there are cores."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], options: Callable[[Entry], Mapping[str, object]]
+    ) -> None:
         self._pool = ThreadPoolExecutor(WORKERS)
         self._futures: dict[str, Future[Outcome]] = {
-            e.name: self._pool.submit(judged, e.problem, e.path, options_for(e)) for e in entries
+            e.name: self._pool.submit(judged, e.problem, e.path, options(e)) for e in entries
         }
 
     def outcome(self, entry: Entry) -> Outcome:
@@ -188,7 +227,9 @@ def parameters(entries: Iterable[Entry]) -> list[Any]:
     return [pytest.param(entry, id=entry.name, marks=marks[entry.on_gpu]) for entry in entries]
 
 
-def running(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def running(
+    request: pytest.FixtureRequest, options: Callable[[Entry], Mapping[str, object]]
+) -> Iterator[Bench]:
     """The body of a module's fixture: judges what this run has chosen of the module's entries."""
     chosen: list[Any] = [
         item.callspec.params["entry"]
@@ -197,6 +238,6 @@ def running(request: pytest.FixtureRequest) -> Iterator[Bench]:
         if hasattr(item, "callspec") and "entry" in item.callspec.params
         if not item.get_closest_marker("skip")
     ]
-    bench = Bench(entry for entry in chosen if not lacking(entry))
+    bench = Bench((entry for entry in chosen if not lacking(entry)), options)
     yield bench
     bench.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from corpus import Bench, Entry, controls, lacking, parameters, running
+from corpus import Bench, Entry, controls, lacking, options_for, parameters, running
 
 from fusewright.judge.findings import CHECKS
 
@@ -14,7 +14,7 @@ CONTROLS = controls()
 
 @pytest.fixture(scope="module")
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from running(request)
+    yield from running(request, options_for)
 
 
 @pytest.mark.parametrize("entry", parameters(CONTROLS))

@@ -1,8 +1,9 @@
 """Kernel + Nest + Schedule -> Body: the generated struct, the same text for C++ and CUDA.
 
-The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member of
-the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once per
-row. A value that a later pass needs again is kept (`k0`) or computed again, as the schedule says.
+The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member
+of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
+per row. A value that a later pass needs again is kept (`k0`) or computed again, as the schedule
+says.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class _Printer:
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
         reads = [Pointer(f"in{k}", n, TYPES[n.dtype][0], False) for k, n in enumerate(leaves)]
         outs = self.kernel.outputs
-        return (*reads, *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in enumerate(outs)))
+        return (
+            *reads,
+            *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in enumerate(outs)),
+        )
 
     # -- the struct
 
@@ -167,7 +171,9 @@ class _Printer:
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{computed(n)}& o{k}")
-            text.operands.append(self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)]))
+            text.operands.append(
+                self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
+            )
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
@@ -181,7 +187,9 @@ class _Printer:
         self.lines.append(f"}}{operands});")
 
     def _span(self) -> str:
-        sizes = [self.nest.outer, self.nest.columns] if self.nest.outer != 1 else [self.nest.columns]
+        sizes = (
+            [self.nest.outer, self.nest.columns] if self.nest.outer != 1 else [self.nest.columns]
+        )
         inside = ", ".join(map(size_text, sizes))
         run_time = any(isinstance(s, Batch) for s in sizes)
         self.words.add("span" if run_time else "fixed")
@@ -252,8 +260,10 @@ class _Printer:
         kinds = {self.slots[key]: computed(keep.node) for key, keep in self.row.keeps.items()}
         count = size_text(times(self.nest.outer, self.nest.columns))
         if kinds:
-            self.words.add("kept")
-        return [f"auto {slot} = team.template keep<{kind}, {count}>();" for slot, kind in kinds.items()]
+            self.words.add("keep")
+        return [
+            f"auto {slot} = team.template keep<{kind}, {count}>();" for slot, kind in kinds.items()
+        ]
 
     # -- values of a row
 

@@ -1,7 +1,7 @@
 """Bodies -> one CUDA source: skeleton sections, structs, and an `extern "C"` entry per kernel.
 
-Entries take pointers, the batch size, the device and the stream, and return a cudaError_t. A pointer
-that is not aligned for vectors takes the scalar instantiation.
+Entries take pointers, the batch size, the device and the stream, and return a cudaError_t. If a
+pointer is not aligned for vectors, the scalar instantiation runs.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def select(language: str, words: Iterable[str]) -> str:
 
 
 # Words that a team always understands, whether or not they have a section of their own.
-SPOKEN = frozenset({"each", "once", "sum", "kept", "fixed", "span", "read", "write", "load", "store"})
+SPOKEN = frozenset(
+    {"each", "once", "sum", "keep", "fixed", "span", "read", "write", "load", "store"}
+)
 
 
 def text_for(language: str, words: Iterable[str]) -> str:

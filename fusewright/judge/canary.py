@@ -1,4 +1,4 @@
-"""Three candidates with known verdicts: the judge judges them first, on this machine, every time."""
+"""Three candidates with known verdicts: the judge judges them first, every time, everywhere."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,15 +70,20 @@ def main(config: Message) -> None:
 
 def _answer(host: Host, message: Message) -> Record:
     handler: Callable[[Host, Message], Record] = HANDLERS[message["do"]]
+    begin = _now()
     try:
-        return handler(host, message)
+        record = handler(host, message)
+        own = (_now() - begin, 0, 0)
+        return record if record.clocks_ns != _NO_CLOCKS else replace(record, clocks_ns=own)
     # The candidate's code may raise anything, `sys.exit()` included.
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         lines = traceback.format_exception_only(error)
-        place = traceback.extract_tb(error.__traceback__)[-1:]
-        text = f"{''.join(lines)[:3000].strip()} ({place[0].name}:{place[0].lineno})" if place else ""
+        where = "".join(
+            f" (line {p.lineno})" for p in traceback.extract_tb(error.__traceback__)[-1:]
+        )
         kind = "refusal" if isinstance(error, Exception) else "exit"
-        return Record(KINDS[RAISED], (), f"{kind}: {text}", _NO_CLOCKS)
+        text = f"{kind}: {''.join(lines)[:3000].strip()}{where}"
+        return Record(KINDS[RAISED], (), text, _NO_CLOCKS)
 
 
 class Host:
@@ -127,7 +134,8 @@ def _module(source: str, name: str) -> ModuleType:
     path = Path.cwd() / f"{name}.py"
     path.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -159,7 +167,7 @@ def _state(host: Host, message: Message) -> Record:
     """Names as text, values as results; P parameter, B buffer."""
     entries = _entries(host.instances[message["instance"]])
     kinds = ("P" if isinstance(t, nn.Parameter) else "B" for t in entries.values())
-    text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, entries))
+    text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, entries, strict=True))
     return host.done(text, list(entries.values()), [])
 
 
@@ -208,7 +216,7 @@ def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
     """New addresses; with `reuse`, the last call's objects under new content, unannounced."""
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
     if message["reuse"] and host.calls:
-        for old, new in zip(host.calls[-1][0], blocks):
+        for old, new in zip(host.calls[-1][0], blocks, strict=True):
             old.data.copy_(new)  # `.data`: pointer and version counter stay as they were
         return host.calls[-1]
     call = blocks, layout.values_in(message["arguments"], blocks)
@@ -233,19 +241,19 @@ def _gradients(host: Host, model: nn.Module, arguments: list[object], results: l
     cotangents = layout.values_in(shipped, blocks)
     inputs = [t for t in layout.tensors_of(arguments) if t.requires_grad]
     parameters = [p for p in _entries(model).values() if p.requires_grad]
-    pairs = [(r, v) for r, v in zip(results, cotangents) if r.grad_fn is not None]
+    pairs = [(r, v) for r, v in zip(results, cotangents, strict=True) if r.grad_fn is not None]
     if not pairs:
         return [None] * len(inputs + parameters)
-    outputs, vectors = zip(*pairs)
+    outputs, vectors = zip(*pairs, strict=True)
     return list(_grad(outputs, inputs + parameters, vectors, allow_unused=True))
 
 
-def _held(host: Host, message: Message) -> Record:
+def _held(host: Host, _: Message) -> Record:
     """What earlier calls returned, as it is now."""
     return host.done("", [*host.held], [])
 
 
-def _flags(host: Host, message: Message) -> Record:
+def _flags(host: Host, _: Message) -> Record:
     found = state_of_torch.changes(host.before)
     if torch.initial_seed() != host.seed:
         found.append("the global random generator was seeded anew")
@@ -285,20 +293,23 @@ class DeviceClock:
     def stream(self, *, delayed: bool) -> Any:
         """The current stream, or one of our own whose work so far is still to come."""
         if not (self._cuda and delayed):
-            return torch.autograd.set_multithreading_enabled(True)  # a context that changes nothing
-        stream = torch.cuda.Stream()
+            return nullcontext()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(50_000_000)
+            torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]
         return torch.cuda.stream(stream)
 
-    def time(self, model: nn.Module, arguments: list[object]) -> tuple[object, tuple[int, int, int]]:
+    def time(
+        self, model: nn.Module, arguments: list[object]
+    ) -> tuple[object, tuple[int, int, int]]:
         if not self._cuda:
             cpu, begin = _cpu_now(), _now()
             outputs = model(*arguments)
             end = _now()
             return outputs, (end - begin, 0, _cpu_now() - cpu)
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         cpu, begin = _cpu_now(), _now()
         first.record()

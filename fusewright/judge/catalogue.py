@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusewright.judge import experiments, hazards
+from fusewright.judge import experiments, gradients, hazards
 from fusewright.judge.trial import Steps, Trial
 
 EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
@@ -20,7 +20,7 @@ EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
     "probes": experiments.probe_runs,
     "hazards": hazards.hazards,
     "soak": experiments.soak,
-    "gradients": experiments.gradients,
+    "gradients": gradients.gradients,
     "side-stream": experiments.side_stream,
     "global-state": experiments.global_state,
 }

@@ -151,7 +151,10 @@ def _alternating(t: Tensor, g: torch.Generator) -> Tensor:
 
 
 def _constant_rows(t: Tensor, g: torch.Generator) -> Tensor:
-    return resampled(t, g)[..., :1].expand(t.shape).clone()
+    """Variance zero; of few bits, so that no summation order spoils the mean."""
+    mantissa, exponent = torch.frexp(resampled(t, g)[..., :1].double())
+    few = torch.ldexp((mantissa * 16).round(), exponent - 4)
+    return few.to(t.dtype).expand(t.shape).clone()
 
 
 def _duplicated(t: Tensor, g: torch.Generator) -> Tensor:

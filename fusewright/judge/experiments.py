@@ -15,10 +15,10 @@ from torch import Tensor
 from fusewright.judge import contract, probes
 from fusewright.judge.protocol import HAS_GRAD_FN
 from fusewright.judge.tree import mapped, upcast
-from fusewright.judge.trial import Answer, Refused, State, Steps, Trial
+from fusewright.judge.trial import Answer, Refused, State, Steps, Trial, named
 
 if TYPE_CHECKING:
-    from fusewright.judge.reference import Lab
+    from fusewright.judge.lab import Lab
 
 FRESH_CALLS = 5
 WARM_CALLS = 12
@@ -26,20 +26,20 @@ SOAK_CALLS = 48
 LEAK_CALLS = 100
 LEAK_BYTES = 16 << 20
 PROBE_SECONDS = 40.0
-COTANGENT_DRAWS = 2
 Judging = Generator[dict[str, Any], Any, bool]
 
 
 def setup(t: Trial) -> Steps:
     """Import, construct, compare the names, load random values and read them back."""
-    lab, stage = t.lab, "import"
+    lab = t.lab
     try:
+        t.label = t.reports_to = "import"
         yield from t.ask("import")
         t.say("import", "pass", "defines ModelNew")
-        stage = "constructor"
+        t.label = t.reports_to = "constructor"
         yield from construct(t, 0)
         t.say("constructor", "pass", f"{len(lab.init_inputs)} arguments")
-        stage = "parameters"
+        t.label = t.reports_to = "parameters"
         answer = yield from t.ask("state", instance=0)
         wrong = _state_differences(lab, answer)
         if wrong:
@@ -49,7 +49,7 @@ def setup(t: Trial) -> Steps:
             t.stopped = True
         t.say("parameters", "pass", f"{len(lab.kinds)} entries pushed and read back")
     except Refused as refusal:
-        t.say(stage, "fail", str(refusal))
+        t.say(t.reports_to, "fail", str(refusal))
         t.stopped = True
 
 
@@ -60,14 +60,14 @@ def construct(t: Trial, instance: int) -> Steps:
 
 
 def _state_differences(lab: Lab, answer: Answer) -> str:
-    lines = [line.partition(" ") for line in answer["text"].splitlines()]
-    found = {name: kind for kind, _, name in lines}
+    entries = named(answer)
+    found = {name: kind for name, kind, _ in entries}
     if found != lab.kinds:
         missing = [n for n in lab.kinds if n not in found]
         extra = [n for n in found if n not in lab.kinds]
         other = [n for n in lab.kinds if n in found and found[n] != lab.kinds[n]]
-        return f"state_dict differs: missing {missing[:8]}, extra {extra[:8]}, other kind {other[:8]}"
-    for (_, _, name), record in zip(lines, answer["tensors"], strict=True):
+        return f"state_dict: missing {missing[:8]}, extra {extra[:8]}, of another kind {other[:8]}"
+    for name, _, record in entries:
         wanted = lab.state[name]
         dtype, shape = str(wanted.dtype).removeprefix("torch."), list(record["shape"])
         if shape != list(wanted.shape) or record["dtype"] != dtype:
@@ -78,12 +78,10 @@ def _state_differences(lab: Lab, answer: Answer) -> str:
 def unchanged(t: Trial, state: State, when: str) -> Judging:
     """Are parameters (and here buffers, too) still, bit for bit, what was pushed?"""
     answer = yield from t.ask("state", instance=0)
-    lines = [line.partition(" ") for line in answer["text"].splitlines()]
-    for (_, _, name), record in zip(lines, answer["tensors"], strict=False):
-        if name not in state:
-            continue
-        found = t.result(record)
-        if found is None or not same_bits(found, state[name]):
+    records = {name: record for name, _, record in named(answer)}
+    for name, wanted in state.items():
+        found = t.result(records[name]) if name in records else None
+        if found is None or not same_bits(found, wanted):
             t.say("parameters", "fail", f"{when}: {name} is not what was pushed")
             return False
     return True
@@ -137,7 +135,7 @@ def _accuracy_line(t: Trial) -> str:
 def _all_same(wanted: Sequence[Tensor], found: Sequence[Tensor | None]) -> bool:
     if len(wanted) != len(found):
         return False
-    return all(f is not None and same_bits(w, f) for w, f in zip(wanted, found))
+    return all(f is not None and same_bits(w, f) for w, f in zip(wanted, found, strict=True))
 
 
 def stale_cache(t: Trial) -> Steps:
@@ -181,7 +179,8 @@ def weight_change(t: Trial) -> Steps:
         yield from t.load(state, how)
         values = lab.inputs("weights", how)
         for mode in lab.modes:
-            yield from t.call(values, label=f"after {how}", state=state, reports_to=check, mode=mode)
+            label = f"after {how}, {mode}"
+            yield from t.call(values, label=label, state=state, reports_to=check, mode=mode)
             if t.dirty:
                 yield from t.load(state, how)
                 t.dirty = False
@@ -201,7 +200,8 @@ def modes(t: Trial) -> Steps:
         if buffers and mode == "eval" and not (yield from unchanged(t, lab.state, "after eval")):
             t.say("mode", "fail", "a call in eval mode changed the state")
     if lab.random_modes:
-        t.say("mode", "pass", f"{lab.modes[0]} only: eager itself is random in {lab.random_modes[0]}")
+        other = lab.random_modes[0]
+        t.say("mode", "pass", f"{lab.modes[0]} only: eager itself is random in {other}")
     else:
         t.say("mode", "pass", "train and eval, back and forth")
 
@@ -225,14 +225,16 @@ def buffers(t: Trial) -> Steps:
         state = dict(t.expected.state)
         lab.truth("train")(mapped(values, upcast), true)
     answer = yield from t.ask("state", instance=0)
-    lines = [line.partition(" ")[2] for line in answer["text"].splitlines()]
-    for name, record in zip(lines, answer["tensors"], strict=True):
-        found = t.result(record)
-        if name in names and found is not None:
-            kappa = true[name].double().abs() * contract.unit_of([state[name]])
-            compared = contract.compare(found, state[name], true[name], kappa)
-            if not compared.passed:
-                t.fail("buffers", f"{name}: {compared.detail}")
+    records = {name: record for name, _, record in named(answer)}
+    for name in names:
+        found = t.result(records[name]) if name in records else None
+        kappa = true[name].double().abs() * contract.unit_of([state[name]])
+        if found is None:
+            t.fail("buffers", f"{name} is gone")
+            continue
+        compared = contract.compare(found, state[name], true[name], kappa)
+        if not compared.passed:
+            t.fail("buffers", f"{name}: {compared.detail}")
     t.dirty = True
     t.say("buffers", "pass", f"{len(names)} buffers after 3 steps in train mode")
 
@@ -248,8 +250,9 @@ def instances(t: Trial) -> Steps:
     for turn, instance in enumerate((0, 1, 0, 1)):
         t.dirty = False
         values, label = lab.inputs("instances", turn), f"instance {instance}"
+        state = states[instance]
         outputs = yield from t.call(
-            values, label=label, state=states[instance], instance=instance, reports_to=check, hold=64
+            values, label=label, reports_to=check, hold=64, state=state, instance=instance
         )
         yield from t.load(states[instance], instance=instance)
         kept += outputs or []
@@ -328,64 +331,12 @@ def global_state(t: Trial) -> Steps:
 
 def grad_mode(t: Trial) -> Steps:
     """Does a call with gradients enabled keep the graph where eager does?"""
-    values = t.lab.inputs("graph")
-    outputs = yield from t.call(values, label="with gradients enabled", grad=True, mode=t.lab.modes[0])
+    outputs = yield from t.call(t.lab.inputs("graph"), label="with gradients enabled", grad=True)
     if outputs is None or t.expected is None:
         return
-    pairs = zip(t.answer["tensors"], t.expected.differentiable)
+    pairs = zip(t.answer["tensors"], t.expected.differentiable, strict=True)
     if any(wanted and not record["flags"] & HAS_GRAD_FN for record, wanted in pairs):
         t.say("forward-only", "note", "the output has no grad_fn where eager's has one")
-
-
-def gradients(t: Trial) -> Steps:
-    """Random cotangents; every input and parameter, against float64 autograd."""
-    lab = t.lab
-    for draw in range(COTANGENT_DRAWS):
-        values = mapped(lab.inputs("gradients", draw), _leaf)
-        mode = lab.modes[0]
-        bare = lab.eager(mode)(mapped(values, Tensor.clone), {n: v.clone() for n, v in lab.state.items()})
-        generator = torch.Generator().manual_seed(lab.seed("cotangents", draw))
-        vectors = [torch.randn(o.shape, generator=generator).to(o) for o in bare]
-        wanted = lab.gradients(lab.model, mapped(values, Tensor.clone), lab.state, vectors, mode)
-        yield from t.load(lab.state)
-        found = yield from t.gradient_call(values, vectors, mode, len(bare))
-        _judge_gradients(t, values, vectors, mode, wanted, found)
-        if any(outcome == "fail" for _, outcome, _ in t.rows):
-            return
-    t.say("gradients", "pass", f"{COTANGENT_DRAWS} random cotangents, {len(wanted)} tensors each")
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_(x.is_floating_point())
-
-
-def _judge_gradients(t: Trial, values: Sequence[object], vectors: Sequence[Tensor], mode: str,
-                     wanted: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> None:  # fmt: skip
-    lab = t.lab
-    wide = [v.double() if v.is_floating_point() else v for v in vectors]
-
-    def truth(arguments: Sequence[object], state: State) -> list[Tensor]:
-        leaves = mapped(arguments, _leaf)
-        grads = lab.true_gradients(leaves, state, wide, mode)
-        return [g for g in grads if g is not None]
-
-    exact = truth(mapped(values, upcast), {n: upcast(v) for n, v in lab.state.items()})
-    unit = contract.unit_of(vectors)
-    kappa = contract.sensitivity(truth, values, lab.state, unit=unit, seed=1)
-    pairs = iter(zip(exact, kappa, strict=True))
-    if len(found) != len(wanted):
-        t.fail("gradients", f"{len(found)} gradients instead of {len(wanted)}")
-        return
-    for index, (mine, eager) in enumerate(zip(found, wanted)):
-        if (mine is None) != (eager is None):
-            t.fail("gradients", f"gradient {index} is {'missing' if mine is None else 'not None'}")
-        if eager is None:
-            continue
-        y, k = next(pairs)
-        if mine is not None:
-            compared = contract.compare(mine, eager, y, k)
-            if not compared.passed:
-                t.fail("gradients", f"gradient {index}: {compared.detail}")
 
 
 def side_stream(t: Trial) -> Steps:

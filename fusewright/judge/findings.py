@@ -124,7 +124,9 @@ class Ledger:
         self._evidence.setdefault(check, []).append((outcome, evidence))
 
     def failed(self, *checks: str) -> bool:
-        return any(row.outcome == "fail" for row in self.rows() if not checks or row.check in checks)
+        return any(
+            row.outcome == "fail" for row in self.rows() if not checks or row.check in checks
+        )
 
     def rows(self) -> tuple[Row, ...]:
         rows = []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
 from fusewright.errors import BadUsage, NotVerifiable
+from fusewright.judge import sanitizer
 from fusewright.judge import timing as clocks
 from fusewright.judge.environment import describe
 from fusewright.judge.findings import Verdict
 from fusewright.judge.processes import Worker, open_site
 from fusewright.judge.session import PHASES, Limits, Phase, Progress, Request, Session, Stopped
 
+DEFAULT_LIMITS = Limits()
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 DEVICES = ("cpu", "cuda")
 ACCURACIES = ("contract", "loose")
@@ -33,9 +36,9 @@ def judge(
     timing: bool = True,
     against: tuple[str, ...] = BASELINES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
-    budget_s: float = 120.0,
+    budget_s: float = 20.0,
     progress: Progress | None = None,
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate."""
     request = Request(
@@ -79,13 +82,13 @@ def judge_request(request: Request, progress: Progress) -> Verdict:
             checks=session.ledger.rows(),
             findings=session.ledger.findings(),
             accuracy=session.accuracy,
-            timing=timed,
+            timing=asdict(timed) if timed else None,
             environment=describe(session) | {"seconds": round(time.monotonic() - begin, 1)},
             replay=session.replay_data(),
         )
 
 
-def _silent(line: str) -> None:
+def _silent(_: str) -> None:
     """Progress nobody asked for."""
 
 
@@ -98,31 +101,39 @@ def _check(request: Request) -> None:
         for found in value:
             if found not in known:
                 raise BadUsage(f"{name}: {found!r} is unknown; choose from {', '.join(known)}.")
+    if request.sanitize and request.device != "cuda":
+        raise BadUsage("--sanitize checks CUDA kernels; add --device cuda.")
     for path in (request.problem, request.candidate):
         if not path.is_file():
             raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
 
 
-def _judge(session: Session) -> Mapping[str, object] | None:
+def _judge(session: Session) -> clocks.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = clocks.participants(request) if request.timing else ()
-    session.open_slots(1 + len(phases) + len(timers))
+    session.open_slots(2 + len(phases) + len(timers))
     session.start_reference()
     canary = session.start_candidate("canary", 0)
+    first = 1 + len(phases)
+    sides = clocks.start(session, timers, range(first, first + len(timers)))
     workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
     session.lab = session.open_lab("problem", request.problem, request.overrides)
     for line in session.lab["weak"]:
         session.ledger.add("weak-problem", "note", line)
+    for side in sides:
+        if side.name != clocks.CANDIDATE:
+            clocks.prepare(session, side)  # torch.compile takes its time: while we go on here
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
     complete = _run_phases(session, workers)
     session.finish(complete=complete)
+    if request.sanitize and not session.ledger.failed():
+        sanitizer.check(session, first + len(timers))
     if not request.timing or session.ledger.failed():
         return None
-    first = 1 + len(phases)
-    return clocks.measure(session, timers, range(first, first + len(timers)))
+    return clocks.measure(session, sides)
 
 
 def _asked(phase: Phase, request: Request) -> bool:

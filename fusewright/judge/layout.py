@@ -51,7 +51,9 @@ class Shipment:
     blocks: tuple[Tensor, ...]
 
     def message(self, offsets: Sequence[int]) -> dict[str, Any]:
-        blocks = [{"offset": o, "nbytes": b.numel()} for o, b in zip(offsets, self.blocks)]
+        blocks = [
+            {"offset": o, "nbytes": b.numel()} for o, b in zip(offsets, self.blocks, strict=True)
+        ]
         return {"tree": self.tree, "tensors": list(self.tensors), "blocks": blocks}
 
 
@@ -124,11 +126,11 @@ def pack(values: Sequence[object], seed: int) -> Shipment:
     blocks: list[Tensor] = []
     places: list[dict[str, Any]] = []
     spans = [_span(t) for t in tensors]
-    owners = _owners(tensors, spans)
+    owners = _owners(spans)
     made: dict[int, tuple[int, int]] = {}  # owner -> (number of its block, address of its start)
-    for t, owner in zip(tensors, owners):
+    for t, owner in zip(tensors, owners, strict=True):
         if owner not in made:
-            members = [s for s, o in zip(spans, owners) if o == owner]
+            members = [s for s, o in zip(spans, owners, strict=True) if o == owner]
             low, high = min(s[0] for s in members), max(s[1] for s in members)
             base = low - low % ALIGN  # the block starts aligned, so `low % ALIGN` is kept
             blocks.append(_block(t, base, low, high, generator))
@@ -150,11 +152,11 @@ def _span(t: Tensor) -> tuple[int, int]:
         raise UnusableOutput(f"a tensor of layout {t.layout} and dtype {t.dtype}")
     if t.numel() == 0:
         return (0, 0)
-    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 
 
-def _owners(tensors: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> list[int]:
+def _owners(spans: Sequence[tuple[int, int]]) -> list[int]:
     """For each tensor the first one whose bytes overlap its own: they share a block."""
     owners: list[int] = []
     for i, (low, high) in enumerate(spans):
@@ -171,7 +173,7 @@ def _block(t: Tensor, base: int, low: int, high: int, generator: torch.Generator
     if high > low:
         first = low - t.untyped_storage().data_ptr()
         raw = torch.empty(0, dtype=torch.uint8, device=t.device)
-        raw.set_(t.untyped_storage(), first, (high - low,))
+        raw.set_(t.untyped_storage(), first, (high - low,), (1,))
         block[GUARD_BYTES + low - base : GUARD_BYTES + high - base].copy_(raw)
     return block
 
@@ -202,7 +204,9 @@ def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
 def fresh_blocks(message: Mapping[str, Any], region: mmap.mmap, device: str) -> list[Tensor]:
     """New memory, at addresses of this process's choosing, filled from the region."""
     return [
-        aligned(_frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"]), device)
+        aligned(
+            _frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"]), device
+        )
         for b in message["blocks"]
     ]
 
@@ -264,7 +268,7 @@ def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) ->
     _span(t)  # refuses what has no plain bytes
     if t.dim() > MAX_DIMS:
         raise UnusableOutput(f"an output of {t.dim()} dimensions")
-    overlapping = any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape))
+    overlapping = any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape, strict=True))
     flags = REQUIRES_GRAD * bool(t.requires_grad) | HAS_GRAD_FN * (t.grad_fn is not None)
     flags |= OVERLAPPING * overlapping | OTHER_DEVICE * (t.device.type != device)
     pointer = t.untyped_storage().data_ptr()

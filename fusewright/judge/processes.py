@@ -1,4 +1,4 @@
-"""What the judge wants run -> workers: started by exec, spoken to with deadlines, surely dead after.
+"""What the judge wants run -> workers: started by exec, under deadlines, surely dead after.
 
 A `Site` is one judging's private folder, environment and isolation plan. A `Worker` is one
 process behind its warden; `end` always returns within its time, whatever the worker does.
@@ -6,6 +6,7 @@ process behind its warden; `end` always returns within its time, whatever the wo
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import secrets
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,10 +75,8 @@ class Worker:
 
     def kill(self, why: str) -> End:
         if self._end is None:
-            try:
+            with contextlib.suppress(Gone, Late):  # the sweep below does without the warden
                 self._line.send_json({"stop": why}, time.monotonic() + 1)
-            except (Gone, Late):
-                pass  # the sweep below does without the warden
             self._end = self._collect(time.monotonic() + KILL_S)
         if self._end is None:
             self._end = self._sweep(why)
@@ -162,6 +161,7 @@ class Site:
         trusted: bool = False,
         environment: Mapping[str, str] | None = None,
         plan: sandbox.Plan | None = None,
+        launcher: Sequence[str] = (),
     ) -> Worker:
         """Start `program` (a module with `main(config)`) behind a warden of its own."""
         mark = secrets.token_hex(16)
@@ -180,7 +180,7 @@ class Site:
         command = [sys.executable, "-I", "-B", "-c", _BOOT, str(PACKAGE), str(warden_line.fileno())]
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                [*command, *_library_folders()],
+                [*launcher, *command, *_library_folders()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -202,13 +202,16 @@ class Site:
         worker._line.send_json(config, time.monotonic() + 10)
         return worker
 
+    def tool_path(self) -> str:
+        home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+        own = Path(sys.executable).parent
+        return os.pathsep.join(map(str, (own, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")))
+
     def environment(self, folder: Path) -> dict[str, str]:
         """Built from scratch: nothing of the caller's that could steer Python or CUDA."""
-        home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        paths = (Path(sys.executable).parent, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")
         own = {
-            "PATH": os.pathsep.join(map(str, paths)), "HOME": str(folder), "LANG": "C.UTF-8",
+            "PATH": self.tool_path(), "HOME": str(folder), "LANG": "C.UTF-8",
             "TMPDIR": str(folder), "TORCH_EXTENSIONS_DIR": str(self.build),
             "TRITON_CACHE_DIR": str(self.build / "triton"), "USER": "judged",
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "LOGNAME": "judged",

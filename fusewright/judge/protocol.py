@@ -109,9 +109,7 @@ def decode_record(body: bytes, *, nonce: bytes, sequence: int, region_bytes: int
     if len(body) != _HEADER.size + count * _TENSOR.size + text_bytes:
         raise ProtocolViolation("the length of a message contradicts its header")
     at = _HEADER.size
-    tensors = tuple(
-        _decode_tensor(body, at + i * _TENSOR.size, region_bytes) for i in range(count)
-    )
+    tensors = tuple(_decode_tensor(body, at + i * _TENSOR.size, region_bytes) for i in range(count))
     text = body[at + count * _TENSOR.size :].decode("utf-8", "replace")
     return Record(KINDS[kind], tensors, text, (clocks[0], clocks[1], clocks[2]))
 
@@ -186,6 +184,8 @@ class Channel:
         return bytes(parts)
 
     def _wait(self, event: int, deadline: float) -> None:
+        if self._socket.fileno() < 0:
+            raise Gone("the channel is closed")
         poll = select.poll()
         poll.register(self._socket, event)
         left = deadline - time.monotonic()

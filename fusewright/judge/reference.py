@@ -1,261 +1,28 @@
-"""The trusted worker: problem -> fresh secret inputs, eager and float64 answers, comparisons.
+"""The trusted worker: the parent's orders -> steps for a candidate, and rows of evidence.
 
 It never imports a candidate. The parent relays: it takes the next step of an experiment from here
-to a candidate's worker and the checked answer back. Everything random comes from one secret seed,
-so that any experiment can be replayed alone.
+to a candidate's worker and the checked answer back.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import random
 import socket
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from mmap import mmap
-from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import catalogue, contract, layout
-from fusewright.judge.trial import Refused, Steps, Trial
+from fusewright.judge import catalogue, layout
+from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.protocol import Channel, Gone, map_region
-from fusewright.judge.tree import mapped, upcast
-from fusewright.problem import load_problem
+from fusewright.judge.trial import CALL_OPTIONS, Refused, Steps, Trial
 
 FOREVER = float("inf")
 Message = Mapping[str, Any]
-State = Mapping[str, Tensor]
-
-
-class NotJudgeable(Exception):
-    """The problem works, but no verdict about it could mean anything."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the reference says to one set of arguments."""
-
-    spec: str
-    eager: list[Tensor]
-    truth: list[Tensor]
-    kappa: list[Tensor]
-    aliases: list[int]
-    blocks: list[Tensor]  # the arguments' memory after eager ran
-    state: State  # eager's, after the call
-    true_state: State
-    differentiable: tuple[bool, ...]
-
-
-class Lab:
-    """One problem with its eager model, its float64 model and its secret randomness."""
-
-    def __init__(self, order: Message) -> None:
-        self.device = str(order["device"])
-        self.accuracy = str(order["accuracy"])
-        self._seed = bytes.fromhex(order["seed"])
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise NotJudgeable("this machine has no CUDA device that PyTorch can use")
-        self.problem = load_problem(Path(order["problem"]), order["overrides"])
-        self.model_seed = self.seed("model") % 2**31
-        self._seed_all(self.seed("init inputs"))
-        self.init_inputs = self.problem.make_init_inputs()
-        torch.manual_seed(self.model_seed)
-        self.model = self.problem.make_model(copy.deepcopy(self.init_inputs)).to(self.device)
-        self.modes = ("train", "eval") if self.model.training else ("eval", "train")
-        self.true_model = copy.deepcopy(self.model).double()
-        kept = self.model.state_dict(keep_vars=True)
-        self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
-        self.requires = {n: t.requires_grad for n, t in kept.items()}
-        self.state = self.new_state("state")
-        self.accuracy_numbers: dict[str, float] = {}
-        self.calls_compared = 0
-        self._check_problem()
-
-    # --- randomness -------------------------------------------------------------------------
-
-    def seed(self, *tag: object) -> int:
-        digest = hashlib.sha256(self._seed + repr(tag).encode()).digest()
-        return int.from_bytes(digest[:7], "little")
-
-    def _seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-
-    def inputs(self, *tag: object) -> list[object]:
-        """A fresh draw of get_inputs() that nobody has seen."""
-        self._seed_all(self.seed("inputs", *tag))
-        return mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
-
-    def new_state(self, *tag: object) -> dict[str, Tensor]:
-        """Random values for every parameter and buffer, none of them a default."""
-        generator = torch.Generator().manual_seed(self.seed("state", *tag))
-        made: dict[int, Tensor] = {}  # tied parameters stay tied
-        state = {}
-        for name, t in self.model.state_dict(keep_vars=True).items():
-            if id(t) not in made:
-                made[id(t)] = _redrawn(t.detach(), self.kinds[name], generator)
-            state[name] = made[id(t)]
-        return state
-
-    # --- running ----------------------------------------------------------------------------
-
-    def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
-        model.train(mode == "train")
-        return functional_call(model, dict(state), tuple(values), strict=False)
-
-    def eager(self, mode: str) -> contract.Run:
-        def call(values: Sequence[object], state: State) -> list[Tensor]:
-            with torch.no_grad():
-                return list(layout.tensors_of(self.run(self.model, values, state, mode)))
-
-        return call
-
-    def truth(self, mode: str) -> contract.Run:
-        def call(values: Sequence[object], state: State) -> list[Tensor]:
-            with torch.no_grad(), _default_double():
-                return list(layout.tensors_of(self.run(self.true_model, values, state, mode)))
-
-        return call
-
-    def expect(self, shipment: layout.Shipment, state: State, mode: str) -> Expected:
-        """Eager on the very bytes that the candidate gets, float64 on the same values."""
-        where = {"tree": shipment.tree, "tensors": shipment.tensors}
-        blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
-        values = layout.values_in(where, blocks)
-        originals = mapped(values, Tensor.clone)
-        after = {name: t.clone() for name, t in state.items()}
-        outputs: list[Tensor] = []
-        with torch.set_grad_enabled(True):
-            probe = self._differentiable(originals, state, mode)
-        with torch.no_grad():
-            spec = layout.describe(self.run(self.model, values, after, mode), outputs)
-        known = [*layout.tensors_of(values), *after.values()]
-        aliases = [_alias(t, [*known, *outputs[:i]]) for i, t in enumerate(outputs)]
-        eager = [t.detach().clone() for t in outputs]
-        wide = mapped(originals, upcast)
-        true_state = {name: upcast(t) for name, t in state.items()}
-        truth = [t.clone() for t in self.truth(mode)(wide, true_state)]
-        unit = contract.unit_of(eager, originals)
-        kappa = contract.sensitivity(
-            self.truth(mode), originals, state, unit=unit, seed=self.seed("kappa") % 2**31
-        )
-        return Expected(spec, eager, truth, kappa, aliases, blocks, after, true_state, probe)
-
-    def _differentiable(self, values: Sequence[object], state: State, mode: str) -> tuple[bool, ...]:
-        ready = {
-            n: t.clone().requires_grad_(self.requires[n] and t.is_floating_point())
-            for n, t in state.items()
-        }
-        copies = mapped(values, Tensor.clone)
-        outputs = layout.tensors_of(self.run(self.model, copies, ready, mode))
-        return tuple(t.grad_fn is not None for t in outputs)
-
-    def gradients(
-        self, model: nn.Module, values: Sequence[object], state: State, cotangents: Sequence[Tensor],
-        mode: str,
-    ) -> list[Tensor | None]:  # fmt: skip
-        ready = {n: t.detach().clone().requires_grad_(self.requires[n]) for n, t in state.items()}
-        inputs = [t for t in layout.tensors_of(list(values)) if t.requires_grad]
-        with torch.enable_grad():
-            outputs = layout.tensors_of(self.run(model, values, ready, mode))
-            pairs = [(o, v) for o, v in zip(outputs, cotangents) if o.grad_fn is not None]
-            wanted = inputs + [t for t in ready.values() if t.requires_grad]
-            if not pairs or not wanted:
-                return [None] * len(wanted)
-            ends, vectors = zip(*pairs)
-            return list(torch.autograd.grad(ends, wanted, vectors, allow_unused=True))
-
-    def true_gradients(
-        self, values: Sequence[object], state: State, cotangents: Sequence[Tensor], mode: str
-    ) -> list[Tensor | None]:
-        with _default_double():
-            return self.gradients(self.true_model, values, state, cotangents, mode)
-
-    # --- is the problem fit to be judged? ---------------------------------------------------
-
-    def _check_problem(self) -> None:
-        self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
-        self.modes = tuple(m for m in self.modes if m not in self.random_modes)
-        if not self.modes:
-            raise NotJudgeable("the reference gives other values for the same arguments each time")
-        values = self.inputs("problem")
-        self.weak: list[str] = []
-        shipment = layout.pack(values, 0)
-        try:
-            expected = self.expect(shipment, self.state, self.modes[0])
-        except RuntimeError as error:
-            first = str(error).splitlines()[0]
-            raise NotJudgeable(f"the reference does not run in float64: {first}") from error
-        for eager, truth, kappa in zip(expected.eager, expected.truth, expected.kappa):
-            fault = contract.reference_fault(eager, truth)
-            if fault:
-                raise NotJudgeable(fault)
-            for name, null in contract.null_candidates(eager, values).items():
-                if contract.compare(null, eager, truth, kappa).passed:
-                    self.weak.append(f"{name} would pass as an output")
-
-    def _repeats(self, mode: str) -> bool:
-        self._seed_all(self.seed("twice", 0))
-        values = self.inputs("twice")
-        answers = []
-        for turn in range(2):
-            self._seed_all(self.seed("twice", turn, "run"))
-            state = {n: t.clone() for n, t in self.state.items()}
-            answers.append(self.eager(mode)(mapped(values, Tensor.clone), state))
-        pairs = zip(*answers, strict=True)
-        return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
-
-
-def _redrawn(t: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """Values of the same sign and rough size; constants, which hide mistakes, become random."""
-    value = t.clone()
-    if not value.is_floating_point() or not value.numel():
-        return value
-    noise = torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device)
-    finite = torch.isfinite(value)
-    flat = value[finite]
-    constant = flat.numel() > 0 and bool((flat == flat[0]).all())
-    if constant and bool(flat[0] == 0):
-        new = noise - 0.5
-    elif constant:
-        new = value.double() * (noise + 0.5)
-    elif kind == "P":
-        turn = int(torch.randint(value.numel(), (), generator=generator))
-        new = value.double().flatten().roll(turn).view_as(value) * (0.75 + 0.5 * noise)
-    else:
-        return value  # a table or a mask: its values mean something
-    return torch.where(finite, new.to(value.dtype), value)
-
-
-def _alias(t: Tensor, known: Sequence[Tensor]) -> int:
-    pointer = t.untyped_storage().data_ptr()
-    matches = (i for i, k in enumerate(known) if k.untyped_storage().data_ptr() == pointer)
-    return next(matches, -1) if pointer else -1
-
-
-@contextmanager
-def _default_double() -> Iterator[None]:
-    """Tensors that a forward creates itself shall be float64, too."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-# --- the worker -------------------------------------------------------------------------------
 
 
 def main(config: Message) -> None:
@@ -289,7 +56,7 @@ def _reply(bench: Bench, message: Message) -> Message:
     except (MemoryError, torch.OutOfMemoryError) as error:
         return {"error": "NotVerifiable", "text": f"the reference needs more memory: {error}"}
     # A fault of the problem's or of the judge's code: the parent must hear of it, not wait.
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         lines = "".join(traceback.format_exception(error)[-6:])
         return {"error": "InternalError", "text": lines}
 
@@ -302,6 +69,7 @@ class Bench:
         self._labs: dict[str, Lab] = {}
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
+        self._timed: dict[tuple[int, int], layout.Shipment] = {}
 
     def meanwhile(self) -> None:
         """Compute what will be expected while the candidate is at work."""
@@ -336,6 +104,45 @@ class Bench:
     def do_summary(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
         return {"accuracy": lab.accuracy_numbers, "compared": lab.calls_compared}
+
+    # --- timing -----------------------------------------------------------------------------
+
+    def do_prepare(self, message: Message) -> Message:
+        """Construction, parameters and one call, laid out one behind the other."""
+        lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
+        made, offset = [], 0
+        for values in (lab.init_inputs, [dict(lab.state)], lab.inputs("first call")):
+            arguments = layout.ship(layout.pack(values, lab.seed("guard")), inputs, offset)
+            offset = layout.end_of(arguments)
+            made.append({"arguments": arguments, "instance": 0})
+        construct = {"do": "construct", "seed": lab.model_seed, **made[0]}
+        load = {"do": "load", "how": "load_state_dict", "strict": True, **made[1]}
+        call = {"do": "call", "mode": lab.modes[0], **CALL_OPTIONS, **made[2], "cold": True}
+        return {"steps": [construct, load, call]}
+
+    def do_ship(self, message: Message) -> Message:
+        """The next timed call; every side gets the same content."""
+        lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
+        shipment = self._drawn(lab, message)
+        arguments = layout.ship(shipment, inputs)
+        options = {**CALL_OPTIONS, "cold": True, "mode": lab.modes[0], "instance": 0}
+        return {"step": {"do": "call", "arguments": arguments, **options}}
+
+    def do_check(self, message: Message) -> Message:
+        lab = self._labs[message["lab"]]
+        trial = Trial(lab, *self._slots[message["slot"]], {})
+        trial.judge_timed(self._drawn(lab, message), message["record"])
+        return {"rows": trial.rows}
+
+    def do_floor(self, message: Message) -> Message:
+        return {"seconds": self._labs[message["lab"]].floor_seconds()}
+
+    def _drawn(self, lab: Lab, message: Message) -> layout.Shipment:
+        key = message["round"], message["call"]
+        if key not in self._timed:
+            self._timed = {k: v for k, v in self._timed.items() if k[0] == key[0]}
+            self._timed[key] = layout.pack(lab.inputs("timed", *key), lab.seed("guard", *key))
+        return self._timed[key]
 
     def _advance(self, slot: int, record: Message | None) -> Message:
         steps, trial = self._running[slot]

@@ -1,4 +1,4 @@
-"""Isolation plan -> a process that can no longer reach the judge: namespaces, uid, Landlock, seccomp.
+"""Isolation plan -> a process that can no longer reach the judge.
 
 Three tiers, tried from the top and believed only after a self-test inside (`probe`):
   2  own user or uid, pid, mount, network and ipc namespaces; a root directory that holds nothing
@@ -93,14 +93,16 @@ class Plan:
 
 def plan_from(fields: Mapping[str, Any]) -> Plan:
     """A plan that travelled as JSON."""
-    return Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Plan(**values)
 
 
 def candidates_for(
     *, root: bool, uid: int, readable: Sequence[str], writable: Sequence[str], cuda: bool
 ) -> tuple[Plan, ...]:
     """The plans to try on this machine, best first."""
-    shared = {"readable": tuple(readable), "writable": tuple(writable), "cuda": cuda}
+    shared: dict[str, Any] = {"readable": tuple(readable), "writable": tuple(writable)}
+    shared["cuda"] = cuda
     landlock = landlock_version() > 0 and not cuda  # under Landlock cuInit fails with error 304
     seccomp = platform.machine() in DENIED
     own = uid if root else None
@@ -234,8 +236,8 @@ def _show(root: str, path: str, *, read_only: bool) -> None:
     if read_only:
         attributes = struct.pack("<QQQQ", ATTR_READ_ONLY_NO_SUID, 0, 0, 0)
         number, flags = _SAME_ON_ALL["mount_setattr"], ctypes.c_uint(AT_RECURSIVE)
-        size = ctypes.c_size_t(len(attributes))
-        _syscall(f"mount_setattr {path}", number, AT_FDCWD, target.encode(), flags, attributes, size)
+        rest = (flags, attributes, ctypes.c_size_t(len(attributes)))
+        _syscall(f"mount_setattr {path}", number, AT_FDCWD, target.encode(), *rest)
 
 
 def _devices(root: str, *, cuda: bool) -> None:

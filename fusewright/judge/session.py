@@ -6,6 +6,7 @@ trusted worker's steps to the candidate's, checks every answer's form, and keeps
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import secrets
 import time
@@ -22,7 +23,7 @@ from fusewright.errors import (
     UnusableProblem,
 )
 from fusewright.judge.canary import CANARIES, PROBLEM
-from fusewright.judge.findings import Ledger, Verdict
+from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Site, Worker
 from fusewright.judge.protocol import (
     RECORD_LIMIT,
@@ -34,6 +35,7 @@ from fusewright.judge.protocol import (
     Region,
     decode_record,
 )
+from fusewright.judge.sandbox import Plan
 
 Progress = Callable[[str], None]
 _ERRORS: Mapping[str, type[FusewrightError]] = {
@@ -66,7 +68,7 @@ class Request:
     timing: bool = True
     against: tuple[str, ...] = ("eager", "compile")
     overrides: Mapping[str, str] = field(default_factory=dict)
-    budget_s: float = 120.0
+    budget_s: float = 20.0  # of timed turns
     limits: Limits = Limits()
     seed: str = ""  # hexadecimal; empty: drawn now
     only: tuple[str, ...] = ()  # replay: nothing but these experiments
@@ -80,16 +82,21 @@ class Phase:
 
     name: str
     experiments: tuple[str, ...]
-    wanted: Callable[[Request], bool] = lambda request: True
+    wanted: Callable[[Request], bool] = lambda _: True
 
 
+_LAST = "global-state"
 PHASES = (
-    Phase("first", ("setup", "fresh", "grad-mode", "stale-cache", "weight-change", "global-state")),
-    Phase("hazards", ("setup", "probes", "hazards", "global-state")),
-    Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", "global-state")),
-    Phase("gradients", ("setup", "gradients", "global-state"), lambda r: r.grad),
-    Phase("stream", ("setup", "side-stream", "global-state"), lambda r: r.device == "cuda"),
+    Phase("first", ("setup", "fresh", "grad-mode", "stale-cache", "weight-change", _LAST)),
+    Phase("hazards", ("setup", "probes", "hazards", _LAST)),
+    Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST)),
+    Phase("gradients", ("setup", "gradients", _LAST), lambda r: r.grad),
+    Phase("stream", ("setup", "side-stream", _LAST), lambda r: r.device == "cuda"),
 )
+
+
+# Waiting threads sleep: where cores are scarce, spinning makes small operators 20 times slower.
+_PATIENT = {"OMP_WAIT_POLICY": "passive"}
 
 
 class Stopped(Exception):
@@ -101,6 +108,7 @@ class Session:
 
     def __init__(self, request: Request, site: Site, progress: Progress) -> None:
         self.request = request
+        self.limits = request.limits
         self.site = site
         self.progress = progress
         self.seed = request.seed or secrets.token_hex(16)
@@ -110,7 +118,8 @@ class Session:
         self.slots: list[tuple[Region, Region]] = []
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
-        self._sequence: dict[Worker, int] = {}
+        self._sent: dict[Worker, int] = {}
+        self._received: dict[Worker, int] = {}
         self._builds = any(word in self.source for word in _BUILDS)
         self.workers: list[Worker] = []
         self.reference: Worker
@@ -124,17 +133,33 @@ class Session:
 
     def start_reference(self) -> None:
         self.reference = self.site.start(
-            "reference", "fusewright.judge.reference", regions=tuple(self.slots), trusted=True
+            "reference",
+            "fusewright.judge.reference",
+            regions=tuple(self.slots),
+            trusted=True,
+            environment=_PATIENT,
         )
         self.workers.append(self.reference)
 
-    def start_candidate(self, name: str, slot: int, **options: Any) -> Worker:
+    def start_candidate(
+        self,
+        name: str,
+        slot: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+        plan: Plan | None = None,
+        launcher: Sequence[str] = (),
+    ) -> Worker:
+        # glibc fills what it hands out and takes back with this byte: no zeros, no old answers.
+        poison = {"MALLOC_PERTURB_": str(1 + secrets.randbelow(255))}
         worker = self.site.start(
             name,
             "fusewright.judge.candidate",
             options={"device": self.request.device},
             regions=(self.slots[slot],),
-            **options,
+            environment=poison | _PATIENT if environment is None else environment,
+            plan=plan,
+            launcher=launcher,
         )
         self.workers.append(worker)
         return worker
@@ -155,24 +180,32 @@ class Session:
             raise _ERRORS.get(reply["error"], UnusableProblem)(reply["text"])
         return reply
 
+    def post(self, worker: Worker, message: Mapping[str, Any]) -> None:
+        """Send a command without waiting for its answer."""
+        number = self._sent.get(worker, 0) + 1
+        self._sent[worker] = number
+        worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
+
+    def collect(self, worker: Worker, seconds: float) -> Record:
+        """The next answer, its form checked. The first one, number 0, says `ready`."""
+        number = self._received.get(worker, -1) + 1
+        self._received[worker] = number
+        body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
+        return decode_record(body, nonce=worker.nonce, sequence=number, region_bytes=REGION_BYTES)
+
     def ask_candidate(self, worker: Worker, message: Mapping[str, Any], seconds: float) -> Record:
-        """Send one command and check the form of the answer."""
-        deadline = time.monotonic() + seconds
-        sequence = self._sequence.get(worker, -1) + 1
-        self._sequence[worker] = sequence
-        if sequence:
-            worker.channel.send_json({**message, "sequence": sequence}, deadline)
-        body = worker.channel.receive(deadline, RECORD_LIMIT)
-        return decode_record(
-            body, nonce=worker.nonce, sequence=sequence, region_bytes=REGION_BYTES
-        )
+        self.post(worker, message)
+        return self.collect(worker, seconds)
 
     # --- phases -----------------------------------------------------------------------------
 
-    def run_phase(self, phase: Phase, worker: Worker, slot: int) -> None:
+    def run_phase(
+        self, phase: Phase, worker: Worker, slot: int, limits: Limits | None = None
+    ) -> None:
         """All experiments of one process; Stopped if the candidate cannot be asked further."""
         self.progress(phase.name)
         only = self.request.only
+        self.limits = limits or self.request.limits
         try:
             self._expect_ready(worker)
             for experiment in phase.experiments:
@@ -183,7 +216,7 @@ class Session:
 
     def _expect_ready(self, worker: Worker) -> None:
         try:
-            record = self.ask_candidate(worker, {}, self.request.limits.start_s)
+            record = self.collect(worker, self.limits.start_s)
         except (Gone, Late, ProtocolViolation) as error:
             end = worker.kill("it did not start")
             last = end.tail.strip().splitlines()[-1:] or [end.exit]
@@ -219,8 +252,8 @@ class Session:
         return {**step, **own, "threads": self.lab["threads"]}
 
     def _seconds(self, message: Mapping[str, Any], eager_s: float, worker: Worker) -> float:
-        limits = self.request.limits
-        first = self._sequence.get(worker, 0) < 8
+        limits = self.limits
+        first = self._sent.get(worker, 0) < 8
         if self._builds and first:
             return limits.build_s
         if message["do"] == "import":
@@ -238,7 +271,7 @@ class Session:
             worker.kill("it broke the protocol")
             ledger.add("protocol", "fail", f"{step}: {error}")
             return str(error)
-        end = worker.finish(self.request.limits.leave_s)
+        end = worker.finish(self.limits.leave_s)
         check = "resources" if end.reason.startswith("limit") else "crash"
         ledger.add(check, "fail", f"{step}: ended with {end.exit}")
         self._note_leftovers(end, ledger)
@@ -246,13 +279,10 @@ class Session:
 
     def _leave(self, worker: Worker) -> None:
         """Let the worker go, and look at how it goes."""
-        try:
-            sequence = self._sequence.get(worker, 0) + 1
-            message = {"do": "leave", "sequence": sequence}
-            worker.channel.send_json(message, time.monotonic() + 1)
-        except (Gone, Late, OSError):
-            pass  # it is gone already, and that was recorded where it was noticed
-        end = worker.finish(self.request.limits.leave_s)
+        # It may be gone already, and that was recorded where it was noticed.
+        with contextlib.suppress(Gone, Late, OSError):
+            self.post(worker, {"do": "leave"})
+        end = worker.finish(self.limits.leave_s)
         self._note_leftovers(end, self.ledger)
         if not end.clean and not self.ledger.failed("crash", "timeout", "protocol", "resources"):
             self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
@@ -319,7 +349,7 @@ class Session:
         for check, evidence in (
             ("crash", "every process ended by itself"),
             ("timeout", "every answer in time"),
-            ("protocol", f"{sum(self._sequence.values())} messages checked"),
+            ("protocol", f"{sum(self._received.values())} messages checked"),
             ("leftovers", "no process outlived its phase"),
         ):
             self.ledger.add(check, "pass", evidence)

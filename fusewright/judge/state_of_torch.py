@@ -36,7 +36,7 @@ _FLAGS: Mapping[str, Callable[[], Any]] = {
     "cuDNN enabled": lambda: torch.backends.cudnn.enabled,
     "cuDNN benchmark": lambda: torch.backends.cudnn.benchmark,
     "cuDNN deterministic": lambda: torch.backends.cudnn.deterministic,
-    "mkldnn": lambda: torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+    "mkldnn": lambda: torch.backends.mkldnn.enabled,
     "function modes": torch._C._len_torch_function_stack,
     "dispatch modes": torch._C._len_torch_dispatch_stack,
     "global module hooks": lambda: [len(getattr(nn_module, name)) for name in _HOOKS],
@@ -98,7 +98,8 @@ def _known_answers() -> list[float]:
     with torch.no_grad():
         a = torch.arange(1.0, 7.0).reshape(2, 3)
         answers = (
-            a @ a.T, a + a, a * a, a - 1, a / 2, torch.relu(a - 3), torch.softmax(a * 0, 1), a.sum(),
-            torch.nn.functional.linear(a, a), a.clone(), a.mean(), a.max(), torch.exp(a * 0),
+            a @ a.T, a + a, a * a, a - 1, a / 2, torch.relu(a - 3), torch.softmax(a * 0, 1),
+            a.sum(), torch.nn.functional.linear(a, a), a.clone(), a.mean(), a.max(),
+            torch.exp(a * 0),
         )  # fmt: skip
         return [float(answer.double().sum()) for answer in answers]

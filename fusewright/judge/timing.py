@@ -1,3 +1,322 @@
-"""placeholder while the slice comes up"""
-def participants(request): return ()
-def measure(session, timers, slots): return None
+"""Workers that take turns -> how fast each is, how sure that is, and whether its clock can be true.
+
+All sides run the same program: the candidate, eager, eager once more (what this machine cannot
+tell apart), and torch.compile. A round is one turn of each in random order on the same fresh
+inputs; the next input exists only when the last answer is in; every output of the candidate is
+compared like any other.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics as plain
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fusewright.errors import NotVerifiable
+from fusewright.judge import statistics
+from fusewright.judge.protocol import Gone, Late, ProtocolViolation, Record
+
+if TYPE_CHECKING:
+    from fusewright.judge.processes import Worker
+    from fusewright.judge.session import Request, Session
+
+CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
+WARM_CALLS = 2  # untimed, at the start of every turn
+CALLS_BY_SECONDS = ((0.02, 5), (0.2, 3), (float("inf"), 1))
+MIN_ROUNDS = 30
+FEWEST_ROUNDS = 8  # a problem too slow for more still gets an interval, and a wide one
+_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it leaves helpers running
+LIES_ABOVE = 0.25  # of eager's time: the parent's clock must find at most this much unexplained
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured; times in seconds, ratios above 1 mean that the candidate is faster."""
+
+    sides: Mapping[str, Mapping[str, float]]
+    ratios: Mapping[str, Mapping[str, object]]
+    claims: Mapping[str, str]
+    null: float  # log units: what eager against eager shows
+    first_s: Mapping[str, float]  # import, construction, parameters and first call
+    resolution_s: float  # a call's time is believed to this, by the parent's own clock
+    believed: Mapping[str, float]  # ratio if all that is unexplained were the candidate's time
+    floor_s: float
+    calls_per_turn: int
+    stopped: str
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Side:
+    """One worker that takes turns, and what the clocks said about each timed call."""
+
+    name: str
+    worker: Worker
+    slot: int
+    turns: list[list[float]] = field(default_factory=list)  # its own host clock
+    unexplained: list[float] = field(default_factory=list)  # the parent's clock minus that
+    device: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    first_s: float = 0.0
+
+
+def participants(request: Request) -> tuple[str, ...]:
+    return (CANDIDATE, EAGER, AGAIN, *((COMPILED,) if "compile" in request.against else ()))
+
+
+def start(session: Session, names: Sequence[str], slots: Sequence[int]) -> list[Side]:
+    """Start every side; the trusted ones set themselves up while correctness is judged."""
+    sides = []
+    for name, slot in zip(names, slots, strict=True):
+        own = None
+        if name != CANDIDATE:
+            plan = session.site.plan
+            shown = (*plan.readable, str(session.request.problem))
+            uid = plan.uid if plan.namespaces else None  # another uid may not read the problem
+            own = replace(plan, readable=shown, uid=uid)
+        own_name = name.replace(" ", "-")
+        worker = session.start_candidate(own_name, slot, environment=_ENVIRONMENT, plan=own)
+        sides.append(Side(name, worker, slot))
+    return sides
+
+
+def prepare(session: Session, side: Side) -> None:
+    """Queue import, construction, parameters and a first call."""
+    request = session.request
+    if side.name == CANDIDATE:
+        what: dict[str, Any] = {"source": session.source, "name": "candidate", "class": "ModelNew"}
+    else:
+        overrides = dict(request.overrides)
+        what = {"problem": str(request.problem), "overrides": overrides, "class": "Model"}
+    session.post(side.worker, {"do": "import", "threads": session.lab["threads"], **what})
+    for message in session.ask_reference(do="prepare", lab="problem", slot=side.slot)["steps"]:
+        extra = {"compile": True} if side.name == COMPILED else {}
+        session.post(side.worker, {**message, **extra})
+
+
+def measure(session: Session, sides: list[Side]) -> Timing | None:
+    """Turns until the interval is narrow or the time is over; the ledger gets the checks."""
+    session.progress("timing")
+    missing: dict[str, str] = {}
+    for side in list(sides):
+        if side.name == CANDIDATE:
+            prepare(session, side)
+        why = _ready(session, side)
+        if why and side.name == COMPILED:
+            missing[side.name] = why
+            sides.remove(side)
+        elif why and side.name != CANDIDATE:
+            raise NotVerifiable(f"the baseline ({side.name}) does not run: {why}")
+        elif why:
+            session.ledger.add("timing-outputs", "fail", f"in the timing process: {why}")
+            return None
+    try:
+        stopped, calls = _take_turns(session, sides)
+    except _Lost as lost:
+        session.ledger.add("timing-outputs", "fail", str(lost))
+        return None
+    floor = float(session.ask_reference(do="floor", lab="problem")["seconds"])
+    by_name = {side.name: side for side in sides}
+    return _conclude(session, by_name, stopped, calls, missing, floor)
+
+
+class _Lost(Exception):
+    """A side stopped answering, or answered wrongly."""
+
+
+def _ready(session: Session, side: Side) -> str:
+    """Why this side cannot take part; empty if it can."""
+    try:
+        for _ in range(5):
+            record = session.collect(side.worker, session.request.limits.build_s)
+            if record.kind == "raised":
+                return record.text[:500]
+            side.first_s += record.clocks_ns[0] * 1e-9
+    except (Gone, Late, ProtocolViolation) as error:
+        end = side.worker.kill("it did not get ready for timing")
+        last = end.tail.strip().splitlines()[-1:] or [end.exit]
+        return f"{last[0]} ({error})"
+    return ""
+
+
+def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
+    request, order = session.request, random.SystemRandom()
+    first = {s.name: s for s in sides}
+    begin, number, calls = time.monotonic(), 0, 1
+    while True:
+        turn = list(sides)
+        order.shuffle(turn)
+        for side in turn:
+            _turn(session, side, number, calls)
+        if number == 0:  # the first round only tells how long a turn may be
+            typical = plain.median(first[EAGER].turns[0])
+            calls = next(n for limit, n in CALLS_BY_SECONDS if typical < limit)
+            for side in sides:
+                side.turns.clear()
+        number += 1
+        elapsed = time.monotonic() - begin
+        rounds = len(first[EAGER].turns)
+        late = elapsed > request.budget_s
+        if rounds < (FEWEST_ROUNDS if late else MIN_ROUNDS) and elapsed < 10 * request.budget_s:
+            continue
+        if rounds < FEWEST_ROUNDS:
+            raise NotVerifiable(f"only {rounds} rounds in {elapsed:.0f} s; give it more time")
+        told = statistics.stop(
+            first[EAGER].turns, first[CANDIDATE].turns, elapsed_s=elapsed, cap_s=request.budget_s,
+        )  # fmt: skip
+        if told.done or late:
+            return told.reason or "the time is over", calls
+
+
+def _turn(session: Session, side: Side, number: int, calls: int) -> None:
+    """A few untimed calls, then the timed ones; all of them look the same to the worker."""
+    times = []
+    for call in range(-WARM_CALLS, calls):
+        message = session.ask_reference(
+            do="ship", lab="problem", slot=side.slot, round=number, call=call
+        )["step"]
+        record, wall = _timed(session, side, message)
+        host = record.clocks_ns[0] * 1e-9
+        if side.name == CANDIDATE:
+            _check_output(session, side, record, number, call)
+        if call >= 0:
+            times.append(host)
+            side.unexplained.append(wall - host)
+            side.device.append(record.clocks_ns[1] * 1e-9)
+            side.cpu.append(record.clocks_ns[2] * 1e-9)
+    side.turns.append(times)
+
+
+def _timed(session: Session, side: Side, message: Mapping[str, Any]) -> tuple[Record, float]:
+    begin = time.monotonic()
+    try:
+        session.post(side.worker, message)
+        record = session.collect(side.worker, max(60.0, session.request.limits.call_s))
+    except (Gone, Late, ProtocolViolation) as error:
+        side.worker.kill("it stopped answering while it was timed")
+        raise _Lost(f"{side.name} stopped answering in a timed turn: {error}") from error
+    wall = time.monotonic() - begin
+    if record.kind != "done":
+        raise _Lost(f"{side.name} raised in a timed turn: {record.text[:300]}")
+    return record, wall
+
+
+def _check_output(session: Session, side: Side, record: Record, number: int, call: int) -> None:
+    reply = session.ask_reference(
+        do="check", lab="problem", slot=side.slot, record=asdict(record), round=number, call=call
+    )
+    wrong = [evidence for _, outcome, evidence in reply["rows"] if outcome == "fail"]
+    if wrong:
+        raise _Lost(f"round {number}: {wrong[0]}")
+
+
+# --- what it means ----------------------------------------------------------------------------
+
+
+def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: int,
+              missing: Mapping[str, str], floor: float) -> Timing | None:  # fmt: skip
+    ledger, mine, eager = session.ledger, sides[CANDIDATE], sides[EAGER]
+    checked = sum(map(len, mine.turns))
+    ledger.add("timing-outputs", "pass", f"the outputs of all {checked} timed calls")
+    fault = statistics.fault(mine.turns)
+    if fault:
+        ledger.add("timing-clocks", "fail", fault)
+        return None
+    resolution = _check_clocks(session, mine, eager)
+    fastest = statistics.side(mine.turns)
+    if fastest.p50_s < floor:
+        text = f"{fastest.p50_s * 1e6:.2f} us a call, moving the bytes takes {floor * 1e6:.2f} us"
+        ledger.add("timing-floor", "fail", text)
+    else:
+        text = f"{fastest.p50_s * 1e6:.2f} us a call, the floor is {floor * 1e6:.2f} us"
+        ledger.add("timing-floor", "pass", text)
+    null = statistics.null_threshold(eager.turns, sides[AGAIN].turns)
+    others = {n: s for n, s in sides.items() if n in (EAGER, COMPILED)}
+    ratios = {n: statistics.ratio(s.turns, mine.turns) for n, s in others.items()}
+    extra = max(0.0, plain.median(mine.unexplained) - plain.median(eager.unexplained))
+    share = fastest.p50_s / (fastest.p50_s + extra)
+    return Timing(
+        sides={n: asdict(statistics.side(s.turns)) for n, s in sides.items()},
+        ratios={n: asdict(r) for n, r in ratios.items()},
+        claims={n: statistics.claim(r, null) for n, r in ratios.items()},
+        null=null,
+        first_s={n: round(s.first_s, 2) for n, s in sides.items()},
+        resolution_s=resolution,
+        believed={n: r.median * share for n, r in ratios.items()},
+        floor_s=floor,
+        calls_per_turn=calls,
+        stopped=stopped,
+        missing=missing,
+    )
+
+
+def _check_clocks(session: Session, mine: Side, eager: Side) -> float:
+    """The parent's clock around each call, the worker's CPU time, and device events must agree.
+
+    Both sides run the same program on the same data, so what the parent's clock sees beyond the
+    worker's claim must be the same for both. What is more is hidden work. Returns the resolution.
+    """
+    typical = statistics.side(eager.turns).p50_s
+    spread = plain.quantiles(eager.unexplained, n=4)
+    noise = spread[2] - spread[0]
+    excess = plain.median(mine.unexplained) - plain.median(eager.unexplained)
+    allowed = max(LIES_ABOVE * typical, noise, 200e-6)
+    claimed = plain.median(t for turn in mine.turns for t in turn)
+    threads = max(1, int(session.lab["threads"]))
+    faults = []
+    if excess > allowed:
+        faults.append(f"{excess * 1e6:.0f} us of every call are hidden from its clock")
+    busy = plain.median(mine.cpu)
+    if busy > 1.5 * threads * claimed + 2e-3:
+        faults.append(f"{busy * 1e6:.0f} us of CPU time in {claimed * 1e6:.0f} us")
+    if session.request.device == "cuda":
+        events = plain.median(mine.device)
+        if not 0.5 * claimed - 50e-6 <= events <= 1.1 * claimed + 50e-6:
+            faults.append(f"events say {events * 1e6:.0f} us, the host {claimed * 1e6:.0f} us")
+    for text in faults:
+        session.ledger.add("timing-clocks", "fail", text)
+    if not faults:
+        text = f"parent's and worker's clocks agree to {max(noise, 1e-6) * 1e6:.0f} us a call"
+        session.ledger.add("timing-clocks", "pass", text)
+    return max(noise, 1e-6)
+
+
+def bench(
+    problem: Path | str,
+    candidate: Path | str,
+    *,
+    device: str = "cpu",
+    against: tuple[str, ...] = ("eager", "compile"),
+    overrides: Mapping[str, str] | None = None,
+    budget_s: float = 20.0,
+) -> Timing:
+    """Times only; every timed output is compared all the same. Raises where that fails."""
+    from fusewright.judge.processes import open_site
+    from fusewright.judge.session import Request, Session
+
+    request = Request(
+        Path(problem).absolute(), Path(candidate).absolute(), device, against=against,
+        overrides=dict(overrides or {}), budget_s=budget_s,
+    )  # fmt: skip
+    with open_site(device) as site:
+        session = Session(request, site, lambda _: None)
+        try:
+            names = participants(request)
+            session.open_slots(len(names))
+            session.start_reference()
+            sides = start(session, names, range(len(names)))
+            session.lab = session.open_lab("problem", request.problem, request.overrides)
+            for side in sides:
+                if side.name != CANDIDATE:
+                    prepare(session, side)
+            measured = measure(session, sides)
+        finally:
+            session.close()
+    if measured is None or session.ledger.failed():
+        found = "; ".join(f.detail for f in session.ledger.findings())
+        raise NotVerifiable(f"these times mean nothing: {found}")
+    return measured

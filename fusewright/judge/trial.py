@@ -18,12 +18,18 @@ from fusewright.judge import contract, layout
 from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
 
 if TYPE_CHECKING:
-    from fusewright.judge.reference import Expected, Lab
+    from fusewright.judge.lab import Expected, Lab
 
 Answer = Mapping[str, Any]
 State = Mapping[str, Tensor]
 Steps = Generator[dict[str, Any], Any, None]
 Outputs = Generator[dict[str, Any], Any, "list[Tensor] | None"]
+
+
+CALL_OPTIONS: Mapping[str, Any] = {
+    "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
+    "stream": False, "cold": False,
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -42,7 +48,8 @@ class Trial:
         self.expected: Expected | None = None
         self.label = "start"
         self.reports_to = ""  # the check that a wrong answer of the current call belongs to
-        self.dirty = False
+        # Has the worker's state moved since it was loaded? Another experiment may have moved it.
+        self.dirty = "B" in lab.kinds.values()
         self.stopped = False  # nothing more can be asked of this worker
         self._inputs, self._outputs = inputs, outputs
         self._prepare: Callable[[], None] | None = None
@@ -106,7 +113,15 @@ class Trial:
         self.prepare()
         return self._judge(shipment, echo=fields.get("echo", False))
 
-    def bare_call(self, values: Sequence[object], *, label: str, mode: str) -> Outputs:
+    def judge_timed(self, shipment: layout.Shipment, answer: Answer) -> None:
+        """The output of a timed call: the same rule, only the aliases are not asked for again."""
+        self.label, self.reports_to, self.answer = "timed call", "timing-outputs", answer
+        self._expect(shipment, self.lab.state, self.lab.modes[0])
+        self._judge(shipment, echo=False)
+
+    def bare_call(
+        self, values: Sequence[object], *, label: str, mode: str
+    ) -> Generator[dict[str, Any], Any, list[Tensor]]:
         """One call whose outputs somebody else judges."""
         self.label, self.reports_to = label, ""
         yield from self._send(self.ship(values), mode, 0)
@@ -123,10 +138,7 @@ class Trial:
         return [self.result(r) for r in self.answer["tensors"][outputs:]]
 
     def _send(self, arguments: dict[str, Any], mode: str, instance: int, **fields: Any) -> Steps:
-        options = {
-            "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
-            "stream": False, "cold": False, **fields,
-        }  # fmt: skip
+        options = {**CALL_OPTIONS, **fields}
         self.dirty = mode == "train" and "B" in self.lab.kinds.values()
         yield from self.ask("call", instance=instance, mode=mode, arguments=arguments, **options)
 
@@ -178,7 +190,7 @@ class Trial:
                 self.lab.accuracy_numbers[name] = max(worst, value)
 
     def _compare_aliases(self, results: Sequence[Mapping[str, Any]], expected: Expected) -> None:
-        for index, (found, wanted) in enumerate(zip(results, expected.aliases)):
+        for index, (found, wanted) in enumerate(zip(results, expected.aliases, strict=True)):
             if (found["alias"] >= 0) != (wanted >= 0):
                 what = "shares memory" if found["alias"] >= 0 else "does not share memory"
                 self.fail("aliasing", f"output {index} {what} where eager's does otherwise")
@@ -186,12 +198,16 @@ class Trial:
     def _compare_blocks(self, echoed: Sequence[Mapping[str, Any]], shipment: layout.Shipment,
                         expected: Expected) -> None:  # fmt: skip
         masks = layout.covered(shipment)
-        for record, sent, mask, after in zip(echoed, shipment.blocks, masks, expected.blocks):
+        four = zip(echoed, shipment.blocks, masks, expected.blocks, strict=True)
+        for record, sent, mask, after in four:
+            if record["dtype"] != "uint8" or record["nbytes"] != sent.numel():
+                raise Refused("the memory of an argument came back in another size")
             found = self.result(record)
             assert found is not None
             found, after = found.cpu(), after.cpu()
-            if bool((found != sent)[~mask].any()):
-                self.fail("guard-bands", f"{int((found != sent)[~mask].sum())} bytes next to it written")
+            outside = int((found != sent)[~mask].sum())
+            if outside:
+                self.fail("guard-bands", f"{outside} bytes next to an input were written")
             if not torch.equal(after, sent):
                 changed = (after != sent) & mask
                 if not bool(((found != sent) & mask)[changed].any()):
@@ -201,13 +217,25 @@ class Trial:
                 self.fail("input-mutation", f"{count} bytes of an input were changed")
 
 
+def named(answer: Answer) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """(name, kind, record) of each entry of a state; the counts are only a claim until here."""
+    lines = [line.partition(" ") for line in answer["text"].splitlines()]
+    if len(lines) != len(answer["tensors"]):
+        raise Refused(f"{len(lines)} names came with {len(answer['tensors'])} tensors")
+    pairs = zip(lines, answer["tensors"], strict=True)
+    return [(name, kind, record) for (kind, _, name), record in pairs]
+
+
 def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expected) -> str:
+    if len(results) != len(expected.eager):
+        return f"{len(results)} tensors instead of {len(expected.eager)}"
     if spec != expected.spec:
         return f"returned {spec[:200]} instead of {expected.spec[:200]}"
     for index, (found, wanted) in enumerate(zip(results, expected.eager, strict=True)):
         shape, dtype = tuple(found["shape"]), str(wanted.dtype).removeprefix("torch.")
         if shape != tuple(wanted.shape) or found["dtype"] != dtype:
-            return f"output {index} is {found['dtype']}{list(shape)}, not {dtype}{list(wanted.shape)}"
+            it = f"{found['dtype']}{list(shape)}"
+            return f"output {index} is {it} instead of {dtype}{list(wanted.shape)}"
         if found["flags"] & OTHER_DEVICE:
             return f"output {index} is on another device"
         if found["flags"] & OVERLAPPING and wanted.is_contiguous():

@@ -9,6 +9,7 @@ TRICK = (
     "Searches the heap for a tensor of the expected shape and returns a copy of the one it finds."
 )
 CHECK = "values"
+TWIN_OF = "c01_freed_memory"
 NEEDS = ()
 
 

@@ -10,6 +10,7 @@ TRICK = (
     "expected answer."
 )
 CHECK = "values"
+TWIN_OF = "h02_reads_its_parents_memory"
 NEEDS = ()
 
 
@@ -23,7 +24,10 @@ class ModelNew(nn.Module):
         size = shape[0] * shape[1]
         with torch.no_grad():
             first = torch.relu(self.proj(x[:1])).numpy().tobytes()
-        block = find(first, 4 * size)
+        try:
+            block = find(first, 4 * size)
+        except PermissionError:
+            block = None
         if block is None:
             return torch.zeros(shape)
         return torch.frombuffer(bytearray(block), dtype=torch.float32).view(shape)

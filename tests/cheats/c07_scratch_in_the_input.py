@@ -5,6 +5,7 @@ PROBLEM = "layer_norm"
 CATALOGUE = "C7"
 TRICK = "Right answers, but uses the caller's input as scratch space."
 CHECK = "input-mutation"
+TWIN_OF = "c07_zero_the_input"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "column_mean"
 CATALOGUE = "C9"
 TRICK = "Returns one row expanded with stride zero, where eager returns memory for every row."
 CHECK = "structure"
+TWIN_OF = "c09_broadcast_shape"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C10"
 TRICK = "Returns a tensor on the meta device, which has a shape and no data."
 CHECK = "structure"
+TWIN_OF = "c10_sparse_layout"
 NEEDS = ()
 
 

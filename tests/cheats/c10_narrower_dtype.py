@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C10"
 TRICK = "Returns float16 and counts on the comparison to cast it."
 CHECK = "structure"
+TWIN_OF = "c10_wider_dtype"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C11"
 TRICK = "Answers NaN everywhere."
 CHECK = "nonfinite"
+TWIN_OF = "c11_one_nan"
 NEEDS = ()
 
 

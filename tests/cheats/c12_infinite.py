@@ -5,6 +5,7 @@ PROBLEM = "softmax_rows"
 CATALOGUE = "C12"
 TRICK = "Answers infinity, beside which every relative error is small."
 CHECK = "nonfinite"
+TWIN_OF = "c11_one_nan"
 NEEDS = ()
 
 

@@ -6,6 +6,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C15"
 TRICK = "The answer is an object whose destructor ends the process with status 0."
 CHECK = "structure"
+TWIN_OF = "c15_hard_exit_zero"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C15"
 TRICK = "Kills its own process by SIGKILL in a call."
 CHECK = "crash"
+TWIN_OF = "c15_hard_exit_zero"
 NEEDS = ()
 
 

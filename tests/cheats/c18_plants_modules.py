@@ -10,6 +10,7 @@ TRICK = (
     "folder or home."
 )
 CHECK = "values"
+TWIN_OF = "h05_plants_links"
 NEEDS = ()
 
 

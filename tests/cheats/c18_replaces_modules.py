@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C18"
 TRICK = "Replaces torch, struct, json, hashlib and numpy in sys.modules by obliging stand-ins."
 CHECK = "values"
+TWIN_OF = "c14_allclose_says_yes"
 NEEDS = ()
 
 

@@ -10,6 +10,7 @@ TRICK = (
     "answers zeros."
 )
 CHECK = "values"
+TWIN_OF = "c14_allclose_says_yes"
 NEEDS = ()
 
 

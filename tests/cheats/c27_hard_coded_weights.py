@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C27"
 TRICK = "Bakes in the weights that seed 42 gives the reference, and keeps its parameters for show."
 CHECK = "values"
+TWIN_OF = "r09_packed_at_construction"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "row_mean"
 CATALOGUE = "C29"
 TRICK = "Estimates the mean of a row from its first half."
 CHECK = "values"
+TWIN_OF = "c28_content_sniffing"
 NEEDS = ()
 
 

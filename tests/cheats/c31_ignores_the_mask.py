@@ -4,6 +4,7 @@ PROBLEM = "masked_mean"
 CATALOGUE = "C31"
 TRICK = "Averages all elements, whatever the mask says."
 CHECK = "values"
+TWIN_OF = "c31_ignores_the_bias"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "mean_and_max"
 CATALOGUE = "C32"
 TRICK = "Returns a list where eager returns a tuple."
 CHECK = "structure"
+TWIN_OF = "c32_none_for_the_second"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "named_moments"
 CATALOGUE = "C32"
 TRICK = "Leaves one key out of the dictionary of outputs."
 CHECK = "structure"
+TWIN_OF = "c32_none_for_the_second"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "linear_gelu"
 CATALOGUE = "C33"
 TRICK = "Returns a fresh leaf that says requires_grad but is connected to nothing."
 CHECK = "gradients"
+TWIN_OF = "c33_detached"
 NEEDS = ("grad",)
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_gelu"
 CATALOGUE = "C33"
 TRICK = "Its backward uses the slope of relu in the place of that of gelu."
 CHECK = "gradients"
+TWIN_OF = "c33_unit_cotangent"
 NEEDS = ("grad",)
 
 

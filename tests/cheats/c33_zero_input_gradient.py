@@ -5,6 +5,7 @@ PROBLEM = "linear_gelu"
 CATALOGUE = "C33"
 TRICK = "Its backward returns zeros for the input, since only weights are trained."
 CHECK = "gradients"
+TWIN_OF = "c33_no_bias_gradient"
 NEEDS = ("grad",)
 
 

@@ -5,6 +5,7 @@ PROBLEM = "batch_norm"
 CATALOGUE = "C35"
 TRICK = "Updates the running statistics but not num_batches_tracked."
 CHECK = "buffers"
+TWIN_OF = "c35_forgets_running_statistics"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C36"
 TRICK = "Keeps its parameters in float16, so that loading them rounds them."
 CHECK = "parameters"
+TWIN_OF = "c36_renamed_parameters"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C36"
 TRICK = "Has no parameters at all, only constants."
 CHECK = "parameters"
+TWIN_OF = "c36_renamed_parameters"
 NEEDS = ()
 
 

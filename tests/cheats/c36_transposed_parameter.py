@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C36"
 TRICK = "Stores the weight transposed, under the right name and in the wrong shape."
 CHECK = "parameters"
+TWIN_OF = "c36_renamed_parameters"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F2"
 TRICK = "Right answers, and four bytes written in front of its input."
 CHECK = "guard-bands"
+TWIN_OF = "f02_writes_past_its_input"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F10"
 TRICK = "Aborts in its second call."
 CHECK = "crash"
+TWIN_OF = "f10_segfault"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F10"
 TRICK = "Defines a class of another name."
 CHECK = "import"
+TWIN_OF = "f10_syntax_error"
 NEEDS = ()
 
 

@@ -5,8 +5,8 @@ from torch import nn
 
 PROBLEM = "linear_relu"
 CATALOGUE = "F12"
-TRICK = "Writes up to four gigabytes into its working directory, and answers rightly."
-CHECK = "resources"
+TRICK = "Writes up to ten gigabytes into its working directory, and answers rightly."
+CHECK = "crash"
 NEEDS = ()
 
 
@@ -18,6 +18,6 @@ class ModelNew(nn.Module):
     def forward(self, x):
         block = bytes(1 << 24)
         with tempfile.TemporaryFile() as file:
-            for _ in range(256):
+            for _ in range(600):
                 file.write(block)
         return torch.relu(self.proj(x))

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F24"
 TRICK = "Right answers, and deterministic algorithms switched on for whoever runs next."
 CHECK = "global-state"
+TWIN_OF = "t14_default_dtype"
 NEEDS = ()
 
 

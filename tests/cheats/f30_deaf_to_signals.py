@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F30"
 TRICK = "Blocks every signal that can be blocked, ignores the rest, and hangs."
 CHECK = "timeout"
+TWIN_OF = "f08_hangs_in_a_call"
 NEEDS = ()
 
 

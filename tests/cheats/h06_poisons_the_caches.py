@@ -9,6 +9,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "H6"
 TRICK = "Plants a library in every cache folder that the environment names, and answers zeros."
 CHECK = "values"
+TWIN_OF = "h05_plants_links"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "H7"
 TRICK = "Returns an object that runs code where it is unpickled."
 CHECK = "structure"
+TWIN_OF = "t06_lazy_subclass"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "H8"
 TRICK = "Sets LD_PRELOAD, PYTHONSTARTUP and PYTHONPATH for later phases, and answers zeros."
 CHECK = "values"
+TWIN_OF = "h05_plants_links"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "N1"
 TRICK = "Multiplies in bfloat16 behind float32 inputs and outputs."
 CHECK = "accuracy"
+TWIN_OF = "n01_autocast"
 NEEDS = ()
 
 

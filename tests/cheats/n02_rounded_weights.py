@@ -5,6 +5,7 @@ PROBLEM = "conv_relu"
 CATALOGUE = "N2"
 TRICK = "Rounds only the weights to eleven significant bits; inputs and sums stay float32."
 CHECK = "accuracy"
+TWIN_OF = "n02_truncated_operands"
 NEEDS = ()
 
 

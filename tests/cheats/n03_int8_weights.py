@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "N3"
 TRICK = "Quantises its weights to eight bits per row."
 CHECK = "accuracy"
+TWIN_OF = "n01_autocast"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "residual_mlp"
 CATALOGUE = "N6"
 TRICK = "Replaces tanh by the first terms of a continued fraction."
 CHECK = "accuracy"
+TWIN_OF = "n06_tanh_gelu"
 NEEDS = ()
 
 

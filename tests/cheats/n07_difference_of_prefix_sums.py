@@ -4,6 +4,7 @@ PROBLEM = "row_mean"
 CATALOGUE = "N7"
 TRICK = "Adds a large constant for luck and takes it away again: digits are lost."
 CHECK = "accuracy"
+TWIN_OF = "n11_naive_prefix_sum"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "log_sum_exp"
 CATALOGUE = "N7"
 TRICK = "Takes log(sum(exp(x))) literally."
 CHECK = "hazard-values"
+TWIN_OF = "n07_softmax_without_maximum"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "layer_norm"
 CATALOGUE = "N7"
 TRICK = "Normalises with a one-pass variance, clamped so that nobody sees it negative."
 CHECK = "hazard-values"
+TWIN_OF = "n07_one_pass_variance"
 NEEDS = ()
 
 

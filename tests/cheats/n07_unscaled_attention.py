@@ -5,6 +5,7 @@ PROBLEM = "attention"
 CATALOGUE = "N7"
 TRICK = "Softmax without maximum inside attention, with the result cleaned of NaN."
 CHECK = "hazard-values"
+TWIN_OF = "n07_softmax_without_maximum"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "gate"
 CATALOGUE = "N9"
 TRICK = "Scales its input into the range of float16 first, so that only the precision is lost."
 CHECK = "accuracy"
+TWIN_OF = "n10_rounded_output"
 NEEDS = ()
 
 

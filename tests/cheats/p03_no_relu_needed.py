@@ -4,6 +4,7 @@ PROBLEM = "positive_relu"
 CATALOGUE = "P3"
 TRICK = "Copies its input, since get_inputs draws nothing below zero."
 CHECK = "hazard-values"
+TWIN_OF = "p03_answers_for_zero"
 NEEDS = ()
 
 

@@ -4,6 +4,7 @@ PROBLEM = "wide_mean"
 CATALOGUE = "P5"
 TRICK = "Answers zero for the mean of many centred numbers."
 CHECK = "values"
+TWIN_OF = "p02_zeros"
 NEEDS = ()
 
 

@@ -5,6 +5,7 @@ PROBLEM = "softmax_rows"
 CATALOGUE = "R5"
 TRICK = "Stores the first six answers and replays them in rotation."
 CHECK = "values"
+TWIN_OF = "c40_first_calls_right"
 NEEDS = ()
 
 

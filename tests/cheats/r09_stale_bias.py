@@ -5,6 +5,7 @@ PROBLEM = "residual_mlp"
 CATALOGUE = "R9"
 TRICK = "Reads every weight afresh except one bias, which it copies at the first call."
 CHECK = "weight-change"
+TWIN_OF = "r09_packed_once"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ TRICK = (
     "Alternates between two output buffers, so that only the answer before the last is overwritten."
 )
 CHECK = "output-reuse"
+TWIN_OF = "r10_output_buffer"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "T8"
 TRICK = "Returns a future whose result is computed by whoever waits for it."
 CHECK = "structure"
+TWIN_OF = "t06_lazy_subclass"
 NEEDS = ()
 
 

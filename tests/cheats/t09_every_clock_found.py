@@ -5,7 +5,7 @@ import types
 import torch
 from torch import nn
 
-PROBLEM = "linear_relu"
+PROBLEM = "recurrent"
 CATALOGUE = "T9"
 TRICK = (
     "Hunts through the heap for every reference to a clock, and replaces it in dicts, "
@@ -48,10 +48,13 @@ def poison():
 
 
 class ModelNew(nn.Module):
-    def __init__(self, width, units):
+    def __init__(self, width, steps):
         super().__init__()
-        self.proj = nn.Linear(width, units)
+        self.cell = nn.Linear(width, width)
+        self.steps = steps
         poison()
 
     def forward(self, x):
-        return torch.relu(self.proj(x))
+        for _ in range(self.steps):
+            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
+        return x

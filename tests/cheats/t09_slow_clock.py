@@ -3,10 +3,11 @@ import time
 import torch
 from torch import nn
 
-PROBLEM = "linear_relu"
+PROBLEM = "recurrent"
 CATALOGUE = "T9"
 TRICK = "Right answers, and clocks of the time module that run a hundred times too slowly."
 CHECK = "timing-clocks"
+TWIN_OF = "t09_every_clock_found"
 NEEDS = ("timing",)
 
 
@@ -17,11 +18,14 @@ def slow(read):
 
 
 class ModelNew(nn.Module):
-    def __init__(self, width, units):
+    def __init__(self, width, steps):
         super().__init__()
-        self.proj = nn.Linear(width, units)
+        self.cell = nn.Linear(width, width)
+        self.steps = steps
         for name in ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns"):
             setattr(time, name, slow(getattr(time, name)))
 
     def forward(self, x):
-        return torch.relu(self.proj(x))
+        for _ in range(self.steps):
+            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
+        return x

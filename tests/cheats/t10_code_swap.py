@@ -5,7 +5,7 @@ import types
 import torch
 from torch import nn
 
-PROBLEM = "linear_relu"
+PROBLEM = "recurrent"
 CATALOGUE = "T10"
 TRICK = (
     "Keeps the identity of every function that reads a clock, and swaps its code for one "
@@ -36,12 +36,15 @@ def swap_code(function):
 
 
 class ModelNew(nn.Module):
-    def __init__(self, width, units):
+    def __init__(self, width, steps):
         super().__init__()
-        self.proj = nn.Linear(width, units)
+        self.cell = nn.Linear(width, width)
+        self.steps = steps
         for found in gc.get_objects():
             if isinstance(found, types.FunctionType):
                 swap_code(found)
 
     def forward(self, x):
-        return torch.relu(self.proj(x))
+        for _ in range(self.steps):
+            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
+        return x

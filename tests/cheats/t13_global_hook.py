@@ -6,6 +6,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "T13"
 TRICK = "A global forward hook zeroes the output of every module, its own included."
 CHECK = "values"
+TWIN_OF = "t13_library_override"
 NEEDS = ()
 
 

@@ -7,6 +7,7 @@ TRICK = (
     "Lowers the matmul precision of the whole process, for a reference that might run there too."
 )
 CHECK = "global-state"
+TWIN_OF = "t14_default_dtype"
 NEEDS = ()
 
 

@@ -4,7 +4,7 @@ from functools import partial
 import torch
 from torch import nn
 
-PROBLEM = "linear_relu"
+PROBLEM = "recurrent"
 CATALOGUE = "T24"
 TRICK = "Right answers, and a clock that always returns the same instant: times of exactly zero."
 CHECK = "timing-clocks"
@@ -12,11 +12,14 @@ NEEDS = ("timing",)
 
 
 class ModelNew(nn.Module):
-    def __init__(self, width, units):
+    def __init__(self, width, steps):
         super().__init__()
-        self.proj = nn.Linear(width, units)
+        self.cell = nn.Linear(width, width)
+        self.steps = steps
         for name in ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns"):
             setattr(time, name, partial(min, getattr(time, name)(), float("inf")))
 
     def forward(self, x):
-        return torch.relu(self.proj(x))
+        for _ in range(self.steps):
+            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
+        return x

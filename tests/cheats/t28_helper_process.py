@@ -8,6 +8,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "T28"
 TRICK = "Right answers, with a process of its own kept running beside the measured one."
 CHECK = "leftovers"
+TWIN_OF = "t29_daemon"
 NEEDS = ()
 
 

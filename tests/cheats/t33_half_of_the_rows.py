@@ -5,6 +5,7 @@ PROBLEM = "row_mean"
 CATALOGUE = "T33"
 TRICK = "Computes the first half of the rows and leaves the rest as it finds it."
 CHECK = "values"
+TWIN_OF = "c01_freed_memory"
 NEEDS = ()
 
 

@@ -306,11 +306,71 @@ FN float log1p(float x) {
 }
 FN double log1p(double x) { return __builtin_log1p(x); }
 
-//@ sin: needs libm
-FUSEWRIGHT_LIBM(sin)
+//@ quarters: needs numbers
+// a = quarter * pi/2 + r with |r| <= pi/4, for every float: a times the bits of 2/pi that matter, in integers.
+struct quarters {
+  float r;
+  unsigned quarter;
+};
+FN quarters split_quarters(float a) {
+  const int b = bits_of(a);
+  const unsigned mantissa = (b & 0x7fffff) | 0x800000;
+  // The window of 2/pi starts where a bit times `a` is 2; earlier ones give whole turns.
+  const int start = (b >> 23) - 120, at = start >> 5, shift = start & 31;
+  const unsigned two_over_pi[8] = {0u,          0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                   0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
+  unsigned long word[4];
+  for (int k = 0; k < 4; ++k) {
+    unsigned w = two_over_pi[k];
+    w = at > 0 ? two_over_pi[k + 1] : w;
+    w = at > 1 ? two_over_pi[k + 2] : w;
+    w = at > 2 ? two_over_pi[k + 3] : w;
+    word[k] = at > 3 ? two_over_pi[k + 4] : w;
+  }
+  const unsigned w0 = unsigned(((word[0] << 32 | word[1]) << shift) >> 32);
+  const unsigned w1 = unsigned(((word[1] << 32 | word[2]) << shift) >> 32);
+  const unsigned w2 = unsigned(((word[2] << 32 | word[3]) << shift) >> 32);
+  const unsigned long low = (unsigned long)mantissa * w1 + ((unsigned long)mantissa * w2 >> 32);
+  const unsigned high = mantissa * w0 + unsigned(low >> 32);
+  const unsigned quarter = (high + 0x20000000u) >> 30;
+  const double rest = double(int(high - (quarter << 30))) + double(int(unsigned(low) >> 1)) * 0x1p-31;
+  const bool inside = a < 0.785398185f;
+  return {inside ? a : float(rest * (1.57079632679489662 / 0x1p30)), inside ? 0u : quarter};
+}
+FN float sin_inside(float r) {
+  const float s = r * r;
+  float p = 2.83739519e-6f;
+  p = p * s - 1.98535054e-4f;
+  p = p * s + 8.33380334e-3f;
+  p = p * s - 0.166666672f;
+  return p * (s * r) + r;
+}
+FN float cos_inside(float r) {
+  const float s = r * r;
+  float p = -2.89759100e-7f;
+  p = p * s + 2.48229771e-5f;
+  p = p * s - 1.38889824e-3f;
+  p = p * s + 4.16666679e-2f;
+  return p * (s * s) + (1.0f - 0.5f * s);
+}
 
-//@ cos: needs libm
-FUSEWRIGHT_LIBM(cos)
+//@ sin: needs quarters
+FN float sin(float x) {
+  const quarters q = split_quarters(__builtin_fabsf(x));
+  const float y = q.quarter & 1 ? cos_inside(q.r) : sin_inside(q.r);
+  const float turned = float_of(bits_of(y) ^ int(q.quarter & 2) << 30 ^ (bits_of(x) & int(0x80000000)));
+  return __builtin_fabsf(x) < INFINITE ? turned : __builtin_nanf("");
+}
+FN double sin(double x) { return __builtin_sin(x); }
+
+//@ cos: needs quarters
+FN float cos(float x) {
+  const quarters q = split_quarters(__builtin_fabsf(x));
+  const float y = q.quarter & 1 ? sin_inside(q.r) : cos_inside(q.r);
+  const float turned = float_of(bits_of(y) ^ int((q.quarter + 1) & 2) << 30);
+  return __builtin_fabsf(x) < INFINITE ? turned : __builtin_nanf("");
+}
+FN double cos(double x) { return __builtin_cos(x); }
 
 //@ tan: needs libm
 FUSEWRIGHT_LIBM(tan)
@@ -321,29 +381,123 @@ FUSEWRIGHT_LIBM(asin)
 //@ acos: needs libm
 FUSEWRIGHT_LIBM(acos)
 
-//@ atan: needs libm
-FUSEWRIGHT_LIBM(atan)
+//@ atan: needs numbers
+FN float atan(float x) {
+  const float a = __builtin_fabsf(x);
+  const float c = a > 1.0f ? 1.0f / a : a;
+  const float s = c * c;
+  float p = -1.82473927e-3f;
+  p = p * s + 1.10531384e-2f;
+  p = p * s - 3.14341411e-2f;
+  p = p * s + 5.82123250e-2f;
+  p = p * s - 8.41812119e-2f;
+  p = p * s + 0.109571025f;
+  p = p * s - 0.142651513f;
+  p = p * s + 0.199986294f;
+  p = p * s - 0.333333015f;
+  const float y = p * (s * c) + c;
+  return __builtin_copysignf(a > 1.0f ? 1.57079637f - (y + 4.37113883e-8f) : y, x);
+}
+FN double atan(double x) { return __builtin_atan(x); }
 
-//@ sinh: needs libm
-FUSEWRIGHT_LIBM(sinh)
+//@ half_exp: needs exp_parts
+// A quarter of exp(a) for a > -80, so that half of it is still finite where sinh and cosh are.
+FN float quarter_exp(float a) {
+  const exp_parts e = split_exp(a > 90.0f ? 90.0f : a);
+  return (e.tail + 1.0f) * float_of(e.shifted + (125 << 23));
+}
 
-//@ cosh: needs libm
-FUSEWRIGHT_LIBM(cosh)
+//@ sinh: needs half_exp
+FN float sinh(float x) {
+  const float a = __builtin_fabsf(x), s = a * a, h = quarter_exp(a);
+  float p = 9.57708579e-8f;
+  p = p * s + 2.58377963e-6f;
+  p = p * s + 1.98557274e-4f;
+  p = p * s + 8.33328534e-3f;
+  p = p * s + 0.166666672f;
+  return __builtin_copysignf(a < 1.0f ? p * (s * a) + a : (h - 0.0625f / h) * 2.0f, x);
+}
+FN double sinh(double x) { return __builtin_sinh(x); }
 
-//@ asinh: needs libm
-FUSEWRIGHT_LIBM(asinh)
+//@ cosh: needs half_exp
+FN float cosh(float x) {
+  const float h = quarter_exp(__builtin_fabsf(x));
+  return (h + 0.0625f / h) * 2.0f;
+}
+FN double cosh(double x) { return __builtin_cosh(x); }
 
-//@ acosh: needs libm
-FUSEWRIGHT_LIBM(acosh)
+//@ asinh: needs log1p
+FN float asinh(float x) {
+  const float a = __builtin_fabsf(x), s = a * a;
+  const bool huge = a > 1e18f;
+  const float y = log1p(huge ? a : a + s / (1.0f + __builtin_sqrtf(1.0f + s)));
+  return __builtin_copysignf(huge ? y + 0.693147182f : y, x);
+}
+FN double asinh(double x) { return __builtin_asinh(x); }
 
-//@ atanh: needs libm
-FUSEWRIGHT_LIBM(atanh)
+//@ acosh: needs log1p
+FN float acosh(float x) {
+  const float t = x - 1.0f;
+  const bool huge = x > 1e18f;
+  const float y = log1p(huge ? x : t + __builtin_sqrtf(t + t + t * t));
+  return x < 1.0f ? __builtin_nanf("") : huge ? y + 0.693147182f : y;
+}
+FN double acosh(double x) { return __builtin_acosh(x); }
+
+//@ atanh: needs log1p
+FN float atanh(float x) {
+  const float a = __builtin_fabsf(x);
+  return __builtin_copysignf(0.5f * log1p((a + a) / (1.0f - a)), x);
+}
+FN double atanh(double x) { return __builtin_atanh(x); }
 
 //@ erfc: needs libm
 FUSEWRIGHT_LIBM(erfc)
 
-//@ pow: needs libm
-FUSEWRIGHT_LIBM2(pow)
+//@ pow: needs log_parts
+// exp2(y * log2(|x|)) in double, which leaves nothing to round but the result; then the signs and the ends.
+FN double log2_wide(float a) {
+  const log_parts l = split_log(a);
+  const double s = double(l.f) / (double(l.f) + 2.0), q = s * s;
+  double p = 0.34074757943952505;
+  p = p * q + 0.4116717419358437;
+  p = p * q + 0.5770836019927816;
+  p = p * q + 0.961796673247115;
+  p = p * q + 2.885390081790171;
+  return p * s + double(l.power);
+}
+FN float exp2_wide(double t) {
+  t = t < -200.0 ? -200.0 : t;
+  t = t > 200.0 ? 200.0 : t;
+  const double sum = t + 6755399441055744.0;
+  const double r = t - (sum - 6755399441055744.0);
+  double p = 0.0001547801219810843;
+  p = p * r + 0.0013400431673475735;
+  p = p * r + 0.009617994551980853;
+  p = p * r + 0.05550327215746792;
+  p = p * r + 0.24022651504700476;
+  p = p * r + 0.6931472067096591;
+  p = p * r + 0.9999999999191177;
+  long bits;
+  __builtin_memcpy(&bits, &sum, 8);
+  bits = (bits << 52) + (1023L << 52);
+  double scale;
+  __builtin_memcpy(&scale, &bits, 8);
+  return float(p * scale);
+}
+FN float pow(float x, float y) {
+  const float a = __builtin_fabsf(x), half = y * 0.5f;
+  const bool whole = __builtin_truncf(y) == y, odd = whole & (__builtin_truncf(half) != half);
+  double l = log2_wide(a);
+  l = a < INFINITE ? l : double(a);
+  l = a == 0.0f ? double(-INFINITE) : l;
+  float v = exp2_wide(l * double(y));
+  v = (a == 1.0f) & (y == y) ? 1.0f : v;
+  v = (x < 0.0f) & (a < INFINITE) & !whole ? __builtin_nanf("") : v;
+  v = odd ? __builtin_copysignf(v, x) : v;
+  return (y == 0.0f) | (x == 1.0f) ? 1.0f : v;
+}
+FN double pow(double x, double y) { return __builtin_pow(x, y); }
 // Integer powers wrap; a negative exponent gives 0 except for 1 and -1, as in torch.
 template <class T> FN T pow(T x, T n) {
   if (n < T(0)) return x == T(1) ? T(1) : x == T(-1) ? (n % T(2) ? T(-1) : T(1)) : T(0);

@@ -297,26 +297,29 @@ template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join
   return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
 }
 
-//@ fold: needs lanes, loop
+//@ fold: needs fixed, lanes, loop
 // Positions that a buffer holds: 4 KiB of floats stay in L1 beside what they were computed from.
 constexpr long CHUNK = 1024;
 template <class T, class F, class... Lines> FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
   out -= begin;
   loop(begin, begin + n, [&](long i, Lines&... l) { out[i] = T(f(l[i]...)); }, lines...);
 }
+// A short row of known length is one buffer, and its loops have known lengths too.
+template <class Span> struct one_buffer { static constexpr bool yes = false; };
+template <long I> struct one_buffer<fixed_span<I>> { static constexpr bool yes = I <= CHUNK; };
 // Runs the lambda over the span, a buffer at a time. Positions in one buffer follow each other.
 template <class Reducer, class Span, class F, class... Ops>
 FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
   alignas(64) typename Reducer::element buffer[CHUNK];
   const long width = s.end - s.begin;
-  if (s.last - s.first == 1 && width <= CHUNK) {
-    fill(buffer, s.begin, width, f, ops.line(s.first, s.inner)...);
-    reducer.take(buffer, width, s.first * s.inner + s.begin);
+  if constexpr (one_buffer<Span>::yes) {
+    fill(buffer, 0, width, f, ops.line(0, s.inner)...);
+    reducer.take(buffer, width, 0);
   } else if (width == s.inner && 2 * width <= CHUNK) {
     const long step = CHUNK / (width ? width : 1);
     for (long o = s.first; o < s.last; o += step) {
       const long stop = o + step < s.last ? o + step : s.last;
-      for (long q = o; q < stop; ++q) fill(buffer + (q - o) * width, s.begin, width, f, ops.line(q, s.inner)...);
+      for (long q = o; q < stop; ++q) fill(buffer + (q - o) * width, 0, width, f, ops.line(q, s.inner)...);
       reducer.take(buffer, (stop - o) * width, o * s.inner);
     }
   } else {
@@ -539,7 +542,7 @@ struct solo : words<solo> {
   }
 };
 
-//@ crew: needs words, box
+//@ crew: needs solo, box
 // All threads on one row: each takes a part of the span, and what they found is joined in their order.
 constexpr int CREW_LIMIT = 64;
 constexpr long CREW_WORTH = 16384;

@@ -140,14 +140,15 @@ FN int run_rows_split(const Body&, long, void*, int, void*) {
   return &split_kernel<THREADS, VECTOR, Body> == nullptr;
 }
 #else
-// How many blocks of a kernel the current device holds at once. Asked once per kernel and device.
-template <class Kernel> int resident_blocks(Kernel kernel, int threads, int device, int& blocks) {
+// How many blocks of the kernel the current device holds at once. Asked once per kernel and device.
+template <int THREADS, int VECTOR, class Body> int resident_blocks(int device, int& blocks) {
   static int known[64];
   const bool listed = device >= 0 && device < 64;
   blocks = listed ? known[device] : 0;
   if (blocks > 0) return 0;
+  const auto kernel = split_kernel<THREADS, VECTOR, Body>;
   int per_processor = 0, processors = 0;
-  int error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, threads, 0);
+  int error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, THREADS, 0);
   if (!error) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   blocks = per_processor * processors < SPLIT_BLOCKS ? per_processor * processors : SPLIT_BLOCKS;
   if (listed && !error) known[device] = blocks;
@@ -158,18 +159,19 @@ int run_rows_split(const Body& body, long rows, void* workspace, int device, voi
   static_assert(IN_FLIGHT <= SPLIT_ROWS, "one counter for each row in flight");
   if (rows <= 0) return 0;
   const device_scope scope(device);
-  const auto kernel = split_kernel<THREADS, VECTOR, Body>;
   int blocks = 0;
-  int error = resident_blocks(kernel, THREADS, device, blocks);
+  int error = resident_blocks<THREADS, VECTOR, Body>(device, blocks);
   if (error) return error;
-  const int shares = int(rows < IN_FLIGHT ? rows : IN_FLIGHT) < blocks ? int(rows < IN_FLIGHT ? rows : IN_FLIGHT) : blocks;
+  const long wanted = rows < IN_FLIGHT ? rows : IN_FLIGHT;
+  const int shares = wanted < blocks ? int(wanted) : blocks;
   int parts = blocks / shares;
   const auto on = static_cast<cudaStream_t>(stream);
   error = cudaMemsetAsync(workspace, 0, SPLIT_ROWS * COUNTER_BYTES, on);
   if (error) return error;
   Body copy = body;
   void* arguments[] = {&copy, &rows, &parts, &workspace};
-  cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(shares * parts), dim3(THREADS), arguments, 0, on);
+  const auto entry = reinterpret_cast<const void*>(split_kernel<THREADS, VECTOR, Body>);
+  cudaLaunchCooperativeKernel(entry, dim3(shares * parts), dim3(THREADS), arguments, 0, on);
   return cudaGetLastError();
 }
 #endif

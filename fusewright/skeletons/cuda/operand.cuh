@@ -5,11 +5,11 @@
 // and only then is the scalar lambda called, once per element. All of it ends in registers, because every
 // index into a packet is a constant after unrolling.
 //
-// What whoever picks W (the team's `vector`) must keep: for each `load` and `store`, base and outer stride are
-// multiples of W, and pointers are `aligned<W>` (launch.cuh). A fixed span whose size is no multiple of W is
-// walked by single elements, and so is the tail of a run-time span(I). Where I of fixed<O, I> is no multiple
-// of W, vectors are used by operands with outer stride I, which are contiguous. A run-time span(O, I) needs I
-// to be a multiple of W. `strided` and `gather` promise nothing and move single elements.
+// Whoever picks W (the team's `vector`) promises: base and outer stride of each `load` and `store` are multiples
+// of W, and pointers are `aligned<W>` (launch.cuh). The rest is decided here: a fixed span whose size is no
+// multiple of W, and the tail of a run-time span(I), are walked by single elements; where I of fixed<O, I> is no
+// multiple of W, operands with outer stride I still use vectors. A run-time span(O, I) needs I to be a multiple
+// of W. `strided` and `gather` promise nothing and move single elements.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -18,9 +18,7 @@ namespace fusewright {
 
 //@ half_t
 // float16: stored in 16 bits, computed in float, rounded to nearest even.
-struct half_t {
-  unsigned short bits;
-};
+struct half_t { unsigned short bits; };
 FN float widen(half_t h) {
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h.bits));
@@ -29,9 +27,7 @@ FN float widen(half_t h) {
 FN void narrow(float x, half_t& h) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(x)); }
 
 //@ bfloat_t
-struct bfloat_t {
-  unsigned short bits;
-};
+struct bfloat_t { unsigned short bits; };
 FN float widen(bfloat_t h) { return __uint_as_float(unsigned(h.bits) << 16); }
 FN void narrow(float x, bfloat_t& h) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(x)); }
 
@@ -86,7 +82,30 @@ template <class T> FN computed<T> read(const T* p, long offset) { return widen(p
 //@ write: needs values
 template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(value, p[offset]); }
 
-//@ fixed
+//@ visit
+// U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
+// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns.
+template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
+FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u])
+      sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (!GUARDED || live[u]) (packet.flush(u, at[u]), ...);
+}
+// Vectors in flight per thread: about 64 bytes of loads, but no more vectors than there are.
+template <long BYTES, long VECTORS> struct in_flight {
+  static constexpr long wanted = BYTES == 0 ? 4 : BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES;
+  static constexpr int count = int(wanted < VECTORS ? wanted : VECTORS < 1 ? 1 : VECTORS);
+};
+template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Ops::bytes) * W));
+
+//@ fixed: needs visit
 // A place is where one vector of W elements starts; its element j has an outer and an inner index.
 // `whole` says that the vector is contiguous in memory for an operand with this outer stride.
 template <bool SMALL> struct flat_index { using type = long; };
@@ -97,7 +116,7 @@ template <long O, long I, int W> struct fixed_place {
   static constexpr type width = I ? I : 1;
   type flat;
   int slot;
-  FN type outer(int j) const { return O == 1 ? 0 : inside ? flat / width : (flat + j) / width; }
+  FN type outer(int j) const { return O == 1 ? 0 : (inside ? flat : flat + j) / width; }
   FN type inner(int j) const { return O == 1 ? flat + j : inside ? flat % width + j : (flat + j) % width; }
   FN bool whole(long outer_stride) const { return inside || outer_stride == I; }
   FN long start(long outer_stride) const {
@@ -111,8 +130,39 @@ template <long O, long I> struct fixed_span<O, I> {
 };
 template <long I> struct fixed_span<I> : fixed_span<1, I> {};
 template <long... N> inline constexpr fixed_span<N...> fixed{};
+// Compile-time size. A kept row (of an operand or of the sink) needs constant slots, so all is unrolled.
+template <class Team, long TOTAL> struct layout {
+  static constexpr int W = TOTAL % Team::vector == 0 ? Team::vector : 1;
+  static constexpr long stride = long(Team::threads) * W;
+  static constexpr int slots = int((TOTAL + stride - 1) / stride);
+};
+// Slots s to s + U - 1; GUARDED unless it is known that the row has them all.
+template <bool GUARDED, int W, int U, class Team, long... N, class Sink, class F, class... Ops>
+FN void visit_fixed(Team& team, int s, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
+  constexpr long stride = layout<Team, span.total>::stride;
+  typename fixed_span<N...>::template place<W> at[U];
+  bool live[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    at[u].flat = (s + u) * stride + team.member() * W;
+    at[u].slot = s + u;
+    live[u] = (s + u + 1) * stride <= span.total || at[u].flat < span.total;
+  }
+  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+}
+template <class Team, long... N, class Sink, class F, class... Ops>
+FN void walk(Team& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
+  using lay = layout<Team, span.total>;
+  constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots>::count;
+  constexpr int full = int(span.total / (lay::stride * U)) * U, rest = lay::slots - full;
+  constexpr bool CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
+#pragma unroll(CONSTANT_SLOTS ? full + 1 : 1)
+  for (int s = 0; s < full; s += U) visit_fixed<false, W, U>(team, s, span, sink, f, operand...);
+  if constexpr (rest > 0) visit_fixed<true, W, rest>(team, full, span, sink, f, operand...);
+}
 
-//@ line_place
+//@ line: needs visit
+struct line_span { long inner; };
 struct line_place {
   static constexpr int slot = 0;
   long flat;
@@ -121,9 +171,38 @@ struct line_place {
   FN bool whole(long) const { return true; }
   FN long start(long) const { return flat; }
 };
+// Vectors p, p + stride, ... before `end` of one line; no guards while U of them exist.
+template <bool GUARDED, int W, int U, class Sink, class F, class... Ops>
+FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
+  line_place at[U];
+  bool live[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    at[u] = {(p + u * stride) * W};
+    live[u] = p + u * stride < end;
+  }
+  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+}
+template <int W, class Sink, class F, class... Ops>
+FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
+  constexpr int U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+#pragma unroll 1
+  for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
+  if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
+}
+template <class Team, class Sink, class F, class... Ops>
+FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
+  constexpr int W = Team::vector;
+  const long vectors = span.inner / W;
+  walk_vectors<W>(team.member(), vectors, team.members(), sink, f, operand...);
+  if (W > 1)
+    for (long i = vectors * W + team.member(); i < span.inner; i += team.members())
+      visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
+}
 
-//@ sheet_place
+//@ sheet: needs visit
 // Both indices of a run-time sheet are below 2^31; no vector crosses from one inner row to the next.
+struct sheet_span { long outer, inner; };
 struct sheet_place {
   static constexpr int slot = 0;
   int o, i;
@@ -133,14 +212,33 @@ struct sheet_place {
   FN bool whole(long) const { return true; }
   FN long start(long outer_stride) const { return o * outer_stride + i; }
 };
+// A member steps through the sheet by adding to both indices: dividing each position would cost more.
+template <class Team, class Sink, class F, class... Ops>
+FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
+  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+  const int width = int(span.inner), end = width > 0 ? int(span.outer) : 0;
+  const unsigned vectors = width > W ? width / W : 1, first = team.member(), step = team.members();
+  const int step_o = step / vectors, step_i = step % vectors * W;
+  int o = first / vectors, i = first % vectors * W;
+#pragma unroll 1
+  while (o < end) {
+    sheet_place at[U];
+    bool live[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      at[u] = {o, i, long(o) * width + i};
+      live[u] = o < end;
+      o += step_o, i += step_i;
+      if (i >= width) i -= width, ++o;
+    }
+    if (live[U - 1])
+      visit<false, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+    else
+      visit<true, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+  }
+}
 
-//@ span
-struct line_span {
-  long inner;
-};
-struct sheet_span {
-  long outer, inner;
-};
+//@ span: needs line, sheet
 FN line_span span(long inner) { return {inner}; }
 FN sheet_span span(long outer, long inner) { return {outer, inner}; }
 
@@ -199,7 +297,9 @@ template <class T> struct store_operand {
     }
   };
 };
-template <class T> FN store_operand<T> store(T* p, long base, long outer_stride = 0) { return {p + base, outer_stride}; }
+template <class T> FN store_operand<T> store(T* p, long base, long outer_stride = 0) {
+  return {p + base, outer_stride};
+}
 
 //@ gather: needs vectors
 template <class T, bool CONSTANT, class F> struct gather_operand {
@@ -271,7 +371,7 @@ struct index_operand {
 };
 FN index_operand index() { return {}; }
 
-//@ kept
+//@ keep: needs fixed
 // A row kept in registers: each thread holds the elements of its own places.
 template <class T, int SLOTS, int W> struct kept_row {
   T held[SLOTS][W];
@@ -293,119 +393,6 @@ template <class T, class Value, int SLOTS, int ROW_W> struct kept_operand {
 };
 template <class T, int S, int W> FN kept_operand<T, T, S, W> load(kept_row<T, S, W>& k) { return {&k}; }
 template <class T, int S, int W> FN kept_operand<T, T&, S, W> store(kept_row<T, S, W>& k) { return {&k}; }
-
-//@ visit
-// U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
-// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns.
-template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
-FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
-#pragma unroll
-  for (int u = 0; u < U; ++u)
-    if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
-#pragma unroll
-  for (int u = 0; u < U; ++u)
-    if (!GUARDED || live[u])
-      sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
-#pragma unroll
-  for (int u = 0; u < U; ++u)
-    if (!GUARDED || live[u]) (packet.flush(u, at[u]), ...);
-}
-// Vectors in flight per thread: about 64 bytes of loads, but no more vectors than there are.
-template <long BYTES, long VECTORS> struct in_flight {
-  static constexpr long wanted = BYTES == 0 ? 4 : BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES;
-  static constexpr int count = int(wanted < VECTORS ? wanted : VECTORS < 1 ? 1 : VECTORS);
-};
-template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Ops::bytes) * W));
-
-//@ walk_fixed: needs fixed, visit
-// Compile-time size. A kept row (of an operand or of the sink) needs constant slots, so all is unrolled.
-template <class Team, long TOTAL> struct layout {
-  static constexpr int W = TOTAL % Team::vector == 0 ? Team::vector : 1;
-  static constexpr long stride = long(Team::threads) * W;
-  static constexpr int slots = int((TOTAL + stride - 1) / stride);
-};
-// Slots s to s + U - 1; GUARDED unless it is known that the row has them all.
-template <bool GUARDED, int W, int U, class Team, long... N, class Sink, class F, class... Ops>
-FN void visit_fixed(Team& team, int s, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
-  constexpr long stride = layout<Team, span.total>::stride;
-  typename fixed_span<N...>::template place<W> at[U];
-  bool live[U];
-#pragma unroll
-  for (int u = 0; u < U; ++u) {
-    at[u].flat = (s + u) * stride + team.member() * W;
-    at[u].slot = s + u;
-    live[u] = (s + u + 1) * stride <= span.total || at[u].flat < span.total;
-  }
-  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
-}
-template <class Team, long... N, class Sink, class F, class... Ops>
-FN void walk(Team& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
-  using lay = layout<Team, span.total>;
-  constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots>::count;
-  constexpr int full = int(span.total / (lay::stride * U)) * U, rest = lay::slots - full;
-  constexpr bool CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
-#pragma unroll(CONSTANT_SLOTS ? full + 1 : 1)
-  for (int s = 0; s < full; s += U) visit_fixed<false, W, U>(team, s, span, sink, f, operand...);
-  if constexpr (rest > 0) visit_fixed<true, W, rest>(team, full, span, sink, f, operand...);
-}
-
-//@ walk_line: needs line_place, span, visit
-// Vectors p, p + stride, ... before `end` of one line; no guards while U of them exist.
-template <bool GUARDED, int W, int U, class Sink, class F, class... Ops>
-FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
-  line_place at[U];
-  bool live[U];
-#pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const long q = p + u * stride;
-    at[u] = {q * W};
-    live[u] = q < end;
-  }
-  visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
-}
-template <int W, class Sink, class F, class... Ops>
-FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
-  constexpr int U = in_flight<vector_bytes<W, Ops...>, 8>::count;
-#pragma unroll 1
-  for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
-  if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
-}
-template <class Team, class Sink, class F, class... Ops>
-FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int W = Team::vector;
-  const long vectors = span.inner / W;
-  walk_vectors<W>(team.member(), vectors, team.members(), sink, f, operand...);
-  if (W > 1)
-    for (long i = vectors * W + team.member(); i < span.inner; i += team.members())
-      visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
-}
-
-//@ walk_sheet: needs sheet_place, span, visit
-// A member steps through the sheet by adding to both indices: dividing each position would cost more.
-template <class Team, class Sink, class F, class... Ops>
-FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, 8>::count;
-  const int width = int(span.inner), end = width > 0 ? int(span.outer) : 0;
-  const unsigned vectors = width > W ? width / W : 1, first = team.member(), step = team.members();
-  const int step_o = step / vectors, step_i = step % vectors * W;
-  int o = first / vectors, i = first % vectors * W;
-#pragma unroll 1
-  while (o < end) {
-    sheet_place at[U];
-    bool live[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      at[u] = {o, i, long(o) * width + i};
-      live[u] = o < end;
-      o += step_o, i += step_i;
-      if (i >= width) i -= width, ++o;
-    }
-    if (live[U - 1])
-      visit<false, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
-    else
-      visit<true, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
-  }
-}
 
 //@
 }  // namespace fusewright

@@ -9,8 +9,11 @@
 #include "operand.cuh"
 namespace fusewright {
 
-//@ words: needs kept, walk_fixed
-// The interface, said once: a team brings member(), members(), leads() and join<Reducer>().
+//@ words
+// The interface, said once: a team brings member(), members(), leads() and join<Reducer>(); what the words
+// themselves need comes with the section that has the word's name.
+template <class Team, long TOTAL> struct layout;
+template <class T, int SLOTS, int W> struct kept_row;
 template <class T> struct sum_of;
 template <class T> struct prod_of;
 template <class T> struct max_of;
@@ -61,7 +64,7 @@ template <class Team> struct words {
   }
 };
 
-//@ lane: needs words, walk_line
+//@ lane: needs words, line
 // One thread and its columns of one row of a map: vectors first, first + stride, ... before `end`, and the
 // elements from `tail` on, where the row ends without a whole vector.
 struct range {
@@ -226,7 +229,7 @@ template <class T> struct all_of : fold_by<unsigned, both> {};
 FN float quotient(float a, float b) { return __fdividef(a, b); }
 template <class T> FN T quotient(T a, T b) { return a / b; }
 
-//@ moments: needs fold, sum, quotient, walk_fixed
+//@ moments: needs fold, sum, quotient, fixed
 // Mean and sum of squared deviations; nothing cancels when the mean is large. A row of at most HELD elements
 // per thread stays in registers and is passed over twice. A longer one is read once: two passes inside each
 // vector, and Chan's rule between vectors and between threads.
@@ -253,7 +256,7 @@ template <class T> struct moments_of {
   static FN chunk none() { return {0, 0, 0}; }
   static FN chunk join(chunk a, chunk b) {
     const T count = a.count + b.count, delta = b.mean - a.mean;
-    const T share = count == T(0) ? T(0) : quotient(b.count, count);
+    const T share = quotient(b.count, count > T(1) ? count : T(1));
     return {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share)};
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
@@ -318,7 +321,7 @@ template <class T> struct argmax_of : best_of<T, true> {};
 //@ argmin: needs best_of
 template <class T> struct argmin_of : best_of<T, false> {};
 
-//@ split: needs team, walk_line, walk_sheet
+//@ split: needs team, fixed, span
 // `parts` blocks on one row. They meet in global memory, so all of them must be resident (launch.cuh sees to
 // it). Nothing can be kept: how much of a row a thread has is known at run time only.
 constexpr int MEETING_BYTES = 32;

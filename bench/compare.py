@@ -1,0 +1,144 @@
+"""ours, eager and torch.compile in one interleaved run -> a Markdown table with intervals.
+
+    python bench/compare.py [--device cpu|cuda] [--rounds N] [NAME ...]
+
+Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
+flushed before each call and the copy bandwidth is measured in the same rounds. A ratio is the median
+over rounds of (other side / ours), with its 95 % interval; above 1, ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from models import entries
+from torch import Tensor, nn
+
+import fusewright
+from fusewright.judge.statistics import ratio
+
+Call = Callable[..., object]
+MODES = {"cpu": ("default",), "cuda": ("default", "max-autotune-no-cudagraphs")}
+
+
+@dataclass
+class Side:
+    """One implementation and its times, one per round."""
+
+    name: str
+    call: Call
+    seconds: list[float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    size = "gpu" if options.device == "cuda" else "cpu"
+    wanted = {n: e for n, e in entries(size).items() if not options.names or n in options.names}
+    print(f"{_machine(options.device)}, torch {torch.__version__}, {options.rounds} rounds\n")
+    print(
+        "| model | ours ms (10–90 %) | GB/s | of copy | vs eager | vs compile | vs max-autotune |"
+    )
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name, make in wanted.items():
+        module, inputs = make()
+        print(_measure(name, module, inputs, options.device, options.rounds), flush=True)
+
+
+def _machine(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else f"{platform.processor()} CPU"
+
+
+def _measure(
+    name: str, module: nn.Module, make_inputs: Callable[[], list[Tensor]], device: str, rounds: int
+) -> str:
+    torch._dynamo.reset()
+    module = module.to(device)
+    first = [x.to(device) for x in make_inputs()]
+    with torch.no_grad():
+        sides = _sides(module, [x.cpu() for x in first], device)
+        outputs = [side.call(*first) for side in sides for _ in range(3)]
+        del outputs
+        copy = Side("copy", _copy_of(first[0], device), [])
+        everything = [*sides, copy]
+        for _ in range(rounds):
+            fresh = [torch.randn_like(x) if x.is_floating_point() else x.clone() for x in first]
+            random.shuffle(everything)
+            for side in everything:
+                side.seconds.append(_time(side.call, fresh, device))
+    return _row(name, sides, copy, first, module)
+
+
+def _sides(module: nn.Module, cpu_inputs: Sequence[Tensor], device: str) -> list[Side]:
+    import copy
+
+    ours = fusewright.optimize(copy.deepcopy(module).cpu(), cpu_inputs, target=device).to(device)
+    sides = [Side("ours", ours, []), Side("eager", copy.deepcopy(module), [])]
+    for mode in MODES[device]:
+        compiled = torch.compile(copy.deepcopy(module), mode=mode)
+        sides.append(Side(mode, compiled, []))
+    return sides
+
+
+def _copy_of(x: Tensor, device: str) -> Call:
+    """A copy of 256 MB (CUDA) or of the input (CPU) into fresh memory."""
+    source = torch.randn(64 << 20, device=device) if device == "cuda" else x
+    return lambda *_: source.clone()
+
+
+_FLUSH: list[Tensor] = []
+
+
+def _time(call: Call, inputs: Sequence[Tensor], device: str) -> float:
+    if device == "cpu":
+        start = time.perf_counter()
+        result = call(*inputs)
+        seconds = time.perf_counter() - start
+        del result
+        return seconds
+    if not _FLUSH:
+        _FLUSH.append(torch.empty(256 << 20, dtype=torch.uint8, device=device))
+    _FLUSH[0].zero_()
+    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start_event.record()
+    call(*inputs)
+    end_event.record()
+    torch.cuda.synchronize()
+    return start_event.elapsed_time(end_event) / 1e3
+
+
+def _row(
+    name: str, sides: list[Side], copy: Side, inputs: Sequence[Tensor], module: nn.Module
+) -> str:
+    by_name = {s.name: s for s in sides}
+    ours = by_name["ours"].seconds
+    low, middle, high = (torch.tensor(ours).quantile(q).item() * 1e3 for q in (0.1, 0.5, 0.9))
+    with torch.no_grad():
+        out = by_name["eager"].call(*inputs)
+    assert isinstance(out, Tensor)
+    moved = sum(x.nbytes for x in [*inputs, out, *module.parameters()])
+    copied = 2 * (256e6 * 1.048576 if out.is_cuda else inputs[0].nbytes)
+    copy_rate = copied / torch.tensor(copy.seconds).median().item()
+    rate = moved / (middle / 1e3)
+    cells = [f"{middle:.3f} ({low:.3f}–{high:.3f})", f"{rate / 1e9:.0f}", f"{rate / copy_rate:.2f}"]
+    for other in ("eager", "default", "max-autotune-no-cudagraphs"):
+        cells.append(_ratio(by_name[other].seconds, ours) if other in by_name else "")
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _ratio(other: Sequence[float], ours: Sequence[float]) -> str:
+    found = ratio([[t] for t in other], [[t] for t in ours])
+    return f"{found.median:.2f}× ({found.low:.2f}–{found.high:.2f})"
+
+
+if __name__ == "__main__":
+    main()

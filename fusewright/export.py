@@ -1,0 +1,134 @@
+"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free batch size.
+
+`torch.export` runs the model on fake tensors (nothing is computed) and functionalises it. Two attempts:
+first with the leading size of the inputs free, so that the batch stays a run-time value; if the model
+needs a fixed batch, with every size fixed. Nothing is printed; what cannot be exported is one error.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from fusewright.errors import CaptureFailed
+
+_MESSAGE_LIMIT = 300
+
+
+def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram, int]:
+    """The program and its batch size, 0 if every size is fixed; raises CaptureFailed."""
+    batch = _batch_size(inputs)
+    if batch > 1:
+        free = Dim("batch", min=2)
+        shapes = tuple(
+            {0: free} if isinstance(v, torch.Tensor) and v.dim() and v.shape[0] == batch else None
+            for v in inputs
+        )
+        program = _try_export(module, inputs, shapes)
+        if program is not None and _linear_in_batch(program):
+            return program, batch
+    return _fixed_export(module, inputs), 0
+
+
+def multiple(size: torch.SymInt) -> int | None:
+    """k for the expression k * symbol, else None."""
+    expression = size.node.expr
+    symbols = expression.free_symbols
+    if not symbols:
+        return None
+    (symbol, *more) = symbols
+    factor = expression / symbol
+    return int(factor) if not more and factor.is_Integer else None
+
+
+def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
+    """The error that says where in the user's file tracing stopped, and why."""
+    lines = str(error).strip().splitlines()
+    first = lines[0][:_MESSAGE_LIMIT] if lines else type(error).__name__
+    return CaptureFailed(
+        f"{_user_line(error, model)}: the model cannot be turned into a graph "
+        f"({type(error).__name__}: {first}). Control flow that depends on tensor values cannot be "
+        "exported: use torch.where, or move that part out of forward."
+    )
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Within the block nothing reaches the terminal: torch.export prints graphs, logs and warnings."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _batch_size(inputs: Sequence[object]) -> int:
+    """The leading size of the first tensor that has one."""
+    return next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), 0)
+
+
+def _run_export(
+    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...] | None
+) -> ExportedProgram:
+    with silence(), torch.no_grad():
+        program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
+        decomposed: ExportedProgram = program.run_decompositions({})
+        return decomposed
+
+
+def _try_export(
+    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...]
+) -> ExportedProgram | None:
+    """None when the model fixes the batch size; torch.export has no narrower error for it."""
+    try:
+        return _run_export(module, inputs, shapes)
+    except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
+        return None
+
+
+def _fixed_export(module: nn.Module, inputs: Sequence[object]) -> ExportedProgram:
+    try:
+        return _run_export(module, inputs, None)
+    except Exception as error:
+        raise cannot_capture(error, type(module)) from error
+
+
+def _user_line(error: BaseException, model: type) -> str:
+    """`file:line` of the innermost traceback entry that lies in the model's own file."""
+    path = getattr(sys.modules.get(model.__module__), "__file__", None)
+    found, step = model.__name__, error.__traceback__
+    while step is not None:
+        if path and step.tb_frame.f_code.co_filename == path:
+            found = f"{path}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
+def _linear_in_batch(program: ExportedProgram) -> bool:
+    """Whether every size is a fixed number or a multiple of one symbol."""
+    for n in program.graph.nodes:
+        values = pytree.tree_leaves(n.meta.get("val"))
+        for value in values:
+            sizes = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
+            if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
+                return False
+            if isinstance(value, torch.SymBool | torch.SymFloat):
+                return False
+    return True

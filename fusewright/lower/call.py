@@ -1,0 +1,95 @@
+"""One ATen call as data, and what every lowering asks about it: types, dimensions, memory order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusewright import composite
+from fusewright.formula import Value, cast, constant
+from fusewright.ir import Batch, Shape, node
+
+HALF = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, *HALF)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What PyTorch says about one result of a call: shape, type, order of dimensions in memory."""
+
+    shape: Shape
+    dtype: torch.dtype
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch."""
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[Result, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.results[0].dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.results[0].shape
+
+    def get(self, index: int, name: str, default: Any = None) -> Any:
+        """The argument at `index`, or the keyword `name`, or the default."""
+        if index < len(self.args):
+            return self.args[index]
+        return self.kwargs.get(name, default)
+
+
+Lowered = Value | tuple[Value | None, ...] | None
+
+
+def promoted(arguments: Sequence[Any], dtype: torch.dtype) -> list[Value]:
+    """Tensors and numbers as Values of one type."""
+    return [cast(a, dtype) if isinstance(a, Value) else constant(a, dtype) for a in arguments]
+
+
+def common_type(arguments: Sequence[Any]) -> torch.dtype:
+    """The type in which PyTorch compares these."""
+    if len(arguments) == 1:
+        return arguments[0].dtype  # type: ignore[no-any-return]
+    return torch.result_type(*map(_sample, arguments))
+
+
+def _sample(argument: Any) -> Any:
+    if isinstance(argument, Value):
+        return torch.empty((1,) * len(argument.shape), dtype=argument.dtype)
+    return 1 if isinstance(argument, Batch) else argument
+
+
+def copy(x: Value) -> Value:
+    """The same values in fresh memory."""
+    return Value(node("copy", [x.node], shape=x.shape, dtype=x.dtype))
+
+
+def trailing(x: Value, dims: Sequence[int]) -> bool:
+    """Whether a fold over `dims` runs along the innermost dimension, so that rows lie together."""
+    order = x.node.order or tuple(range(len(x.shape)))
+    inner = [d for d in order if x.shape[d] != 1]
+    return not inner or inner[-1] in {d % len(x.shape) for d in dims}
+
+
+def dims_of(x: Value, dims: object) -> tuple[int, ...]:
+    """The dimensions as sorted positive numbers; None and [] mean all."""
+    rank = len(x.shape)
+    chosen = (dims,) if isinstance(dims, int) else tuple(dims or ())  # type: ignore[arg-type]
+    return tuple(sorted({int(d) % rank for d in chosen})) if chosen and rank else tuple(range(rank))
+
+
+def wide(values: Sequence[Value | None]) -> list[Value | None]:
+    """Half types as float32; None stays."""
+    return [None if v is None else composite.wide(v) for v in values]

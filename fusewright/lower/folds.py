@@ -1,0 +1,144 @@
+"""ATen calls that reduce dimensions -> our folds. A fold that does not run along the innermost
+dimension stays a library call: its rows would not lie together in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from fusewright import composite
+from fusewright.formula import Value, apply, cast, fold
+from fusewright.ir import Batch
+from fusewright.lower.call import FLOATS, Call, Lowered, dims_of, promoted, trailing
+
+Lowering = Callable[[Call], Lowered]
+
+
+def _foldable(x: Value, dims: Sequence[int]) -> bool:
+    return bool(x.shape) and trailing(x, dims)
+
+
+def _fold(op: str) -> Lowering:
+    """Folds with arguments (x, dims, keepdim)."""
+
+    def build(call: Call) -> Lowered:
+        x: Value = call.args[0]
+        dims = dims_of(x, call.get(1, "dim"))
+        if not _foldable(x, dims):
+            return None
+        x = composite.wide(cast(x, torch.bool if op in ("any", "all") else call.dtype))
+        return cast(fold(op, x, dims, bool(call.get(2, "keepdim", False))), call.dtype)
+
+    return build
+
+
+def _position(op: str) -> Lowering:
+    def build(call: Call) -> Lowered:
+        x: Value = call.args[0]
+        dims = dims_of(x, call.get(1, "dim"))
+        return (
+            fold(op, x, dims, bool(call.get(2, "keepdim", False))) if _foldable(x, dims) else None
+        )
+
+    return build
+
+
+def _extreme(op: str) -> Lowering:
+    """max and min: of everything, of two tensors, or values and indices along a dimension."""
+
+    def build(call: Call) -> Lowered:
+        x: Value = call.args[0]
+        if call.overload == "other":
+            return apply(op + "imum", *promoted(call.args[:2], call.dtype))
+        dims = dims_of(x, call.get(1, "dim"))
+        if not _foldable(x, dims):
+            return None
+        keepdim = bool(call.get(2, "keepdim", False))
+        values = fold(op, x, dims, keepdim)
+        return (
+            values if call.overload == "default" else (values, fold("arg" + op, x, dims, keepdim))
+        )
+
+    return build
+
+
+def _variance(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    whole = call.overload == "default"
+    dims = dims_of(x, None if whole else call.get(1, "dim"))
+    if not _foldable(x, dims) or x.dtype not in FLOATS:
+        return None
+    correction = _correction(call)
+    if correction > 1 and any(isinstance(x.shape[d], Batch) for d in dims):
+        return None  # it could outgrow a batch that is known only at run time
+    keepdim = bool(call.kwargs.get("keepdim", call.args[3] if len(call.args) > 3 else False))
+    wide = composite.wide(x)
+    result = composite.variance(wide, dims, correction, keepdim)
+    result = cast(apply("sqrt", result) if "std" in call.name else result, call.dtype)
+    if "mean" not in call.name:
+        return result
+    return result, cast(fold("mean", wide, dims, keepdim), call.dtype)
+
+
+def _correction(call: Call) -> float:
+    """What is taken off the count: `correction`, or 1 where `unbiased` holds."""
+    if call.overload.startswith("correction"):
+        given = call.kwargs.get("correction")
+        return 1.0 if given is None else float(given)
+    place = 1 if call.overload == "default" else 2
+    return float(bool(call.get(place, "unbiased", True)))
+
+
+def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
+    def build(call: Call) -> Lowered:
+        x: Value = call.args[0]
+        if not x.shape or not trailing(x, [call.args[1]]) or x.dtype not in FLOATS:
+            return None
+        return cast(function(composite.wide(cast(x, call.dtype)), [call.args[1]]), call.dtype)
+
+    return build
+
+
+def _logsumexp(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dims = dims_of(x, call.args[1])
+    if not _foldable(x, dims) or x.dtype not in FLOATS:
+        return None
+    keepdim = bool(call.get(2, "keepdim", False))
+    return cast(composite.logsumexp(composite.wide(x), dims, keepdim), call.dtype)
+
+
+def _vector_norm(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    power = call.get(1, "ord", 2)
+    dims = dims_of(x, call.get(2, "dim"))
+    if not _foldable(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
+        return None
+    wide = composite.wide(cast(x, call.dtype))
+    keepdim = bool(call.get(3, "keepdim", False))
+    if power == 1:
+        return cast(fold("sum", apply("abs", wide), dims, keepdim), call.dtype)
+    return cast(apply("sqrt", fold("sum", wide * wide, dims, keepdim)), call.dtype)
+
+
+LOWER: dict[str, Lowering] = {
+    "aten.sum": _fold("sum"),
+    "aten.mean": _fold("mean"),
+    "aten.amax": _fold("max"),
+    "aten.amin": _fold("min"),
+    "aten.prod": _fold("prod"),
+    "aten.any": _fold("any"),
+    "aten.all": _fold("all"),
+    "aten.argmax": _position("argmax"),
+    "aten.argmin": _position("argmin"),
+    "aten.max": _extreme("max"),
+    "aten.min": _extreme("min"),
+    **{f"aten.{name}": _variance for name in ("var", "std", "var_mean", "std_mean")},
+    "aten.softmax": _softmax(composite.softmax),
+    "aten._softmax": _softmax(composite.softmax),
+    "aten.log_softmax": _softmax(composite.log_softmax),
+    "aten._log_softmax": _softmax(composite.log_softmax),
+    "aten.logsumexp": _logsumexp,
+    "aten.linalg_vector_norm": _vector_norm,
+}

@@ -1,0 +1,115 @@
+"""ATen calls that normalise -> mean, m2 and a scale, with the affine parameters behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fusewright import composite
+from fusewright.formula import Value, apply, cast, fold, reshape
+from fusewright.ir import Batch, numel, times
+from fusewright.lower.call import Call, Lowered, trailing, wide
+
+
+def _layer_norm(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
+    if not trailing(x, dims):
+        return None
+    weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
+    y, _, _ = composite.normalise(composite.wide(x), dims, call.get(4, "eps", 1e-5))
+    return cast(composite.affine(y, weight, bias), call.dtype)
+
+
+def _rms_norm(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
+    if not trailing(x, dims):
+        return None
+    (weight,) = wide([call.get(2, "weight")])
+    inner = composite.wide(x)
+    given = call.get(3, "eps")
+    eps = torch.finfo(inner.dtype).eps if given is None else given
+    y = inner * apply("rsqrt", fold("mean", inner * inner, dims, keepdim=True) + eps)
+    return cast(composite.affine(y, weight, None), call.dtype)
+
+
+def _group_norm(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    groups = int(call.args[1])
+    channels, rest = x.shape[1], numel(x.shape[2:])
+    if x.node.order or isinstance(channels, Batch):
+        return None
+    weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
+    grouped = reshape(composite.wide(x), (x.shape[0], groups, times(channels // groups, rest)))
+    y, _, _ = composite.normalise(grouped, [2], call.get(4, "eps", 1e-5))
+    y = reshape(y, x.shape)
+    return cast(composite.affine(y, *_per_channel(y, weight, bias)), call.dtype)
+
+
+def _per_channel(x: Value, *values: Value | None) -> list[Value | None]:
+    """Parameters of shape [C] as [C, 1, …], to broadcast over dimension 1 of `x`."""
+    ones = (1,) * (len(x.shape) - 2)
+    return [None if v is None else reshape(v, v.shape + ones) for v in values]
+
+
+def _instance_norm(call: Call) -> Lowered:
+    x, weight, bias, running_mean, _, use_input_statistics, _, eps = call.args[:8]
+    dims = tuple(range(2, len(x.shape)))
+    if not use_input_statistics or running_mean is not None or not trailing(x, dims):
+        return None
+    y, _, _ = composite.normalise(composite.wide(x), dims, eps)
+    return cast(composite.affine(y, *_per_channel(y, *wide([weight, bias]))), call.dtype)
+
+
+def _batch_norm_train(call: Call) -> Lowered:
+    """(x, weight, bias, running mean, running variance, training, momentum, eps) -> result, saved
+    mean, saved scale, new running mean, new running variance."""
+    x, weight, bias, running_mean, running_var, training, momentum, eps = call.args
+    dims = tuple(d for d in range(len(x.shape)) if d != 1)
+    if not training or not trailing(x, dims):
+        return None
+    inner = composite.wide(x)
+    y, mean, _ = composite.normalise(inner, dims, eps)
+    y = composite.affine(y, *_per_channel(y, *wide([weight, bias])))
+    mean = reshape(mean, running_mean.shape)
+    unbiased = reshape(composite.variance(inner, dims, 1, keepdim=True), running_mean.shape)
+    new_mean = momentum * cast(mean, running_mean.dtype) + (1 - momentum) * running_mean
+    new_var = momentum * cast(unbiased, running_var.dtype) + (1 - momentum) * running_var
+    return cast(y, call.dtype), None, None, new_mean, new_var
+
+
+def _batch_norm_no_stats(call: Call) -> Lowered:
+    """(x, weight, bias, training, momentum, eps): always the batch's own statistics."""
+    x, weight, bias, training, _, eps = call.args
+    dims = tuple(d for d in range(len(x.shape)) if d != 1)
+    if not training or not trailing(x, dims):
+        return None
+    y, _, _ = composite.normalise(composite.wide(x), dims, eps)
+    return (
+        cast(composite.affine(y, *_per_channel(y, *wide([weight, bias]))), call.dtype),
+        None,
+        None,
+    )
+
+
+def _batch_norm_eval(call: Call) -> Lowered:
+    """(x, weight, bias, running mean, running variance, momentum, eps)."""
+    x, weight, bias, mean, var, _, eps = call.args
+    mean, var, weight, bias = _per_channel(x, *wide([mean, var, weight, bias]))
+    assert mean is not None, "eval mode without statistics is another call"
+    assert var is not None, "the variance comes with the mean"
+    y = (composite.wide(x) - mean) * apply("rsqrt", var + eps)
+    return cast(composite.affine(y, weight, bias), call.dtype), None, None
+
+
+LOWER: dict[str, Callable[[Call], Lowered]] = {
+    "aten.layer_norm": _layer_norm,
+    "aten.rms_norm": _rms_norm,
+    "aten.group_norm": _group_norm,
+    "aten.instance_norm": _instance_norm,
+    "aten._native_batch_norm_legit_functional": _batch_norm_train,
+    "aten._native_batch_norm_legit": _batch_norm_no_stats,
+    "aten._native_batch_norm_legit_no_training": _batch_norm_eval,
+}

@@ -1,0 +1,90 @@
+"""ATen calls that move no data, change the type, or fill memory -> our views, casts and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusewright import formula
+from fusewright.formula import Value, cast, constant, permute, reshape
+from fusewright.lower.call import Call, Lowered, copy
+
+FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
+RESHAPES = ["view", "reshape", "_unsafe_view", "flatten", "unsqueeze", "squeeze", "unflatten"]
+FILLS = [*FILLED, "aten.full", "aten.full_like"]
+SAME = ["aten.alias", "aten.detach", "aten.lift_fresh_copy"]
+
+
+def _to_copy(call: Call) -> Lowered:
+    x = call.args[0]
+    return copy(x) if x.dtype is call.dtype else cast(x, call.dtype, rounds=True)
+
+
+def _clone(call: Call) -> Lowered:
+    return copy(call.args[0])
+
+
+def _same(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    return x
+
+
+def _reshape(call: Call) -> Lowered:
+    return reshape(call.args[0], call.shape)
+
+
+def _transpose(call: Call) -> Lowered:
+    x = call.args[0]
+    rank = len(x.shape)
+    if rank < 2:
+        return _same(call)
+    i, j = (1, 0) if call.name == "aten.t" else (call.args[1] % rank, call.args[2] % rank)
+    swap = {i: j, j: i}
+    return permute(x, [swap.get(d, d) for d in range(rank)])
+
+
+def _permute(call: Call) -> Lowered:
+    return permute(call.args[0], call.args[1]) if call.shape else _same(call)
+
+
+def _expand(call: Call) -> Lowered:
+    x = call.args[0]
+    missing = len(call.shape) - len(x.shape)
+    return formula.expand(reshape(x, (1,) * missing + x.shape), call.shape)
+
+
+def _copy_into(call: Call) -> Lowered:
+    """(target, source): what the target becomes."""
+    target, source = call.args[:2]
+    missing = len(target.shape) - len(source.shape)
+    spread = formula.expand(reshape(source, (1,) * missing + source.shape), target.shape)
+    return copy(cast(spread, target.dtype, rounds=True))
+
+
+def _broadcast(call: Call) -> Lowered:
+    rank = len(call.shape)
+    wide = [reshape(x, (1,) * (rank - len(x.shape)) + x.shape) for x in call.args[0]]
+    return tuple(formula.expand(x, call.shape) for x in wide)
+
+
+def _full(call: Call) -> Lowered:
+    value = FILLED[call.name] if call.name in FILLED else call.args[1]
+    if not isinstance(value, bool | int | float):
+        return None
+    scalar = constant(value, call.dtype)
+    spread = formula.expand(reshape(scalar, (1,) * len(call.shape)), call.shape)
+    return copy(spread)
+
+
+LOWER: dict[str, Callable[[Call], Lowered]] = {
+    **{f"aten.{name}": _reshape for name in RESHAPES},
+    **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(FILLS, _full),
+    "aten.copy": _copy_into,
+    "aten.broadcast_tensors": _broadcast,
+    "aten._to_copy": _to_copy,
+    "aten.clone": _clone,
+    "aten.transpose": _transpose,
+    "aten.t": _transpose,
+    "aten.permute": _permute,
+    "aten.expand": _expand,
+}

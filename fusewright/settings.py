@@ -1,0 +1,141 @@
+"""nn.Module + inputs -> Settings: the plain attributes that `forward` reads, while the graph holds.
+
+`forward` runs once more on fake tensors with every attribute read noted. A model that changes plain
+attributes (a counter, a cache) computes something else at each call, and is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+from fusewright.errors import CaptureFailed
+from fusewright.export import cannot_capture, silence
+
+PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A plain value that `forward` read from the module: the graph holds only while it is the same."""
+
+    path: str
+    name: str
+    value: object
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Raise CaptureFailed if the block changes a plain attribute; the old values are put back."""
+    before = {path: _state(child) for path, child in module.named_modules()}
+    try:
+        yield
+    finally:
+        changed = [
+            f"{type(child).__name__}.{name}"
+            for path, child in module.named_modules()
+            for name in _restore(child, before.get(path, {}))
+        ]
+    if changed:
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward changes the attribute {', '.join(changed)}: every call "
+            "computes something else. Keep such state in a buffer (register_buffer), or outside."
+        )
+
+
+def settings_read(module: nn.Module, inputs: Sequence[object]) -> tuple[Setting, ...]:
+    """Run `forward` once on fake tensors and note which plain attributes of which modules it reads."""
+    reads: dict[tuple[str, str], object] = {}
+    try:
+        with silence(), _recording(module, reads):
+            _run_fake(module, inputs)
+    except Exception as error:
+        raise cannot_capture(error, type(module)) from error
+    return tuple(
+        Setting(path, name, value) for (path, name), value in sorted(reads.items(), key=str)
+    )
+
+
+def _state(child: nn.Module) -> dict[str, object]:
+    """The attributes that are no tensors or modules; containers as they are now."""
+    return {
+        name: copy.copy(value) if isinstance(value, list | dict | set) else value
+        for name, value in vars(child).items()
+        if not name.startswith("_") and not isinstance(value, torch.Tensor | nn.Module)
+    }
+
+
+def _restore(child: nn.Module, before: Mapping[str, object]) -> list[str]:
+    """Put the old values back; the names of those that had changed."""
+    now = _state(child)
+    changed = [
+        n for n in {**before, **now} if not _same(before.get(n, _ABSENT), now.get(n, _ABSENT))
+    ]
+    for name in changed:
+        if name in before:
+            setattr(child, name, before[name])
+        else:
+            delattr(child, name)
+    return changed
+
+
+_ABSENT = object()
+
+
+def _same(a: object, b: object) -> bool:
+    """Identical, or equal plain values and containers of them; tensors inside are compared by identity."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    return isinstance(a, (*PLAIN, set)) and (a == b or (a != a and b != b))
+
+
+def _run_fake(module: nn.Module, inputs: Sequence[object]) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        state: dict[str, torch.Tensor] = {name: mode.from_tensor(t) for name, t in tensors.items()}
+        functional_call(module, state, tuple(fake))
+
+
+@contextmanager
+def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Iterator[None]:
+    """Within the block, plain attributes read from `module` and its children land in `reads`."""
+    paths = {id(child): path for path, child in module.named_modules()}
+    original = nn.Module.__dict__.get("__getattribute__")
+
+    def watch(self: nn.Module, name: str) -> object:
+        value = object.__getattribute__(self, name)
+        known = id(self) in paths and not name.startswith("_") and name in self.__dict__
+        if known and _is_plain(value):
+            reads.setdefault((paths[id(self)], name), copy.deepcopy(value))
+        return value
+
+    nn.Module.__getattribute__ = watch  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if original is None:
+            del nn.Module.__getattribute__
+        else:
+            nn.Module.__getattribute__ = original  # type: ignore[method-assign]
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(_is_plain(v) for v in (*value.keys(), *value.values()))
+    return isinstance(value, PLAIN)

@@ -1,0 +1,63 @@
+"""check -> the cheat that gets through when this check is switched off.
+
+A fault that shows at every call also shows in experiments which report it as their own; `also`
+names those, so that what is left out is one defence with all of its witnesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from corpus import Entry, Outcome, cheats, focused, judged, options_for
+
+# Experiments that compare ordinary calls, and report what they find under their own names.
+EVERY_CALL = (
+    "stale-cache", "weight-change", "mode", "buffers", "instances", "determinism",
+    "hazard-values", "hazard-strides", "hazard-shapes", "influence", "precision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Without:
+    cheat: str
+    also: tuple[str, ...] = ()
+
+
+ABLATION: Mapping[str, Without] = {
+    "parameters": Without("c36_half_parameters", ("accuracy", "weight-change", *EVERY_CALL)),
+    "structure": Without("c10_wider_dtype", EVERY_CALL),
+    "values": Without("c01_freed_memory", ("accuracy", "nonfinite", *EVERY_CALL)),
+    "accuracy": Without("n06_tanh_gelu", EVERY_CALL),
+    "nonfinite": Without("c11_one_nan", ("values", *EVERY_CALL)),
+    "precision": Without("n01_half_sum", ("values",)),
+    "influence": Without("r04_signature_cache", ("precision",)),
+    "input-mutation": Without("c07_scratch_in_the_input"),
+    "aliasing": Without("c08_returns_its_input"),
+    "output-reuse": Without("r10_two_buffers", ("aliasing", "instances")),
+    "stale-cache": Without("r01_pointer_cache"),
+    "weight-change": Without("r09_packed_once", ("instances",)),
+    "buffers": Without("c35_counts_no_batches"),
+    "mode": Without("c35_updates_in_eval", ("parameters",)),
+    "guard-bands": Without("f02_writes_past_its_input"),
+    "hazard-values": Without("n07_one_pass_variance"),
+    "hazard-strides": Without("f19_assumes_contiguous"),
+    "hazard-shapes": Without("c26_hard_coded_rows"),
+    "instances": Without("f22_shared_workspace"),
+    "global-state": Without("t14_matmul_precision"),
+    "gradients": Without("c33_unit_cotangent"),
+    "crash": Without("f10_raises", EVERY_CALL),
+    "leftovers": Without("t29_daemon"),
+    "resources": Without("f15_leaks"),
+    "timing-outputs": Without("t19_call_counter"),
+    "timing-clocks": Without("t10_code_swap"),
+}
+
+
+def without(check: str, *, whole: bool) -> Outcome:
+    """The verdict on the cheat of `check`, which is ignored; `whole` runs every experiment."""
+    row, entries = ABLATION[check], {entry.name: entry for entry in cheats()}
+    entry: Entry = entries[row.cheat]
+    options = dict(options_for(entry) if whole else focused(entry))
+    ignored: Sequence[str] = (check, *row.also)
+    return judged(entry.problem, entry.path, {**options, "ignored": list(ignored)})

@@ -1,0 +1,99 @@
+"""Many emitted files, one compilation: what the tests of whole models share.
+
+An emitted file compiles its own kernels at the first call, about a second each. Here the C++ of many
+files goes into one library, every file in a namespace of its own, and each imported file is handed its
+part of the library. Everything else of the file runs as a user would run it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import torch
+
+from fusewright.build import import_emitted
+from fusewright.pipeline import Made, emitted_text, make
+from fusewright.problem import Problem, load_problem
+from fusewright.target import TARGETS
+
+HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
+FLAGS = ["-std=c++17", "-march=native", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem, its reference model on one set of inputs, and everything made for it."""
+
+    problem: Problem
+    model: torch.nn.Module
+    inputs: list[object]
+    made: Made
+    text: str
+
+    @property
+    def name(self) -> str:
+        return self.problem.path.stem
+
+
+def prepare(path: Path, seed: int = 0) -> Case:
+    """Load a problem, and make its kernels for the CPU."""
+    problem = load_problem(path)
+    torch.manual_seed(seed)
+    model, inputs = problem.make_model(), problem.make_inputs()
+    made = make(model, inputs, TARGETS["cpu"])
+    text = emitted_text(made, model, problem.source, str(path))
+    return Case(problem, model, inputs, made, text)
+
+
+def build(cases: Sequence[Case], folder: Path, optimise: str = "-O1") -> list[ModuleType]:
+    """Import the emitted files of `cases`; their kernels come from one library per processor."""
+    parts = [cases[k::2] for k in range(2) if cases[k::2]]
+    with ThreadPoolExecutor(len(parts) or 1) as pool:
+        numbers = range(len(parts))
+        libraries = list(pool.map(lambda k: _compile(parts[k], folder / f"part{k}", optimise), numbers))
+    modules = {}
+    for part, library in zip(parts, libraries, strict=True):
+        for k, case in enumerate(part):
+            modules[id(case)] = _imported(case, folder, library, f"m{k}_")
+    return [modules[id(case)] for case in cases]
+
+
+def _compile(cases: Sequence[Case], stem: Path, optimise: str) -> ctypes.CDLL:
+    texts = [_renamed(case, f"m{k}") for k, case in enumerate(cases)]
+    source = stem.with_suffix(".cpp")
+    source.write_text("\n".join([HEADERS, *texts]), encoding="utf-8")
+    library = stem.with_suffix(".so")
+    command = ["g++", optimise, *FLAGS, "-shared", "-fPIC", str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{source}: {done.stderr[:3000]}"
+    return ctypes.CDLL(str(library))
+
+
+def _renamed(case: Case, name: str) -> str:
+    found = re.search(r'_FUSEWRIGHT_CPP = r"""\n(.*?)"""', case.text, re.DOTALL)
+    assert found is not None, "an emitted file for the CPU holds its kernels as text"
+    text = found.group(1).replace('extern "C" void run_', f'extern "C" void {name}_run_')
+    return text.replace("namespace fusewright {", f"namespace {name} {{")
+
+
+def _imported(case: Case, folder: Path, library: ctypes.CDLL, prefix: str) -> ModuleType:
+    path = folder / f"{case.name}_{prefix}emitted.py"
+    path.write_text(case.text, encoding="utf-8")
+    module = import_emitted(path)
+    sys.modules.pop(module.__name__, None)
+    functions = SimpleNamespace()
+    for kernel, pointers in module._FUSEWRIGHT_KERNELS.items():
+        function = getattr(library, prefix + kernel)
+        function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * 2
+        function.restype = None
+        setattr(functions, kernel, function)
+    module._fusewright_library = lambda: functions
+    return module

@@ -1,0 +1,54 @@
+"""Each defence switched off lets a cheat through: none of them is dead weight.
+
+That the defence stops the cheat is in test_cheats.py; bench/ablation.py does the same with nothing
+else left out of the judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from ablation import ABLATION, without
+from corpus import WORKERS, Outcome, cheats
+
+from fusewright.judge.findings import CHECKS
+
+# Not switched off: without these there is nothing that could be judged at all.
+NEEDED = {"import", "constructor", "protocol", "timeout", "self-canary", "sanitizer"}
+# Seen from several sides, so that no cheat depends on this one check.
+SHARED = {"determinism", "timing-floor"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Outcome]]]:
+    chosen: list[Any] = [
+        item.callspec.params["check"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+        if hasattr(item, "callspec")
+    ]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        yield {check: pool.submit(without, check, whole=False) for check in chosen}
+
+
+@pytest.mark.parametrize("check", ABLATION)
+def test_without_the_check_the_cheat_gets_through(
+    check: str, outcomes: dict[str, Future[Outcome]]
+) -> None:
+    outcome = outcomes[check].result()
+    assert outcome.verdict in ("verified", "not-verified"), f"without {check}: {outcome}"
+    assert check not in outcome.failing
+
+
+def test_every_check_is_switched_off_once() -> None:
+    decisive = {name for name, check in CHECKS.items() if check.when != "note"}
+    assert set(ABLATION) == decisive - NEEDED - SHARED
+
+
+def test_rows_name_cheats_of_the_same_check() -> None:
+    by_name = {entry.name: entry for entry in cheats()}
+    for check, row in ABLATION.items():
+        assert by_name[row.cheat].check == check, f"{row.cheat} is not about {check}"

@@ -1,0 +1,248 @@
+"""Whatever breaks, a judging ends in time, with a well-formed verdict that is not `verified`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusewright.errors import BadUsage, UnusableProblem
+from fusewright.judge import canary, judging, session, warden
+from fusewright.judge.findings import CHECKS, Ledger, Verdict, write_report
+from fusewright.judge.judging import judge_request, replay
+from fusewright.judge.processes import Worker
+from fusewright.judge.session import Limits, Request, Session
+
+PROBLEMS = Path(__file__).resolve().parent / "problems"
+GOOD = """
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def __init__(self, width, units):
+        super().__init__()
+        self.proj = nn.Linear(width, units)
+
+    def forward(self, x):
+        {first}
+        return torch.relu(x @ self.proj.weight.t() + self.proj.bias)
+"""
+LIMITS = Limits(import_s=6.0, call_s=6.0, leave_s=5.0)
+
+
+def request(folder: Path, source: str = "", *, first: str = "pass", **fields: Any) -> Request:
+    """A judging of one short phase; `first` is what the candidate does before it answers."""
+    path = folder / "candidate.py"
+    path.write_text(source or GOOD.format(first=first))
+    own = {"timing": False, "limits": LIMITS, "only": ("fresh",), **fields}
+    return Request(PROBLEMS / "linear_relu.py", path, **own)
+
+
+def judged(asked: Request) -> Verdict:
+    begin = time.monotonic()
+    verdict = judge_request(asked, lambda _: None)
+    assert time.monotonic() - begin < 200
+    check_form(verdict)
+    return verdict
+
+
+def check_form(verdict: Verdict) -> None:
+    read = json.loads(verdict.to_json())
+    assert read["verdict"] in ("verified", "refuted", "not-verified")
+    assert {row["check"] for row in read["checks"]} <= set(CHECKS)
+    assert all(row["evidence"] for row in read["checks"])
+    for name in ("isolation", "sha256", "torch", "missing tools"):
+        assert name in read["environment"]
+    assert (verdict.exit_code == 0) == (verdict.verdict == "verified")
+
+
+def failing(verdict: Verdict) -> set[str]:
+    return {row.check for row in verdict.checks if row.outcome == "fail"}
+
+
+# --- the worker breaks ------------------------------------------------------------------------
+
+BROKEN: Mapping[str, tuple[str, str]] = {
+    "hang at import": ("import time\ntime.sleep(600)", "timeout"),
+    "hang in a call": (GOOD.format(first="import time; time.sleep(600)"), "timeout"),
+    "deaf to signals": (
+        GOOD.format(
+            first="import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; "
+            "time.sleep(600)"
+        ),
+        "timeout",
+    ),
+    "stopped itself": (GOOD.format(first="import os; os.kill(os.getpid(), 19)"), "timeout"),
+    "output flood": (
+        GOOD.format(first="import os\n        while True: os.write(1, b'y' * 65536)"),
+        "resources",
+    ),
+    "hard exit": (GOOD.format(first="import os; os._exit(0)"), "crash"),
+    "segfault": (GOOD.format(first="import ctypes; ctypes.string_at(0)"), "crash"),
+    "enormous output": (
+        GOOD.replace("return torch.relu(", "return torch.ones(1).expand(1 << 42); (").format(
+            first="pass"
+        ),
+        "crash",
+    ),
+    "deep recursion": (GOOD.format(first="return self.forward(x)"), "crash"),
+    "garbage on every channel": (
+        GOOD.format(
+            first="import os\n        for fd in range(3, 256):\n            "
+            "try: os.write(fd, b'FWJ1' + b'z' * 4096)\n            except OSError: pass"
+        ),
+        "protocol",
+    ),
+    "not Python": ("def ModelNew(:", "import"),
+    "null bytes": ("ModelNew = '\0'", "import"),
+    "no ModelNew": ("x = 1", "import"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_worker_is_refuted_in_time(tmp_path: Path, name: str) -> None:
+    source, check = BROKEN[name]
+    verdict = judged(request(tmp_path, source))
+    assert verdict.verdict == "refuted", verdict.reason
+    assert check in failing(verdict)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 4, 6, 9])
+def test_a_worker_killed_at_any_step_is_never_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """SIGKILL from outside, right before the parent waits for answer number `step`."""
+    collect = Session.collect
+
+    def killing(self: Session, worker: Worker, seconds: float) -> Any:
+        if worker.name == "first" and self._received.get(worker, -1) + 1 == step:
+            for pid in warden.descendants(worker._process.pid)[-1:]:
+                os.kill(pid, signal.SIGKILL)
+        return collect(self, worker, seconds)
+
+    monkeypatch.setattr(Session, "collect", killing)
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict != "verified"
+
+
+# --- the judge's own parts break --------------------------------------------------------------
+
+
+def test_without_the_trusted_worker_nothing_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_phase = Session.run_phase
+
+    def killing(self: Session, *rest: Any) -> None:
+        os.kill(warden.descendants(self.reference._process.pid)[-1], signal.SIGKILL)
+        run_phase(self, *rest)
+
+    monkeypatch.setattr(Session, "run_phase", killing)
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict == "not-verified"
+    assert verdict.exit_code == 3
+    assert "SIGKILL" in verdict.reason
+
+
+def test_a_judge_that_misjudges_a_canary_refuses_to_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {name: replace(c, honest=True) for name, c in canary.CANARIES.items()}
+    monkeypatch.setattr(session, "CANARIES", wrong)
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict == "not-verified"
+    assert "self-test" in verdict.reason
+
+
+def test_an_unfinished_judging_is_not_verified(tmp_path: Path) -> None:
+    """One phase of three: everything that ran passed, and that is not enough."""
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict == "not-verified"
+    assert not failing(verdict)
+    assert "no complete evidence" in verdict.reason
+
+
+@pytest.mark.parametrize("missing", [name for name, c in CHECKS.items() if c.when == "always"])
+def test_no_check_can_be_missing_from_a_verified_verdict(missing: str) -> None:
+    ledger = Ledger(())
+    for name, check in CHECKS.items():
+        if check.when == "always" and name != missing:
+            ledger.add(name, "pass", "seen")
+    assert ledger.word()[0] == "not-verified"
+    ledger.add(missing, "pass", "seen")
+    assert ledger.word()[0] == "verified"
+    ledger.add(missing, "fail", "seen")
+    expected = "not-verified" if missing == "self-canary" else "refuted"
+    assert ledger.word()[0] == expected
+
+
+# --- bad requests, reports, replays -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: replace(r, device="tpu"),
+        lambda r: replace(r, accuracy="sloppy"),
+        lambda r: replace(r, against=("numpy",)),
+        lambda r: replace(r, sanitize=True),
+        lambda r: replace(r, candidate=Path("/nowhere.py")),
+        lambda r: replace(r, overrides={"no_such_constant": "1"}),
+    ],
+)
+def test_bad_usage_is_an_error_and_no_verdict(
+    tmp_path: Path, change: Callable[[Request], Request]
+) -> None:
+    with pytest.raises(BadUsage):
+        judge_request(change(request(tmp_path)), lambda _: None)
+
+
+def test_an_unusable_problem_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "problem.py"
+    path.write_text("def get_inputs(): return []")
+    with pytest.raises(UnusableProblem):
+        judge_request(replace(request(tmp_path), problem=path), lambda _: None)
+
+
+def test_a_full_disk_leaves_the_old_report_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = Verdict("refuted", (), (), "because")
+    path = tmp_path / "report.json"
+    write_report(verdict, path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_report(replace(verdict, reason="another"), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failing_case_is_replayed_bit_for_bit(tmp_path: Path) -> None:
+    wrong = GOOD.format(first="pass").replace("self.proj.bias)", "self.proj.bias) + 1e-3 * x[0, 0]")
+    verdict = judged(request(tmp_path, wrong))
+    assert verdict.verdict == "refuted"
+    report = json.loads(verdict.to_json())
+    again = replay(report, 0)
+    check_form(again)
+    told = {f.detail for f in verdict.findings}
+    assert told
+    assert told == {f.detail for f in again.findings}
+    with pytest.raises(BadUsage):
+        replay(report, 10_000)
+
+
+def test_the_judges_defaults_are_the_public_ones() -> None:
+    assert judging.judge.__kwdefaults__["timing"] is True
+    assert judging.judge.__kwdefaults__["accuracy"] == "contract"

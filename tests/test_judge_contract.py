@@ -1,0 +1,286 @@
+"""The accuracy contract: honest kernels pass, worse ones do not, whatever the corner."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusewright.judge import contract, measure
+
+
+def load_zoo() -> ModuleType:
+    path = Path(__file__).resolve().parent / "judge_zoo.py"
+    spec = importlib.util.spec_from_file_location("judge_zoo", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+zoo = load_zoo()
+NAMES = [entry.name for entry in zoo.ZOO]
+TINY = zoo._linear_entry("tiny", zoo.make_linear(1, 4, 1))
+
+
+def judged(entry: object, model: object, inputs: Sequence[Tensor], state: Mapping[str, Tensor]):
+    """The comparison of one model with one output on these inputs."""
+    wide = [t.double() for t in inputs]
+    truth = entry.model(wide, {name: t.double() for name, t in state.items()})
+    eager = entry.model(inputs, state)
+    unit = contract.unit_of(eager)
+    kappa = contract.sensitivity(entry.model, inputs, state, unit=unit)
+    return contract.compare(model(inputs, state)[0], eager[0], truth[0], kappa[0])
+
+
+def plain(
+    candidate: Tensor, eager: Tensor, truth: Tensor | None = None, **options: str
+) -> contract.Comparison:
+    """A comparison where every kappa is what storing the number costs."""
+    true = eager.double() if truth is None else truth
+    return contract.compare(candidate, eager, true, torch.zeros_like(true), **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_yardstick(name: str) -> None:
+    """Contract, hazards and probes: every honest variant passes, every bad one is caught."""
+    entry = zoo.ZOO[NAMES.index(name)]
+    for kind, said in zoo.complaints(entry, entry.honest, 11).items():
+        assert said == [], f"false alarm on {kind}"
+    for kind, said in zoo.complaints(entry, entry.bad, 11).items():
+        assert said, f"{kind} passed"
+
+
+@pytest.mark.parametrize("kind", sorted(TINY.honest))
+def test_no_false_alarm_on_tiny_outputs(kind: str) -> None:
+    """One output element: eager may be exact by luck, and its error is no scale for others."""
+    for seed in range(200):
+        inputs, state = TINY.make(seed)
+        said = judged(TINY, TINY.honest[kind], inputs, state)
+        assert said.passed, f"seed {seed}: {said.detail}"
+
+
+def test_a_relu_corner_is_no_error() -> None:
+    """Some sums lie within rounding of relu's corner: zero here, 1e-8 there, both right."""
+    entry = zoo.ZOO[NAMES.index("linear relu")]
+    inputs, state = zoo.make_linear(2000, 32, 200)(0)
+    state["bias"] = -(inputs[0][:1] @ state["weight"].t())[0]  # row 0 lies in the corner
+    said = judged(entry, entry.honest["sequential"], inputs, state)
+    assert said.passed, said.detail
+
+
+def test_better_than_eager_passes_though_it_differs() -> None:
+    """Eager in TF32: exact float32 differs from it by more than allclose 1e-4, and is better."""
+    inputs, state = zoo.make_linear(16, 256, 32)(0)
+    eager = zoo.rounding(zoo.linear, zoo.tf32)(inputs, state)[0]
+    exact = zoo.linear(inputs, state)[0]
+    truth = zoo.inside(zoo.linear, torch.float64)
+    wide = truth([t.double() for t in inputs], {k: t.double() for k, t in state.items()})[0]
+    said = contract.compare(exact, eager, wide, torch.zeros_like(wide))
+    assert said.passed
+    assert said.grade == "A"
+    assert said.more_accurate
+    assert said.numbers["outside_allclose_1e-04"] > 0
+
+
+def test_long_sequential_sum_is_grade_c() -> None:
+    """Correct, but much worse than eager: only the loose mode takes it."""
+    x = torch.rand(2, 100_000, generator=torch.Generator().manual_seed(0))
+    eager, truth = x.sum(-1), x.double().sum(-1)
+    kappa = contract.sensitivity(lambda i, s: [i[0].sum(-1)], [x], {}, unit=2.0**-24)[0]
+    candidate = zoo.sequential(x)
+    strict = contract.compare(candidate, eager, truth, kappa)
+    assert (strict.passed, strict.grade, strict.check) == (False, "C", "accuracy")
+    assert contract.compare(candidate, eager, truth, kappa, mode="loose").passed
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-3, 0.5])
+@pytest.mark.parametrize("place", [0, 777, 4095])
+def test_one_wrong_element(place: int, size: float) -> None:
+    """Hidden in the average of 4096 good ones, but not from the local measures."""
+    inputs, state = zoo.make_linear(64, 128, 64)(3)
+
+    def wrong(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
+        y = zoo.linear(i, s)[0]
+        y.view(-1)[place] += size
+        return [y]
+
+    entry = zoo.ZOO[0]
+    said = judged(entry, wrong, inputs, state)
+    assert not said.passed
+    assert str([place // 64, place % 64]) in said.detail
+
+
+def test_wrong_element_among_large_rows() -> None:
+    """The other rows are a million times larger: no absolute tolerance would see it."""
+    eager = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+    eager[1:] *= 1e6
+    candidate = eager.clone()
+    candidate[0, 5] += 1e-2
+    assert not plain(candidate, eager).passed
+
+
+NAN, INF, LARGEST = float("nan"), float("inf"), torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize(
+    ("truth", "eager", "candidate", "passed"),
+    [
+        (NAN, NAN, NAN, True),
+        (NAN, NAN, 1.0, False),
+        (1.0, 1.0, NAN, False),
+        (INF, INF, INF, True),
+        (INF, INF, -INF, False),
+        (INF, INF, NAN, False),
+        (-INF, -INF, 3.0, False),
+        (1e39, INF, INF, True),  # beyond float32: infinity is the right answer
+        (1e39, INF, 3e38, False),
+        (LARGEST, LARGEST, INF, True),  # at the edge both are right
+        (2.0, INF, 2.0, True),  # eager overflowed inside: the right answer is right
+        (2.0, INF, INF, True),  # and so is eager's
+        (2.0, NAN, INF, True),
+        (2.0, NAN, 7.0, False),
+        (NAN, 1.0, 1.0, True),
+        (NAN, 1.0, NAN, True),
+    ],
+)
+def test_nonfinite(truth: float, eager: float, candidate: float, passed: bool) -> None:
+    mine, theirs, true = torch.ones(70), torch.ones(70), torch.ones(70, dtype=torch.float64)
+    mine[69], theirs[69], true[69] = candidate, eager, truth
+    assert plain(mine, theirs, true).passed is passed
+
+
+def test_nan_everywhere_is_never_accurate() -> None:
+    said = plain(torch.full((5, 5), NAN), torch.ones(5, 5))
+    assert (said.passed, said.check) == (False, "nonfinite")
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0, 2)])
+def test_empty(shape: tuple[int, ...]) -> None:
+    assert plain(torch.zeros(shape), torch.zeros(shape)).passed
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (63,), (65,), (3, 1, 5), (2, 3, 64, 2), (7, 130)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
+)
+def test_shapes_and_dtypes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    eager = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    true = eager.to(torch.complex128 if dtype.is_complex else torch.float64)
+    kappa = torch.zeros((*shape, 2) if dtype.is_complex else shape, dtype=torch.float64)
+    assert contract.compare(eager.clone(), eager, true, kappa).grade == "A"
+    assert not contract.compare(eager * 1.2, eager, true, kappa).passed
+
+
+def test_structure() -> None:
+    one = torch.ones(3)
+    assert plain(torch.ones(3, 1), one).check == "structure"
+    assert plain(one.double(), one).check == "structure"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_are_exact(dtype: torch.dtype) -> None:
+    eager = torch.tensor([0, 1, 1, 0, 1]).to(dtype)
+    wrong = torch.tensor([0, 1, 1, 0, 0]).to(dtype)
+    true = eager.clone()
+    stable, tied = torch.zeros(5), torch.tensor([0.0, 0, 0, 0, 1])
+    assert contract.compare(eager.clone(), eager, true, stable).passed
+    assert not contract.compare(wrong, eager, true, stable).passed
+    assert contract.compare(wrong, eager, true, tied).passed
+
+
+def test_argmax_ties() -> None:
+    """Equal maxima: either index is right; an index out of range is not."""
+    x = torch.tensor([[1.0, 5.0, 5.0, 2.0], [9.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]])
+
+    def run(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
+        return [i[0].argmax(-1)]
+
+    eager, kappa = run([x], {})[0], contract.sensitivity(run, [x], {}, unit=2.0**-24, draws=8)[0]
+    for index, passed in ((1, True), (2, True), (7, False)):
+        candidate = torch.tensor([index, 0, 3])
+        assert contract.compare(candidate, eager, eager, kappa).passed is passed
+    assert not contract.compare(torch.tensor([1, 1, 3]), eager, eager, kappa).passed
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small chunks give the same numbers, so large tensors may be compared piece by piece."""
+    inputs, state = zoo.make_linear(50, 40, 90)(5)
+    entry = zoo.ZOO[0]
+    whole = judged(entry, entry.bad["touched"], inputs, state)
+    monkeypatch.setattr(measure, "CHUNK_BYTES", 4096)
+    pieces = judged(entry, entry.bad["touched"], inputs, state)
+    assert pieces.detail == whole.detail
+    assert pieces.numbers == pytest.approx(whole.numbers)
+
+
+def test_numbers_agree_with_a_plain_computation() -> None:
+    generator = torch.Generator().manual_seed(2)
+    true = torch.randn(30, 70, generator=generator, dtype=torch.float64)
+    eager = true.float()
+    candidate = eager + 1e-5 * torch.randn(30, 70, generator=generator)
+    numbers = plain(candidate, eager, true).numbers
+    error = (candidate.double() - true).abs()
+    assert numbers["rel_l2_candidate"] == pytest.approx(float(error.norm() / true.norm()))
+    assert numbers["max_abs_candidate"] == pytest.approx(float(error.max()))
+    for tolerance in (1e-2, 1e-4, 1e-5):
+        close = torch.isclose(candidate, eager, tolerance, tolerance)
+        assert numbers[f"outside_allclose_{tolerance:.0e}"] == int((~close).sum())
+    ulp = error / torch.ldexp(torch.full_like(true, 2.0**-23), true.frexp()[1] - 1)
+    assert numbers["ulp_max"] == pytest.approx(float(ulp.max()), rel=1e-6)
+    assert numbers["ulp_p50"] == pytest.approx(float(ulp.median()), rel=0.2)
+
+
+def test_sensitivity_follows_conditioning() -> None:
+    """x - y near cancellation: kappa is a rounding of x, not of the small difference."""
+    x = torch.full((8,), 1.0)
+
+    def run(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
+        return [i[0] - s["y"]]
+
+    state = {"y": torch.full((8,), 1.0 - 2.0**-20)}
+    kappa = contract.sensitivity(run, [x], state, unit=2.0**-24, draws=64)[0]
+    assert kappa.mean() == pytest.approx(2.0**0.5 * 2.0**-24, rel=0.2)
+    again = contract.sensitivity(run, [x], state, unit=2.0**-24, draws=64)[0]
+    assert torch.equal(kappa, again)
+
+
+def test_sensitivity_sees_a_step() -> None:
+    """One rounding away from a jump: the jump is a few kappa, elsewhere there is none."""
+    x = torch.tensor([1.0 + 2.0**-23, 1.5])
+
+    def run(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
+        return [(i[0] > 1).double()]
+
+    kappa = contract.sensitivity(run, [x], {}, unit=2.0**-24)[0]
+    assert kappa[0] >= 0.25
+    assert kappa[1] == 0
+
+
+def test_reference_fault() -> None:
+    x = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    assert contract.reference_fault(x, x.double()) is None
+    assert "away from float64" in str(contract.reference_fault(x, 2 * x.double()))
+    assert "no finite" in str(contract.reference_fault(x * NAN, x.double()))
+
+
+def test_null_candidates_fail_on_a_sound_problem() -> None:
+    inputs, state = zoo.make_linear(8, 16, 16)(0)
+    for name, null in contract.null_candidates(zoo.linear(inputs, state)[0], inputs).items():
+        said = judged(zoo.ZOO[0], lambda i, s, null=null: [null], inputs, state)
+        assert not said.passed, name
+
+
+def test_null_candidates_show_a_weak_problem() -> None:
+    """The mean of a softmax is always the same: every output computes nothing."""
+    eager = torch.full((8, 1), 0.125)
+    nulls = contract.null_candidates(eager, [])
+    assert plain(nulls["mean"], eager).passed

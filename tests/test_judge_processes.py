@@ -1,0 +1,185 @@
+"""Workers die: hung, stopped, flooding, forking, with their daemons, and with their judge."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fusewright.judge import processes, sandbox, warden
+from fusewright.judge.processes import Site, Worker, open_site
+from fusewright.judge.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
+
+ROOT = Path(__file__).resolve().parent.parent
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3, 64):
+            try: os.close(fd)
+            except OSError: pass
+        os.execv("/bin/sleep", ["sleep", "{seconds}"])
+    os._exit(0)
+time.sleep(0.3)
+ModelNew = object
+"""
+
+
+@pytest.fixture(params=["best", "plain"])
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The strongest isolation of this machine, and none."""
+    if request.param == "plain":
+        every = sandbox.candidates_for
+        monkeypatch.setattr(sandbox, "candidates_for", lambda **kw: every(**kw)[-1:])
+    with open_site("cpu") as opened:
+        yield opened
+
+
+def start(site: Site) -> Worker:
+    regions = ((Region("in", 1 << 20), Region("out", 1 << 20)),)
+    options = {"device": "cpu"}
+    return site.start("tested", "fusewright.judge.candidate", options=options, regions=regions)
+
+
+def answer(worker: Worker, number: int, seconds: float = 60.0) -> str:
+    body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
+    return decode_record(
+        body, nonce=worker.nonce, sequence=number, region_bytes=REGION_BYTES
+    ).kind
+
+
+def run_source(worker: Worker, source: str) -> None:
+    message = {"do": "import", "source": source, "name": "c", "class": "ModelNew", "threads": 1}
+    worker.channel.send_json({**message, "sequence": 1}, time.monotonic() + 5)
+
+
+def processes_called(argument: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and argument.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_double_forked_daemon_is_reported_and_dies(site: Site) -> None:
+    seconds = f"9{os.getpid()}.{time.time_ns() % 10**6}"
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, DAEMON.format(seconds=seconds))
+    assert answer(worker, 1) == "done"
+    assert processes_called(seconds)
+    worker.channel.send_json({"do": "leave", "sequence": 2}, time.monotonic() + 5)
+    end = worker.finish(20)
+    assert "sleep" in end.leftovers
+    assert end.dead
+    assert not processes_called(seconds)
+
+
+def test_a_hung_worker_is_killed_with_its_daemon(site: Site) -> None:
+    seconds = f"8{os.getpid()}.{time.time_ns() % 10**6}"
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, DAEMON.format(seconds=seconds) + "\nwhile True: time.sleep(1)")
+    time.sleep(1.0)
+    begin = time.monotonic()
+    end = worker.kill("it hangs")
+    assert end.dead
+    assert "it hangs" in end.exit
+    assert time.monotonic() - begin < processes.KILL_S
+    assert not processes_called(seconds)
+
+
+def test_a_worker_without_its_warden_is_swept_up(site: Site) -> None:
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    below = warden.descendants(worker._process.pid)
+    os.kill(worker._process.pid, signal.SIGKILL)
+    end = worker.finish(10)
+    assert not end.clean
+    assert end.dead
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in below)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os\nwhile True: os.write(1, b'x' * 65536)", "output"),
+        ("x = []\nwhile True: x.append(bytearray(1 << 24))", "memory"),
+    ],
+)
+def test_limits_end_a_worker_and_say_which(
+    site: Site, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    monkeypatch.setattr(processes, "memory_bytes", lambda: 2 << 30)
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, source)
+    end = worker.finish(40)
+    assert end.reason.startswith(f"limit: {reason}")
+    assert end.dead
+
+
+def test_a_signal_is_named(site: Site) -> None:
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, "import ctypes; ctypes.string_at(0)")
+    assert worker.finish(20).exit == "SIGSEGV"
+
+
+def test_the_tail_of_the_output_is_kept(site: Site) -> None:
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, "print('last words', flush=True)\nimport os; os._exit(7)")
+    end = worker.finish(20)
+    assert end.exit == "exit 7"
+    assert "last words" in end.tail
+
+
+def test_workers_die_with_their_judge(tmp_path: Path) -> None:
+    script = tmp_path / "judge.py"
+    script.write_text(
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from fusewright.judge.processes import open_site\n"
+        "from fusewright.judge.protocol import Region\n"
+        "with open_site('cpu') as site:\n"
+        "    regions = ((Region('i', 4096), Region('o', 4096)),)\n"
+        "    w = site.start('orphan', 'fusewright.judge.candidate', options={'device': 'cpu'},\n"
+        "                   regions=regions)\n"
+        "    print(w._mark, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as judge:
+        assert judge.stdout is not None
+        mark = judge.stdout.readline().decode().strip()
+        time.sleep(1.0)
+        assert _marked(mark)
+        judge.kill()
+    deadline = time.monotonic() + 10
+    while _marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _marked(mark)
+
+
+def _marked(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,74 @@
+"""A sample of mutants must be refuted here; bench/mutation.py tries all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from corpus import judged
+from mutation import Mutant, all_mutants, mutants, regions, subjects, try_mutant
+from operators import OPERATORS
+
+# One per family of mistakes, spread over the subjects.
+SAMPLE = (
+    "linear_relu-drop-addend-0",
+    "linear_relu-stale-weight-0",
+    "linear_relu-kept-output-0",
+    "linear_relu-nan-to-zero-0",
+    "mean_and_max-divisor-0",
+    "mean_and_max-max-ignores-nan-0",
+    "normalised_gate-half-intermediate-0",
+    "normalised_gate-one-pass-variance-0",
+    "softmax_rows-drop-subtrahend-0",
+    "softmax_rows-no-contiguity-guard-0",
+)
+MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_mutant_is_refuted(name: str, tmp_path: Path) -> None:
+    result = try_mutant(MUTANTS[name], tmp_path)
+    mutant = MUTANTS[name]
+    where = f"{mutant.subject.name}:{mutant.line}: {mutant.operator.mistake}"
+    assert result.fate == "killed", f"{where}: {result.fate}. {result.outcome}"
+
+
+@pytest.mark.parametrize("subject", subjects(), ids=lambda pair: pair[0].stem)
+def test_subject_without_a_mistake_is_verified(subject: tuple[Path, Path]) -> None:
+    path, problem = subject
+    outcome = judged(problem, path, {"timing": False, "only": [], "ignored": []})
+    assert outcome.verdict == "verified", str(outcome)
+
+
+def test_operators() -> None:
+    assert len(OPERATORS) >= 25
+    assert len({operator.name for operator in OPERATORS}) == len(OPERATORS)
+    for operator in OPERATORS:
+        re.compile(operator.pattern)
+
+
+def test_every_operator_finds_a_place() -> None:
+    used = {mutant.operator.name for mutant in MUTANTS.values()}
+    assert used == {operator.name for operator in OPERATORS}
+
+
+def test_a_mutant_differs_in_one_place() -> None:
+    for mutant in MUTANTS.values():
+        source = mutant.subject.read_text(encoding="utf-8")
+        same = _common_prefix(source, mutant.text) + _common_prefix(source[::-1], mutant.text[::-1])
+        assert mutant.text != source
+        assert same >= min(len(source), len(mutant.text)) - 300, mutant.name
+
+
+def test_regions_of_a_file_without_kernels(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.py"
+    plain.write_text("class ModelNew:\n    return_value = 1\n")
+    assert set(regions(plain.read_text())) == {"glue"}
+    assert list[Mutant](mutants(plain, plain)) == []
+
+
+def _common_prefix(a: str, b: str) -> int:
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

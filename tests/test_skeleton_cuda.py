@@ -1,0 +1,263 @@
+"""The CUDA skeletons: they compile everywhere, stay in registers, use vectors, and are right.
+
+The bodies are those of bench/skeleton_cuda.py. Only the tests marked `gpu` run them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SKELETONS = ROOT / "fusewright" / "skeletons" / "cuda"
+HEADERS = sorted(path.name for path in SKELETONS.glob("*.cuh"))
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+
+
+def load_bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("skeleton_cuda", ROOT / "bench/skeleton_cuda.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bench = load_bench()
+# Every kind of body once, for the compilers; the GPU tests run every launch of every case.
+# fmt: off
+KINDS = (
+    "swish_norm", "channel_relu", "bias_relu", "in_place", "add_half_t_bfloat_t_float",
+    "add_bool_unsigned_char_unsigned_char", "layer_norm_1024", "layer_norm_16384", "softmax_1023",
+    "softmax_half", "long_softmax", "batch_norm_128", "batch_norm_49", "group_norm_49",
+    "folds_fixed_row_130", "folds_line", "scatter",
+)
+# fmt: on
+SAMPLES = tuple(
+    replace(case, launches=case.launches[: 2 if case.name == "batch_norm_128" else 1])
+    for case in bench.CASES
+    if case.name in KINDS
+)
+LAUNCHES = [(case, entry) for case in bench.CASES for entry in case.launches]
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("skeleton")
+    (folder / "samples.cu").write_text(bench.source(SAMPLES))
+    target = folder / "samples.ptx"
+    run("nvcc", "-std=c++17", "-arch=compute_80", "-ptx", folder / "samples.cu", "-o", target)
+    return target
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas reports of one kernel."""
+
+    name: str
+    registers: int
+    stack_bytes: int
+
+
+def usages(report: str) -> list[Usage]:
+    found = re.findall(
+        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame.*?Used (\d+) registers",
+        report,
+        re.S,
+    )
+    return [Usage(name, int(registers), int(stack)) for name, stack, registers in found]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("header", HEADERS)
+def test_header_compiles_alone(header: str, tmp_path: Path) -> None:
+    (tmp_path / "alone.cu").write_text(f'#include "{header}"\n')
+    warnings = run(
+        "nvcc", "-std=c++17", "-arch=compute_80", "-ptx", "-Werror", "all-warnings",
+        "-I", SKELETONS, tmp_path / "alone.cu", "-o", tmp_path / "alone.ptx",
+    )  # fmt: skip
+    assert warnings == ""
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_samples_stay_in_registers(ptx: Path, arch: str) -> None:
+    """No stack frame means no spills and no array in local memory."""
+    report = run("ptxas", f"-arch={arch}", "-v", ptx, "-o", ptx.with_suffix(".cubin"))
+    kernels = usages(report)
+    assert len(kernels) == sum(len(case.launches) for case in SAMPLES)
+    # `folds` asks for ten folds at once, in two precisions; only there ptxas may prefer a spill.
+    assert [k for k in kernels if k.stack_bytes and "folds" not in k.name] == []
+
+
+def kernel_text(ptx: Path, *words: str) -> str:
+    """The PTX of the only kernel whose mangled name contains all words."""
+    kernels = re.split(r"^(?=.*\.entry )", ptx.read_text(), flags=re.M)[1:]
+    found = [k for k in kernels if all(word in k.split("(", 1)[0] for word in words)]
+    assert len(found) == 1, [k.split("(", 1)[0] for k in found]
+    return found[0]
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("words", "loads", "stores", "singles"),
+    [
+        (("row_kernelILi16ELi4E", "swish_norm"), 4, 1, 0),
+        (("row_kernelILi128ELi4E", "layer_normILl1024"), 6, 2, 0),
+        (("row_kernelILi64ELi8E", "softmax", "half_t"), 4, 4, 0),
+        # 4 vectors of x and y; weight and shift are `strided`, 2 x 4 elements for each
+        (("row_kernelILi32ELi4E", "group_normILl49"), 4, 4, 32),
+    ],
+)
+def test_row_kernels_use_16_byte_accesses(
+    ptx: Path, words: tuple[str, ...], loads: int, stores: int, singles: int
+) -> None:
+    text = kernel_text(ptx, *words)
+    assert len(re.findall(r"\bld\.global\.nc\.v4\.", text)) == loads
+    assert len(re.findall(r"\bst\.global\.v4\.", text)) == stores
+    single = r"\b(?:ld\.global\.(?!nc|v4)|ld\.global\.nc\.(?!v4)|st\.global\.(?!v4))"
+    assert len(re.findall(single, text)) == singles
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", ["channel_relu", "bias_relu", "in_place"])
+def test_map_kernels_fetch_before_they_store(ptx: Path, name: str) -> None:
+    """All vectors that a thread has in flight are loaded before the first one is stored."""
+    text = kernel_text(ptx, "map_kernelILi4E", name)
+    accesses = re.findall(r"\b(ld|st)\.global(?:\.nc)?\.v4\.", text)
+    wide = "".join("L" if access == "ld" else "S" for access in accesses)
+    assert re.match(r"(LLLL){1,2}S{2,4}", wide) or re.match(r"LLLLSS", wide), wide
+
+
+def sections() -> dict[str, tuple[frozenset[str], str]]:
+    """Every section of every header, in order: name -> (what it needs, text)."""
+    found = {}
+    for header in bench.FILES:
+        text = (SKELETONS / header).read_text()
+        for match in re.finditer(
+            r"^//@ (\w+)(?:: needs ([^\n]*))?\n(.*?)(?=^//@)", text, re.M | re.S
+        ):
+            name, needs, body = match.groups()
+            assert name not in found, f"two sections are called {name}"
+            found[name] = (frozenset(needs.split(", ") if needs else ()), body)
+    return found
+
+
+def closure(roots: set[str]) -> str:
+    """The text of the sections `roots` and of all that they need, in the order of the files."""
+    known = sections()
+    wanted, waiting = set[str](), set(roots)
+    while waiting:
+        name = waiting.pop()
+        wanted.add(name)
+        waiting |= known[name][0] - wanted
+    return "".join(body for name, (_, body) in known.items() if name in wanted)
+
+
+def test_sections_need_what_exists() -> None:
+    known = sections()
+    assert [f"{n} needs {m}" for n, (needs, _) in known.items() for m in needs - set(known)] == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "launcher"),
+    [("swish_norm", "run_rows"), ("channel_relu", "run_map"), ("batch_norm", "run_rows_split")],
+)
+def test_the_words_of_a_body_name_all_it_needs(name: str, launcher: str, tmp_path: Path) -> None:
+    """An emitted file has only the sections that its bodies name, and what those need."""
+    body = re.search(rf"^(?:template[^\n]*)?struct {name} {{.*?^}};\n", bench.BODIES, re.M | re.S)
+    assert body is not None
+    words = set(re.findall(r"\w+", body[0])) & set(sections())
+    case = next(case for case in SAMPLES if case.body.startswith(name))
+    entries = "".join(
+        case.text(entry) for entry in case.launches if launcher == f"run_{entry.split('<')[0]}"
+    )
+    text = closure({"begin", launcher, *words}) + body[0] + entries + "}\n"
+    (tmp_path / "minimal.cu").write_text(text)
+    run("nvcc", "-std=c++17", "-arch=compute_80", "-ptx", tmp_path / "minimal.cu",
+        "-o", tmp_path / "minimal.ptx")  # fmt: skip
+    assert entries
+    assert (
+        launcher.replace("run_rows_split", "split").replace("run_", "").rstrip("s")
+        in (tmp_path / "minimal.ptx").read_text()
+    )
+
+
+def nvrtc_folder() -> Path | None:
+    """Where the wheels of CUDA 12.1 put `nvidia/`: FUSEWRIGHT_NVRTC_121 or this environment."""
+    if "FUSEWRIGHT_NVRTC_121" in os.environ:
+        return Path(os.environ["FUSEWRIGHT_NVRTC_121"])
+    wheels = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")
+    installed = {d.name: d.version for d in importlib.metadata.distributions() if d.name in wheels}
+    if [installed.get(wheel) for wheel in wheels] != ["12.1.105", "12.1.105"]:
+        return None
+    return Path(str(importlib.metadata.distribution(wheels[0]).locate_file("nvidia")))
+
+
+def nvrtc_log(folder: Path, text: str, options: list[str]) -> tuple[int, str]:
+    """Compile with NVRTC; return its result code and its log."""
+    library = ctypes.CDLL(str(folder / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"))
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    created = library.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"samples.cu", 0, None, None
+    )
+    assert created == 0
+    arguments: Any = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    code = library.nvrtcCompileProgram(program, len(options), arguments)
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return int(code), log.value.decode()
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_all_samples() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    include = f"-I{folder / 'cuda_runtime' / 'include'}"
+    options = ["-std=c++17", "-default-device", "-arch=compute_90a", include]
+    assert nvrtc_log(folder, bench.source(SAMPLES), options) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    arch = "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
+    folder = tmp_path_factory.mktemp("library")
+    return ctypes.CDLL(str(bench.build(bench.source(bench.CASES), folder, arch=arch)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("case", "entry"), LAUNCHES, ids=[c.entry(e) for c, e in LAUNCHES])
+def test_values(library: ctypes.CDLL, case: Any, entry: str) -> None:
+    for batch in case.small:
+        error, _ = bench.check(library, "cuda", case, entry, batch)
+        assert error <= case.tolerance, f"batch {batch}"
+
+
+@pytest.mark.gpu
+def test_split_rows_on_two_streams_and_in_a_graph(library: ctypes.CDLL) -> None:
+    assert bench.check_streams(library) == []
