@@ -1,7 +1,7 @@
-"""Hand-written kernel bodies on the CPU skeletons -> their time beside eager PyTorch and torch.compile.
+"""Hand-written bodies on the CPU skeletons -> their time beside eager PyTorch and torch.compile.
 
-Run `python bench/skeleton_cpp.py [--rounds N] [--megabytes M] [--no-compile] [NAME ...]`. All sides run in turn in
-one loop, each writes to fresh memory as a model does, and the table shows medians in milliseconds.
+Run `python bench/skeleton_cpp.py [--rounds N] [--megabytes M] [--no-compile] [NAME ...]`. All sides
+run in turn in one loop, each writes to fresh memory as a model does; medians in milliseconds.
 """
 
 import argparse
@@ -87,7 +87,8 @@ template <long C, long I> struct groupnorm_swish {
     team.each(fixed<8, I>, [&](float v0, float v2, float v3, float& o0) {
       const float v4 = (v0 - m0.mean) * v1 * v2 + v3;
       o0 = v4 * sigmoid(v4);
-    }, load(in0, at, I), strided(in1, r1 * 8, 1, 0), strided(in2, r1 * 8, 1, 0), store(out0, at, I));
+    }, load(in0, at, I), strided(in1, r1 * 8, 1, 0), strided(in2, r1 * 8, 1, 0),
+       store(out0, at, I));
   }
 };
 
@@ -95,7 +96,8 @@ template <long C, long I> struct batchnorm_relu {
   const float* in0;  const float* in1;  const float* in2;  float* out0;  long batch;
   FN long rows() const { return C; }
   template <class Team> FN void operator()(long row, Team team) const {
-    const auto m0 = team.moments(span(batch, I), [&](float v0) { return v0; }, load(in0, row * I, C * I));
+    const auto m0 = team.moments(span(batch, I), [&](float v0) { return v0; },
+                                 load(in0, row * I, C * I));
     const float v1 = rsqrt(m0.m2 / float(batch * I) + 1e-05f);
     const float v2 = read(in1, row) * v1;
     const float v3 = read(in2, row);
@@ -106,7 +108,8 @@ template <long C, long I> struct batchnorm_relu {
 
 // sigmoid(x) + bias, then GroupNorm over 64 columns: short rows.
 struct short_rows {
-  const float* in0;  const float* in1;  const float* in2;  const float* in3;  float* out0;  long batch;
+  const float* in0;  const float* in1;  const float* in2;  const float* in3;
+  float* out0;  long batch;
   FN long rows() const { return batch * 64; }
   template <class Team> FN void operator()(long row, Team team) const {
     const long r1 = row % 64;
@@ -132,26 +135,29 @@ struct square_sum {
   }
 };
 
+using groupnorm_swish_64 = groupnorm_swish<64, 3136>;
+using batchnorm_relu_64 = batchnorm_relu<64, 3136>;
+
 }  // namespace fusewright
 
-#define P const float*
-#define ENTRY2(name, run, ...) extern "C" void name(P a, float* o, long bytes, long n, long threads) { \
-  fusewright::fresh_pages(o, bytes); fusewright::run(fusewright::__VA_ARGS__{a, o, n}, threads); }
-#define ENTRY3(name, run, ...) extern "C" void name(P a, P b, float* o, long bytes, long n, long threads) { \
-  fusewright::fresh_pages(o, bytes); fusewright::run(fusewright::__VA_ARGS__{a, b, o, n}, threads); }
-#define ENTRY4(name, run, ...) extern "C" void name(P a, P b, P c, float* o, long bytes, long n, long threads) { \
-  fusewright::fresh_pages(o, bytes); fusewright::run(fusewright::__VA_ARGS__{a, b, c, o, n}, threads); }
-#define ENTRY5(name, run, ...) extern "C" void name(P a, P b, P c, P d, float* o, long bytes, long n, long threads) { \
-  fusewright::fresh_pages(o, bytes); fusewright::run(fusewright::__VA_ARGS__{a, b, c, d, o, n}, threads); }
-ENTRY3(bias_gelu_4096, run_map, bias_gelu)
-ENTRY2(softmax_1024, run_rows, softmax<1024>)
-ENTRY2(softmax_4096, run_rows, softmax<4096>)
-ENTRY2(logsumexp_4096, run_rows, logsumexp<4096>)
-ENTRY4(layernorm_gelu_1024, run_rows, layernorm_gelu<1024>)
-ENTRY4(groupnorm_swish_56, run_rows, groupnorm_swish<64, 3136>)
-ENTRY4(batchnorm_relu_56, run_rows, batchnorm_relu<64, 3136>)
-ENTRY5(short_rows_64, run_rows, short_rows)
-ENTRY2(square_sum_all, run_rows, square_sum)
+#define ENTRY(name, run, body, pointers, ...)                                                 \
+  extern "C" void name(pointers, float* o, long bytes, long n, long threads) {                \
+    fusewright::fresh_pages(o, bytes);                                                        \
+    fusewright::run(fusewright::body{__VA_ARGS__, o, n}, threads);                            \
+  }
+#define P1 const float* a
+#define P2 P1, const float* b
+#define P3 P2, const float* c
+#define P4 P3, const float* d
+ENTRY(bias_gelu_4096, run_map, bias_gelu, P2, a, b)
+ENTRY(softmax_1024, run_rows, softmax<1024>, P1, a)
+ENTRY(softmax_4096, run_rows, softmax<4096>, P1, a)
+ENTRY(logsumexp_4096, run_rows, logsumexp<4096>, P1, a)
+ENTRY(layernorm_gelu_1024, run_rows, layernorm_gelu<1024>, P3, a, b, c)
+ENTRY(square_sum_all, run_rows, square_sum, P1, a)
+ENTRY(short_rows_64, run_rows, short_rows, P4, a, b, c, d)
+ENTRY(groupnorm_swish_56, run_rows, groupnorm_swish_64, P3, a, b, c)
+ENTRY(batchnorm_relu_56, run_rows, batchnorm_relu_64, P3, a, b, c)
 """
 
 

@@ -182,7 +182,7 @@ template <class Box> struct folds {
   }
 };
 // a row of 5 x 12 read transposed and written backwards
-struct scatter {
+struct flip {
   const double* x;  int* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
     team.each(fixed<5, 12>, [&](double v0, double v1, long i, int& o0) {
@@ -405,7 +405,7 @@ def line_folds(device: str, batch: int) -> Call:
     return fold_results(x, x[:, :batch])
 
 
-def scatter(device: str, batch: int) -> Call:
+def flip(device: str, batch: int) -> Call:
     x = torch.randint(-99, 99, (batch, 60), device=device).double()
     y = torch.empty(batch, 60, dtype=torch.int32, device=device)
     near = x.view(batch, 5, 12)[:, :, 1:2].expand(batch, 5, 12).reshape(batch, 60)
@@ -506,7 +506,7 @@ CASES = (
          (1, 3, 500)),
     fold("line", "3", line_folds, "rows<512, 4>; rows<4, 4>; rows<64, 1>; rows_split<64, 4>",
          (1, 9, 4000, 65537)),
-    Case("scatter", "scatter", "const double*, int*", "batch", scatter,
+    Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
 )
 # fmt: on

@@ -1,35 +1,52 @@
-"""An emitted file -> its built kernels, or the compiler's complaint as one paragraph.
+"""Emitted text -> running code, or the compiler's complaint as one paragraph.
 
-On the CPU the judge builds by importing the file; here is what runs without the machine's GPU: a
-cross-compilation of the CUDA text, and the search for the tools that a target needs.
+An emitted file compiles itself when it first runs. Here is what happens without that: the search for
+the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and the
+module of a fused class that shares its tensors with the module it was made from.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import copy
+import inspect
+import itertools
+import linecache
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from fusewright.codegen.runtime import gencode
-from fusewright.errors import BuildFailed, ToolMissing
+from torch import nn
+
+from fusewright.codegen.runtime import cuda_flags
+from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
+from fusewright.guard import Scope
 from fusewright.target import Target
 
 COMPILE_SECONDS = 300
+_numbers = itertools.count()
 
 
 def require_tools(target: Target) -> None:
     """Raise ToolMissing unless the C++ compiler and ninja (and nvcc for CUDA) are here."""
-    if shutil.which("c++") is None and shutil.which("g++") is None:
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
         raise ToolMissing(
-            "No C++ compiler is on the PATH: PyTorch's load_inline needs one. Install g++, or set CXX."
+            f"No C++ compiler: {compiler} is not on the PATH, and PyTorch's load_inline needs one. "
+            "Install g++ (Debian, Ubuntu: apt install g++), or set CXX to the compiler to use."
+        )
+    if shutil.which("ninja", path=folders) is None:
+        raise ToolMissing(
+            "ninja is not on the PATH, and PyTorch's load_inline needs it: pip install ninja."
         )
     if target.language == "cuda" and shutil.which("nvcc") is None:
         raise ToolMissing(
-            "nvcc is not on the PATH: kernels for CUDA need the CUDA toolkit 12.1 or newer."
+            f"nvcc is not on the PATH, and kernels for {target.name} are compiled by it. Install the "
+            "CUDA toolkit 12.1 or newer and put its bin folder on the PATH."
         )
 
 
@@ -42,11 +59,9 @@ def cross_compile(source: str, target: Target) -> str:
     with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
         text = Path(folder) / "kernels.cu"
         text.write_text(source, encoding="utf-8")
-        command = ["nvcc", "-O3", "-std=c++17", gencode(target.arch), "-Xptxas", "-v", "-cubin"]
-        if target.arch == "sm_80":  # two kinds of code need an object file
-            command[-1] = "-c"
+        command = ["nvcc", *cuda_flags(target.arch), "-Xptxas", "-v", "-c", str(text)]
         done = subprocess.run(
-            [*command, str(text), "-o", str(Path(folder) / "kernels.o")],
+            [*command, "-o", str(Path(folder) / "kernels.o")],
             capture_output=True,
             text=True,
             timeout=COMPILE_SECONDS,
@@ -58,12 +73,56 @@ def cross_compile(source: str, target: Target) -> str:
     return done.stderr
 
 
-def import_emitted(path: Path) -> ModuleType:
-    """Import an emitted file under a private name."""
-    name = f"_fusewright_emitted_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def scope_of(module: nn.Module) -> Scope:
+    """The names by which the text for `fused_module` reaches the module's classes and globals."""
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
+    classes = {kind: f"_FUSEWRIGHT_CLASSES[{k}]" for k, kind in enumerate(own)}
+    classes[type(module)] = "ModelNew"
+    function = inspect.unwrap(type(module).forward)
+    return Scope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
+
+
+def fused_module(module: nn.Module, text: str) -> nn.Module:
+    """A twin of `module` whose class has the `forward` of the emitted text.
+
+    Raises CaptureFailed for a module with a forward of its own, beside its class's.
+    """
+    kind = type(module)
+    if "forward" in module.__dict__:
+        raise CaptureFailed(
+            f"This {kind.__name__} has a forward that was set on the object. Define it in the class."
+        )
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    scope: dict[str, Any] = {
+        "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
+        "_FUSEWRIGHT_VALUES": inspect.unwrap(kind.forward).__globals__,
+    }
+    filename = f"<fusewright {next(_numbers)}: {kind.__name__}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope)
+    forward = scope["ModelNew"].forward
+    members = {
+        "forward": forward,
+        "reference_forward": kind.forward,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
+    fused = type(f"Fused{kind.__name__}", (kind,), members)
+    scope["ModelNew"] = fused
+    return _twin(module, fused, {})
+
+
+def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:
+    """The same module in another object: tensors, attributes and hooks are shared, registries are not.
+
+    So neither adding a hook nor `eval` on one of them reaches the other.
+    """
+    twin = known[id(module)] = kind.__new__(kind)
+    registries = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)}
+    for name, value in vars(module).items():
+        twin.__dict__[name] = copy.copy(value) if name in registries else value
+    for name, child in module._modules.items():
+        if child is not None:
+            twin._modules[name] = known.get(id(child)) or _twin(child, type(child), known)
+    return twin

@@ -70,12 +70,6 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "aten.hardsigmoid": lambda x: clamp(x + 3.0, 0.0, 6.0) / 6.0,
     "aten.leaky_relu": lambda x, slope=0.01: where(x > 0.0, x, x * slope),
     "aten.threshold": lambda x, limit, value: where(x <= limit, value, x),
-    "aten.hardshrink": lambda x, lambd=0.5: where(apply("abs", x) <= lambd, 0.0, x),
-    "aten.softshrink": lambda x, lambd=0.5: where(
-        x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0.0)
-    ),
-    "aten.softsign": lambda x: x / (apply("abs", x) + 1.0),
-    "aten.tanhshrink": lambda x: x - apply("tanh", x),
     "aten.logit": lambda x, eps=None: _logit(x, eps),
 }
 

@@ -45,11 +45,14 @@ def emit(source: str, path: str, header: Sequence[str], runtime: str, forward: N
     model = _class(ast.parse(source), path)
     method = _method(model, path)
     lines = source.split("\n")
-    start, end = _first_line(lines, model), _last_line(model) if method is None else _last_line(method)
+    start, end = (
+        _first_line(lines, model),
+        _last_line(model) if method is None else _last_line(method),
+    )
     added = _added(lines, model, method, forward)
     if method:
         lines = _keep_reference(lines, method)
-    text = [*lines[:start], *_block(runtime), *lines[start:end], *added, *lines[end:]]
+    text = [*_before(lines[:start]), *_block(runtime), *lines[start:end], *added, *lines[end:]]
     text[_import_line(source) : _import_line(source)] = _import_torch(source)
     comments = [wrapped for line in header for wrapped in _comment(line)]
     return "\n".join([*comments, *text]).rstrip() + "\n"
@@ -183,19 +186,20 @@ def _method(model: ast.ClassDef, path: str) -> ast.FunctionDef | None:
             found = n
         elif isinstance(n, ast.AsyncFunctionDef) and n.name == "forward":
             raise CaptureFailed(f"{path}:{n.lineno}: forward is async. Make it a plain function.")
-        elif any(isinstance(x, ast.Name) and x.id == "forward" for x in _stores(n)):
+        elif "forward" in _bound(n):
             raise CaptureFailed(
                 f"{path}:{n.lineno}: forward is not defined by a plain `def` in the class. Write it so."
             )
     return found
 
 
-def _stores(n: ast.stmt) -> list[ast.expr]:
+def _bound(n: ast.stmt) -> set[str]:
+    """Names that a statement of a class body binds, other than by a plain `def`."""
     if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return []
-    return [x for x in ast.walk(n) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)] + [
-        ast.Name(f.name) for f in ast.walk(n) if isinstance(f, ast.FunctionDef)
-    ]
+        return set()
+    inside = list(ast.walk(n))
+    stored = {x.id for x in inside if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    return stored | {x.name for x in inside if isinstance(x, ast.FunctionDef)}
 
 
 def _first_line(lines: Sequence[str], model: ast.ClassDef) -> int:
@@ -273,7 +277,9 @@ def _signature(method: ast.FunctionDef) -> str:
 
 def _methods(new: NewForward, signature: str, returns: str) -> list[str]:
     """`forward`, as lines at the left margin; widths count the indentation of a method."""
-    head = f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"
+    head = (
+        f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"
+    )
     guard = f"if not ({' and '.join(new.conditions)}):"
     body = [
         f'"""{new.summary}"""',
@@ -292,6 +298,13 @@ def _methods(new: NewForward, signature: str, returns: str) -> list[str]:
 def _block(runtime: str) -> list[str]:
     rule = "# ---- kernels of ModelNew ".ljust(WIDTH - 1, "-")
     return [rule, "", *runtime.strip("\n").split("\n"), "", ""]
+
+
+def _before(lines: list[str]) -> list[str]:
+    """The lines in front of the class, with the distance to a comment that ruff wants."""
+    kept = "\n".join(lines).rstrip().split("\n")
+    imports = re.match(r"(import|from)\s|\)", kept[-1])
+    return [*kept, *([""] if imports else ["", ""])] if kept != [""] else []
 
 
 def _comment(line: str) -> list[str]:

@@ -8,10 +8,9 @@ behind an address is held by a variable until the call is over.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -33,10 +32,18 @@ class _Line:
 
 
 def forward_lines(
-    captured: Captured, plan: Plan, bodies: Sequence[Body], module: nn.Module, guard: Guard
+    captured: Captured,
+    plan: Plan,
+    bodies: Sequence[Body],
+    module: nn.Module,
+    guard: Guard,
+    scratch: Mapping[str, int],
 ) -> tuple[str, ...]:
-    """The statements between the guard and the end of `forward`."""
-    return _Forward(captured, plan, bodies, module, guard).lines()
+    """The statements between the guard and the end of `forward`.
+
+    scratch: name of a kernel -> bytes of memory it takes as its last address.
+    """
+    return _Forward(captured, plan, bodies, module, guard, scratch).lines()
 
 
 class _Forward:
@@ -47,8 +54,9 @@ class _Forward:
         bodies: Sequence[Body],
         module: nn.Module,
         guard: Guard,
+        scratch: Mapping[str, int],
     ) -> None:
-        self.captured, self.plan, self.guard = captured, plan, guard
+        self.captured, self.plan, self.guard, self.scratch = captured, plan, guard, scratch
         self.graph = captured.graph
         self.names = [p.name for p in parameters(module)]
         self.bodies = {b.name: b for b in bodies}
@@ -101,7 +109,7 @@ class _Forward:
             return self.guard.locals[name]
         tensor = self.captured.constants[name]
         variable = self.guard.names.fresh("constant")
-        values = f"{tensor.tolist()!r}, dtype={tensor.dtype}, device={self._device()}"
+        values = f"{python_text(tensor.tolist(), 0)}, dtype={tensor.dtype}, device={self._device()}"
         self.statements.append(_Line(f"{variable} = torch.tensor({values})", variable))
         return variable
 
@@ -132,7 +140,13 @@ class _Forward:
 
     def _operand(self, n: Node) -> str:
         """A variable that holds the tensor, laid out as the kernels assume."""
-        if n.row.kind in ("map", "fold") or n.op in ("input", "parameter", "buffer", "library", "item"):
+        if n.row.kind in ("map", "fold") or n.op in (
+            "input",
+            "parameter",
+            "buffer",
+            "library",
+            "item",
+        ):
             return self._reach(n)
         variable = self.guard.names.fresh(f"{n.op}_result")
         text = self._dense(self._reach(n), n)
@@ -169,10 +183,18 @@ class _Forward:
             name = self.guard.names.fresh(wanted)
             self._define(output, name, self._empty(output, kernel))
         written = [self.text[id(p.node)] for p in body.pointers if p.written]
-        addresses = [f"{name}.data_ptr()" for name in (*read, *written)]
+        addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
         self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
+
+    def _scratch(self, kernel: Kernel) -> list[str]:
+        if kernel.name not in self.scratch:
+            return []
+        name = self.guard.names.fresh("scratch")
+        size = f"{self.scratch[kernel.name]}, dtype=torch.uint8, device={self._device()}"
+        self.statements.append(_Line(f"{name} = torch.empty({size})", name))
+        return [name]
 
     def _empty(self, n: Node, kernel: Kernel) -> str:
         """Fresh memory of the node's shape, type and layout."""

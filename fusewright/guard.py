@@ -116,9 +116,7 @@ def literal(value: object) -> str:
 
 
 class _Guard:
-    def __init__(
-        self, captured: Captured, module: nn.Module, scope: Scope, target: Target
-    ) -> None:
+    def __init__(self, captured: Captured, module: nn.Module, scope: Scope, target: Target) -> None:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
         self.parameters = parameters(module)
         self.leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
@@ -142,9 +140,7 @@ class _Guard:
             *self._gradients(),
             *self._apart(),
         ]
-        return Guard(
-            tuple(self._prelude()), tuple(conditions), self.locals, self.names, self.batch
-        )
+        return Guard(tuple(self._prelude()), tuple(conditions), self.locals, self.names, self.batch)
 
     # -- arguments
 
@@ -158,11 +154,13 @@ class _Guard:
 
     def _prelude(self) -> Iterator[str]:
         if self.target.language == "cuda":
-            first = next((name for name, _ in self._tensors()), "None")
-            yield f"device = _fusewright_device({first})"
+            x = next((name for name, _ in self._tensors()), "None")
+            yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
         if self.batch:
             name, dimension = self._batch_source()
-            yield f"{self.batch} = _fusewright_size({name}, {dimension})"
+            more = f"{name}.dim()" + (f" > {dimension}" if dimension else "")
+            known = f"type({name}) is torch.Tensor and {more}"
+            yield f"{self.batch} = {name}.size({dimension}) if {known} else 0"
 
     def _batch_source(self) -> tuple[str, int]:
         for name, leaf in self._tensors():
@@ -320,7 +318,13 @@ class _Guard:
         if not written:
             return
         text = {id(leaf): name for name, leaf in self._tensors()}
-        text.update({id(n): self.locals[str(n["name"])] for n in self.leaves if str(n["name"]) in self.locals})
+        text.update(
+            {
+                id(n): self.locals[str(n["name"])]
+                for n in self.leaves
+                if str(n["name"]) in self.locals
+            }
+        )
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]
         mine = [text[id(n)] for n in written if id(n) in text]
         yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
@@ -359,7 +363,10 @@ def _class(kind: type, scope: Scope) -> str:
 def _tied(module: nn.Module) -> dict[str, str]:
     """Second and later paths of a parameter or buffer -> its first path."""
     first: dict[int, str] = {}
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    named = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
     tied = {}
     for path, tensor in named:
         if first.setdefault(id(tensor), path) != path:

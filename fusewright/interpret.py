@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fusewright.ir import Attribute, Batch, Graph, Node, base, concrete, toposort
+from fusewright.ir import Batch, Graph, Node, base, concrete, toposort
 from fusewright.ops import meaning
 
 
@@ -95,12 +95,14 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
     return pairs
 
 
-def python_text(value: Attribute, batch: int) -> str:
+def python_text(value: object, batch: int) -> str:
     """An attribute as Python source; numbers of other libraries and enumerations as plain numbers."""
     if isinstance(value, Batch):
         return str(concrete(value, batch))
+    if isinstance(value, list):
+        return f"[{', '.join(python_text(v, batch) for v in value)}]"
     if isinstance(value, tuple):
-        return f"({', '.join(python_text(v, batch) for v in value)},)"
+        return f"({''.join(f'{python_text(v, batch)}, ' for v in value).strip()})"
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, float):

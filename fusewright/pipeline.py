@@ -15,15 +15,15 @@ from torch import nn
 
 
 from fusewright import __version__
-from fusewright.build import cross_compile, import_emitted, require_tools
+from fusewright.build import cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.codegen.body import Body, body
-from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
-from fusewright.emit import NewForward, argument_names, emit
+from fusewright.codegen.runtime import SPLIT_BYTES, cpp_runtime, cuda_runtime, needs_workspace
+from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, ToolMissing
 from fusewright.explain import explain, kernel_reports
 from fusewright.forward import forward_lines
-from fusewright.guard import guard
+from fusewright.guard import Scope, guard, parameters, signature_text
 from fusewright.ir import check
 from fusewright.judge import judge
 from fusewright.nest import Nest
@@ -37,9 +37,6 @@ from fusewright.target import TARGETS, Target, target
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
-CLASS = (
-    "class Model(Base):\n    def forward({signature}):\n        return super().forward({call})\n"
-)
 
 
 @dataclass(frozen=True)
@@ -68,20 +65,32 @@ def make(module: nn.Module, inputs: Sequence[object], machine: Target) -> Made:
     return Made(captured, planned, layout, tuple(kernels), rules)
 
 
-def emitted_text(made: Made, module: nn.Module, source: str, path: str) -> str:
+def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
     """The text of the emitted file."""
+    classes = {
+        value: "ModelNew" if value is type(module) else name
+        for name, value in vars(problem.module).items()
+        if isinstance(value, type) and value.__module__ == problem.module.__name__
+    }
+    runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
+    path = str(problem.path)
+    return emit(problem.source, path, _header(made, path), runtime, forward)
+
+
+def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
+    """The emitted kernels and the emitted `forward`."""
     machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
-    names = argument_names(source, path)
-    statements = forward_lines(made.captured, made.plan, bodies, module, names)
-    conditions = guard(made.captured, module, names, machine)
-    dense = any("_fusewright_dense" in s for s in statements)
-    if machine.language == "cuda":
-        runtime = cuda_runtime(made.kernels, machine.arch, dense)
-    else:
-        runtime = cpp_runtime(bodies, dense)
-    summary = f"{len(bodies)} fused kernels; what the guard does not know runs `reference_forward`."
-    new = NewForward(conditions, statements, summary)
-    return emit(source, path, _header(made, path), runtime, new)
+    found = guard(made.captured, module, scope, machine)
+    cuda = machine.language == "cuda"
+    scratch = {b.name: SPLIT_BYTES for b, _, s in made.kernels if cuda and needs_workspace(b, s)}
+    statements = forward_lines(made.captured, made.plan, bodies, module, found, scratch)
+    code = [*found.prelude, *found.conditions, *statements]
+    runtime = cuda_runtime(made.kernels, machine.arch, code) if cuda else cpp_runtime(bodies, code)
+    signature, call = signature_text(parameters(module))
+    kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
+    summary = f"{kernels}; `reference_forward` where a condition does not hold."
+    forward = NewForward(signature, call, summary, found.prelude, found.conditions, statements)
+    return runtime, forward
 
 
 def optimize_file(
@@ -108,7 +117,7 @@ def optimize_file(
     progress("planning and generating kernels")
     made = make(module, inputs, machine)
     _check_rules(made.plan, rules)
-    text = emitted_text(made, module, problem.source, str(problem_path))
+    text = emitted_text(made, module, problem)
     decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
     reports = kernel_reports(made.plan)
     if not here:
@@ -143,10 +152,6 @@ def optimize(
     example_inputs: the positional arguments of forward.  target: as on the command line.  The result is
     built but not judged: use `fusewright.judge` on files for that.
     """
-    import inspect
-    import sys
-    import tempfile
-
     machine, here = resolve_target(target)
     if not here:
         raise ToolMissing(
@@ -154,25 +159,8 @@ def optimize(
         )
     require_tools(machine)
     made = make(module, example_inputs, machine)
-    signature = inspect.signature(type(module).forward)
-    names = [p for p in signature.parameters if p != "self"]
-    source = "import torch\n\n" + CLASS.format(
-        signature=", ".join(["self", *names]), call=", ".join(names)
-    )
-    text = emitted_text(made, module, source, type(module).__name__)
-    with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
-        path = Path(folder) / f"{type(module).__name__.lower()}_fused.py"
-        path.write_text(
-            text.replace("class ModelNew(Base)", "class ModelNew(object)"), encoding="utf-8"
-        )
-        fused = import_emitted(path).ModelNew
-    sys.modules.pop(fused.__module__, None)
-    methods = {name: value for name, value in vars(fused).items() if callable(value)}
-    methods["reference_forward"] = type(module).forward
-    made_class = type(f"Fused{type(module).__name__}", (type(module),), methods)
-    result: nn.Module = made_class.__new__(made_class)
-    result.__dict__ = module.__dict__
-    return result
+    runtime, forward = _code(made, module, scope_of(module))
+    return fused_module(module, emit_class(runtime, forward))
 
 
 def resolve_target(name: str | None, *, explain: bool = False) -> tuple[Target, bool]:

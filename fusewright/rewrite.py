@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -70,6 +71,7 @@ def _own_memory(n: Node) -> bool:
 # ---- rules ---------------------------------------------------------------------------------------
 
 
+@cache
 def pattern(rule: Rule) -> Node:
     """The rule's left side on variables."""
     return rule.left(*[_variable(v) for v in rule.variables]).node

@@ -17,6 +17,7 @@ KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
 REGISTERS = 32  # kept values per thread
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
+SPLIT_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
-    split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS
-    return Schedule(keeps and not split, 0, threads, vector, split)
+    few = graph.hint(nest.rows) < SPLIT_ROWS
+    split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
+    return Schedule(keeps, 0, threads, vector, split)
 
 
 def _threads(inner: int, vector: int) -> int:

@@ -20,6 +20,8 @@ from fusewright.errors import CaptureFailed
 from fusewright.export import cannot_capture, silence
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
+# What torch.nn.Module keeps for itself.
+INTERNAL = frozenset({*vars(nn.Module()), *dir(nn.Module)} - {"training"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _state(child: nn.Module) -> dict[str, object]:
     return {
         name: copy.copy(value) if isinstance(value, list | dict | set) else value
         for name, value in vars(child).items()
-        if not name.startswith("_") and not isinstance(value, torch.Tensor | nn.Module)
+        if name not in INTERNAL and not isinstance(value, torch.Tensor | nn.Module)
     }
 
 
@@ -118,8 +120,7 @@ def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Itera
 
     def watch(self: nn.Module, name: str) -> object:
         value = object.__getattribute__(self, name)
-        known = id(self) in paths and not name.startswith("_") and name in self.__dict__
-        if known and _is_plain(value):
+        if id(self) in paths and name not in INTERNAL and _is_plain(value):
             reads.setdefault((paths[id(self)], name), copy.deepcopy(value))
         return value
 

@@ -48,12 +48,32 @@ def _in_place(
     for output in kernel.outputs:
         wanted = targets.get(id(output))
         for leaf in kernel.leaves:
-            free = leaf is wanted if wanted else _is_dead(leaf, kernel, readers, plan.graph)
+            if wanted:
+                free = leaf is wanted and not _read_later(leaf, kernel, readers, plan)
+            else:
+                free = _is_dead(leaf, kernel, readers, plan.graph)
             if id(leaf) not in taken and free and _fits(leaf, output, layout):
                 taken.add(id(leaf))
                 pairs.append((output, leaf))
                 break
     return tuple(pairs)
+
+
+def _read_later(
+    leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], plan: Plan
+) -> bool:
+    """Whether a step behind the kernel still wants the old value."""
+    later: set[int] = set()
+    for step in plan.steps[plan.steps.index(kernel) + 1 :]:
+        nodes = step.members if isinstance(step, Kernel) else (step.node,)
+        later.update(id(n) for n in nodes)
+    waiting = list(readers.get(id(leaf), []))
+    for reader in waiting:
+        if reader.row.kind == "view":
+            waiting += readers.get(id(reader), [])
+        if id(reader) in later:
+            return True
+    return False
 
 
 def _is_dead(leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], graph: Graph) -> bool:
@@ -78,7 +98,7 @@ def _only_read_by(
 
 def _fits(leaf: Node, output: Node, layout: Nest) -> bool:
     """Same type, and every read of the leaf is at the very element that is written."""
-    if leaf.dtype is not output.dtype or leaf.order != output.order:
+    if (leaf.shape, leaf.dtype, leaf.order) != (output.shape, output.dtype, output.order):
         return False
     write = layout.writes[id(output)]
     edges = layout.kernel.loops.edges.items()

@@ -1,8 +1,8 @@
 """tests/cheats, tests/controls -> entries; an entry -> its verdict, in a process of its own.
 
-Headers are read as text: the files are hostile, and nothing of them runs in the test process. Each
-judging has a process of its own, too, so that a cheat which gets through to its judge can only
-kill that one.
+Headers are read as text: the files are hostile, and nothing of them runs in the test process. The
+judge has a process of its own, too (judge_group.py), so that a cheat which gets through to it can
+only kill that one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,18 +56,10 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
 # Cheats that need more calls than that.
 MANY_CALLS: Mapping[str, tuple[str, ...]] = {"c39_sometimes_wrong": ("soak",)}
 
-_RUN = """
-import json, sys
-from pathlib import Path
-from fusewright.judge.judging import judge_request
-from fusewright.judge.session import Request
-
-problem, candidate, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-options |= {"only": tuple(options["only"]), "ignored": frozenset(options["ignored"])}
-options["against"] = tuple(options.get("against", ()))
-verdict = judge_request(Request(problem, candidate, **options), lambda line: None)
-sys.stdout.write(verdict.to_json())
-"""
+# Entries judged one after the other by one process; larger groups share more, and lose more.
+GROUP = 12
+# Rows of the catalogue that go for the judge's own process: each gets one of its own.
+ALONE = ("H1",)
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,9 @@ def _entry(path: Path, wanted: Sequence[str]) -> Entry:
     header = _header(path)
     missing = [name for name in wanted if name not in header]
     if missing:
-        raise ValueError(f"{path}: the header lacks {', '.join(missing)}; see docs/judge.md")
+        raise ValueError(
+            f"{path}: the header lacks {', '.join(missing)}; compare it with its neighbours"
+        )
     return Entry(
         path=path,
         problem=PROBLEMS / f"{header['PROBLEM']}.py",
@@ -175,22 +171,35 @@ def focused(entry: Entry) -> dict[str, object]:
 
 
 def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Outcome:
-    command = [sys.executable, "-c", _RUN, str(problem), str(candidate), json.dumps(dict(options))]
+    """The verdict on one candidate."""
+    order = {"problem": str(problem), "candidate": str(candidate), **options}
+    return next(iter(judged_in_turn([order])))
+
+
+def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
+    """Verdicts on candidates of one problem, in order, from one process of the judge."""
+    command = [sys.executable, str(TESTS / "judge_group.py")]
     environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
+    with tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
             env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Outcome("no answer", (), (), f"the judge took more than {DEADLINE_S:.0f} s", ())
-    if done.returncode:
-        return Outcome("no answer", (), (), f"status {done.returncode}: {done.stderr[-1500:]}", ())
-    return _outcome(json.loads(done.stdout))
+        )  # fmt: skip
+        guard = threading.Timer(DEADLINE_S * len(orders), process.kill)
+        guard.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(list(orders)))
+        process.stdin.close()
+        answered = 0
+        for line in process.stdout:
+            yield _outcome(json.loads(line))
+            answered += 1
+        status = process.wait()
+        guard.cancel()
+        complaints.seek(0)
+        lost = Outcome("no answer", (), (), f"status {status}: {complaints.read()[-1500:]}", ())
+    yield from [lost] * (len(orders) - answered)
 
 
 def _outcome(verdict: Mapping[str, Any]) -> Outcome:
@@ -205,21 +214,45 @@ def _outcome(verdict: Mapping[str, Any]) -> Outcome:
 
 
 class Bench:
-    """Judges entries ahead of the tests that ask for them, as many at a time as there are cores."""
+    """Judges entries ahead of the tests that ask for them, as many groups at a time as cores."""
 
     def __init__(
         self, entries: Iterable[Entry], options: Callable[[Entry], Mapping[str, object]]
     ) -> None:
         self._pool = ThreadPoolExecutor(WORKERS)
-        self._futures: dict[str, Future[Outcome]] = {
-            e.name: self._pool.submit(judged, e.problem, e.path, options(e)) for e in entries
-        }
+        self._futures: dict[str, Future[Outcome]] = {}
+        for group in _groups(entries):
+            futures = [self._futures.setdefault(entry.name, Future()) for entry in group]
+            orders = [
+                {"problem": str(e.problem), "candidate": str(e.path), **options(e)} for e in group
+            ]
+            self._pool.submit(_fulfil, futures, orders)
 
     def outcome(self, entry: Entry) -> Outcome:
-        return self._futures[entry.name].result()
+        return self._futures[entry.name].result(DEADLINE_S * GROUP)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def _fulfil(futures: Sequence[Future[Outcome]], orders: Sequence[Mapping[str, object]]) -> None:
+    try:
+        for future, outcome in zip(futures, judged_in_turn(orders), strict=True):
+            future.set_result(outcome)
+    except BaseException as error:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+        raise
+
+
+def _groups(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Entries of one problem and one device, at most GROUP of them together."""
+    kinds: dict[tuple[object, ...], list[Entry]] = {}
+    for entry in entries:
+        alone = entry.name if entry.catalogue in ALONE or "timing" in entry.needs else ""
+        kinds.setdefault((entry.problem, entry.on_gpu, alone), []).append(entry)
+    return [kind[k : k + GROUP] for kind in kinds.values() for k in range(0, len(kind), GROUP)]
 
 
 def parameters(entries: Iterable[Entry]) -> list[Any]:

@@ -739,10 +739,9 @@ ZOO: tuple[Entry, ...] = (
 )  # fmt: skip
 
 
-REQUIRED = ("own", "fresh-0", "fresh-1")
-
-
 # ---- judging -------------------------------------------------------------------------------------
+
+REQUIRED = ("own", "fresh-0", "fresh-1")
 
 
 def complaints(

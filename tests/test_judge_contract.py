@@ -284,3 +284,29 @@ def test_null_candidates_show_a_weak_problem() -> None:
     eager = torch.full((8, 1), 0.125)
     nulls = contract.null_candidates(eager, [])
     assert plain(nulls["mean"], eager).passed
+
+
+def test_hazards_have_wider_limits() -> None:
+    """An error of 40 kappa: too much on the problem's own inputs, not on a hazard."""
+    eager = torch.ones(128)
+    candidate = eager * (1 + 40 * 2.0**-24)
+    true = torch.ones(128, dtype=torch.float64)
+    assert not plain(candidate, eager, true).passed
+    assert contract.compare(candidate, eager, true, torch.zeros(128), hazard=True).passed
+    assert not contract.compare(
+        candidate * 1.001, eager, true, torch.zeros(128), hazard=True
+    ).passed
+
+
+def test_an_unlucky_draw_is_evened_out() -> None:
+    """kappa is a hundredth of its neighbours' at one place by chance: no alarm there."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randn(4, 64, generator=generator, dtype=torch.float64)
+    kappa = torch.full((4, 64), 1e-6, dtype=torch.float64)
+    kappa[2, 3] = 1e-8
+    true[2, 3] = 1.0
+    candidate = true.float()
+    candidate[2, 3] += 2e-5
+    assert contract.compare(candidate, true.float(), true, kappa).passed
+    candidate[2, 3] += 2e-3
+    assert not contract.compare(candidate, true.float(), true, kappa).passed

@@ -50,9 +50,7 @@ def start(site: Site) -> Worker:
 
 def answer(worker: Worker, number: int, seconds: float = 60.0) -> str:
     body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
-    return decode_record(
-        body, nonce=worker.nonce, sequence=number, region_bytes=REGION_BYTES
-    ).kind
+    return decode_record(body, nonce=worker.nonce, sequence=number, region_bytes=REGION_BYTES).kind
 
 
 def run_source(worker: Worker, source: str) -> None:

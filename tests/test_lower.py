@@ -38,7 +38,20 @@ def get_init_inputs():
     return []
 """
 
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-41, 1e30, -1e30, 1.0, -1.0, 0.5, 2.5]
+SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1e-41,
+    1e30,
+    -1e30,
+    1.0,
+    -1.0,
+    0.5,
+    2.5,
+]
 
 # ---- the table ------------------------------------------------------------------------------------
 
@@ -65,9 +78,17 @@ POINTWISE = [
     *("torch.clamp(x, min=0.1)", "torch.clamp(x, max=s)", "torch.clamp(x, y - 1, y)"),
     *("torch.clamp(x, 1.0, -1.0)", "x.clamp_min(0.2)", "x.clamp_max(0.2)", "x.clamp_min(y)"),
     *("torch.where(x > 0, x, y)", "torch.where(x > 0, x, 0.0)", "torch.where(y > 0, 1.5, x)"),
-    *("x.masked_fill(y > 0, -1.0)", "x.masked_fill(z > 0, float('-inf'))", "x.masked_fill(y > 0, s)"),
+    *(
+        "x.masked_fill(y > 0, -1.0)",
+        "x.masked_fill(z > 0, float('-inf'))",
+        "x.masked_fill(y > 0, s)",
+    ),
     *("torch.addcmul(x, y, z)", "torch.addcmul(x, y, z, value=0.5)"),
-    *("torch.addcdiv(x, y, z.abs() + 1, value=2)", "torch.lerp(x, y, 0.25)", "torch.lerp(x, y, 0.75)"),
+    *(
+        "torch.addcdiv(x, y, z.abs() + 1, value=2)",
+        "torch.lerp(x, y, 0.25)",
+        "torch.lerp(x, y, 0.75)",
+    ),
     *("torch.lerp(x, y, y.abs())", "(x + 1) * 0.5 - y / 4"),
 ]
 ACTIVATIONS = [
@@ -75,18 +96,43 @@ ACTIVATIONS = [
     *("F.mish(x)", "F.softplus(x)", "F.softplus(x, 2.0, 10.0)", "F.logsigmoid(x)", "F.elu(x)"),
     *("F.elu(x, 0.5)", "F.celu(x, 0.7)", "F.selu(x)", "F.hardtanh(x)", "F.hardtanh(x, -2.0, 0.3)"),
     *("F.hardswish(x)", "F.hardsigmoid(x)", "F.leaky_relu(x)", "F.leaky_relu(x, 0.3)"),
-    *("F.leaky_relu(x, -0.3)", "F.threshold(x, 0.1, 20.0)", "F.hardshrink(x)", "F.hardshrink(x, 0.2)"),
-    *("F.softshrink(x)", "F.softshrink(x, 0.2)", "F.softsign(x)", "F.tanhshrink(x)", "torch.logit(x)"),
+    *(
+        "F.leaky_relu(x, -0.3)",
+        "F.threshold(x, 0.1, 20.0)",
+        "F.hardshrink(x)",
+        "F.hardshrink(x, 0.2)",
+    ),
+    *(
+        "F.softshrink(x)",
+        "F.softshrink(x, 0.2)",
+        "F.softsign(x)",
+        "F.tanhshrink(x)",
+        "torch.logit(x)",
+    ),
     *("torch.logit(x, eps=0.1)", "F.prelu(x, z[:1])", "F.prelu(x, z)"),
 ]
 INTEGERS = [
     *("torch.abs(i)", "torch.sign(i)", "-i", "i + j", "i - 3", "5 - i", "i * j", "i / 3", "i / j"),
     *("torch.add(i, j, alpha=2)", "i + 0.5", "i * x", "i + s", "torch.square(i)", "torch.sqrt(i)"),
     *("torch.exp(j)", "torch.sigmoid(i)", "i ** 3", "i % 5", "i % -5", "torch.fmod(i, 5)", "i & j"),
-    *("i | 6", "i ^ j", "i == j", "i > 0.5", "i <= j", "torch.maximum(i, j)", "torch.clamp(i, -2, 3)"),
+    *(
+        "i | 6",
+        "i ^ j",
+        "i == j",
+        "i > 0.5",
+        "i <= j",
+        "torch.maximum(i, j)",
+        "torch.clamp(i, -2, 3)",
+    ),
     *("torch.clamp(i, min=0.5)", "torch.where(i > 0, i, j)", "torch.where(i > 0, i, x)"),
     *("i.masked_fill(j > 1, 7)", "torch.floor(i)", "torch.round(i)", "i.float()", "i.double()"),
-    *("i.to(torch.uint8)", "i.to(torch.int8)", "i.to(torch.int32)", "i.bool()", "x.nan_to_num().long()"),
+    *(
+        "i.to(torch.uint8)",
+        "i.to(torch.int8)",
+        "i.to(torch.int32)",
+        "i.bool()",
+        "x.nan_to_num().long()",
+    ),
     *("(j * 10).to(torch.uint8) + (j * 9).to(torch.uint8)", "k + k", "k * 2", "k.float() / 3"),
     *("torch.logical_not(i)", "b & (i > 0)", "b + b", "b * i", "b + 1.5", "torch.where(b, i, 0)"),
     *("b.to(torch.int64)", "torch.logical_and(b, i)", "b == (i > 0)", "~b"),
@@ -99,24 +145,82 @@ VIEWS = [
     *("x.flatten() * 2", "x.unsqueeze(1) * y.unsqueeze(0)", "x.unsqueeze(-1).squeeze(-1) + 1"),
     *("w.permute(0, 2, 3, 1) * 2", "w.permute(3, 1, 0, 2) + w.permute(3, 1, 0, 2)", "w.mT + 1"),
     *("z.expand(5, 7) + 1", "x.clone() + 1", "x + x.t().contiguous().t()", "w.flatten(1) + 1"),
-    *("w.unflatten(1, (2, 3)) * 2", "w[:, :4].clone() + w[:, :4].clone().transpose(1, 2)", "torch.zeros(5, 7) + x"),
+    *(
+        "w.unflatten(1, (2, 3)) * 2",
+        "w[:, :4].clone() + w[:, :4].clone().transpose(1, 2)",
+        "torch.zeros(5, 7) + x",
+    ),
     *("torch.full((5, 7), 2.5) * x", "torch.ones_like(x) + x", "torch.full_like(x, 3) - x"),
-    *("x.double() + 1", "x.float() * 3", "(x * 3).half().float()", "x.to(torch.bfloat16) * 3", "x.bool()"),
+    *(
+        "x.double() + 1",
+        "x.float() * 3",
+        "(x * 3).half().float()",
+        "x.to(torch.bfloat16) * 3",
+        "x.bool()",
+    ),
     *("w.movedim(1, -1).reshape(2, 20, 6) + 1", "s * 2", "s + 1", "torch.sin(s) + s"),
+    *(
+        "x.detach() * 2",
+        "torch.zeros_like(x) - x",
+        "torch.ones(5, 7) * x",
+        "torch.empty_like(x).copy_(z)",
+    ),
+    *(
+        "torch.broadcast_tensors(x, z)[1] * x",
+        "x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])",
+    ),
     *("x.t() @ x + 1", "w.reshape(2, 6, 20).sum(2)", "w.transpose(1, 3).reshape(2, -1) * 2"),
 ]
 FOLDS = [
-    *("x.sum(1)", "x.sum(-1, keepdim=True)", "x.sum()", "x.sum((0, 1), keepdim=True)", "w.sum((2, 3))"),
+    *(
+        "x.sum(1)",
+        "x.sum(-1, keepdim=True)",
+        "x.sum()",
+        "x.sum((0, 1), keepdim=True)",
+        "w.sum((2, 3))",
+    ),
     *("w.sum((0, 2, 3))", "w.sum((1, 3))", "w.mean((2, 3), keepdim=True)", "x.mean(1)", "x.mean()"),
     *("x.sum(1, dtype=torch.float64)", "x.amax(1)", "x.amin(-1, keepdim=True)", "w.amax((0, 3))"),
     *("x.max()", "x.min(1)[0]", "x.max(1)[1]", "x.max(1, keepdim=True)[0] - x", "x.argmax(1)"),
-    *("x.argmin(-1, keepdim=True)", "y.argmax()", "x.prod(1)", "x.prod()", "x.any(1)", "(x > 0).all(1)"),
-    *("x.all()", "y.var(1)", "y.var(1, unbiased=False)", "y.var(1, correction=2)", "y.std()", "y.var()"),
+    *(
+        "x.argmin(-1, keepdim=True)",
+        "y.argmax()",
+        "x.prod(1)",
+        "x.prod()",
+        "x.any(1)",
+        "(x > 0).all(1)",
+    ),
+    *(
+        "x.all()",
+        "y.var(1)",
+        "y.var(1, unbiased=False)",
+        "y.var(1, correction=2)",
+        "y.std()",
+        "y.var()",
+    ),
     *("y.std((0, 1), keepdim=True)", "torch.var_mean(y, 1)[0]", "torch.std_mean(y, 1)[1]"),
-    *("torch.var(w, (2, 3), keepdim=True)", "x.softmax(1)", "x.softmax(-1).sum(1)", "F.log_softmax(x, 1)"),
-    *("F.softmax(x, 1, dtype=torch.float64)", "torch.logsumexp(x, 1)", "torch.logsumexp(x, (0, 1))"),
-    *("x.logsumexp(-1, keepdim=True)", "y.norm()", "y.norm(dim=1)", "y.norm(p=1, dim=-1, keepdim=True)"),
-    *("torch.linalg.vector_norm(y, dim=1, dtype=torch.float64)", "F.normalize(y, dim=1)", "x.any()"),
+    *(
+        "torch.var(w, (2, 3), keepdim=True)",
+        "x.softmax(1)",
+        "x.softmax(-1).sum(1)",
+        "F.log_softmax(x, 1)",
+    ),
+    *(
+        "F.softmax(x, 1, dtype=torch.float64)",
+        "torch.logsumexp(x, 1)",
+        "torch.logsumexp(x, (0, 1))",
+    ),
+    *(
+        "x.logsumexp(-1, keepdim=True)",
+        "y.norm()",
+        "y.norm(dim=1)",
+        "y.norm(p=1, dim=-1, keepdim=True)",
+    ),
+    *(
+        "torch.linalg.vector_norm(y, dim=1, dtype=torch.float64)",
+        "F.normalize(y, dim=1)",
+        "x.any()",
+    ),
     *("torch.any(w > 0, (1, 3))", "w.mean((1, 2, 3)) + 1", "w.permute(0, 2, 3, 1).sum(-1)"),
 ]
 NORMS = [
@@ -125,18 +229,35 @@ NORMS = [
     *("F.group_norm(w, 2)", "F.group_norm(w, 3, z[:6], z[:6] + 1)", "F.group_norm(y, 1)"),
     *("F.group_norm(w, 6)", "F.instance_norm(w)", "F.instance_norm(w, weight=z[:6], bias=z[:6])"),
     *("F.batch_norm(w, None, None, training=True)", "F.batch_norm(w, z[:6], z[:6].abs())"),
-    *("F.batch_norm(w, z[:6], z[:6].abs(), z[:6] + 1, z[:6], eps=0.1)", "F.batch_norm(y, z, z.abs())"),
+    *(
+        "F.batch_norm(w, z[:6], z[:6].abs(), z[:6] + 1, z[:6], eps=0.1)",
+        "F.batch_norm(y, z, z.abs())",
+    ),
 ]
 # What stays a library call, because our operators would not do the same for every value.
 LIBRARY = [
     *("torch.div(x, y, rounding_mode='floor')", "y // 0.7", "torch.round(x, decimals=1)", "i // 3"),
     *("torch.div(i, 3, rounding_mode='trunc')", "i % j.clamp_min(1)", "i ** j.clamp_min(0)"),
     *("torch.isnan(i)", "x.cumsum(1)", "x.sum(0)", "w.amax(1)", "x.softmax(0)", "y.norm(p=3)"),
-    *("y.norm(p=float('inf'), dim=1)", "F.relu(i)", "x[:, 2:5]", "torch.cat([x, y], 1)", "x.sort(1)[0]"),
+    *(
+        "y.norm(p=float('inf'), dim=1)",
+        "F.relu(i)",
+        "x[:, 2:5]",
+        "torch.cat([x, y], 1)",
+        "x.sort(1)[0]",
+    ),
     *("F.glu(y[:, :6])", "torch.bitwise_not(i)", "x.nan_to_num()", "x[1] * 1", "x.flip(1)"),
 ]
 
 FLOAT_ROWS = [*POINTWISE, *ACTIVATIONS, *VIEWS, *FOLDS, *NORMS]
+ROWS = {
+    "float32": FLOAT_ROWS,
+    "float64": FLOAT_ROWS,
+    "float16": FLOAT_ROWS,
+    "bfloat16": [*POINTWISE, *ACTIVATIONS, *FOLDS],
+    "integers": INTEGERS,
+    "library": LIBRARY,
+}
 INPUTS = {
     "x": "torch.cat([torch.tensor({special}), torch.randn(23)]).reshape(5, 7).to({dtype})",
     "y": "torch.randn(5, 7, dtype={dtype}) + 0.3",
@@ -149,6 +270,7 @@ INPUTS = {
     "b": "torch.rand(5, 7) > 0.5",
 }
 HALVES = (torch.float16, torch.bfloat16)
+TYPES = {"float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def write_problem(path: Path, rows: Sequence[str], dtype: torch.dtype) -> Path:
@@ -168,18 +290,20 @@ def write_problem(path: Path, rows: Sequence[str], dtype: torch.dtype) -> Path:
 def same_special(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     """NaN and infinities stand at the same places."""
     a, b = ours.double(), theirs.double()
-    inf = torch.equal(torch.isinf(a) * a.sign().nan_to_num(), torch.isinf(b) * b.sign().nan_to_num())
+    inf = torch.equal(
+        torch.isinf(a) * a.sign().nan_to_num(), torch.isinf(b) * b.sign().nan_to_num()
+    )
     return torch.equal(torch.isnan(a), torch.isnan(b)) and inf
 
 
 def worst(values: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest relative error where both are finite; below 1e-3 of the largest value, absolute."""
+    """The largest relative error where both are finite; absolute for values far below the median."""
     a, b = values.double().flatten(), exact.double().flatten()
     usable = torch.isfinite(a) & torch.isfinite(b)
     if not usable.any():
         return 0.0
     a, b = a[usable], b[usable]
-    return float(((a - b).abs() / (b.abs() + 1e-3 * b.abs().median() + 1e-30)).max())
+    return float(((a - b).abs() / (b.abs() + 0.05 * b.abs().median() + 1e-30)).max())
 
 
 def doubled(inputs: Sequence[object]) -> list[torch.Tensor]:
@@ -187,10 +311,13 @@ def doubled(inputs: Sequence[object]) -> list[torch.Tensor]:
     return [t.double() if t.is_floating_point() else t for t in tensors]
 
 
-def means_the_same(ours: torch.Tensor, exact: torch.Tensor) -> bool:
+def means_the_same(row: str, ours: torch.Tensor, exact: torch.Tensor) -> bool:
     if not exact.is_floating_point():
         return torch.equal(ours, exact)
-    return same_special(ours, exact) and worst(ours, exact) < 1e-9
+    if "half" in row or "bfloat16" in row:  # float64 does not lose their bits
+        return True
+    narrow = exact.dtype is torch.float32 or "rms_norm(y, (7,))" in row  # or eps is of float32
+    return same_special(ours, exact) and worst(ours, exact) < (1e-6 if narrow else 1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -200,26 +327,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> dict[str, Case]:
-    tables = {
-        "float32": (FLOAT_ROWS, torch.float32),
-        "float64": (FLOAT_ROWS, torch.float64),
-        "float16": (FLOAT_ROWS, torch.float16),
-        "bfloat16": ([*POINTWISE, *ACTIVATIONS, *FOLDS], torch.bfloat16),
-        "integers": (INTEGERS, torch.float32),
-        "library": (LIBRARY, torch.float32),
-    }
     return {
-        name: prepare(write_problem(folder / f"{name}.py", rows, dtype))
-        for name, (rows, dtype) in tables.items()
+        name: prepare(write_problem(folder / f"{name}.py", rows, TYPES.get(name, torch.float32)))
+        for name, rows in ROWS.items()
     }
-
-
-ROWS = {
-    **{n: FLOAT_ROWS for n in ("float32", "float64", "float16")},
-    "bfloat16": [*POINTWISE, *ACTIVATIONS, *FOLDS],
-    "integers": INTEGERS,
-    "library": LIBRARY,
-}
 
 
 @pytest.mark.parametrize("name", list(ROWS))
@@ -229,10 +340,15 @@ def test_the_graph_means_what_eager_computes(name: str, cases: dict[str, Case]) 
     inputs = doubled(case.inputs)
     if name in ("float16", "bfloat16"):
         pytest.skip("float64 eager takes other branches than a model in a half type")
-    state = {k: v.double() if v.is_floating_point() else v for k, v in state_of(captured, case.model).items()}
+    state = {
+        k: v.double() if v.is_floating_point() else v
+        for k, v in state_of(captured, case.model).items()
+    }
     ours = interpret(captured.graph, inputs, state, dtype=torch.float64)
     exact = case.model(*inputs)
-    wrong = [r for r, a, b in zip(ROWS[name], ours, exact, strict=True) if not means_the_same(a, b)]
+    wrong = [
+        r for r, a, b in zip(ROWS[name], ours, exact, strict=True) if not means_the_same(r, a, b)
+    ]
     assert not wrong
 
 
@@ -243,8 +359,15 @@ def test_what_is_ours_and_what_stays_a_library_call(name: str, cases: dict[str, 
     if name == "library":
         assert library == set(LIBRARY)
         return
-    products = {r for r in ROWS[name] if "@" in r or "[:6]" in r or "z[:1]" in r or "nan_to_num" in r}
-    assert library <= products
+    words = (
+        "@",
+        "[:6]",
+        "[:1]",
+        "[:, :4]",
+        "nan_to_num",
+        "batch_norm(y",
+    )  # products, slices, rows apart
+    assert library == {r for r in ROWS[name] if any(word in r for word in words)}
 
 
 def has_call(root: Node) -> bool:
@@ -252,12 +375,8 @@ def has_call(root: Node) -> bool:
 
 
 def test_each_entry_of_the_table_is_used(cases: dict[str, Case]) -> None:
-    rare = {
-        *("aten._softmax", "aten._log_softmax", "aten.log_sigmoid_forward", "aten._unsafe_view"),
-        *("aten.prelu", "aten.view_as", "aten.instance_norm"),
-    }
     seen = {c.name for case in cases.values() for c in case.made.captured.calls}
-    assert set(LOWER) - seen - rare == set()
+    assert set(LOWER) - seen == {"aten._native_batch_norm_legit_functional"}  # a module's: models/
 
 
 # ---- the kernels ------------------------------------------------------------------------------------
@@ -293,7 +412,7 @@ def complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, name
     half = name in ("float16", "bfloat16")
     if not ours.is_floating_point():
         return "" if half or torch.equal(ours, eager) else f"{ours} is not {eager}"
-    if not half and not same_special(ours, eager):
+    if not half and not (same_special(ours, eager) or same_special(ours, exact)):
         return f"{ours} has other special values than {eager}"
     allowed = 2 * worst(eager, exact) + 4 * torch.finfo(ours.dtype).eps
     return "" if worst(ours, exact) <= allowed else f"{worst(ours, exact):.2g} > {allowed:.2g}"

@@ -1,8 +1,9 @@
-"""The judge's yardstick -> false alarms, misses and margins: `python tools/calibrate_judge.py 30`.
+"""The judge's yardstick -> false alarms, misses and margins: `tools/calibrate_judge.py 6 100`.
 
 Runs every honest and every bad implementation of tests/judge_zoo.py through the accuracy contract
-(own inputs and value hazards) and the probes, for as many seeds as the argument says, and prints
-the table of docs/judge-calibration.md. The exit status is 1 if a verdict is wrong.
+(own inputs and value hazards) and the probes, for as many seeds as the first argument says (10),
+from the second one on (0), and prints the table of docs/judge-calibration.md. The exit status is 1
+if a verdict is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def stage(said: list[str]) -> str:
     return "hazard inputs" if kinds & contract else "probes only"
 
 
-def main(seeds: int) -> int:
+def main(seeds: int = 10, first: int = 0) -> int:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     zoo = load_zoo()
     total: Counter[str] = Counter()
@@ -47,7 +48,7 @@ def main(seeds: int) -> int:
         count: Counter[str] = Counter()
         caught: Counter[str] = Counter()
         worst, least = 0.0, float("inf")
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             for good, models in ((True, entry.honest), (False, entry.bad)):
                 margins: dict[str, float] = {}
                 for name, said in zoo.complaints(entry, models, seed, margins=margins).items():
@@ -70,10 +71,10 @@ def main(seeds: int) -> int:
         total += count
     print(
         f"{total['honest']} honest, {total['alarms']} false alarms; "
-        f"{total['bad']} bad, {total['missed']} missed; {seeds} seeds"
+        f"{total['bad']} bad, {total['missed']} missed; seeds {first} to {first + seeds - 1}"
     )
     return int(total["alarms"] + total["missed"] > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
+    sys.exit(main(*map(int, sys.argv[1:3])))

@@ -277,7 +277,9 @@ class _Printer:
         if leaf.op == "constant":
             value = leaf["value"]
             assert isinstance(value, int | float | bool | Batch)
-            return literal(value, computed(leaf))
+            text = literal(value, computed(leaf))
+            self.words.update(word for word in ("infinity", "not_a_number") if word in text)
+            return text
         key = read_key(access)
         if key not in self.row_reads:
             self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
@@ -304,7 +306,7 @@ class _Printer:
         if m.dtype is torch.bool:
             return f"{value} != 0"
         if stored != kind and m["rounds"]:
-            self.words.add("round_to")
+            self.words.update({"round_to", stored})
             return f"round_to<{stored}>(({kind}){value})"
         return f"({kind}){value}"
 

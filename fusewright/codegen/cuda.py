@@ -1,6 +1,7 @@
 """Bodies -> one CUDA source: skeleton sections, structs, and an `extern "C"` entry per kernel.
 
-Entries take pointers, the batch size, the device and the stream, and return a cudaError_t. If a
+Entries take pointers (the last one to scratch memory, if a kernel wants it), the batch size, the device
+and the stream, and return a cudaError_t. If a
 pointer is not aligned for vectors, the scalar instantiation runs.
 """
 
@@ -41,8 +42,8 @@ def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
 def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The function that Python calls."""
     extra = ["void* workspace"] if schedule.split else []
-    tail = ["long batch", *extra, "int device", "void* stream"]
-    arguments = ", ".join([*(p.declaration for p in body.pointers), *tail])
+    tail = ["long batch", "int device", "void* stream"]
+    arguments = ", ".join([*(p.declaration for p in body.pointers), *extra, *tail])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
     lines = [
         f'extern "C" int run_{body.name}({arguments}) {{',

@@ -2,13 +2,14 @@
 
 It uses PyTorch and the standard library only, works from PyTorch 2.0 on, and has none of the words that
 the public harness refuses. Kernels are compiled in a folder of their own and moved into place, so that
-neither a lock nor a half-written library can be in the way of the next process.
+neither a lock nor a half-written library can be in the way of another process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
@@ -16,8 +17,10 @@ from fusewright.codegen.cuda import cuda_source, launcher
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule
 
+SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
+
 _BUILD = '''
-_FUSEWRIGHT = {{}}  # the compiled kernels by name; the first call fills it
+_FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
 
 
 def _fusewright_build():
@@ -34,18 +37,24 @@ def _fusewright_build():
     {machine}
     name = "fusewright_{digest}_" + re.sub(r"\\W", "_", machine)
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
-    library = pathlib.Path(root) / name / "kernels.so"
+    library = pathlib.Path(root, name, "kernels.so")
     if not library.exists():
-        compiler = os.environ.get("CXX", "c++").split()[0]
-        for tool in {tools}:
-            if not shutil.which(tool):
-                raise RuntimeError(
-                    f"ModelNew compiles its kernels when it first runs, and {{tool}} is not on the PATH. "
-                    "Install {packages}."
-                )
-        os.makedirs(library.parent, exist_ok=True)
+        {compiler}
+        missing = [tool for tool in tools if not shutil.which(tool)]
+        if missing:
+            raise RuntimeError(
+                f"ModelNew compiles its kernels when it first runs, but finds no {{missing[0]}} on the "
+                "PATH. Install {packages}."
+            )
+        place = next(p for p in library.parents if p.exists())
+        if not os.access(place, os.W_OK):
+            raise RuntimeError(
+                f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot be "
+                "written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
+            )
+        library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            # An empty header in place of PyTorch's, which the kernels do not need: seconds, not a minute.
+            # Empty headers in place of PyTorch's, which no kernel needs: a second, not a minute.
             headers = pathlib.Path(folder, "torch")
             headers.mkdir()
             for header in ("extension.h", "types.h"):
@@ -60,10 +69,231 @@ def _fusewright_build():
             (built,) = pathlib.Path(folder).glob("*.so")
             built.replace(library)
     functions = ctypes.CDLL(str(library))
+    kernels, tail = {{}}, {tail}
     for kernel, pointers in _FUSEWRIGHT_KERNELS.items():
-        function = getattr(functions, "run_" + kernel)
-        function.argtypes = [ctypes.c_void_p] * pointers + {tail}
-        function.{result}
-        _FUSEWRIGHT[kernel] = function
+        kernels[kernel] = getattr(functions, "run_" + kernel)
+        kernels[kernel].argtypes = [ctypes.c_void_p] * pointers + tail
+        kernels[kernel].{result}
+    _FUSEWRIGHT.update(kernels)
     return _FUSEWRIGHT
 '''
+
+_GUARD = '''
+_FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# PyTorch 2.0 has neither the first nor the second.
+_fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
+_fusewright_autocast = {autocast}
+_fusewright_forward_ad = torch.autograd.forward_ad
+
+
+def _fusewright_eager():
+    """No compiler, tracer, autocast, function transform or mode of PyTorch is looking on."""
+    return not (
+        _fusewright_compiling()
+        or _fusewright_autocast()
+        or torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _fusewright_forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack()
+        or (torch._C._len_torch_function_stack() and _fusewright_modes())
+    )
+
+
+def _fusewright_modes():
+    """Whether a mode other than the default device sees every function that is called."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+'''
+
+_TENSOR = '''
+def _fusewright_tensor(tensor, shape, dtype, {parameter}order=None):
+    """Whether a tensor is what the kernels were written for, and needs no gradient."""
+    return (
+        type(tensor) in _FUSEWRIGHT_TENSORS
+        and tensor.dtype is dtype
+        and {place}
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.shape == shape
+        and (tensor.permute(order) if order else tensor).is_contiguous()
+        and not tensor.is_neg()
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+    )
+'''
+
+_MODULE = '''
+_FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
+_FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
+
+
+def _fusewright_module(module, kind):
+    """Whether calling a submodule does what its class says and nothing else."""
+    return (
+        type(module) is kind
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)
+        and "forward" not in module.__dict__
+    )
+'''
+
+_APART = '''
+def _fusewright_apart(written, read):
+    """Whether no tensor that is written shares memory with another one."""
+    targets = {tensor.untyped_storage().data_ptr() for tensor in written}
+    others = {tensor.untyped_storage().data_ptr() for tensor in read}
+    return len(targets) == len(written) and targets.isdisjoint(others)
+'''
+
+_CHANGED = """
+# Tells autograd that a kernel wrote to a tensor; PyTorch 2.0 has no word for it.
+_fusewright_changed = getattr(torch.autograd.graph, "increment_version", id)
+"""
+
+_DENSE = '''
+def _fusewright_dense(tensor, order):
+    """The tensor with its dimensions in this order in memory, copied only if they are not."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(back)
+'''
+
+_CHECK = '''
+def _fusewright_check(error, kernel, arguments):
+    """Raise if a kernel could not be launched."""
+    if error:
+        raise RuntimeError(f"{kernel.__name__} failed with CUDA error {error}.")
+'''
+
+# Word that the emitted code uses -> the function behind it, in the order of the file.
+_PIECES = {
+    "_fusewright_module(": _MODULE,
+    "_fusewright_apart(": _APART,
+    "_fusewright_changed(": _CHANGED,
+    "_fusewright_dense(": _DENSE,
+}
+
+
+@dataclass(frozen=True)
+class _Language:
+    """What differs between the languages: pieces of `_BUILD`, `_GUARD` and `_TENSOR`."""
+
+    machine: str
+    compiler: str
+    packages: str
+    sources: str
+    tail: str
+    result: str
+    autocast: str
+    parameter: str
+    place: str
+
+
+_CPP = _Language(
+    machine="""found = re.search(r"CPU capability usage: (\\w+)", torch.__config__.show())
+    kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
+    machine = kinds.get(found and found[1], "native")""",
+    compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
+    packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
+    sources="""                cpp_sources=[_FUSEWRIGHT_CPP],
+                extra_cflags=[
+                    "-march=" + machine,
+{flags}
+                ],
+                extra_ldflags=["-fopenmp"],""",
+    tail="[ctypes.c_long] * 2",
+    result="restype = None",
+    autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
+    parameter="",
+    place="tensor.is_cpu",
+)
+_CUDA = _Language(
+    machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
+    compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
+        tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
+    packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
+    sources="""                cpp_sources=[""],
+                cuda_sources=[_FUSEWRIGHT_CUDA],
+                extra_cuda_cflags=[
+{flags}
+                ],""",
+    tail="[ctypes.c_long, ctypes.c_int, ctypes.c_void_p]",
+    result="errcheck = _fusewright_check",
+    autocast="torch.is_autocast_enabled",
+    parameter="device, ",
+    place="tensor.is_cuda\n        and tensor.get_device() == device",
+)
+CPP_FLAGS = (
+    *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
+    *("-mtune=generic", "-Wno-psabi"),
+)
+
+
+def gencode(arch: str) -> str:
+    """nvcc's option for one architecture; sm_80 also as PTX, which newer GPUs can run."""
+    number = arch.removeprefix("sm_")
+    code = f"[sm_{number},compute_{number}]" if arch == "sm_80" else arch
+    return f"-gencode=arch=compute_{number},code={code}"
+
+
+def cuda_flags(arch: str) -> tuple[str, ...]:
+    """nvcc's options for the kernels."""
+    return ("-O3", "-std=c++17", gencode(arch))
+
+
+def cuda_runtime(
+    kernels: Sequence[tuple[Body, Nest, Schedule]], arch: str, code: Iterable[str]
+) -> str:
+    """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
+    source = cuda_source(kernels)
+    table = {b.name: len(b.pointers) + needs_workspace(b, s) for b, _, s in kernels}
+    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
+
+
+def cpp_runtime(bodies: Sequence[Body], code: Iterable[str]) -> str:
+    """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
+    table = {b.name: len(b.pointers) for b in bodies}
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, "")
+
+
+def needs_workspace(body: Body, schedule: Schedule) -> bool:
+    """Whether the kernel takes SPLIT_BYTES of scratch memory behind its tensors."""
+    return launcher(body, schedule) == "run_rows_split"
+
+
+def _runtime(
+    language: _Language,
+    name: str,
+    source: str,
+    table: dict[str, int],
+    flags: Sequence[str],
+    code: Iterable[str],
+    arch: str,
+) -> str:
+    said = "\n".join(code)
+    text = "\n".join(f'{" " * 20}"{flag}",' for flag in flags)
+    digest = hashlib.sha256("\n".join([source, text]).encode()).hexdigest()[:16]
+    build = _BUILD.format(
+        machine=language.machine.format(arch=arch) if arch else language.machine,
+        digest=digest,
+        compiler=language.compiler,
+        packages=language.packages,
+        sources=language.sources.format(flags=text),
+        tail=language.tail,
+        result=language.result,
+    )
+    kernels = [
+        f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
+        _CHECK if arch else "",
+        build,
+    ]
+    pieces = [
+        *(kernels if table else []),
+        _GUARD.format(autocast=language.autocast),
+        *(text for word, text in _PIECES.items() if word in said),
+        _TENSOR.format(parameter=language.parameter, place=language.place),
+    ]
+    return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"
+
+
+def _table(entries: dict[str, int]) -> str:
+    inside = ", ".join(f'"{name}": {count}' for name, count in entries.items())
+    return f"_FUSEWRIGHT_KERNELS = {{{inside}}}"

@@ -1,6 +1,22 @@
-"""The judge: is a candidate's ModelNew right, and is it really faster? Importing loads no torch."""
+"""The judge: is a candidate's ModelNew right, and is it really faster? Importing loads no torch.
 
-from fusewright.judge.findings import CHECKS, Finding, Row, Verdict, write_report
-from fusewright.judge.judging import Limits, judge, replay
+The package itself can be called: `fusewright.judge(problem, candidate)` is `judge.judge(...)`.
+"""
 
-__all__ = ["CHECKS", "Finding", "Limits", "Row", "Verdict", "judge", "replay", "write_report"]
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from fusewright.judge.findings import CHECKS, Finding, Row, Verdict
+from fusewright.judge.judging import judge, replay
+from fusewright.judge.session import Limits
+
+__all__ = ["CHECKS", "Finding", "Limits", "Row", "Verdict", "judge", "replay"]
+
+
+class _Callable(ModuleType):
+    __call__ = staticmethod(judge)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -42,7 +42,7 @@ from fusewright.judge.protocol import (
 FOREVER = float("inf")
 _NO_CLOCKS = (0, 0, 0)
 _now, _cpu_now = time.perf_counter_ns, time.process_time_ns
-_grad = torch.autograd.grad
+_grad, _synchronize, _Event = torch.autograd.grad, torch.cuda.synchronize, torch.cuda.Event
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
 
@@ -100,7 +100,13 @@ class Host:
         self.before = state_of_torch.snapshot()
         self.seed = torch.initial_seed()
         self.flush = torch.zeros(0)
+        self.sizes: list[int] = []  # of the last results, in bytes
         self.clock = DeviceClock(device)
+
+    def poison(self) -> None:
+        """What the allocator hands out next for an output holds 0xFF: NaN in every float type."""
+        blocks = [torch.full((n,), 255, dtype=torch.uint8, device=self.device) for n in self.sizes]
+        blocks.clear()
 
     def done(self, text: str, results: list[Tensor | None], known: list[Tensor],
              clocks: tuple[int, int, int] = _NO_CLOCKS) -> Record:  # fmt: skip
@@ -196,6 +202,7 @@ def _call(host: Host, message: Message) -> Record:
         model.train(message["mode"] == "train")
     with host.clock.stream(delayed=message["stream"]):
         blocks, arguments = _arguments(host, message)
+        host.poison()
         _make_cold(host, message["cold"])
         with torch.set_grad_enabled(message["grad"]):
             outputs, clocks = host.clock.time(model, arguments)
@@ -208,6 +215,7 @@ def _call(host: Host, message: Message) -> Record:
     if message["echo"]:
         answers += blocks
     record = host.done(text, answers, known, clocks)
+    host.sizes = [r.numel() * r.element_size() for r in results]
     host.held = [*host.held, *results][-message["hold"] :] if message["hold"] else []
     return record
 
@@ -283,7 +291,7 @@ class DeviceClock:
 
     def wait(self) -> None:
         if self._cuda:
-            torch.cuda.synchronize()
+            _synchronize()
 
     def used_bytes(self) -> int:
         if self._cuda:
@@ -308,13 +316,13 @@ class DeviceClock:
             outputs = model(*arguments)
             end = _now()
             return outputs, (end - begin, 0, _cpu_now() - cpu)
-        first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+        first = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        last = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        _synchronize()
         cpu, begin = _cpu_now(), _now()
         first.record()
         outputs = model(*arguments)
-        torch.cuda.synchronize()  # the whole device: side streams count, too
+        _synchronize()  # the whole device: side streams count, too
         last.record()
         end = _now()
         last.synchronize()

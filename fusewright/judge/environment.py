@@ -6,6 +6,7 @@ import hashlib
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fusewright.judge.processes import PACKAGE
@@ -37,6 +38,20 @@ def describe(session: Session) -> dict[str, object]:
         },
         "executable": sys.executable,
     }
+
+
+def accuracy_table(numbers: Mapping[str, float]) -> dict[str, object]:
+    """The worst of all compared calls: each side's error, and what plain allclose would say."""
+    table: dict[str, object] = {}
+    for side in ("candidate", "eager"):
+        ending = f"_{side}"
+        table[side] = {n.removesuffix(ending): v for n, v in numbers.items() if n.endswith(ending)}
+    table["ulp"] = {n.removeprefix("ulp_"): v for n, v in numbers.items() if n.startswith("ulp_")}
+    for name, count in numbers.items():
+        if name.startswith("outside_allclose_"):
+            verdict = f"fails on {count:.0f} elements" if count else "passes"
+            table[f"allclose {name.removeprefix('outside_allclose_')} against eager"] = verdict
+    return table
 
 
 def _own_hash() -> str:

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 FRESH_CALLS = 5
 WARM_CALLS = 12
 SOAK_CALLS = 48
+SOAK_SECONDS = 40.0
+FEW_CALLS = 8
 LEAK_CALLS = 100
+LEAK_SECONDS = 10.0
 LEAK_BYTES = 16 << 20
+SMALL_BYTES = 64 << 20  # larger arguments come back, and larger outputs are kept, less often
 PROBE_SECONDS = 40.0
 Judging = Generator[dict[str, Any], Any, bool]
 
@@ -97,14 +101,18 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def fresh(t: Trial) -> Steps:
     """Fresh draws of get_inputs(); earlier outputs must survive, parameters and inputs, too."""
     kept: list[Tensor] = []
+    small = t.lab.call_bytes < SMALL_BYTES
+    hold = 64
     for number in range(FRESH_CALLS):
         values = t.lab.inputs("fresh", number)
-        outputs = yield from t.call(values, label=f"fresh {number}", echo=True, hold=64)
+        echo = small or number == 0
+        outputs = yield from t.call(values, label=f"fresh {number}", echo=echo, hold=hold)
         if outputs is None:
             t.stopped = True
             return
+        hold = 64 if small else 2 * len(outputs)
         answer = yield from t.ask("held")
-        kept = [*kept, *outputs][-64:]
+        kept = [*kept, *outputs][-hold:]
         held = [t.result(r) for r in answer["tensors"]]
         if not _all_same(kept, held):
             t.fail("output-reuse", "a later call changed an earlier output")
@@ -308,18 +316,21 @@ def probe_runs(t: Trial) -> Steps:
 
 def soak(t: Trial) -> Steps:
     """Many fresh calls, each compared; then memory must not grow."""
-    for number in range(SOAK_CALLS):
+    begin, number = time.monotonic(), 0
+    while number < FEW_CALLS or (number < SOAK_CALLS and time.monotonic() - begin < SOAK_SECONDS):
         values = t.lab.inputs("soak", number)
-        yield from t.call(values, label=f"call {number} of {SOAK_CALLS} in a fresh process")
+        yield from t.call(values, label=f"call {number} in a fresh process")
+        number += 1
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
+    calls = max(FEW_CALLS, min(LEAK_CALLS, int(LEAK_SECONDS / max(t.seconds, 1e-3))))
     arguments = t.ship(t.lab.inputs("leak"))
-    answer = yield from t.ask("repeat", instance=0, calls=LEAK_CALLS, arguments=arguments)
+    answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
     grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
     if grown > LEAK_BYTES:
-        t.say("resources", "fail", f"{LEAK_CALLS} calls left {grown >> 20} MB more in use")
-    t.say("resources", "pass", f"{LEAK_CALLS} calls grew memory by {max(grown, 0) >> 20} MB")
-    t.say("values", "pass", f"{SOAK_CALLS} more calls in a fresh process")
+        t.say("resources", "fail", f"{calls} calls left {grown >> 20} MB more in use")
+    t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
+    t.say("values", "pass", f"{number} more calls in a fresh process")
 
 
 def global_state(t: Trial) -> Steps:

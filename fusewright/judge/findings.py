@@ -6,11 +6,9 @@ The rule fails closed: `verified` needs a row for every check that the request a
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -107,7 +105,18 @@ class Verdict:
         return EXIT_CODES[self.verdict]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False, default=str)
+        return json.dumps(_plain(asdict(self)), indent=1, sort_keys=True, allow_nan=False)
+
+
+def _plain(value: object) -> object:
+    """Strict JSON has no infinity and no NaN: they become strings."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 class Ledger:
@@ -146,7 +155,7 @@ class Ledger:
         """The verdict and its reason; anything short of complete evidence is not verified."""
         rows = self.rows()
         if any(r.check == "self-canary" and r.outcome != "pass" for r in rows):
-            return "not-verified", "the judge's self-test did not pass on this machine"
+            return "not-verified", (self.gaps or ["the judge's self-test did not pass here"])[0]
         failed = [r.check for r in rows if r.outcome == "fail"]
         if failed:
             return "refuted", f"failed: {', '.join(failed)}"
@@ -174,17 +183,3 @@ def _merge(name: str, evidence: list[tuple[Outcome, str]]) -> Row:
             text = lines[0] + more if outcome in ("fail", "skip") else "; ".join(lines[:6])
             return Row(name, outcome, text)
     raise AssertionError("evidence is never empty")
-
-
-def write_report(verdict: Verdict, path: Path) -> None:
-    """Atomic: a reader sees the old file or the whole new one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(verdict.to_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

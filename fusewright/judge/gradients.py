@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import contract
-from fusewright.judge.tree import mapped, upcast
+from fusewright.judge.tree import mapped, tensors, upcast
 from fusewright.judge.trial import State, Steps, Trial
 
 COTANGENT_DRAWS = 2
@@ -18,7 +18,7 @@ def gradients(t: Trial) -> Steps:
     """Random cotangents; every input and parameter, against float64 autograd."""
     lab = t.lab
     for draw in range(COTANGENT_DRAWS):
-        values = mapped(lab.inputs("gradients", draw), _leaf)
+        values = _leaves(lab.inputs("gradients", draw))
         mode = lab.modes[0]
         own = {n: v.clone() for n, v in lab.state.items()}
         bare = lab.eager(mode)(mapped(values, Tensor.clone), own)
@@ -33,8 +33,12 @@ def gradients(t: Trial) -> Steps:
     t.say("gradients", "pass", f"{COTANGENT_DRAWS} random cotangents, {len(wanted)} tensors each")
 
 
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_(x.is_floating_point())
+def _leaves(values: Sequence[object]) -> list[object]:
+    """Copies that want a gradient wherever there can be one."""
+    copies = mapped(values, Tensor.clone)
+    for x in tensors(copies):
+        x.requires_grad_(x.is_floating_point())
+    return copies
 
 
 def _judge_gradients(
@@ -49,7 +53,7 @@ def _judge_gradients(
     wide = [v.double() if v.is_floating_point() else v for v in vectors]
 
     def truth(arguments: Sequence[object], state: State) -> list[Tensor]:
-        leaves = mapped(arguments, _leaf)
+        leaves = _leaves(arguments)
         grads = lab.true_gradients(leaves, state, wide, mode)
         return [g for g in grads if g is not None]
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from fusewright.judge import cases
 from fusewright.judge.experiments import Judging
-from fusewright.judge.tree import mapped
 from fusewright.judge.trial import Refused, Steps, Trial
 
 SECONDS = 60.0
@@ -59,11 +56,8 @@ def _case(t: Trial, case: cases.Case, check: str) -> Judging:
     lab = t.lab
     mode = "eval" if "eval" in lab.modes and case.family == "shapes" else lab.modes[0]
     values = case.build()
-    state = {n: v.clone() for n, v in lab.state.items()}
-    try:
-        lab.eager(mode)(mapped(values, Tensor.clone), state)
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        return False  # eager refuses: no legal input
+    if not lab.accepts(values, mode):
+        return False
     yield from t.call(values, label=case.name, reports_to=check, mode=mode)
     return True
 

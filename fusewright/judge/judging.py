@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from fusewright.errors import BadUsage, NotVerifiable
 from fusewright.judge import sanitizer
 from fusewright.judge import timing as clocks
-from fusewright.judge.environment import describe
+from fusewright.judge.environment import accuracy_table, describe
 from fusewright.judge.findings import Verdict
 from fusewright.judge.processes import Worker, open_site
 from fusewright.judge.session import PHASES, Limits, Phase, Progress, Request, Session, Stopped
@@ -48,13 +49,16 @@ def judge(
     return judge_request(request, progress or _silent)
 
 
-def replay(report: Mapping[str, object], case: int, progress: Progress | None = None) -> Verdict:
-    """Run the experiment of one failing case again, on the very same bits."""
-    data = report.get("replay")
-    cases = data.get("cases", []) if isinstance(data, Mapping) else []
-    if not isinstance(data, Mapping) or not 0 <= case < len(cases):
+def replay(report: Path | str, case: str, progress: Progress | None = None) -> Verdict:
+    """Run the experiment of one failing case of a report again, on the very same bits."""
+    try:
+        data = json.loads(Path(report).read_bytes())["replay"]
+        cases, fields = list(data["cases"]), dict(data["request"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadUsage(f"{report}: not a report of `fusewright judge`: {error!r}.") from error
+    if not case.isdecimal() or int(case) >= len(cases):
         raise BadUsage(f"--case {case}: this report has {len(cases)} failing cases, from 0 on.")
-    wanted, fields = cases[case], dict(data["request"])
+    wanted = cases[int(case)]
     name = wanted["case"] if wanted["experiment"] == "hazards" else ""
     request = Request(
         Path(fields.pop("problem")), Path(fields.pop("candidate")), **fields, timing=False,
@@ -81,7 +85,7 @@ def judge_request(request: Request, progress: Progress) -> Verdict:
             reason=reason,
             checks=session.ledger.rows(),
             findings=session.ledger.findings(),
-            accuracy=session.accuracy,
+            accuracy=accuracy_table(session.numbers),
             timing=asdict(timed) if timed else None,
             environment=describe(session) | {"seconds": round(time.monotonic() - begin, 1)},
             replay=session.replay_data(),

@@ -119,6 +119,18 @@ class Lab:
 
         return call
 
+    def accepts(self, values: Sequence[object], mode: str) -> bool:
+        """Does eager take these arguments, in this very layout? Then they are legal."""
+        shipment = layout.pack(values, 0)
+        where = {"tree": shipment.tree, "tensors": shipment.tensors}
+        blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
+        state = {name: t.clone() for name, t in self.state.items()}
+        try:
+            self.eager(mode)(layout.values_in(where, blocks), state)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        return True
+
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
             with torch.no_grad(), _default_double():
@@ -220,6 +232,9 @@ class Lab:
             first = str(error).splitlines()[0]
             raise NotJudgeable(f"the reference does not run in float64: {first}") from error
         three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
+        self.call_bytes = sum(
+            t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)
+        )
         for eager, truth, kappa in three:
             fault = contract.reference_fault(eager, truth)
             if fault:

@@ -169,7 +169,8 @@ def _owners(spans: Sequence[tuple[int, int]]) -> list[int]:
 def _block(t: Tensor, base: int, low: int, high: int, generator: torch.Generator) -> Tensor:
     size = 2 * GUARD_BYTES + _up(high - base, ALIGN)
     block = torch.empty(size, dtype=torch.uint8)
-    block.random_(0, 256, generator=generator)
+    block[: GUARD_BYTES + low - base].random_(0, 256, generator=generator)
+    block[GUARD_BYTES + high - base :].random_(0, 256, generator=generator)
     if high > low:
         first = low - t.untyped_storage().data_ptr()
         raw = torch.empty(0, dtype=torch.uint8, device=t.device)

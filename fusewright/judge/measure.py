@@ -132,7 +132,8 @@ def _kappa_hat(kappa: Tensor, truth: Tensor, dtype: torch.dtype) -> Tensor:
     hat = kappa.nan_to_num(0.0, 0.0, 0.0) + floor_of(truth, dtype)
     size = truth.abs().nan_to_num(0.0, 0.0, 0.0)
     near = _around(hat)
-    relative = _around(torch.where(size > 0, hat / size, 0.0)) * size
+    normal = size.clamp_min(torch.finfo(dtype).tiny)
+    relative = _around(torch.where(size > 0, hat / normal, 0.0)) * size
     floor = torch.where(size > 0, NEAR * torch.minimum(near, relative), near / KINK)
     return torch.maximum(hat, floor)
 

@@ -123,7 +123,7 @@ class Session:
         self._builds = any(word in self.source for word in _BUILDS)
         self.workers: list[Worker] = []
         self.reference: Worker
-        self.accuracy: Mapping[str, object] = {}
+        self.numbers: Mapping[str, float] = {}
         self.compared = 0
 
     # --- workers ----------------------------------------------------------------------------
@@ -170,7 +170,9 @@ class Session:
             self.reference.channel.send_json(message, deadline)
             reply: dict[str, Any] = self.reference.channel.receive_json(deadline)
         except (Gone, Late, ProtocolViolation, ValueError) as error:
-            end = self.reference.kill("the trusted worker stopped answering")
+            if isinstance(error, Late):
+                self.reference.kill("the trusted worker stopped answering")
+            end = self.reference.finish()
             last = end.tail.strip().splitlines()[-1:] or [end.exit]
             raise NotVerifiable(
                 f"The judge's own worker ended ({end.exit}: {last[0]}; {error}). Most often the "
@@ -343,7 +345,7 @@ class Session:
     def finish(self, *, complete: bool) -> None:
         """What only the whole run can say."""
         summary = self.ask_reference(do="summary", lab="problem")
-        self.accuracy, self.compared = summary["accuracy"], int(summary["compared"])
+        self.numbers, self.compared = summary["accuracy"], int(summary["compared"])
         if not complete:
             return
         for check, evidence in (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics as plain
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,6 @@ class Timing:
 
     sides: Mapping[str, Mapping[str, float]]
     ratios: Mapping[str, Mapping[str, object]]
-    claims: Mapping[str, str]
     null: float  # log units: what eager against eager shows
     first_s: Mapping[str, float]  # import, construction, parameters and first call
     resolution_s: float  # a call's time is believed to this, by the parent's own clock
@@ -241,8 +240,7 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
     share = fastest.p50_s / (fastest.p50_s + extra)
     return Timing(
         sides={n: asdict(statistics.side(s.turns)) for n, s in sides.items()},
-        ratios={n: asdict(r) for n, r in ratios.items()},
-        claims={n: statistics.claim(r, null) for n, r in ratios.items()},
+        ratios={n: asdict(r) | {"claim": statistics.claim(r, null)} for n, r in ratios.items()},
         null=null,
         first_s={n: round(s.first_s, 2) for n, s in sides.items()},
         resolution_s=resolution,
@@ -293,6 +291,7 @@ def bench(
     against: tuple[str, ...] = ("eager", "compile"),
     overrides: Mapping[str, str] | None = None,
     budget_s: float = 20.0,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Timing:
     """Times only; every timed output is compared all the same. Raises where that fails."""
     from fusewright.judge.processes import open_site
@@ -303,7 +302,7 @@ def bench(
         overrides=dict(overrides or {}), budget_s=budget_s,
     )  # fmt: skip
     with open_site(device) as site:
-        session = Session(request, site, lambda _: None)
+        session = Session(request, site, progress)
         try:
             names = participants(request)
             session.open_slots(len(names))

@@ -63,13 +63,14 @@ class Trial:
             self.say(self.reports_to, "fail", f"{self.label}: {why}")
 
     def refused(self, refusal: Refused) -> None:
-        self.say("crash", "fail", f"{self.label}: {refusal}")
+        check = "structure" if "UnusableOutput" in str(refusal) else "crash"
+        self.say(check, "fail", f"{self.label}: {refusal}")
         self.died(str(refusal))
 
     def prepare(self) -> None:
         if self._prepare is not None:
-            prepare, self._prepare = self._prepare, None
-            prepare()
+            self._prepare()
+            self._prepare = None
 
     def ship(self, values: Sequence[object], offset: int = 0) -> dict[str, Any]:
         self._count += 1

@@ -136,9 +136,7 @@ LOWER: dict[str, Lowering] = {
     "aten.min": _extreme("min"),
     **{f"aten.{name}": _variance for name in ("var", "std", "var_mean", "std_mean")},
     "aten.softmax": _softmax(composite.softmax),
-    "aten._softmax": _softmax(composite.softmax),
     "aten.log_softmax": _softmax(composite.log_softmax),
-    "aten._log_softmax": _softmax(composite.log_softmax),
     "aten.logsumexp": _logsumexp,
     "aten.linalg_vector_norm": _vector_norm,
 }

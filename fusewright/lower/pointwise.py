@@ -148,11 +148,6 @@ def _activation(name: str) -> Lowering:
     return build
 
 
-def _log_sigmoid(call: Call) -> Lowered:
-    """The second result is a buffer for the gradient."""
-    return composite.log_sigmoid(call.args[0]), None
-
-
 def _clamp(call: Call) -> Lowered:
     low, high = call.get(1, "min"), call.get(2, "max")
     x = cast(call.args[0], call.dtype)
@@ -196,11 +191,6 @@ def _prelu(call: Call) -> Lowered:
     return where(x > 0.0, x, x * reshape(weight, shape)) if rank else None
 
 
-def _prelu_kernel(call: Call) -> Lowered:
-    x, weight = call.args
-    return where(x > 0.0, x, x * weight)
-
-
 def _addcmul(op: str) -> Lowering:
     """x + value a b or x + value a / b, in this order."""
 
@@ -228,12 +218,12 @@ LOWER: dict[str, Lowering] = {
     **{f"aten.{name}": _class(name) for name in CLASSES},
     **{name: _activation(name) for name in composite.ACTIVATIONS},
     **{f"aten.bitwise_{name}": _bitwise(f"bitwise_{name}") for name in ("and", "or", "xor")},
+    **{f"aten.__{name}__": _bitwise(f"bitwise_{name}") for name in ("and", "or", "xor")},
     **{f"aten.logical_{name}": _logical(f"bitwise_{name}") for name in ("and", "or", "xor")},
     "aten.bitwise_not": _not,
     "aten.pow": _power,
     "aten.remainder": _divisor("remainder"),
     "aten.fmod": _divisor("fmod"),
-    "aten.log_sigmoid_forward": _log_sigmoid,
     "aten.add": _scaled("add"),
     "aten.sub": _scaled("sub"),
     "aten.rsub": _reversed_sub,
@@ -244,7 +234,6 @@ LOWER: dict[str, Lowering] = {
     "aten.where": _where,
     "aten.masked_fill": _masked_fill,
     "aten.prelu": _prelu,
-    "aten._prelu_kernel": _prelu_kernel,
     "aten.addcmul": _addcmul("mul"),
     "aten.addcdiv": _addcmul("div"),
     "aten.lerp": _lerp,

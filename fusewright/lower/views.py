@@ -9,7 +9,7 @@ from fusewright.formula import Value, cast, constant, permute, reshape
 from fusewright.lower.call import Call, Lowered, copy
 
 FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
-RESHAPES = ["view", "reshape", "_unsafe_view", "flatten", "unsqueeze", "squeeze", "unflatten"]
+RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
 FILLS = [*FILLED, "aten.full", "aten.full_like"]
 SAME = ["aten.alias", "aten.detach", "aten.lift_fresh_copy"]
 

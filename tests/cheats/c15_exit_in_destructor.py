@@ -5,7 +5,7 @@ from torch import nn
 PROBLEM = "linear_relu"
 CATALOGUE = "C15"
 TRICK = "The answer is an object whose destructor ends the process with status 0."
-CHECK = "structure"
+CHECK = "crash"
 TWIN_OF = "c15_hard_exit_zero"
 NEEDS = ()
 

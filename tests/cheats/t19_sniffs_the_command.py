@@ -10,6 +10,7 @@ TRICK = (
     "clock needs, and is careless then."
 )
 CHECK = "timing-outputs"
+TWIN_OF = "t19_call_counter"
 NEEDS = ("timing",)
 
 

@@ -5,7 +5,7 @@ from torch import nn
 PROBLEM = "gate"
 LOOKS_LIKE = "C33"
 WHY = "Two inputs, computed in float64 numpy."
-NOTES = ("forward-only", "more-accurate")
+NOTES = ("more-accurate",)
 NEEDS = ()
 
 

@@ -5,7 +5,7 @@ from torch import nn
 PROBLEM = "row_mean"
 LOOKS_LIKE = "C24"
 WHY = "Computes in numpy."
-NOTES = ("forward-only",)
+NOTES = ("more-accurate",)
 NEEDS = ()
 
 

@@ -4,7 +4,7 @@ from torch import nn
 PROBLEM = "softmax_rows"
 LOOKS_LIKE = "R10"
 WHY = "Keeps scratch memory between calls; its answers are fresh."
-NOTES = ("forward-only",)
+NOTES = ()
 NEEDS = ()
 
 

@@ -1,8 +1,9 @@
 // How a generated CPU kernel is started: rows over threads, or one flat range over threads.
 //
-// The surprising fact: the function that loops over rows is the one marked `flatten`. It pulls the body, its
-// lambdas and every operand into one function, and only so does the compiler see loops it can vectorise.
-// `threads` is PyTorch's own thread count; inside a parallel region of somebody else nothing is forked.
+// The surprising fact: the function that loops over rows is the one marked `flatten`. It pulls the
+// body, its lambdas and every operand into one function, and only so does the compiler see loops it
+// can vectorise. `threads` is PyTorch's own thread count; inside a parallel region of somebody else
+// nothing is forked.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -17,7 +18,8 @@ FN long team_size(long threads, long pieces) {
 }
 
 //@ run_rows: needs threads, solo, crew
-template <class Body> __attribute__((noinline, flatten)) void solo_rows(const Body& body, long begin, long end) {
+template <class Body>
+__attribute__((noinline, flatten)) void solo_rows(const Body& body, long begin, long end) {
   for (long row = begin; row < end; ++row) body(row, solo());
 }
 template <class Body> void run_rows(const Body& body, long threads) {
@@ -39,9 +41,11 @@ template <class Body> void run_rows(const Body& body, long threads) {
 }
 
 //@ run_map: needs threads, solo, box
-// A thread gets a stretch of the whole output, whatever the row length, in steps of MAP_STEP elements.
+// A thread gets a stretch of the whole output, whatever the row length, in steps of MAP_STEP
+// elements.
 constexpr long MAP_STEP = 4096;
-template <class Body> __attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, long end) {
+template <class Body>
+__attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, long end) {
   const long columns = body.columns();
   for (long row = begin / columns; begin < end; ++row) {
     const long start = row * columns, stop = start + columns < end ? start + columns : end;
@@ -62,15 +66,19 @@ template <class Body> void run_map(const Body& body, long threads) {
 }
 
 //@ run_tiles: needs threads, solo, box
-// For maps that read or write across rows, such as a transpose: TILE_ROWS rows meet in the same cache lines,
-// so they are done together, TILE_COLUMNS at a time.
+// For maps that read or write across rows, such as a transpose: TILE_ROWS rows meet in the same
+// cache lines, so they are done together, TILE_COLUMNS at a time.
 constexpr long TILE_ROWS = 16, TILE_COLUMNS = 256;
-template <class Body> __attribute__((noinline, flatten)) void solo_tiles(const Body& body, long begin, long end) {
-  const long rows = body.rows(), columns = body.columns(), across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+template <class Body>
+__attribute__((noinline, flatten)) void solo_tiles(const Body& body, long begin, long end) {
+  const long rows = body.rows(), columns = body.columns(),
+             across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
   for (long tile = begin; tile < end; ++tile) {
-    const long row = tile / across * TILE_ROWS, last = row + TILE_ROWS < rows ? row + TILE_ROWS : rows;
+    const long row = tile / across * TILE_ROWS,
+               last = row + TILE_ROWS < rows ? row + TILE_ROWS : rows;
     const long column = tile % across * TILE_COLUMNS, stop = column + TILE_COLUMNS;
-    for (long r = row; r < last; ++r) body(r, box{0, 1, column, stop < columns ? stop : columns, columns}, solo());
+    for (long r = row; r < last; ++r)
+      body(r, box{0, 1, column, stop < columns ? stop : columns, columns}, solo());
   }
 }
 template <class Body> void run_tiles(const Body& body, long threads) {
@@ -86,8 +94,9 @@ template <class Body> void run_tiles(const Body& body, long threads) {
 }
 
 //@ fresh_pages
-// Asks for huge pages behind a large new output: faulting in 4 KiB pages costs more than most kernels.
-// Only whole pages inside the allocation are named. A kernel that knows no huge pages may refuse.
+// Asks for huge pages behind a large new output: faulting in 4 KiB pages costs more than most
+// kernels. Only whole pages inside the allocation are named. A kernel that knows no huge pages may
+// refuse.
 FN void fresh_pages(void* p, long bytes) {
 #ifdef MADV_HUGEPAGE
   const unsigned long page = 4096, start = ((unsigned long)p + page - 1) & ~(page - 1);

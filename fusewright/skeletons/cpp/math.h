@@ -1,10 +1,11 @@
 // Scalar functions for generated CPU kernels: torch's meaning, written without branches.
 //
-// The surprising fact: nothing here is a vector function. A team runs its lambda under `omp simd`, and gcc
-// turns these scalars into vector code, as long as no path branches and none calls the C library. So both
-// sides of a choice are always computed, and out-of-range input is clamped before it is used as an exponent.
-// Polynomials are weighted minimax fits with float coefficients; errors are in tests/test_skeleton_cpp.py.
-// Do not compile with -ffast-math: NaN, infinities and the rounding trick below would be lost.
+// The surprising fact: nothing here is a vector function. A team runs its lambda under `omp simd`,
+// and gcc turns these scalars into vector code, as long as no path branches and none calls the C
+// library. So both sides of a choice are always computed, and out-of-range input is clamped before
+// it is used as an exponent. Polynomials are weighted minimax fits with float coefficients; errors
+// are in tests/test_skeleton_cpp.py. Do not compile with -ffast-math: NaN, infinities and the
+// rounding trick below would be lost.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -18,11 +19,19 @@ namespace fusewright {
 
 //@ numbers
 // What float and double need to be treated alike, and the bits of a float.
-template <class T> struct number { static constexpr bool floating = false; };
-template <> struct number<float> { static constexpr bool floating = true; };
-template <> struct number<double> { static constexpr bool floating = true; };
+template <class T> struct number {
+  static constexpr bool floating = false;
+};
+template <> struct number<float> {
+  static constexpr bool floating = true;
+};
+template <> struct number<double> {
+  static constexpr bool floating = true;
+};
 template <class T, bool = number<T>::floating> struct if_floating {};
-template <class T> struct if_floating<T, true> { using type = T; };
+template <class T> struct if_floating<T, true> {
+  using type = T;
+};
 template <class T> using floating = typename if_floating<T>::type;
 
 FN int bits_of(float x) {
@@ -40,12 +49,13 @@ constexpr float ROUNDER = 12582912.0f;
 constexpr float INFINITE = __builtin_inff();
 
 //@ libm: needs numbers
-// Both precisions of a function that the C library computes. It stops vectorisation of the whole lambda.
-#define FUSEWRIGHT_LIBM(name)                                           \
-  FN float name(float x) { return __builtin_##name##f(x); }             \
+// Both precisions of a function that the C library computes. It stops vectorisation of the whole
+// lambda.
+#define FUSEWRIGHT_LIBM(name)                               \
+  FN float name(float x) { return __builtin_##name##f(x); } \
   FN double name(double x) { return __builtin_##name(x); }
-#define FUSEWRIGHT_LIBM2(name)                                                \
-  FN float name(float x, float y) { return __builtin_##name##f(x, y); }       \
+#define FUSEWRIGHT_LIBM2(name)                                          \
+  FN float name(float x, float y) { return __builtin_##name##f(x, y); } \
   FN double name(double x, double y) { return __builtin_##name(x, y); }
 
 //@ where
@@ -61,6 +71,12 @@ FN bool isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
 //@ isfinite: needs numbers
 FN bool isfinite(float x) { return __builtin_fabsf(x) < INFINITE; }
 FN bool isfinite(double x) { return __builtin_fabs(x) < __builtin_inf(); }
+
+//@ infinity
+template <class T> FN T infinity() { return T(__builtin_inf()); }
+
+//@ not_a_number
+template <class T> FN T not_a_number() { return T(__builtin_nan("")); }
 
 //@ neg
 template <class T> FN T neg(T x) { return T(-x); }
@@ -117,7 +133,8 @@ FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 
 //@ exp_parts: needs numbers
-// exp(x) = (1 + tail) * 2^power with |tail| < 0.42; `shifted` is power * 2^23, ready for an exponent field.
+// exp(x) = (1 + tail) * 2^power with |tail| < 0.42; `shifted` is power * 2^23, ready for an
+// exponent field.
 struct exp_parts {
   float tail;
   int shifted;
@@ -170,7 +187,8 @@ FN double exp2(double x) { return __builtin_exp2(x); }
 FN float expm1(float x) {
   const float c = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
   const exp_parts e = split_exp(c);
-  // Half of 2^power is a normal float for every power that is left; doubling may then reach infinity.
+  // Half of 2^power is a normal float for every power that is left; doubling may then reach
+  // infinity.
   const float scale = float_of(e.shifted + (126 << 23));
   const float y = (e.tail * scale + (scale - 0.5f)) * 2.0f;
   return x == 0.0f ? x : y;
@@ -285,7 +303,8 @@ FN double log2(double x) { return __builtin_log2(x); }
 //@ log10: needs log_parts
 FN float log10(float x) {
   const log_parts l = split_log(x);
-  const float rest = log_bend(l.f) * 0.434294492f + (l.power * 4.60503854e-6f - l.f * 1.01030500e-8f);
+  const float rest =
+      log_bend(l.f) * 0.434294492f + (l.power * 4.60503854e-6f - l.f * 1.01030500e-8f);
   return log_ends(x, l.power * 0.301025391f + (l.f * 0.434294492f + rest));
 }
 FN double log10(double x) { return __builtin_log10(x); }
@@ -307,7 +326,8 @@ FN float log1p(float x) {
 FN double log1p(double x) { return __builtin_log1p(x); }
 
 //@ quarters: needs numbers
-// a = quarter * pi/2 + r with |r| <= pi/4, for every float: a times the bits of 2/pi that matter, in integers.
+// a = quarter * pi/2 + r with |r| <= pi/4, for every float: a times the bits of 2/pi that matter,
+// in integers.
 struct quarters {
   float r;
   unsigned quarter;
@@ -333,7 +353,8 @@ FN quarters split_quarters(float a) {
   const unsigned long low = (unsigned long)mantissa * w1 + ((unsigned long)mantissa * w2 >> 32);
   const unsigned high = mantissa * w0 + unsigned(low >> 32);
   const unsigned quarter = (high + 0x20000000u) >> 30;
-  const double rest = double(int(high - (quarter << 30))) + double(int(unsigned(low) >> 1)) * 0x1p-31;
+  const double rest =
+      double(int(high - (quarter << 30))) + double(int(unsigned(low) >> 1)) * 0x1p-31;
   const bool inside = a < 0.785398185f;
   return {inside ? a : float(rest * (1.57079632679489662 / 0x1p30)), inside ? 0u : quarter};
 }
@@ -341,7 +362,7 @@ FN float sin_inside(float r) {
   const float s = r * r;
   float p = 2.83739519e-6f;
   p = p * s - 1.98535054e-4f;
-  p = p * s + 8.33380334e-3f;
+  p = p * s + 8.33338033e-3f;
   p = p * s - 0.166666672f;
   return p * (s * r) + r;
 }
@@ -358,7 +379,8 @@ FN float cos_inside(float r) {
 FN float sin(float x) {
   const quarters q = split_quarters(__builtin_fabsf(x));
   const float y = q.quarter & 1 ? cos_inside(q.r) : sin_inside(q.r);
-  const float turned = float_of(bits_of(y) ^ int(q.quarter & 2) << 30 ^ (bits_of(x) & int(0x80000000)));
+  const float turned =
+      float_of(bits_of(y) ^ int(q.quarter & 2) << 30 ^ (bits_of(x) & int(0x80000000)));
   return __builtin_fabsf(x) < INFINITE ? turned : __builtin_nanf("");
 }
 FN double sin(double x) { return __builtin_sin(x); }
@@ -455,7 +477,8 @@ FN double atanh(double x) { return __builtin_atanh(x); }
 FUSEWRIGHT_LIBM(erfc)
 
 //@ pow: needs log_parts
-// exp2(y * log2(|x|)) in double, which leaves nothing to round but the result; then the signs and the ends.
+// exp2(y * log2(|x|)) in double, which leaves nothing to round but the result; then the signs and
+// the ends.
 FN double log2_wide(float a) {
   const log_parts l = split_log(a);
   const double s = double(l.f) / (double(l.f) + 2.0), q = s * s;

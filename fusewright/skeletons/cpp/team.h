@@ -1,9 +1,10 @@
 // What a generated kernel body may ask of its team on the CPU: a loop, a fold, a kept row.
 //
-// A Solo team is one thread, and its members are the vector lanes. The surprising fact: folds are not written
-// as reductions inside the loop. The loop over the lambda only fills a small buffer, which vectorises whatever
-// the lambda does, and a reducer then takes the buffer with explicit vectors. So a fold is never one long
-// chain of additions, a mean is known before its deviations are summed, and NaN rules cost nothing elsewhere.
+// A Solo team is one thread, and its members are the vector lanes. The surprising fact: folds are
+// not written as reductions inside the loop. The loop over the lambda only fills a small buffer,
+// which vectorises whatever the lambda does, and a reducer then takes the buffer with explicit
+// vectors. So a fold is never one long chain of additions, a mean is known before its deviations
+// are summed, and NaN rules cost nothing elsewhere.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -11,7 +12,8 @@
 namespace fusewright {
 
 //@ half_t: needs numbers
-// float16: stored in 16 bits, computed in float, rounded to nearest even. Integer code, since it vectorises.
+// float16: stored in 16 bits, computed in float, rounded to nearest even. Integer code, since it
+// vectorises.
 struct half_t {
   unsigned short bits;
 };
@@ -47,8 +49,12 @@ FN void narrow(float x, bfloat_t& h) {
 template <class T> FN T widen(T x) { return x; }
 template <class T> FN void narrow(T x, T& place) { place = x; }
 template <class T> using computed = decltype(widen(T()));
-template <class A, class B> struct same { static constexpr bool yes = false; };
-template <class A> struct same<A, A> { static constexpr bool yes = true; };
+template <class A, class B> struct same {
+  static constexpr bool yes = false;
+};
+template <class A> struct same<A, A> {
+  static constexpr bool yes = true;
+};
 
 //@ round_to: needs values
 // What a value becomes when it is stored as a T and read again.
@@ -65,7 +71,8 @@ template <class T> FN computed<T> read(const T* p, long offset) { return widen(p
 template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(value, p[offset]); }
 
 //@ fixed
-// A span is a box of positions: outer indices [first, last), inner ones [begin, end) out of `inner`.
+// A span is a box of positions: outer indices [first, last), inner ones [begin, end) out of
+// `inner`.
 template <long... N> struct fixed_span;
 template <long O, long I> struct fixed_span<O, I> {
   static constexpr long first = 0, last = O, begin = 0, end = I, inner = I;
@@ -84,7 +91,8 @@ FN box span(long inner) { return {0, 1, 0, inner, inner}; }
 FN box span(long outer, long inner) { return {0, outer, 0, inner, inner}; }
 
 //@ load: needs values
-// An operand gives, for an outer index and the inner extent, a line: what the inner index is applied to.
+// An operand gives, for an outer index and the inner extent, a line: what the inner index is
+// applied to.
 template <class T> struct load_line {
   const T* p;
   FN computed<T> operator[](long i) const { return widen(p[i]); }
@@ -94,10 +102,13 @@ template <class T> struct load_operand {
   long outer;
   FN load_line<T> line(long o, long) const { return {p + o * outer}; }
 };
-template <class T> FN load_operand<T> load(const T* p, long base, long outer = 0) { return {p + base, outer}; }
+template <class T> FN load_operand<T> load(const T* p, long base, long outer = 0) {
+  return {p + base, outer};
+}
 
 //@ store: needs values
-// The lambda writes through a reference; a type that is computed wider is rounded when the call is over.
+// The lambda writes through a reference; a type that is computed wider is rounded when the call is
+// over.
 template <class T, bool Direct = same<T, computed<T>>::yes> struct store_line {
   T* p;
   FN T& operator[](long i) const { return p[i]; }
@@ -117,12 +128,15 @@ template <class T> struct store_operand {
   long outer;
   FN store_line<T> line(long o, long) const { return {p + o * outer}; }
 };
-template <class T> FN store_operand<T> store(T* p, long base, long outer = 0) { return {p + base, outer}; }
+template <class T> FN store_operand<T> store(T* p, long base, long outer = 0) {
+  return {p + base, outer};
+}
 
 //@ staging
-// Addresses that jump would stop a lambda from being vectorised, or make gcc use gather instructions, which are
-// slower than scalar loads. Such lines fetch STAGE values before the loop over the lambda, or scatter them after
-// it. Whether a line does so is known once everything is inlined, so the other case costs nothing.
+// Addresses that jump would stop a lambda from being vectorised, or make gcc use gather
+// instructions, which are slower than scalar loads. Such lines fetch STAGE values before the loop
+// over the lambda, or scatter them after it. Whether a line does so is known once everything is
+// inlined, so the other case costs nothing.
 constexpr long STAGE = 256;
 template <class Line> FN bool jumps(const Line&) { return false; }
 template <class Line> FN void fetch(Line&, long, long) {}
@@ -139,7 +153,9 @@ template <class T> struct strided_line {
   long step, start = 0;
   computed<T> values[STAGE];
   FN strided_line(const T* p, long step) : p(p), step(step) {}
-  FN computed<T> operator[](long i) const { return step == 0 || step == 1 ? widen(p[i * step]) : values[i - start]; }
+  FN computed<T> operator[](long i) const {
+    return step == 0 || step == 1 ? widen(p[i * step]) : values[i - start];
+  }
 };
 template <class T> struct strided_operand {
   const T* p;
@@ -151,7 +167,9 @@ template <class T> FN void fetch(strided_line<T>& s, long begin, long end) {
   s.start = begin;
   for (long i = begin; i < end; ++i) s.values[i - begin] = widen(s.p[one_by_one(i * s.step)]);
 }
-template <class T> FN strided_operand<T> strided(const T* p, long base, long step) { return {p + base, 0, step}; }
+template <class T> FN strided_operand<T> strided(const T* p, long base, long step) {
+  return {p + base, 0, step};
+}
 template <class T> FN strided_operand<T> strided(const T* p, long base, long outer, long step) {
   return {p + base, outer, step};
 }
@@ -175,7 +193,9 @@ template <class T, class F> FN void fetch(gather_line<T, F>& g, long begin, long
   g.start = begin;
   for (long i = begin; i < end; ++i) g.values[i - begin] = widen(g.p[one_by_one(g.offset(g.o, i))]);
 }
-template <class T, class F> FN gather_operand<T, F> gather(const T* p, F offset) { return {p, offset}; }
+template <class T, class F> FN gather_operand<T, F> gather(const T* p, F offset) {
+  return {p, offset};
+}
 
 //@ gather_store: needs values, staging
 template <class T, class F> struct gather_store_line {
@@ -192,21 +212,27 @@ template <class T, class F> struct gather_store_operand {
   FN gather_store_line<T, F> line(long o, long) const { return {p, offset, o}; }
 };
 template <class T, class F> FN bool jumps(const gather_store_line<T, F>&) { return true; }
-template <class T, class F> FN void fetch(gather_store_line<T, F>& g, long begin, long) { g.start = begin; }
+template <class T, class F> FN void fetch(gather_store_line<T, F>& g, long begin, long) {
+  g.start = begin;
+}
 template <class T, class F> FN void scatter(gather_store_line<T, F>& g, long begin, long end) {
   for (long i = begin; i < end; ++i) narrow(g.values[i - begin], g.p[one_by_one(g.offset(g.o, i))]);
 }
-template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F offset) { return {p, offset}; }
+template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F offset) {
+  return {p, offset};
+}
 
 //@ strided_store: needs gather_store
 struct strided_offset {
   long outer, step;
   FN long operator()(long o, long i) const { return o * outer + i * step; }
 };
-template <class T> FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long outer, long step) {
+template <class T>
+FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long outer, long step) {
   return {p + base, {outer, step}};
 }
-template <class T> FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long step) {
+template <class T>
+FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long step) {
   return strided_store(p, base, 0, step);
 }
 
@@ -221,7 +247,8 @@ struct index_operand {
 FN index_operand index() { return {}; }
 
 //@ kept: needs load, store
-// A row of N values. It lives on the stack while it is small and fits beside others; malloc reuses a large one.
+// A row of N values. It lives on the stack while it is small and fits beside others; malloc reuses
+// a large one.
 template <class T, long N, bool Small = N * sizeof(T) <= 65536> struct kept {
   alignas(64) T values[N ? N : 1];
   FN T* data() { return values; }
@@ -246,7 +273,8 @@ template <class T, long N, bool S> FN kept_store<T> store(kept<T, N, S>& k) { re
 
 //@ loop: needs staging
 // The one loop over a lambda: `step(i, lines...)` for begin <= i < end.
-template <class Step, class... Lines> FN void loop(long begin, long end, Step step, Lines... lines) {
+template <class Step, class... Lines>
+FN void loop(long begin, long end, Step step, Lines... lines) {
   if ((jumps(lines) || ...)) {
     for (long b = begin; b < end; b += STAGE) {
       const long stop = b + STAGE < end ? b + STAGE : end;
@@ -274,7 +302,8 @@ template <class T> FN lanes<T> lanes_at(const T* p) {
   return v;
 }
 // Joins neighbouring halves until one value is left.
-template <class T, int Bytes, class Join> FN T across(typename vector_of<T, Bytes>::type v, Join join) {
+template <class T, int Bytes, class Join>
+FN T across(typename vector_of<T, Bytes>::type v, Join join) {
   if constexpr (Bytes == 2 * sizeof(T)) {
     return join(v[0], v[1]);
   } else {
@@ -283,7 +312,8 @@ template <class T, int Bytes, class Join> FN T across(typename vector_of<T, Byte
     return across<T, Bytes / 2>(join(half[0], half[1]), join);
   }
 }
-// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes nothing.
+// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes
+// nothing.
 template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join) {
   constexpr long L = LANES<T>;
   const long padded = (n + L - 1) / L * L;
@@ -300,13 +330,18 @@ template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join
 //@ fold: needs fixed, lanes, loop
 // Positions that a buffer holds: 4 KiB of floats stay in L1 beside what they were computed from.
 constexpr long CHUNK = 1024;
-template <class T, class F, class... Lines> FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
+template <class T, class F, class... Lines>
+FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
   out -= begin;
   loop(begin, begin + n, [&](long i, Lines&... l) { out[i] = T(f(l[i]...)); }, lines...);
 }
 // A short row of known length is one buffer, and its loops have known lengths too.
-template <class Span> struct one_buffer { static constexpr bool yes = false; };
-template <long I> struct one_buffer<fixed_span<I>> { static constexpr bool yes = I <= CHUNK; };
+template <class Span> struct one_buffer {
+  static constexpr bool yes = false;
+};
+template <long I> struct one_buffer<fixed_span<I>> {
+  static constexpr bool yes = I <= CHUNK;
+};
 // Runs the lambda over the span, a buffer at a time. Positions in one buffer follow each other.
 template <class Reducer, class Span, class F, class... Ops>
 FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
@@ -319,7 +354,8 @@ FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
     const long step = CHUNK / (width ? width : 1);
     for (long o = s.first; o < s.last; o += step) {
       const long stop = o + step < s.last ? o + step : s.last;
-      for (long q = o; q < stop; ++q) fill(buffer + (q - o) * width, 0, width, f, ops.line(q, s.inner)...);
+      for (long q = o; q < stop; ++q)
+        fill(buffer + (q - o) * width, 0, width, f, ops.line(q, s.inner)...);
       reducer.take(buffer, (stop - o) * width, o * s.inner);
     }
   } else {
@@ -347,9 +383,14 @@ template <class T> FN T highest() {
 }
 
 //@ sum: needs fold, numbers
-// Vector lanes inside a buffer, double between buffers: more accurate than a float tree, and no slower.
-template <class T> struct wider { using type = T; };
-template <> struct wider<float> { using type = double; };
+// Vector lanes inside a buffer, double between buffers: more accurate than a float tree, and no
+// slower.
+template <class T> struct wider {
+  using type = T;
+};
+template <> struct wider<float> {
+  using type = double;
+};
 template <class T> struct sum_of {
   using element = T;
   typename wider<T>::type total = 0;
@@ -379,7 +420,9 @@ struct greater {
 template <class T> struct max_of {
   using element = T;
   T best = lowest<T>();
-  FN void take(T* p, long n, long) { best = greater()(best, join_buffer(p, n, lowest<T>(), greater())); }
+  FN void take(T* p, long n, long) {
+    best = greater()(best, join_buffer(p, n, lowest<T>(), greater()));
+  }
   FN void merge(const max_of& o) { best = greater()(best, o.best); }
   FN T result() const { return best; }
 };
@@ -391,7 +434,9 @@ struct smaller {
 template <class T> struct min_of {
   using element = T;
   T best = highest<T>();
-  FN void take(T* p, long n, long) { best = smaller()(best, join_buffer(p, n, highest<T>(), smaller())); }
+  FN void take(T* p, long n, long) {
+    best = smaller()(best, join_buffer(p, n, highest<T>(), smaller()));
+  }
   FN void merge(const min_of& o) { best = smaller()(best, o.best); }
   FN T result() const { return best; }
 };
@@ -445,7 +490,8 @@ template <class T> struct moments_of {
       off += d, square += d * d;
     }
     const auto add = [](auto a, auto b) { return a + b; };
-    const double squares = across<T, 64>(square + square2, add), left = across<T, 64>(off + off2, add);
+    const double squares = across<T, 64>(square + square2, add),
+                 left = across<T, 64>(off + off2, add);
     // What rounding left in the center is taken out again; an infinite mean stays what it is.
     const double rest = left - left == 0.0 ? left : 0.0;
     merge(n, center + rest / n, squares - rest * rest / n);
@@ -469,7 +515,9 @@ template <class T, class Better, class Limit> struct first_of {
   T best{};
   long position = -1;
   FN static bool equal(T a, T b) { return a == b || (a != a && b != b); }
-  FN bool improves(T x) const { return position < 0 || (!equal(x, best) && equal(Better()(best, x), x)); }
+  FN bool improves(T x) const {
+    return position < 0 || (!equal(x, best) && equal(Better()(best, x), x));
+  }
   FN void take(T* p, long n, long base) {
     const T x = join_buffer(p, n, Limit::template value<T>(), Better());
     if (n == 0 || !improves(x)) return;
@@ -479,7 +527,8 @@ template <class T, class Better, class Limit> struct first_of {
     position = base + i;
   }
   FN void merge(const first_of& o) {
-    if (o.position >= 0 && (improves(o.best) || (equal(o.best, best) && o.position < position))) *this = o;
+    if (o.position >= 0 && (improves(o.best) || (equal(o.best, best) && o.position < position)))
+      *this = o;
   }
   FN long result() const { return position < 0 ? 0 : position; }
 };
@@ -497,7 +546,8 @@ struct from_highest {
 template <class T> struct argmin_of : first_of<T, smaller, from_highest> {};
 
 //@ words: needs fixed, kept, loop
-// The interface, said once: a team brings each() and fold<Reducer>(), and the reducers come as they are needed.
+// The interface, said once: a team brings each() and fold<Reducer>(), and the reducers come as they
+// are needed.
 template <class T> struct sum_of;
 template <class T> struct prod_of;
 template <class T> struct max_of;
@@ -508,12 +558,19 @@ template <class T> struct argmin_of;
 template <class T> struct any_of;
 template <class T> struct all_of;
 // Truth values are counted in longs and compared as bytes.
-template <class T> struct folded { using counted = T; using ordered = T; };
-template <> struct folded<bool> { using counted = long; using ordered = unsigned char; };
-#define FUSEWRIGHT_FOLD(name, kind)                                               \
+template <class T> struct folded {
+  using counted = T;
+  using ordered = T;
+};
+template <> struct folded<bool> {
+  using counted = long;
+  using ordered = unsigned char;
+};
+#define FUSEWRIGHT_FOLD(name, kind)                                                          \
   template <class Span, class F, class... Ops> FN auto name(Span s, F f, Ops... ops) const { \
-    using result = folded<decltype(f(ops.line(0, 0)[0]...))>;                     \
-    return static_cast<const Team*>(this)->template fold<name##_of<typename result::kind>>(s, f, ops...); \
+    using result = folded<decltype(f(ops.line(0, 0)[0]...))>;                                \
+    return static_cast<const Team*>(this)->template fold<name##_of<typename result::kind>>(  \
+        s, f, ops...);                                                                       \
   }
 template <class Team> struct words {
   FUSEWRIGHT_FOLD(sum, counted)
@@ -535,7 +592,8 @@ struct solo : words<solo> {
     const auto step = [&](long i, auto&... lines) { f(lines[i]...); };
     for (long o = s.first; o < s.last; ++o) loop(s.begin, s.end, step, ops.line(o, s.inner)...);
   }
-  template <class Reducer, class Span, class F, class... Ops> FN auto fold(Span s, F f, Ops... ops) const {
+  template <class Reducer, class Span, class F, class... Ops>
+  FN auto fold(Span s, F f, Ops... ops) const {
     Reducer reducer;
     fold_into(reducer, s, f, ops...);
     return reducer.result();
@@ -543,17 +601,22 @@ struct solo : words<solo> {
 };
 
 //@ crew: needs solo, box
-// All threads on one row: each takes a part of the span, and what they found is joined in their order.
+// All threads on one row: each takes a part of the span, and what they found is joined in their
+// order.
 constexpr int CREW_LIMIT = 64;
 constexpr long CREW_WORTH = 16384;
 FN box part(box s, long member, long members) {
   const long outer = s.last - s.first, width = s.end - s.begin;
   if (outer >= 4 * members)
-    return {s.first + outer * member / members, s.first + outer * (member + 1) / members, s.begin, s.end, s.inner};
-  const auto cut = [&](long m) { return m == members ? s.end : s.begin + (width * m / members & ~63L); };
+    return {s.first + outer * member / members, s.first + outer * (member + 1) / members, s.begin,
+            s.end, s.inner};
+  const auto cut = [&](long m) {
+    return m == members ? s.end : s.begin + (width * m / members & ~63L);
+  };
   return {s.first, s.last, cut(member), cut(member + 1), s.inner};
 }
-template <class F, class... Ops> __attribute__((noinline, flatten)) void each_part(box s, F f, Ops... ops) {
+template <class F, class... Ops>
+__attribute__((noinline, flatten)) void each_part(box s, F f, Ops... ops) {
   solo().each(s, f, ops...);
 }
 template <class Reducer, class F, class... Ops>
@@ -564,19 +627,23 @@ __attribute__((noinline, flatten)) void fold_part(Reducer& reducer, box s, F f, 
 }
 struct crew : words<crew> {
   int members;
-  FN int needed(box s) const { return size(s) < CREW_WORTH ? 1 : members < CREW_LIMIT ? members : CREW_LIMIT; }
+  FN int needed(box s) const {
+    return size(s) < CREW_WORTH ? 1 : members < CREW_LIMIT ? members : CREW_LIMIT;
+  }
   template <class Span, class F, class... Ops> void each(Span span, F f, Ops... ops) const {
     const box s{span.first, span.last, span.begin, span.end, span.inner};
     const int n = needed(s);
 #pragma omp parallel num_threads(n)
     each_part(part(s, omp_get_thread_num(), omp_get_num_threads()), f, ops...);
   }
-  template <class Reducer, class Span, class F, class... Ops> auto fold(Span span, F f, Ops... ops) const {
+  template <class Reducer, class Span, class F, class... Ops>
+  auto fold(Span span, F f, Ops... ops) const {
     const box s{span.first, span.last, span.begin, span.end, span.inner};
     const int n = needed(s);
     Reducer found[CREW_LIMIT];
 #pragma omp parallel num_threads(n)
-    fold_part(found[omp_get_thread_num()], part(s, omp_get_thread_num(), omp_get_num_threads()), f, ops...);
+    fold_part(found[omp_get_thread_num()], part(s, omp_get_thread_num(), omp_get_num_threads()), f,
+              ops...);
     for (int k = 1; k < n; ++k) found[0].merge(found[k]);
     return found[0].result();
   }

@@ -14,6 +14,12 @@ namespace fusewright {
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
+//@ infinity
+template <class T> FN T infinity() { return T(__longlong_as_double(0x7ff0000000000000LL)); }
+
+//@ not_a_number
+template <class T> FN T not_a_number() { return T(__longlong_as_double(0x7ff8000000000000LL)); }
+
 //@ isnan
 template <class T> FN bool isnan(T x) { return x != x; }
 

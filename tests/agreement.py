@@ -1,0 +1,115 @@
+"""Two modules that must be the same to every caller: what they return, share, change and refuse.
+
+`disagreements` calls both on equal inputs with equal random states and says how they differ: values
+(against float64: at most twice eager's error and one rounding; against eager: 8 roundings), shape, type, strides, aliasing, what
+happened to the inputs and to the buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+SEED = 20
+
+
+def disagreements(
+    ours: nn.Module, theirs: nn.Module, inputs: Sequence[object], *, exact: bool = True
+) -> list[str]:
+    """How `ours` differs from `theirs` on `inputs`, one call each. exact: float64 can judge."""
+    mine, other = copied(inputs), copied(inputs)
+    judge = doubled(theirs, inputs) if exact else None
+    a, b = called(ours, mine), called(theirs, other)
+    found = [*compared(a, b, judge or b), *layouts(a, b)]
+    if aliases(a, mine, ours) != aliases(b, other, theirs):
+        found.append(
+            f"memory is shared otherwise: {aliases(a, mine, ours)} {aliases(b, other, theirs)}"
+        )
+    found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
+    state, expected = dict(ours.named_buffers()), dict(theirs.named_buffers())
+    for name in expected:
+        text = compared([state[name]], [expected[name]], [expected[name]])
+        found += [f"buffer {name}: {t}" for t in text]
+    return found
+
+
+def called(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        return tensors(module(*inputs))
+
+
+def doubled(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    wide = [
+        v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for v in copied(inputs)
+    ]
+    return called(copy.deepcopy(module).double(), wide)
+
+
+def tensors(values: object) -> list[torch.Tensor]:
+    return [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+
+
+def copied(inputs: Sequence[object]) -> list[object]:
+    """Equal inputs with the same strides in new memory."""
+    return [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+
+
+def compared(
+    ours: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+) -> Iterator[str]:
+    if len(ours) != len(eager):
+        yield f"{len(ours)} tensors instead of {len(eager)}"
+        return
+    for k, (a, b, x) in enumerate(zip(ours, eager, exact, strict=True)):
+        if a.shape != b.shape or a.dtype is not b.dtype:
+            yield f"{k}: {list(a.shape)} {a.dtype} instead of {list(b.shape)} {b.dtype}"
+        elif not a.is_floating_point():
+            if not torch.equal(a, b):
+                yield f"{k}: {int((a != b).sum())} integers differ"
+        elif not torch.equal(torch.isnan(a), torch.isnan(b)):
+            yield f"{k}: NaN stands elsewhere"
+        else:
+            judged = x.dtype is torch.float64 and a.dtype is not x.dtype
+            allowed = 2 * error(b, x) + (1 if judged else 8) * torch.finfo(a.dtype).eps
+            if error(a, x) > allowed:
+                yield f"{k}: error {error(a, x):.2e}, allowed {allowed:.2e}"
+
+
+def error(values: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest difference in units of the largest finite value; infinities must agree."""
+    a, b = values.double(), exact.double()
+    finite = torch.isfinite(b)
+    if not torch.equal(a[torch.isinf(b)], b[torch.isinf(b)]):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = b[finite].abs().max().clamp_min(1e-30)
+    return float(((a - b)[finite].abs() / scale).nan_to_num(float("inf")).max())
+
+
+def layouts(ours: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> Iterator[str]:
+    for k, (a, b) in enumerate(zip(ours, eager, strict=False)):
+        steps = [[s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1] for t in (a, b)]
+        if a.shape == b.shape and steps[0] != steps[1]:
+            yield f"{k}: strides {a.stride()} instead of {b.stride()}"
+        if type(a) is not type(b) or a.requires_grad != b.requires_grad:
+            yield f"{k}: {type(a).__name__} instead of {type(b).__name__}"
+
+
+def aliases(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[object], module: nn.Module
+) -> list[str]:
+    """For each output, the first tensor that shares its memory: an input, a parameter, an output."""
+    named = [(f"input {k}", t) for k, t in enumerate(tensors(inputs))]
+    named += [*module.named_parameters(), *module.named_buffers()]
+    named += [(f"output {k}", t) for k, t in enumerate(outputs)]
+    owner: dict[int, str] = {}
+    for name, t in named:
+        owner.setdefault(t.untyped_storage().data_ptr(), name)
+    return [owner[t.untyped_storage().data_ptr()] for t in outputs]

@@ -1,0 +1,247 @@
+"""Random problem files: chains of supported operators on random shapes and types.
+
+`program(seed)` is the text of a problem: the same text for the same seed. A value is a variable with a
+known shape; each statement takes old values and makes a new one, so that reuse, several outputs,
+broadcasts, views between steps and folds at any place come about by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 24, 31, 33)
+DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.float16", "torch.bfloat16")
+# Functions whose slope is modest everywhere, so that errors of the inputs do not grow without bound.
+UNARY = (
+    *("torch.tanh({0})", "torch.sigmoid({0})", "torch.sin({0})", "torch.relu({0})", "{0}.abs()"),
+    *("torch.erf({0})", "F.gelu({0})", "F.silu({0})", "F.softplus({0})", "F.elu({0})", "-{0}"),
+    *("F.leaky_relu({0}, 0.1)", "F.hardswish({0})", "F.mish({0})", "torch.exp(-{0}.abs())"),
+    *("torch.log1p({0}.abs())", "torch.sqrt({0}.abs() + 0.1)", "torch.clamp({0}, -0.7, 0.9)"),
+    *(
+        "{0} * 0.5",
+        "{0} + 1.5",
+        "2.0 - {0}",
+        "{0} / 4",
+        "{0} / 3.0",
+        "torch.rsqrt({0}.abs() + 0.5)",
+    ),
+    *("torch.where({0} > 0.2, {0}, 0.3)", "{0}.masked_fill({0} < 0, 0.1)", "{0}.clone()"),
+)
+BINARY = (
+    *("{0} + {1}", "{0} - {1}", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})"),
+    *("{0} * torch.tanh({1})", "{0} / ({1}.abs() + 1)", "torch.where({0} > {1}, {0}, 0.5)"),
+    *("torch.lerp({0}, {1}, 0.25)", "torch.addcmul({0}, torch.tanh({1}), torch.tanh({0}))"),
+)
+FOLDS = ("sum", "mean", "amax", "amin", "logsumexp", "norm", "var")
+HEAD = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+"""
+
+
+@dataclass
+class _Writer:
+    """The program so far. shapes: of each variable."""
+
+    rng: random.Random
+    dtype: str
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def new(self, text: str, shape: tuple[int, ...]) -> None:
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        self.shapes[name] = shape
+
+    def pick(self) -> str:
+        """Mostly a late value, so that chains come about."""
+        names = list(self.shapes)
+        return names[-1] if self.rng.random() < 0.6 else self.rng.choice(names)
+
+    def parameter(self, shape: tuple[int, ...]) -> str:
+        name = f"p{len(self.parameters)}"
+        dims = ", ".join(map(str, shape))
+        comma = "," if len(shape) == 1 else ""
+        values = f"torch.randn(({dims}{comma})).to({self.dtype})"
+        self.parameters.append(f"self.{name} = nn.Parameter({values})")
+        return f"self.{name}"
+
+
+def program(seed: int) -> str:
+    """The text of one random problem."""
+    rng = random.Random(seed)
+    writer = _Writer(rng, rng.choice(DTYPES))
+    inputs = _inputs(writer)
+    for _ in range(rng.randint(2, 12)):
+        rng.choice(STEPS)(writer)
+    made = [n for n in writer.shapes if n.startswith("v")] or list(writer.shapes)
+    wanted = sorted({made[-1], *rng.sample(made, min(len(made), rng.choice((0, 0, 1, 2))))})
+    body = [f"        {line}" for line in [*writer.lines, f"return {', '.join(wanted)}"]]
+    init = ["    def __init__(self):", "        super().__init__()"]
+    init += [f"        {p}" for p in writer.parameters]
+    names = ", ".join(n for n in writer.shapes if n.startswith("x"))
+    forward = ["", f"    def forward(self, {names}):", *body]
+    tail = f"\n\ndef get_inputs():\n    return [{', '.join(inputs)}]\n\n\ndef get_init_inputs():\n    return []\n"
+    return HEAD + "\n".join([*init, *forward]) + "\n" + tail
+
+
+def _inputs(w: _Writer) -> list[str]:
+    """One to three tensors whose shapes broadcast with each other."""
+    shape = tuple(w.rng.choice(SIZES) for _ in range(w.rng.randint(1, 4)))
+    texts = []
+    for k in range(w.rng.choice((1, 1, 2, 3))):
+        own = shape if k == 0 else _narrowed(w.rng, shape)
+        w.shapes[f"x{k}"] = own
+        scale = w.rng.choice(("", " * 3", " + 2"))
+        texts.append(f"(torch.randn({own}){scale}).to({w.dtype})")
+    return texts
+
+
+def _narrowed(rng: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to `shape`."""
+    sizes = tuple(1 if rng.random() < 0.3 else s for s in shape)
+    return sizes[rng.choice((0, 0, 1)) :] if len(sizes) > 1 else sizes
+
+
+def _unary(w: _Writer) -> None:
+    x = w.pick()
+    w.new(w.rng.choice(UNARY).format(x), w.shapes[x])
+
+
+def _binary(w: _Writer) -> None:
+    x = w.pick()
+    others = [n for n, s in w.shapes.items() if _joined(w.shapes[x], s) is not None]
+    y = w.rng.choice(others)
+    shape = _joined(w.shapes[x], w.shapes[y])
+    assert shape is not None
+    if _size(shape) <= 20000:
+        w.new(w.rng.choice(BINARY).format(x, y), shape)
+
+
+def _with_parameter(w: _Writer) -> None:
+    x = w.pick()
+    if w.shapes[x]:
+        y = w.parameter(_narrowed(w.rng, w.shapes[x]))
+        w.new(w.rng.choice(BINARY).format(x, y), w.shapes[x])
+
+
+def _fold(w: _Writer) -> None:
+    x = w.pick()
+    shape = w.shapes[x]
+    if not shape:
+        return
+    count = w.rng.randint(1, len(shape))
+    dims = (
+        list(range(len(shape)))[-count:] if w.rng.random() < 0.7 else [w.rng.randrange(len(shape))]
+    )
+    keep = w.rng.random() < 0.6
+    op = w.rng.choice(FOLDS)
+    if op == "var" and _size(tuple(shape[d] for d in dims)) < 2:
+        op = "mean"
+    function = f"torch.linalg.vector_norm({x}, " if op == "norm" else f"{x}.{op}("
+    text = f"{function}dim=({', '.join(map(str, dims))},), keepdim={keep})"
+    kept = tuple(1 if d in dims else s for d, s in enumerate(shape) if keep or d not in dims)
+    w.new(text, kept)
+
+
+def _normalise(w: _Writer) -> None:
+    x = w.pick()
+    shape = w.shapes[x]
+    if len(shape) < 2 or _size(shape[1:]) < 2:
+        return
+    texts = [f"torch.softmax({x}, dim={w.rng.randrange(-1, len(shape))})"]
+    texts += [f"torch.log_softmax({x}, dim=-1)", f"{x} - {x}.mean(-1, keepdim=True)"]
+    texts += [f"{x} / ({x}.abs().amax(dim=-1, keepdim=True) + 0.5)"]
+    if shape[-1] > 1:
+        texts += [f"F.layer_norm({x}, ({shape[-1]},))"] * 2
+    texts += [f"F.layer_norm({x}, {shape[1:]})"]
+    groups = [g for g in (1, 2, 3, 4) if shape[1] % g == 0 and _size(shape[1:]) // g > 1]
+    texts += [f"F.group_norm({x}, {g}, eps=1e-2)" for g in groups]
+    if shape[0] * _size(shape[2:]) > 1 and len(shape) > 2:
+        texts += [f"F.batch_norm({x}, None, None, training=True, eps=1e-2)"]
+    w.new(w.rng.choice(texts), shape)
+
+
+def _view(w: _Writer) -> None:
+    x = w.pick()
+    shape = w.shapes[x]
+    if not shape:
+        return
+    w.rng.choice(VIEWS)(w, x, shape)
+
+
+def _permute(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    order = w.rng.sample(range(len(shape)), len(shape))
+    w.new(f"{x}.permute({', '.join(map(str, order))})", tuple(shape[d] for d in order))
+
+
+def _flatten(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    start = w.rng.randrange(len(shape))
+    w.new(f"{x}.flatten({start})", (*shape[:start], _size(shape[start:])))
+
+
+def _split(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    d = w.rng.randrange(len(shape))
+    factors = [f for f in range(1, shape[d] + 1) if shape[d] % f == 0]
+    f = w.rng.choice(factors)
+    new = (*shape[:d], f, shape[d] // f, *shape[d + 1 :])
+    if len(new) <= 5:
+        w.new(f"{x}.reshape({new})", new)
+
+
+def _unsqueeze(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    d = w.rng.randint(0, len(shape))
+    if len(shape) < 4:
+        w.new(f"{x}.unsqueeze({d})", (*shape[:d], 1, *shape[d:]))
+
+
+def _expand(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    wide = tuple(w.rng.choice((1, 3, 5)) if s == 1 else s for s in shape)
+    w.new(f"{x}.expand({wide})", wide)
+
+
+def _narrow(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+    d = w.rng.randrange(len(shape))
+    length = w.rng.randint(1, shape[d])
+    w.new(f"{x}.narrow({d}, {shape[d] - length}, {length})", (*shape[:d], length, *shape[d + 1 :]))
+
+
+def _linear(w: _Writer) -> None:
+    x = w.pick()
+    shape = w.shapes[x]
+    if shape:
+        wide = w.rng.choice((1, 4, 7, 12))
+        weight = w.parameter((wide, shape[-1]))
+        w.new(f"F.linear({x}, {weight} * {1 / shape[-1] ** 0.5:.3f})", (*shape[:-1], wide))
+
+
+def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The broadcast shape, if there is one."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    sizes = [(x, y) for x, y in pairs]
+    if any(x != y and 1 not in (x, y) for x, y in sizes):
+        return None
+    return tuple(max(x, y) for x, y in sizes)
+
+
+def _size(shape: Sequence[int]) -> int:
+    total = 1
+    for s in shape:
+        total *= s
+    return total
+
+
+VIEWS: tuple[Callable[[_Writer, str, tuple[int, ...]], None], ...] = (
+    _permute, _permute, _flatten, _split, _split, _unsqueeze, _expand, _narrow,
+)  # fmt: skip
+STEPS: tuple[Callable[[_Writer], None], ...] = (
+    _unary, _unary, _unary, _binary, _binary, _with_parameter, _fold, _fold, _normalise, _normalise,
+    _view, _view, _linear,
+)  # fmt: skip

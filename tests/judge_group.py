@@ -1,0 +1,96 @@
+"""Orders on stdin -> a line of JSON per candidate: several judgings that share a reference worker.
+
+All candidates of a group answer the same problem. Each one gets its own secret seed, ledger and
+fresh processes, and goes through `judging._judge` like any other; only the trusted worker and the
+self-test, which cost more processor time than the candidate itself, are the group's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fusewright.errors import FusewrightError
+from fusewright.judge import judging
+from fusewright.judge.processes import Site, Worker, open_site
+from fusewright.judge.session import PHASES, Request, Session
+
+SLOTS = len(PHASES) + 8  # phases, the self-test, the sides of a timing
+
+
+def _silent(line: str) -> None:
+    """Progress that nobody sees."""
+
+
+class Member(Session):
+    """A session that borrows the reference worker of the group's first one."""
+
+    def __init__(self, request: Request, site: Site, first: Session) -> None:
+        super().__init__(request, site, _silent)
+        self._first = first
+
+    def open_slots(self, count: int) -> None:
+        self.slots = self._first.slots[:count]
+
+    def start_reference(self) -> None:
+        self.reference = self._first.reference
+
+    def start_candidate(self, name: str, slot: int, **options: Any) -> Worker:
+        if name == "canary":
+            return self.reference  # not asked: the group's self-test has been made
+        return super().start_candidate(name, slot, **options)
+
+    def run_canaries(self, worker: Worker, slot: int) -> None:
+        row = next(row for row in self._first.ledger.rows() if row.check == "self-canary")
+        self.ledger.add("self-canary", row.outcome, row.evidence)
+
+    def close(self) -> None:
+        self.slots = []
+        super().close()
+
+
+def main() -> None:
+    orders = json.loads(sys.stdin.read())
+    requests = [_request(order) for order in orders]
+    with open_site(requests[0].device) as site:
+        first = Session(requests[0], site, _silent)
+        try:
+            first.open_slots(SLOTS)
+            first.start_reference()
+            problem, overrides = requests[0].problem, requests[0].overrides
+            first.lab = first.open_lab("problem", problem, overrides)
+            first.run_canaries(first.start_candidate("canary", 0), 0)
+            for request in requests:
+                sys.stdout.write(json.dumps(_judged(Member(request, site, first))) + "\n")
+                sys.stdout.flush()
+        finally:
+            first.close()
+
+
+def _request(order: Mapping[str, Any]) -> Request:
+    fields = dict(order)
+    for name in ("problem", "candidate"):
+        fields[name] = Path(fields[name])
+    for name in ("only", "against"):
+        fields[name] = tuple(fields.get(name, ()))
+    return Request(**{**fields, "ignored": frozenset(fields.get("ignored", ()))})
+
+
+def _judged(session: Member) -> dict[str, object]:
+    try:
+        judging._judge(session)
+    except FusewrightError as error:
+        session.ledger.gaps.append(str(error))
+    finally:
+        session.close()
+    word, reason = session.ledger.word()
+    rows: Sequence[Any] = [asdict(row) for row in session.ledger.rows()]
+    return {"verdict": word, "reason": reason, "checks": rows}
+
+
+if __name__ == "__main__":
+    main()
