@@ -51,11 +51,13 @@ def require_tools(target: Target) -> None:
 
 
 def cross_compile(source: str, target: Target) -> str:
-    """Compile CUDA text for a GPU that is not here; return nvcc's resource report.
+    """Compile CUDA text for a GPU that is not here; return what this machine could do, in a sentence.
 
-    Raises ToolMissing without nvcc and BuildFailed when nvcc refuses the text.
+    Raises BuildFailed when nvcc refuses the text.
     """
-    require_tools(target)
+    unseen = f"there is no {target.name} GPU here to verify it on"
+    if shutil.which("nvcc") is None:
+        return f"generated for {target.name} but not compiled, since nvcc is not here, and {unseen}"
     with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
         text = Path(folder) / "kernels.cu"
         text.write_text(source, encoding="utf-8")
@@ -70,7 +72,7 @@ def cross_compile(source: str, target: Target) -> str:
     if done.returncode:
         first = " ".join(done.stderr.strip().splitlines()[:6])
         raise BuildFailed(f"nvcc refused the generated kernels for {target.name}: {first}")
-    return done.stderr
+    return f"compiled for {target.name}, but {unseen}"
 
 
 def scope_of(module: nn.Module) -> Scope:

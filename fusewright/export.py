@@ -122,11 +122,12 @@ def _user_line(error: BaseException, model: type) -> str:
 
 
 def _linear_in_batch(program: ExportedProgram) -> bool:
-    """Whether every size is a fixed number or a multiple of one symbol."""
+    """Whether every size, and every number of elements, is fixed or a multiple of one symbol."""
     for n in program.graph.nodes:
         values = pytree.tree_leaves(n.meta.get("val"))
         for value in values:
-            sizes = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
+            tensor = isinstance(value, torch.Tensor)
+            sizes = [*value.shape, *value.stride(), value.numel()] if tensor else [value]
             if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
                 return False
             if isinstance(value, torch.SymBool | torch.SymFloat):

@@ -19,7 +19,7 @@ from fusewright.codegen.body import Body
 from fusewright.errors import CaptureFailed
 from fusewright.guard import Guard, literal, parameters, shape_tuple
 from fusewright.interpret import python_text
-from fusewright.ir import Batch, Node, toposort
+from fusewright.ir import Batch, Graph, Node, base, toposort
 from fusewright.plan import Kernel, Library, Plan
 
 
@@ -62,6 +62,8 @@ class _Forward:
         self.bodies = {b.name: b for b in bodies}
         self.text: dict[int, str] = {}
         self.statements: list[_Line] = []
+        self.dense: dict[int, str] = {}
+        self.shown = _shown(self.graph)
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
@@ -140,6 +142,8 @@ class _Forward:
 
     def _operand(self, n: Node) -> str:
         """A variable that holds the tensor, laid out as the kernels assume."""
+        if id(n) in self.dense:
+            return self.dense[id(n)]
         if n.row.kind in ("map", "fold") or n.op in (
             "input",
             "parameter",
@@ -169,7 +173,9 @@ class _Forward:
         name = self.guard.names.fresh(_short_name(n))
         self._define(n, name, text)
         if any(n is leaf for kernel in self.plan.kernels for leaf in kernel.leaves):
-            self._define(n, name, self._dense(name, n))
+            dense = self.guard.names.fresh(f"{name}_dense") if id(n) in self.shown else name
+            self.dense[id(n)] = dense
+            self.statements.append(_Line(f"{dense} = {self._dense(name, n)}", dense))
 
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
@@ -234,6 +240,19 @@ class _Forward:
     def _packed(self) -> str:
         leaves = iter([self._reach(o) for o in self.graph.outputs])
         return _pack(self.captured.spec, lambda: next(leaves))
+
+
+def _shown(graph: Graph) -> set[int]:
+    """Nodes whose very memory an output may show, so that it must stay as PyTorch laid it out."""
+    found: set[int] = set()
+    waiting = [base(o) for o in graph.outputs]
+    while waiting:
+        n = waiting.pop()
+        if id(n) not in found:
+            found.add(id(n))
+            views = n.op == "item" or (n.op == "library" and n["fresh"] is not True)
+            waiting += [base(a) for a in n.args] if views else []
+    return found
 
 
 def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:

@@ -23,7 +23,7 @@ from torch import nn
 from fusewright.capture import Captured
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, Shape, size_text, toposort
-from fusewright.settings import PLAIN
+from fusewright.settings import FUNCTION, PLAIN
 from fusewright.target import Target
 
 
@@ -282,6 +282,8 @@ class _Guard:
         elif type(value) in (int, str) or (type(value) is float and value and value == value):
             yield f"type({text}) is {type(value).__name__}"
             yield f"{text} == {literal(value)}"
+        elif isinstance(value, FUNCTION):
+            yield self._same_function(text, value)
         elif is_plain(value):  # what == would take for equal: zeros, containers of 1 and 1.0
             yield f"repr({text}) == {literal(repr(value))}"
         else:
@@ -289,6 +291,17 @@ class _Guard:
                 f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and the "
                 "emitted file could not notice a change of it. Use numbers, strings, or tensors."
             )
+
+    def _same_function(self, text: str, function: object) -> str:
+        """Identity where emitted code has a name for the function; else where it was defined."""
+        name = str(getattr(function, "__name__", ""))
+        for prefix, place in (("torch.", torch), ("torch.nn.functional.", nn.functional)):
+            if getattr(place, name, None) is function:
+                return f"{text} is {prefix}{name}"
+        if self.scope.values.get(name) is function:
+            return f"{text} is {self.scope.reach.format(name)}"
+        where = re.sub(r"^Model\b", "ModelNew", str(getattr(function, "__qualname__", name)))
+        return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""

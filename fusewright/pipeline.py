@@ -5,7 +5,6 @@ problem -> capture -> rewrite -> plan -> storage -> schedule -> codegen -> emit 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-
 from fusewright import __version__
 from fusewright.build import cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.codegen.body import Body, body
+from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.runtime import SPLIT_BYTES, cpp_runtime, cuda_runtime, needs_workspace
 from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, ToolMissing
@@ -106,25 +105,25 @@ def optimize_file(
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
 
-    Raises UnusableProblem for a file that is not a problem or cannot be captured, BadUsage for rules
+    Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
     out = out or Path(f"{problem_path.stem}_fused.py")
     check_writable(out, force=force)
-    require_tools(machine)
+    if here:
+        require_tools(machine)
     problem, module, inputs = _load(problem_path, overrides, progress)
     progress("planning and generating kernels")
     made = make(module, inputs, machine)
-    _check_rules(made.plan, rules)
+    _check_rules(made, rules)
     text = emitted_text(made, module, problem)
     decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
     reports = kernel_reports(made.plan)
     if not here:
         progress(f"compiling for {machine.name}, which is not this machine")
-        cross_compile(_cuda_text(text), machine)
+        why = cross_compile(cuda_source(made.kernels), machine)
         write_whole(out, text, force=force)
-        why = f"compiled for {machine.name}, but there is no such GPU here to verify it on"
         return Outcome(out, decisions, reports, None, why)
     write_whole(out, text, force=force)
     del module, inputs
@@ -138,7 +137,7 @@ def explain_file(
     problem_path: Path, *, target: str | None = None, overrides: Mapping[str, str] = NO_OVERRIDES
 ) -> str:
     """The decision record of a problem on a target; nothing is built or run."""
-    machine, _ = resolve_target(target, explain=True)
+    machine, _ = resolve_target(target)
     _, module, inputs = _load(problem_path, overrides, lambda _: None)
     made = make(module, inputs, machine)
     return explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
@@ -149,8 +148,8 @@ def optimize(
 ) -> nn.Module:
     """A module that shares every parameter and buffer with `module`, with a fused `forward`.
 
-    example_inputs: the positional arguments of forward.  target: as on the command line.  The result is
-    built but not judged: use `fusewright.judge` on files for that.
+    example_inputs: the positional arguments of forward.  target: as on the command line.  The
+    result is built but not judged: use `fusewright.judge` on files for that.
     """
     machine, here = resolve_target(target)
     if not here:
@@ -163,7 +162,7 @@ def optimize(
     return fused_module(module, emit_class(runtime, forward))
 
 
-def resolve_target(name: str | None, *, explain: bool = False) -> tuple[Target, bool]:
+def resolve_target(name: str | None) -> tuple[Target, bool]:
     """The target called `name` (None: this machine's best), and whether it is this machine.
 
     Raises ToolMissing for `cuda` without a GPU.
@@ -174,8 +173,8 @@ def resolve_target(name: str | None, *, explain: bool = False) -> tuple[Target, 
     if name == "cuda":
         if found is None:
             raise ToolMissing(
-                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to cross-compile: "
-                "--target sm_80 or --target sm_90a."
+                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to "
+                "cross-compile: --target sm_80 or --target sm_90a."
             )
         return found, True
     machine = target(name)
@@ -199,19 +198,23 @@ def _load(
     return problem, module, inputs
 
 
-def _check_rules(planned: Plan, rules: frozenset[str]) -> None:
+def _check_rules(made: Made, rules: frozenset[str]) -> None:
+    """Raise BadUsage for a rule that the plan breaks; `no-prepack` none does: nothing is packed."""
+    planned = made.plan
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
         names = ", ".join(dict.fromkeys(str(n["name"]).removeprefix("aten.") for n in calls))
         raise BadUsage(
-            f"--rules no-library cannot be kept: {names} stays a library call on {planned.target.name}. "
-            "Drop the rule, or see the decision record of `fusewright explain`."
+            f"--rules no-library cannot be kept: {names} stays a library call on "
+            f"{planned.target.name}. Drop the rule, or see the record of `fusewright explain`."
         )
-    made = [n for kernel in planned.kernels for n in kernel.outputs] + calls
-    outputs = {id(n) for n in planned.graph.outputs}
-    if "no-workspace" in rules and any(id(n) not in outputs for n in made):
+    results = [n for kernel in planned.kernels for n in kernel.outputs] + calls
+    reused = {id(leaf) for pairs in made.layout.in_place.values() for _, leaf in pairs}
+    kept = reused | {id(n) for n in planned.graph.outputs}
+    if "no-workspace" in rules and any(id(n) not in kept for n in results):
         raise BadUsage(
-            "--rules no-workspace cannot be kept: the plan has tensors between its steps. Drop the rule."
+            "--rules no-workspace cannot be kept: the plan has tensors between its steps. "
+            "Drop the rule."
         )
 
 
@@ -221,17 +224,12 @@ def _header(made: Made, path: str) -> list[str]:
         f"ModelNew: {Path(path).name} with fused kernels for {made.plan.target.name}, "
         f"written by fusewright {__version__}.",
         "",
-        "The constructor, the parameters and the results are the original's. `forward` is new; where its",
-        "guard does not hold (other shapes, gradients, autocast, ...) it calls `reference_forward`.",
+        "The constructor, the parameters and the results are the original's. `forward` is new; where",
+        "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
+        "`reference_forward`.",
         "",
     ]
     record = explain(made.captured, made.plan, made.layout, made.rules, Path(path).name)
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
     numeric = "float32 arithmetic inside kernels; library calls follow PyTorch's precision flags"
     return [*lines, *kept, f"  numeric class: {numeric}", ""]
-
-
-def _cuda_text(text: str) -> str:
-    found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', text, re.DOTALL)
-    assert found is not None, "an emitted file for CUDA holds its kernels as text"
-    return found.group(1)

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 
 import torch
 from torch import nn
@@ -20,13 +21,14 @@ from fusewright.errors import CaptureFailed
 from fusewright.export import cannot_capture, silence
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
+FUNCTION = (FunctionType, BuiltinFunctionType)
 # What torch.nn.Module keeps for itself.
 INTERNAL = frozenset({*vars(nn.Module()), *dir(nn.Module)} - {"training"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A plain value that `forward` read from the module: the graph holds only while it is the same."""
+    """A plain value, or a function, that `forward` read from the module: the graph holds only while it is the same."""
 
     path: str
     name: str
@@ -67,10 +69,12 @@ def settings_read(module: nn.Module, inputs: Sequence[object]) -> tuple[Setting,
 
 def _state(child: nn.Module) -> dict[str, object]:
     """The attributes that are no tensors or modules; containers as they are now."""
+    torchs_own = type(child).__module__.startswith("torch.")
     return {
         name: copy.copy(value) if isinstance(value, list | dict | set) else value
         for name, value in vars(child).items()
-        if name not in INTERNAL and not isinstance(value, torch.Tensor | nn.Module)
+        if name not in INTERNAL and not (torchs_own and name.startswith("_"))
+        if not isinstance(value, torch.Tensor | nn.Module)
     }
 
 
@@ -120,7 +124,8 @@ def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Itera
 
     def watch(self: nn.Module, name: str) -> object:
         value = object.__getattribute__(self, name)
-        if id(self) in paths and name not in INTERNAL and _is_plain(value):
+        own_function = isinstance(value, FUNCTION) and name in self.__dict__
+        if id(self) in paths and name not in INTERNAL and (_is_plain(value) or own_function):
             reads.setdefault((paths[id(self)], name), copy.deepcopy(value))
         return value
 

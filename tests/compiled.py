@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import re
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from fusewright.problem import Problem, load_problem
 from fusewright.target import TARGETS
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
+_numbers = itertools.count()  # a library that is loaded twice must have two names
 FLAGS = [
     "-std=c++17",
     "-march=native",
@@ -65,7 +67,9 @@ def build(cases: Sequence[Case], folder: Path, optimise: str = "-O1") -> list[Mo
     with ThreadPoolExecutor(len(parts) or 1) as pool:
         numbers = range(len(parts))
         libraries = list(
-            pool.map(lambda k: _compile(parts[k], folder / f"part{k}", optimise), numbers)
+            pool.map(
+                lambda k: _compile(parts[k], folder / f"part{next(_numbers)}", optimise), numbers
+            )
         )
     modules = {}
     for part, library in zip(parts, libraries, strict=True):

@@ -8,7 +8,9 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -70,9 +72,15 @@ def emit_text(source: str, folder: Path, target: str = "cpu") -> Emitted:
     return emit_file(problem, folder, target)
 
 
-def emit_example(name: str, folder: Path, target: str = "cpu", *, small: bool = True) -> Emitted:
-    """The same for one of the examples, at full size (needs memory) or small."""
-    overrides = SMALL[name] if small else NO_OVERRIDES
-    return emit_file(ROOT / "examples" / f"{name}.py", folder, target, overrides)
+def emit_example(name: str, folder: Path, target: str = "cpu") -> Emitted:
+    """The same for one of the examples, at a small size."""
+    made = _example(name, target)
+    path = folder / made.path.name
+    path.write_text(made.text, encoding="utf-8")
+    return Emitted(made.text, path, made.made)
 
 
+@cache
+def _example(name: str, target: str) -> Emitted:
+    with TemporaryDirectory() as folder:
+        return emit_file(ROOT / "examples" / f"{name}.py", Path(folder), target, SMALL[name])

@@ -116,6 +116,8 @@ def test_inputs_that_are_not_contiguous(
     name: str, cases: dict[str, Case], pair: Callable[[str], Pair]
 ) -> None:
     ours, theirs = pair(name)
+    if name == "outputs_shared":
+        pytest.skip("its view of the input cannot be taken of another layout")
     first, *rest = cases[name].inputs
     assert isinstance(first, torch.Tensor)
     turned = first.transpose(0, -1).contiguous().transpose(0, -1)

@@ -226,12 +226,14 @@ class Lab:
         values = self.inputs("problem")
         self.weak: list[str] = []
         shipment = layout.pack(values, 0)
+        begin = time.monotonic()
         try:
             expected = self.expect(shipment, self.state, self.modes[0])
         except RuntimeError as error:
             first = str(error).splitlines()[0]
             raise NotJudgeable(f"the reference does not run in float64: {first}") from error
         three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
+        self.seconds = time.monotonic() - begin
         self.call_bytes = sum(
             t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)
         )

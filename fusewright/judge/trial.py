@@ -43,7 +43,7 @@ class Trial:
         self.lab = lab
         self.options = options
         self.rows: list[tuple[str, str, str]] = []
-        self.seconds = 0.0  # how long eager took for the current call
+        self.seconds = lab.seconds  # how long eager and float64 took for the last call
         self.answer: Answer = {}
         self.expected: Expected | None = None
         self.label = "start"

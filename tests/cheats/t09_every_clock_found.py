@@ -55,6 +55,7 @@ class ModelNew(nn.Module):
         poison()
 
     def forward(self, x):
+        h = x
         for _ in range(self.steps):
-            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
-        return x
+            h = 0.5 * h + 0.5 * torch.tanh(self.cell(h) + x)
+        return h

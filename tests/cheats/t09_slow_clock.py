@@ -6,9 +6,8 @@ from torch import nn
 PROBLEM = "recurrent"
 CATALOGUE = "T9"
 TRICK = "Right answers, and clocks of the time module that run a hundred times too slowly."
-CHECK = "timing-clocks"
-TWIN_OF = "t09_every_clock_found"
-NEEDS = ("timing",)
+CHECK = "global-state"
+NEEDS = ()
 
 
 def slow(read):
@@ -26,6 +25,7 @@ class ModelNew(nn.Module):
             setattr(time, name, slow(getattr(time, name)))
 
     def forward(self, x):
+        h = x
         for _ in range(self.steps):
-            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
-        return x
+            h = 0.5 * h + 0.5 * torch.tanh(self.cell(h) + x)
+        return h

@@ -16,24 +16,29 @@ TWIN_OF = "t09_every_clock_found"
 NEEDS = ("timing",)
 
 
-CLOCKS = {"perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "clock_gettime_ns"}
+CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "clock_gettime_ns")
 
 
-class SlowTime:
-    def __getattr__(self, name):
-        read = getattr(time, name)
-        if name not in CLOCKS:
-            return read
-        return lambda *a: type(read(*a))(read(*a) / 100)
+def slow(read):
+    return lambda *a: type(read(*a))(read(*a) / 100)
+
+
+SLOW = {id(getattr(time, name)): slow(getattr(time, name)) for name in CLOCKS}
 
 
 def swap_code(function):
-    code = function.__code__
-    if function.__module__ == __name__ or not CLOCKS & set(code.co_names):
+    """Lets the code read `_slow_x` where it read `x`; the old global stays as it is."""
+    code, known = function.__code__, function.__globals__
+    if function.__module__ == __name__:
         return
-    names = tuple("_slow_time" if name == "time" else name for name in code.co_names)
-    function.__globals__["_slow_time"] = SlowTime()
-    function.__code__ = code.replace(co_names=names)
+    names = []
+    for name in code.co_names:
+        found = SLOW.get(id(known.get(name)))
+        if found is not None:
+            known[f"_slow_{name}"] = found
+        names.append(name if found is None else f"_slow_{name}")
+    if tuple(names) != code.co_names:
+        function.__code__ = code.replace(co_names=tuple(names))
 
 
 class ModelNew(nn.Module):
@@ -46,6 +51,7 @@ class ModelNew(nn.Module):
                 swap_code(found)
 
     def forward(self, x):
+        h = x
         for _ in range(self.steps):
-            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
-        return x
+            h = 0.5 * h + 0.5 * torch.tanh(self.cell(h) + x)
+        return h

@@ -7,8 +7,9 @@ from torch import nn
 PROBLEM = "recurrent"
 CATALOGUE = "T24"
 TRICK = "Right answers, and a clock that always returns the same instant: times of exactly zero."
-CHECK = "timing-clocks"
-NEEDS = ("timing",)
+CHECK = "global-state"
+TWIN_OF = "t09_slow_clock"
+NEEDS = ()
 
 
 class ModelNew(nn.Module):
@@ -20,6 +21,7 @@ class ModelNew(nn.Module):
             setattr(time, name, partial(min, getattr(time, name)(), float("inf")))
 
     def forward(self, x):
+        h = x
         for _ in range(self.steps):
-            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
-        return x
+            h = 0.5 * h + 0.5 * torch.tanh(self.cell(h) + x)
+        return h

@@ -13,9 +13,10 @@ class Model(nn.Module):
         self.steps = steps
 
     def forward(self, x):
+        h = x
         for _ in range(self.steps):
-            x = 0.5 * x + 0.5 * torch.tanh(self.cell(x))
-        return x
+            h = 0.5 * h + 0.5 * torch.tanh(self.cell(h) + x)
+        return h
 
 
 def get_inputs():

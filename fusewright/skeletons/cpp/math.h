@@ -143,11 +143,10 @@ FN exp_parts split_exp(float x) {
   const float sum = x * 1.44269504f + ROUNDER;
   const float n = sum - ROUNDER;
   const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  float p = 1.99442657e-4f;
-  p = p * r + 1.39326858e-3f;
-  p = p * r + 8.33320804e-3f;
-  p = p * r + 4.16664891e-2f;
-  p = p * r + 0.166666672f;
+  float p = 1.39415357e-3f;
+  p = p * r + 8.36883206e-3f;
+  p = p * r + 4.16663922e-2f;
+  p = p * r + 0.166665196f;
   p = p * r + 0.5f;
   return {p * (r * r) + r, bits_of(sum) << 23};
 }
@@ -158,9 +157,8 @@ FN float exp(float x) {
   x = x > 89.0f ? 89.0f : x;
   const exp_parts e = split_exp(x);
   // 2^power is applied in two steps, since 2^128 and 2^-149 are no normal floats.
-  const int half = x < 0.0f ? (127 + 64) << 23 : (127 - 64) << 23;
-  const float rest = x < 0.0f ? 0x1p-64f : 0x1p64f;
-  return (e.tail + 1.0f) * float_of(e.shifted + half) * rest;
+  const int rest = (191 << 23) ^ (bits_of(x) >> 1 & 1 << 30);  // 2^64 or, for x < 0, 2^-64
+  return (e.tail + 1.0f) * float_of(e.shifted + (254 << 23) - rest) * float_of(rest);
 }
 FN double exp(double x) { return __builtin_exp(x); }
 

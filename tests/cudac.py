@@ -1,0 +1,83 @@
+"""CUDA text -> what nvcc and NVRTC 12.1 say of it: compilers that need no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import re
+import resource
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas reports of one kernel on one architecture."""
+
+    name: str
+    arch: str
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+def compile_text(text: str, options: Sequence[str], folder: Path) -> tuple[list[Usage], float]:
+    """Compile with nvcc; the kernels' resources, and the processor seconds it took."""
+    source = folder / "kernels.cu"
+    source.write_text(text, encoding="utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        ["nvcc", *options, "-Xptxas", "-v", "-Xcompiler", "-fPIC", "-c", str(source)]
+        + ["-o", str(folder / "kernels.o")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return usages(done.stdout + done.stderr), seconds
+
+
+def usages(report: str) -> list[Usage]:
+    """The lines of `-Xptxas -v`, one entry per kernel and architecture."""
+    found = re.findall(
+        r"Compiling entry function '(\w+)' for '(\w+)'.*?(\d+) bytes stack frame, "
+        r"(\d+) bytes spill stores.*?Used (\d+) registers",
+        report,
+        re.DOTALL,
+    )
+    return [Usage(n, arch, int(regs), int(stack), int(spill)) for n, arch, stack, spill, regs in found]
+
+
+def nvrtc_folder() -> Path | None:
+    """Where the wheels of CUDA 12.1 put `nvidia/`: FUSEWRIGHT_NVRTC_121 or this environment."""
+    if "FUSEWRIGHT_NVRTC_121" in os.environ:
+        return Path(os.environ["FUSEWRIGHT_NVRTC_121"])
+    installed = {d.name: d.version for d in importlib.metadata.distributions() if d.name in WHEELS}
+    if [installed.get(wheel) for wheel in WHEELS] != ["12.1.105", "12.1.105"]:
+        return None
+    return Path(str(importlib.metadata.distribution(WHEELS[0]).locate_file("nvidia")))
+
+
+def nvrtc_log(folder: Path, text: str, arch: str) -> tuple[int, str]:
+    """Compile with NVRTC 12.1, host functions as device functions; its result code and its log."""
+    include = f"-I{folder / 'cuda_runtime' / 'include'}"
+    options = ["-std=c++17", "-default-device", f"-arch={arch}", include]
+    library = ctypes.CDLL(str(folder / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"))
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    created = library.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
+    )
+    assert created == 0
+    arguments: Any = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    code = library.nvrtcCompileProgram(program, len(options), arguments)
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return int(code), log.value.decode()
