@@ -65,7 +65,7 @@ def judged(cases: list[Case], folder: Path, optimise: str) -> int:
     for case, module in zip(cases, build(cases, folder, optimise), strict=True):
         ours, theirs = module.ModelNew(), copy.deepcopy(case.model)
         ours.load_state_dict(theirs.state_dict())
-        found = disagreements(ours, theirs, case.inputs)
+        found = disagreements(ours, theirs, case.inputs, roundings=8)
         if found:
             wrong += 1
             print(f"{case.name}: {found}\n{case.problem.source}", flush=True)

@@ -2,8 +2,8 @@
 
     python bench/mutation.py [--device cuda] [--report R.json] [CANDIDATE.py PROBLEM.py]...
 
-Without files it takes tests/subjects. The score leaves out what the compiler refuses. Survivors are
-listed with file, line and mistake: each is a gap of the judge, or no mistake at all.
+Without files it takes tests/subjects. The score leaves out what the compiler refuses and what is no
+mistake. Survivors are listed with file, line and mistake: each is a gap of the judge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from mutation import Result, mutants, study, subjects
+from mutation import HARMLESS, Result, all_mutants, mutants, study
 
 
 def main() -> int:
@@ -26,22 +26,24 @@ def main() -> int:
     pairs = [
         (Path(c), Path(p)) for c, p in zip(options.files[::2], options.files[1::2], strict=True)
     ]
-    chosen = [
-        mutant for subject, problem in pairs or subjects() for mutant in mutants(subject, problem)
-    ]
+    given = [mutant for subject, problem in pairs for mutant in mutants(subject, problem)]
+    chosen = given or all_mutants()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = study(chosen, Path(folder), options.device, _progress)
     counts = collections.Counter(result.fate for result in results)
-    built = counts["killed"] + counts["survived"]
+    built = counts["killed"] + counts["survived"] + counts["undecided"]
     score = counts["killed"] / built if built else 0.0
     print(f"{counts['killed']} of {built} mutants refuted ({score:.1%})")
     print(f"{counts['unbuilt']} do not compile; {time.monotonic() - begin:.0f} s")
     for check, number in _first_checks(results).most_common():
         print(f"  {number:4} {check}")
     for result in results:
-        if result.fate == "survived":
-            print(f"survived: {_describe(result)}")
+        if result.fate in ("survived", "undecided"):
+            print(f"{result.fate}: {_describe(result)}")
+    if not pairs:
+        for (subject, operator), why in HARMLESS.items():
+            print(f"not counted: {subject} {operator}: {why}")
     if options.report:
         options.report.write_text(json.dumps([_row(r) for r in results], indent=1) + "\n")
     return 0 if score >= 0.98 else 1

@@ -1,8 +1,8 @@
 """Emitted text -> running code, or the compiler's complaint as one paragraph.
 
-An emitted file compiles itself when it first runs. Here is what happens without that: the search for
-the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and the
-module of a fused class that shares its tensors with the module it was made from.
+An emitted file compiles itself when it first runs. Here is what happens without that: the search
+for the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and
+the module of a fused class that shares its tensors with the module it was made from.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def require_tools(target: Target) -> None:
         )
     if target.language == "cuda" and shutil.which("nvcc") is None:
         raise ToolMissing(
-            f"nvcc is not on the PATH, and kernels for {target.name} are compiled by it. Install the "
-            "CUDA toolkit 12.1 or newer and put its bin folder on the PATH."
+            f"nvcc is not on the PATH, and kernels for {target.name} are compiled by it. Install "
+            "the CUDA toolkit 12.1 or newer and put its bin folder on the PATH."
         )
 
 
 def cross_compile(source: str, target: Target) -> str:
-    """Compile CUDA text for a GPU that is not here; return what this machine could do, in a sentence.
+    """Compile CUDA text for a GPU that is not here; return in a sentence what could be done.
 
     Raises BuildFailed when nvcc refuses the text.
     """
@@ -93,7 +93,8 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     kind = type(module)
     if "forward" in module.__dict__:
         raise CaptureFailed(
-            f"This {kind.__name__} has a forward that was set on the object. Define it in the class."
+            f"This {kind.__name__} has a forward that was set on the object. "
+            "Define it in the class."
         )
     kinds = dict.fromkeys(type(child) for child in module.modules())
     scope: dict[str, Any] = {
@@ -116,7 +117,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
 
 
 def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:
-    """The same module in another object: tensors, attributes and hooks are shared, registries are not.
+    """The same module in another object: tensors, attributes, hooks are shared; registries are not.
 
     So neither adding a hook nor `eval` on one of them reaches the other.
     """

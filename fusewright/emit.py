@@ -1,8 +1,8 @@
-"""Problem source + Guard + statements -> the emitted file: the user's own text with `Model` made `ModelNew`.
+"""Problem source + kernels + `forward` -> the emitted file: the user's text, Model made ModelNew.
 
-Only three things change in the user's text: the name, `forward` (kept as `reference_forward`), and the
-block of kernels in front of the class. Everything else stays as it is. What is added is laid out as
-`ruff format` would, in the indentation of the user's class.
+Only three things change in the user's text: the name, `forward` (kept as `reference_forward`), and
+the block of kernels in front of the class. Everything else stays as it is. What is added is laid
+out as `ruff format` would, in the indentation of the user's class.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _hides(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> boo
 
 
 def _in_format_string(n: ast.JoinedStr, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Uses between the braces of a format string; its inner positions are not reliable before 3.12."""
+    """Uses between the braces of a format string: ast does not place them before Python 3.12."""
     names = [x for x in ast.walk(n) if isinstance(x, ast.Name) and x.id == "Model"]
     for row in range(n.lineno - 1, n.end_lineno or n.lineno) if names else ():
         for field in re.finditer(r"\{[^{}]*\}", lines[row]):
@@ -188,7 +188,8 @@ def _method(model: ast.ClassDef, path: str) -> ast.FunctionDef | None:
             raise CaptureFailed(f"{path}:{n.lineno}: forward is async. Make it a plain function.")
         elif "forward" in _bound(n):
             raise CaptureFailed(
-                f"{path}:{n.lineno}: forward is not defined by a plain `def` in the class. Write it so."
+                f"{path}:{n.lineno}: forward is not defined by a plain `def` in the class. "
+                "Write it so."
             )
     return found
 

@@ -90,7 +90,20 @@ def _run_export(
     with silence(), torch.no_grad():
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
         decomposed: ExportedProgram = program.run_decompositions({})
-        return decomposed
+    if _draws(program) > _draws(decomposed):
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward draws random numbers and does not use them, which "
+            "torch.export leaves out: all later ones would differ. Remove the call."
+        )
+    return decomposed
+
+
+def _draws(program: ExportedProgram) -> int:
+    """How many calls draw random numbers; dropout that is off does not."""
+    seeded = torch.Tag.nondeterministic_seeded
+    calls = [n for n in program.graph.nodes if seeded in getattr(n.target, "tags", ())]
+    idle = [n for n in calls if "dropout" in str(n.target) and not (n.args[1] and n.args[2])]
+    return len(calls) - len(idle)
 
 
 def _try_export(
@@ -106,6 +119,8 @@ def _try_export(
 def _fixed_export(module: nn.Module, inputs: Sequence[object]) -> ExportedProgram:
     try:
         return _run_export(module, inputs, None)
+    except CaptureFailed:
+        raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.ir import Batch, Node, Shape, Size, broadcast, node, numel, times
+from fusewright.ir import Batch, Node, Shape, Size, broadcast, node, numel
 from fusewright.ops import OPS
 
 Number = int | float | bool | Batch
@@ -142,11 +142,3 @@ def expand(x: Value, shape: Shape) -> Value:
 def count(x: Value, dims: Sequence[int]) -> Size:
     """How many elements a fold over `dims` merges."""
     return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1
-
-
-def leading(shape: Shape, rank: int) -> tuple[Size, Shape]:
-    """Split off the first `rank` sizes as one product."""
-    total: Size = 1
-    for size in shape[:rank]:
-        total = times(total, size)
-    return total, shape[rank:]

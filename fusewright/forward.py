@@ -1,8 +1,8 @@
 """Plan + Storage + Guard -> the body of the emitted `forward`: the plan's steps as lines of Python.
 
-Every tensor that must exist gets a variable; views are PyTorch's own views; a variable is deleted after
-its last use, so memory is free as early as in the original. Kernels get addresses, and every tensor
-behind an address is held by a variable until the call is over.
+Every tensor that must exist gets a variable; views are PyTorch's own views; a variable is deleted
+after its last use, so memory is free as early as in the original. Kernels get addresses, and every
+tensor behind an address is held by a variable until the call is over.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from torch.utils import _pytree as pytree
 from fusewright.capture import Captured
 from fusewright.codegen.body import Body
 from fusewright.errors import CaptureFailed
-from fusewright.guard import Guard, literal, parameters, shape_tuple
+from fusewright.guard import Guard
 from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, base, toposort
 from fusewright.plan import Kernel, Library, Plan
+from fusewright.spelling import literal, parameters, shape_tuple
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def _shown(graph: Graph) -> set[int]:
 def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:
     if spec.is_leaf():
         return leaf()
-    inside = [_pack(child, leaf) for child in spec.children_specs]
+    inside = [_pack(child, leaf) for child in _children(spec)]
     if spec.type is tuple:
         return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
     if spec.type is list:
@@ -267,9 +268,13 @@ def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:
         pairs = zip(spec.context, inside, strict=True)
         return "{" + ", ".join(f"{literal(k)}: {v}" for k, v in pairs) + "}"
     raise CaptureFailed(
-        f"forward returns a {getattr(spec.type, '__name__', spec.type)}. Return a tensor, or a tuple, "
-        "list or dict of tensors."
+        f"forward returns a {getattr(spec.type, '__name__', spec.type)}. Return a tensor, or a "
+        "tuple, list or dict of tensors."
     )
+
+
+def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -1,20 +1,18 @@
-"""Captured + module -> the guard of the emitted `forward`: the conditions under which the kernels compute
-exactly what the original `forward` would, as lines of Python.
+"""Captured + module -> the guard of the emitted `forward`, as lines of Python: the conditions under
+which the kernels compute exactly what the original `forward` would.
 
-Whatever is not listed here runs `reference_forward`, so a missing condition would be a wrong answer.
-Conditions are evaluated in order: a module is known to be there before anything is read from it, and
-what was found gets a local name, which the rest of `forward` uses.
+Whatever is not listed here runs `reference_forward`, so a missing condition would be a wrong
+answer. Conditions are evaluated in order: a module is known to be there before anything is read
+from it, and what was found gets a local name, which the rest of `forward` uses.
 """
 
 from __future__ import annotations
 
 import dis
 import inspect
-import keyword
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 import torch
@@ -22,8 +20,9 @@ from torch import nn
 
 from fusewright.capture import Captured
 from fusewright.errors import CaptureFailed
-from fusewright.ir import Batch, Node, Shape, size_text, toposort
-from fusewright.settings import FUNCTION, PLAIN
+from fusewright.ir import Batch, Node, size_text, toposort
+from fusewright.settings import FUNCTION
+from fusewright.spelling import Names, is_plain, literal, parameters, texts
 from fusewright.target import Target
 
 
@@ -37,24 +36,6 @@ class Scope:
     classes: Mapping[type, str]
     values: Mapping[str, object]
     reach: str = "{0}"
-
-
-@dataclass
-class Names:
-    """Names of local variables, each given out once."""
-
-    taken: set[str] = field(default_factory=set)
-
-    def fresh(self, wanted: str) -> str:
-        """`wanted`, made an identifier and unique."""
-        plain = re.sub(r"\W", "_", wanted)
-        plain = f"at_{plain}" if not plain[:1].isalpha() or keyword.iskeyword(plain) else plain
-        name, k = plain, 1
-        while name in self.taken:
-            k += 1
-            name = f"{plain}_{k}"
-        self.taken.add(name)
-        return name
 
 
 @dataclass(frozen=True)
@@ -75,44 +56,6 @@ class Guard:
 def guard(captured: Captured, module: nn.Module, scope: Scope, target: Target) -> Guard:
     """The guard for `forward` of `module` as it was captured."""
     return _Guard(captured, module, scope, target).guard()
-
-
-def parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
-    """The arguments of forward after self; raises CaptureFailed for those that have no name."""
-    known = inspect.signature(type(module).forward).parameters.values()
-    found = tuple(known)[1:]
-    for p in found:
-        if p.kind is p.VAR_POSITIONAL:
-            raise CaptureFailed(
-                f"{type(module).__name__}.forward takes *{p.name}. Give its arguments names."
-            )
-    return found
-
-
-def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
-    """The parameters as text without annotations, and how they are handed on in a call."""
-    texts: list[str] = []
-    calls: list[str] = []
-    for p in found:
-        default = "" if p.default is p.empty else f"={literal(p.default)}"
-        if p.kind is p.KEYWORD_ONLY and "*" not in texts:
-            texts.append("*")
-        texts.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"{p.name}{default}")
-        named = p.kind is p.KEYWORD_ONLY
-        double = p.kind is p.VAR_KEYWORD
-        calls.append(f"**{p.name}" if double else f"{p.name}={p.name}" if named else p.name)
-    return ", ".join(texts), ", ".join(calls)
-
-
-def literal(value: object) -> str:
-    """A plain value as Python text, strings in double quotes."""
-    if isinstance(value, str):
-        text = repr(value)
-        plain = text.startswith("'") and '"' not in value
-        return '"' + text[1:-1].replace("\\'", "'") + '"' if plain else text
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return repr(value)
 
 
 class _Guard:
@@ -223,9 +166,9 @@ class _Guard:
     def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
         methods = sorted(_methods(type(child)) - {"forward"})
         if child._modules:
-            yield f"tuple({self.variables[path]}._modules) == {_texts(child._modules)}"
+            yield f"tuple({self.variables[path]}._modules) == {texts(child._modules)}"
         if methods:
-            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({_texts(methods)})"
+            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({texts(methods)})"
 
     def _owners(self) -> set[str]:
         """Paths of modules that conditions read from, and so have a local name."""
@@ -235,7 +178,7 @@ class _Guard:
             *(str(n["name"]).rpartition(".")[0] for n in self.leaves),
             *(s.path for s in self.captured.settings),
             *(path for path, child in paths if child._modules or _methods(type(child))),
-            *(path.rpartition(".")[0] for path in _tied(self.module)),
+            *(path.rpartition(".")[0] for group in _tied(self.module) for path in group),
             *(first[id(child)] for path, child in paths if first[id(child)] != path),
         }
 
@@ -250,11 +193,13 @@ class _Guard:
             text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
             self.locals[path] = self.names.fresh(path.replace(".", "_"))
             yield self._tensor(f"{self.locals[path]} := {text}", n)
-        for path, first in _tied(self.module).items():
-            if first in self.locals:
-                owner, _, name = path.rpartition(".")
-                text = f"{self.variables[owner]}.{self._registry(owner, name)}"
-                yield f"{text}.get({literal(name)}) is {self.locals[first]}"
+        for group in _tied(self.module):
+            held = next((self.locals[path] for path in group if path in self.locals), "")
+            for path in group if held else ():
+                if path not in self.locals:
+                    owner, _, name = path.rpartition(".")
+                    text = f"{self.variables[owner]}.{self._registry(owner, name)}"
+                    yield f"{text}.get({literal(name)}) is {held}"
 
     def _registry(self, owner: str, name: str) -> str:
         """The dictionary of the module in which the tensor is found; only this is not slow."""
@@ -284,12 +229,12 @@ class _Guard:
             yield f"{text} == {literal(value)}"
         elif isinstance(value, FUNCTION):
             yield self._same_function(text, value)
-        elif is_plain(value):  # what == would take for equal: zeros, containers of 1 and 1.0
+        elif is_plain(value):  # == would take 0.0 for -0.0, and [1] for [1.0]
             yield f"repr({text}) == {literal(repr(value))}"
         else:
             raise CaptureFailed(
-                f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and the "
-                "emitted file could not notice a change of it. Use numbers, strings, or tensors."
+                f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and "
+                "the emitted file could not notice a change of it. Use numbers, strings or tensors."
             )
 
     def _same_function(self, text: str, function: object) -> str:
@@ -343,27 +288,6 @@ class _Guard:
         yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
 
 
-def is_plain(value: object) -> bool:
-    """Whether `repr` tells everything about the value."""
-    if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
-    if isinstance(value, dict):
-        return all(map(is_plain, (*value.keys(), *value.values())))
-    return isinstance(value, PLAIN)
-
-
-def shape_tuple(shape: Shape) -> str:
-    """A shape as Python text."""
-    inside = ", ".join(map(size_text, shape))
-    return f"({inside},)" if len(shape) == 1 else f"({inside})"
-
-
-def _texts(names: Iterable[str]) -> str:
-    """A tuple of strings as Python text."""
-    texts = [literal(name) for name in names]
-    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-
-
 def _class(kind: type, scope: Scope) -> str:
     """Python text that is the class, or "" if emitted code has no name for it."""
     if kind in scope.classes:
@@ -373,18 +297,15 @@ def _class(kind: type, scope: Scope) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else ""
 
 
-def _tied(module: nn.Module) -> dict[str, str]:
-    """Second and later paths of a parameter or buffer -> its first path."""
-    first: dict[int, str] = {}
-    named = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-    tied = {}
-    for path, tensor in named:
-        if first.setdefault(id(tensor), path) != path:
-            tied[path] = first[id(tensor)]
-    return tied
+def _tied(module: nn.Module) -> list[list[str]]:
+    """The paths of every parameter or buffer that can be reached by more than one, owners once."""
+    groups: dict[int, list[str]] = {}
+    for path, child in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, tensor in (*child._parameters.items(), *child._buffers.items()):
+            if tensor is not None:
+                groups.setdefault(id(tensor), []).append(prefix + name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _methods(kind: type) -> set[str]:

@@ -52,7 +52,7 @@ def row_plan(nest: Nest, schedule: Schedule) -> Row:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
-    passes = _passes(nest, element, level)
+    passes = _passes(nest, level)
     keeps = _keeps(nest, element, passes, schedule) if schedule.keep else {}
     return Row(element, level, passes, keeps)
 
@@ -84,7 +84,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     return level
 
 
-def _passes(nest: Nest, element: frozenset[int], level: Mapping[int, int]) -> tuple[Pass, ...]:
+def _passes(nest: Nest, level: Mapping[int, int]) -> tuple[Pass, ...]:
     passes: list[Pass] = []
     for height in range(1, max(level.values(), default=0) + 1):
         folds = [f for f in nest.kernel.folds if level[id(f)] == height]
@@ -98,7 +98,10 @@ def _passes(nest: Nest, element: frozenset[int], level: Mapping[int, int]) -> tu
             together = tuple(twins) if pair else (f,)
             done.update(id(g) for g in together)
             passes.append(Pass(height - 1, together, ()))
-    stored = tuple(n for n in nest.kernel.outputs if id(n) in element or not nest.kernel.folds)
+    # A value that is the same along the row is stored at each of its elements all the same.
+    stored = tuple(
+        n for n in nest.kernel.outputs if nest.writes[id(n)].varies or not nest.kernel.folds
+    )
     if stored:
         passes.append(Pass(max(level.values(), default=0), (), stored))
     return tuple(passes)

@@ -36,6 +36,7 @@ class Loops:
     sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of
     member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
     inner: the axes that folds run over (empty for a kernel without folds: then all axes are rows).
+    positions: the inner axes in the order in which argmax and argmin count, () if there are none.
     """
 
     sizes: Mapping[int, Size]
@@ -43,6 +44,7 @@ class Loops:
     edges: Mapping[tuple[int, int], Node | Read]
     rows: frozenset[int]
     inner: frozenset[int]
+    positions: tuple[int, ...] = ()
 
 
 def loops(members: Sequence[Node]) -> Loops:
@@ -192,7 +194,15 @@ class _Solver:
                 raise Incompatible("a tensor meets its own transpose")
         rows, inner = self._spaces(dims)
         used = rows | inner
-        return Loops({a: self.sizes[a] for a in sorted(used)}, dims, edges, rows, inner)
+        sizes = {a: self.sizes[a] for a in sorted(used)}
+        return Loops(sizes, dims, edges, rows, inner, self._positions())
+
+    def _positions(self) -> tuple[int, ...]:
+        counted = [m for m in self.members if m.row.result == "index"]
+        orders = {self._resolve(self.folded[id(m)]) for m in counted}
+        if len(orders) > 1:
+            raise Incompatible("positions are counted in different orders")
+        return next(iter(orders), ())
 
     def _resolved(self, dims: Dims) -> Dims:
         return tuple(self._resolve(d) for d in dims)

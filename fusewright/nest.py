@@ -76,7 +76,8 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
     hint: dict[int, int] = {a: graph.hint(s) for a, s in loops.sizes.items()}
     order = _order(kernel, walks, hint, graph)
     rows = _merge([a for a in order if a in loops.rows], walks, loops.sizes)
-    inner = _merge([a for a in order if a in loops.inner], walks, loops.sizes)
+    inner_order = loops.positions or [a for a in order if a in loops.inner]
+    inner = _merge(inner_order, walks, loops.sizes)
     if not loops.inner and rows and not kernel.folds:
         inner, rows = [rows[-1]], rows[:-1]
     outer, columns = inner[:-1], inner[-1:]

@@ -22,7 +22,7 @@ from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, ToolMissing
 from fusewright.explain import explain, kernel_reports
 from fusewright.forward import forward_lines
-from fusewright.guard import Scope, guard, parameters, signature_text
+from fusewright.guard import Scope, guard
 from fusewright.ir import check
 from fusewright.judge import judge
 from fusewright.nest import Nest
@@ -31,11 +31,13 @@ from fusewright.problem import NO_OVERRIDES, Problem, load_problem
 from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
 from fusewright.schedule import Schedule, schedule
+from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
+TIMING_SECONDS = 8.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,12 @@ def optimize_file(
     write_whole(out, text, force=force)
     del module, inputs
     verdict = judge(
-        problem_path, out, device=machine.device, overrides=dict(overrides), progress=progress
+        problem_path,
+        out,
+        device=machine.device,
+        overrides=dict(overrides),
+        budget_s=TIMING_SECONDS,
+        progress=progress,
     )
     return Outcome(out, decisions, reports, verdict, "")
 
@@ -231,5 +238,17 @@ def _header(made: Made, path: str) -> list[str]:
     ]
     record = explain(made.captured, made.plan, made.layout, made.rules, Path(path).name)
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    numeric = "float32 arithmetic inside kernels; library calls follow PyTorch's precision flags"
-    return [*lines, *kept, f"  numeric class: {numeric}", ""]
+    return [*lines, *kept, *_numeric_classes(made), ""]
+
+
+def _numeric_classes(made: Made) -> list[str]:
+    """In which precision each kernel computes."""
+    lines = []
+    for text, _, _ in made.kernels:
+        types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
+        narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
+        kind = "float64" if torch.float64 in types else "float32" if types else "integers"
+        stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
+        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}")
+    calls = any(s.node.op == "library" for s in made.plan.libraries)
+    return lines + ["  numeric class: library calls follow PyTorch's precision flags"] * calls

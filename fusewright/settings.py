@@ -85,10 +85,16 @@ def _restore(child: nn.Module, before: Mapping[str, object]) -> list[str]:
         n for n in {**before, **now} if not _same(before.get(n, _ABSENT), now.get(n, _ABSENT))
     ]
     for name in changed:
-        if name in before:
-            setattr(child, name, before[name])
-        else:
+        old, new = before.get(name, _ABSENT), vars(child).get(name)
+        if old is _ABSENT:
             delattr(child, name)
+        elif isinstance(old, list) and isinstance(new, list):
+            new[:] = old
+        elif isinstance(old, dict | set) and type(new) is type(old):
+            new.clear()  # type: ignore[attr-defined]
+            new.update(old)  # type: ignore[attr-defined]
+        else:
+            setattr(child, name, old)
     return changed
 
 
@@ -129,7 +135,7 @@ def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Itera
             reads.setdefault((paths[id(self)], name), copy.deepcopy(value))
         return value
 
-    nn.Module.__getattribute__ = watch  # type: ignore[method-assign]
+    nn.Module.__getattribute__ = watch  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

@@ -18,13 +18,18 @@ SEED = 20
 
 
 def disagreements(
-    ours: nn.Module, theirs: nn.Module, inputs: Sequence[object], *, exact: bool = True
+    ours: nn.Module,
+    theirs: nn.Module,
+    inputs: Sequence[object],
+    *,
+    exact: bool = True,
+    roundings: int = 1,
 ) -> list[str]:
     """How `ours` differs from `theirs` on `inputs`, one call each. exact: float64 can judge."""
     mine, other = copied(inputs), copied(inputs)
     judge = doubled(theirs, inputs) if exact else None
     a, b = called(ours, mine), called(theirs, other)
-    found = [*compared(a, b, judge or b), *layouts(a, b)]
+    found = [*compared(a, b, judge or b, roundings), *layouts(a, b)]
     if aliases(a, mine, ours) != aliases(b, other, theirs):
         found.append(
             f"memory is shared otherwise: {aliases(a, mine, ours)} {aliases(b, other, theirs)}"
@@ -61,7 +66,10 @@ def copied(inputs: Sequence[object]) -> list[object]:
 
 
 def compared(
-    ours: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+    ours: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+    roundings: int = 1,
 ) -> Iterator[str]:
     if len(ours) != len(eager):
         yield f"{len(ours)} tensors instead of {len(eager)}"
@@ -76,7 +84,7 @@ def compared(
             yield f"{k}: NaN stands elsewhere"
         else:
             judged = x.dtype is torch.float64 and a.dtype is not x.dtype
-            allowed = 2 * error(b, x) + (1 if judged else 8) * torch.finfo(a.dtype).eps
+            allowed = 2 * error(b, x) + (roundings if judged else 8 * roundings**2) * torch.finfo(a.dtype).eps
             if error(a, x) > allowed:
                 yield f"{k}: error {error(a, x):.2e}, allowed {allowed:.2e}"
 

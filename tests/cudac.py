@@ -33,8 +33,7 @@ def compile_text(text: str, options: Sequence[str], folder: Path) -> tuple[list[
     source.write_text(text, encoding="utf-8")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        ["nvcc", *options, "-Xptxas", "-v", "-Xcompiler", "-fPIC", "-c", str(source)]
-        + ["-o", str(folder / "kernels.o")],
+        ["nvcc", *options, "-Xptxas", "-v", "-c", str(source), "-o", str(folder / "kernels.o")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -51,7 +50,9 @@ def usages(report: str) -> list[Usage]:
         report,
         re.DOTALL,
     )
-    return [Usage(n, arch, int(regs), int(stack), int(spill)) for n, arch, stack, spill, regs in found]
+    return [
+        Usage(n, arch, int(regs), int(stack), int(spill)) for n, arch, stack, spill, regs in found
+    ]
 
 
 def nvrtc_folder() -> Path | None:

@@ -1,6 +1,6 @@
-"""The emitted text: the user's file verbatim, `Model` renamed, and what is added laid out by the rules.
+"""The emitted text: the user's file verbatim, `Model` renamed, and additions laid out by the rules.
 
-No model is captured here: `forward` is given by hand, with a condition that says which of two ways it goes.
+No model is captured here: `forward` is given by hand, with one condition that decides its way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from emitting import EXAMPLES, SMALL, emit_example
 
 from fusewright.emit import NewForward, emit, emit_class, tidy, wrap
 from fusewright.errors import CaptureFailed, UnusableProblem
-from fusewright.guard import literal
 from fusewright.problem import load_problem
+from fusewright.spelling import literal
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = "READY = True\n"
 
 
-def emitted(source: str, *, signature: str = "x", call: str = "x", statement: str = "return x * 10") -> str:
+def emitted(
+    source: str, *, signature: str = "x", call: str = "x", statement: str = "return x * 10"
+) -> str:
     source = textwrap.dedent(source).lstrip("\n")
     new = NewForward(signature, call, "By kernels.", (), ("READY",), (statement,))
     return emit(source, "p.py", ["header"], RUNTIME, new)
@@ -37,49 +39,133 @@ def run(text: str) -> Any:
     return names
 
 
-BASE = '''
+BASE = """
 class Model:
     def forward(self, x):
         return x + 1
-'''
+"""
 
 # What users write -> the statements that must hold in the emitted file; `m` is a ModelNew.
 FORMS: dict[str, tuple[str, str]] = {
     "plain": (BASE, "m.forward(2) == 20 and m.reference_forward(2) == 3"),
-    "documentation first": ('"""Doc."""\n\nfrom __future__ import annotations\n' + BASE, "__doc__ == 'Doc.'"),
-    "future import first": ("from __future__ import annotations\nimport math\n" + BASE, "math.pi > 3"),
-    "one-line forward": ("class Model:\n    def forward(self, x): return x + 1\n", "m.reference_forward(2) == 3"),
-    "spaces in def": ("class Model:\n    def   forward (self, x):\n        return x + 1\n", "m.reference_forward(2) == 3"),
+    "documentation first": (
+        '"""Doc."""\n\nfrom __future__ import annotations\n' + BASE,
+        "__doc__ == 'Doc.'",
+    ),
+    "future import first": (
+        "from __future__ import annotations\nimport math\n" + BASE,
+        "math.pi > 3",
+    ),
+    "one-line forward": (
+        "class Model:\n    def forward(self, x): return x + 1\n",
+        "m.reference_forward(2) == 3",
+    ),
+    "spaces in def": (
+        "class Model:\n    def   forward (self, x):\n        return x + 1\n",
+        "m.reference_forward(2) == 3",
+    ),
     "tabs": ("class Model:\n\tdef forward(self, x):\n\t\treturn x + 1\n", "m.forward(2) == 20"),
-    "two spaces": ("class Model:\n  def forward(self, x):\n    return x + 1\n", "m.forward(2) == 20"),
-    "class on one line": ("class Base:\n    def forward(self, x): return x + 1\n\nclass Model(Base): factor = 2\n",
-        "m.forward(2) == 20 and m.reference_forward(2) == 3 and m.factor == 2"),
-    "inherited forward": ("class Base:\n    def forward(self, x):\n        return x + 1\n\n\nclass Model(Base):\n    factor = 2\n",
-        "m.forward(2) == 20 and m.reference_forward(2) == 3"),
-    "super by name": ("class Base:\n    def __init__(self):\n        self.a = 1\n\nclass Model(Base):\n    def __init__(self):\n"
-        "        super(Model, self).__init__()\n\n    def forward(self, x):\n        return x + self.a\n", "m.reference_forward(2) == 3"),
-    "decorated class": ("def mark(kind):\n    kind.marked = True\n    return kind\n\n# about it\n@mark\n" + BASE[1:], "m.marked"),
-    "decorated forward": ("def twice(f):\n    return lambda *a: f(*a) * 2\n\nclass Model:\n    @twice\n    def forward(self, x):\n"
-        "        return x + 1\n", "m.forward(2) == 20 and m.reference_forward(2) == 6"),
-    "nested class": ("class Model:\n    class Part:\n        def forward(self, x):\n            return x\n\n"
-        "    def forward(self, x):\n        return self.Part().forward(x) + 1\n", "m.reference_forward(2) == 3"),
-    "several classes": ("class First:\n    def forward(self, x):\n        return x\n" + BASE + "\n\nclass Last(Model):\n    pass\n",
-        "First().forward(2) == 2 and Last().forward(2) == 20"),
-    "two forwards": ("class Model:\n    def forward(self, x):\n        return x\n\n    def forward(self, x):\n        return x + 1\n",
-        "m.forward(2) == 20 and m.reference_forward(2) == 3"),
-    "main": (BASE + "\n\nif __name__ == 'user':\n    result = Model().forward(2)\n", "result == 20"),
-    "annotated": (BASE.replace("def forward(self, x)", "def forward(self, x: int) -> 'Model'"), "m.forward(2) == 20"),
-    "other words": (BASE + "\n\nModelling = 1  # Model\ntext = 'Model'\nBASE_Model = 2\n",
-        "Modelling == 1 and text == 'Model' and BASE_Model == 2"),
-    "as attribute and keyword": ("from types import SimpleNamespace\n\nbox = SimpleNamespace(Model=5)\n\n\ndef call(Model=1):\n    return Model\n" + BASE + "\n\ngot = call(Model=box.Model)\n",
-        "got == 5"),
-    "in a format string": (BASE + "\n\nname = f'{Model.__name__} is Model'\n", "name == 'ModelNew is Model'"),
-    "as a value": (BASE + "\n\nkinds = [Model]\n\n\ndef build():\n    return Model()\n", "kinds[0] is ModelNew and build().forward(2) == 20"),
-    "line separators in text": ("text = 'a\\x0cb\u2028c'\n# \x0c\n" + BASE, "m.reference_forward(2) == 3"),
-    "carriage returns": (BASE.replace("\n", "\r\n"), "m.reference_forward(2) == 3"),
-    "not ASCII": ("été = 'é'; kinds = ['é', None]\n" + BASE + "\n\nü = ['é', Model]\n", "ü[1] is ModelNew"),
-    "no newline at the end": (BASE.rstrip(), "m.forward(2) == 20"),
-}  # fmt: skip
+    "two spaces": (
+        "class Model:\n  def forward(self, x):\n    return x + 1\n",
+        "m.forward(2) == 20",
+    ),
+    "class on one line": (
+        ("class Base:\n    def forward(self, x): return x + 1\n\nclass Model(Base): factor = 2\n"),
+        "m.forward(2) == 20 and m.reference_forward(2) == 3 and m.factor == 2",
+    ),
+    "inherited forward": (
+        (
+            "class Base:\n    def forward(self, x):\n        return x + 1\n\n\n"
+            "class Model(Base):\n    factor = 2\n"
+        ),
+        "m.forward(2) == 20 and m.reference_forward(2) == 3",
+    ),
+    "super by name": (
+        (
+            "class Base:\n    def __init__(self):\n        self.a = 1\n\nclass Model(Base):\n"
+            "    def __init__(self):\n        super(Model, self).__init__()\n\n"
+            "    def forward(self, x):\n        return x + self.a\n"
+        ),
+        "m.reference_forward(2) == 3",
+    ),
+    "decorated class": (
+        "def mark(kind):\n    kind.marked = True\n    return kind\n\n# about it\n@mark" + BASE,
+        "m.marked",
+    ),
+    "decorated forward": (
+        (
+            "def twice(f):\n    return lambda *a: f(*a) * 2\n\nclass Model:\n    @twice\n"
+            "    def forward(self, x):\n        return x + 1\n"
+        ),
+        "m.forward(2) == 20 and m.reference_forward(2) == 6",
+    ),
+    "nested class": (
+        (
+            "class Model:\n    class Part:\n        def forward(self, x):\n"
+            "            return x\n\n    def forward(self, x):\n"
+            "        return self.Part().forward(x) + 1\n"
+        ),
+        "m.reference_forward(2) == 3",
+    ),
+    "several classes": (
+        "class First:\n    def forward(self, x):\n        return x\n"
+        + BASE
+        + "\n\nclass Last(Model):\n    pass\n",
+        "First().forward(2) == 2 and Last().forward(2) == 20",
+    ),
+    "two forwards": (
+        (
+            "class Model:\n    def forward(self, x):\n        return x\n\n"
+            "    def forward(self, x):\n        return x + 1\n"
+        ),
+        "m.forward(2) == 20 and m.reference_forward(2) == 3",
+    ),
+    "main": (
+        BASE + "\n\nif __name__ == 'user':\n    result = Model().forward(2)\n",
+        "result == 20",
+    ),
+    "annotated": (
+        "\nclass Model:\n    def forward(self, x: int) -> 'Model':\n        return x + 1\n",
+        "m.forward(2) == 20",
+    ),
+    "other words": (
+        BASE + "\n\nModelling = 1  # Model\ntext = 'Model'\nBASE_Model = 2\n",
+        "Modelling == 1 and text == 'Model' and BASE_Model == 2",
+    ),
+    "as attribute and keyword": (
+        (
+            "from types import SimpleNamespace\n\nbox = SimpleNamespace(Model=5)\n\n\n"
+            "def call(Model=1):\n    return Model\n"
+        )
+        + BASE
+        + "\n\ngot = call(Model=box.Model)\n",
+        "got == 5",
+    ),
+    "in a format string": (
+        BASE + "\n\nname = f'{Model.__name__} is Model'\n",
+        "name == 'ModelNew is Model'",
+    ),
+    "as a value": (
+        BASE + "\n\nkinds = [Model]\n\n\ndef build():\n    return Model()\n",
+        "kinds[0] is ModelNew and build().forward(2) == 20",
+    ),
+    "line separators in text": (
+        "text = 'a\\x0cb\u2028c'\n# \x0c\n" + BASE,
+        "m.reference_forward(2) == 3",
+    ),
+    "carriage returns": (
+        "\r\nclass Model:\r\n    def forward(self, x):\r\n        return x + 1\r\n",
+        "m.reference_forward(2) == 3",
+    ),
+    "not ASCII": (
+        "été = 'é'; kinds = ['é', None]\n" + BASE + "\n\nü = ['é', Model]\n",
+        "ü[1] is ModelNew",
+    ),
+    "no newline at the end": (
+        "\nclass Model:\n    def forward(self, x):\n        return x + 1",
+        "m.forward(2) == 20",
+    ),
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -130,22 +216,36 @@ def test_long_signature_over_several_lines() -> None:
 def test_only_three_things_change() -> None:
     source = (ROOT / "examples" / "swish_bias_groupnorm.py").read_text()
     text = emitted(source)
-    kept = source.replace("class Model(", "class ModelNew(").replace("def forward", "def reference_forward")
+    kept = source.replace("class Model(", "class ModelNew(").replace(
+        "def forward", "def reference_forward"
+    )
     lines, rest = text.split("\n"), iter(text.split("\n"))
     assert all(line in rest for line in kept.split("\n")), "the user's lines, all and in order"
     assert lines[0] == "# header"
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "async": ("class Model:\n    async def forward(self, x):\n        return x\n", "p.py:2: forward is async"),
-    "assigned": ("class Model:\n    forward = abs\n", "p.py:2: forward is not defined by a plain `def`"),
-    "conditional": ("class Model:\n    if True:\n        def forward(self, x):\n            return x\n", "p.py:2: forward is not"),
-    "not at the top": ("if True:\n    class Model:\n        x = 1\n", "Model is not a class at the top level"),
+    "async": (
+        "class Model:\n    async def forward(self, x):\n        return x\n",
+        "p.py:2: forward is async",
+    ),
+    "assigned": (
+        "class Model:\n    forward = abs\n",
+        "p.py:2: forward is not defined by a plain `def`",
+    ),
+    "conditional": (
+        "class Model:\n    if True:\n        def forward(self, x):\n            return x\n",
+        "p.py:2: forward is not",
+    ),
+    "not at the top": (
+        "if True:\n    class Model:\n        x = 1\n",
+        "Model is not a class at the top level",
+    ),
     "a function": ("def Model():\n    return 1\n", "Model is not a class at the top level"),
     "replaced later": (BASE + "\nModel = print(Model) or Model\n", "Model is assigned here"),
     "already ModelNew": (BASE + "\n\nclass ModelNew:\n    x = 1\n", "the name ModelNew is used"),
     "emitted before": (BASE + "\n\n_fusewright_eager = 1\n", "the name _fusewright_eager is used"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -168,7 +268,8 @@ def test_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
         ("x = f(1)", ["x = f(1)"]),
         ("result = function(" + "a" * 50 + ", " + "b" * 40 + ")",
          ["result = function(", "    " + "a" * 50 + ", " + "b" * 40, ")"]),
-        ("f(" + "a" * 60 + ", " + "b" * 60 + ")", ["f(", "    " + "a" * 60 + ",", "    " + "b" * 60 + ",", ")"]),
+        ("f(" + "a" * 60 + ", " + "b" * 60 + ")",
+         ["f(", "    " + "a" * 60 + ",", "    " + "b" * 60 + ",", ")"]),
         ("if not (" + "a" * 60 + " and " + "b" * 60 + "):",
          ["if not (", "    " + "a" * 60, "    and " + "b" * 60, "):"]),
         ("return {" + '"k, (": ' + "a" * 60 + ', "l": ' + "b" * 60 + "}",
@@ -180,7 +281,7 @@ def test_wrap(line: str, wanted: list[str]) -> None:
 
 
 def test_tidy() -> None:
-    assert tidy("x = f((1, 2,), 'a', '\"')") == "x = f((1, 2), \"a\", '\"')"
+    assert tidy("x = f((1, 2,), 'a', '\"')") == 'x = f((1, 2), "a", \'"\')'
     assert literal("it's") == '"it\'s"'
     assert literal(float("inf")) == 'float("inf")'
 
@@ -243,6 +344,11 @@ def test_header_tells_what_and_why(name: str, tmp_path: Path) -> None:
     header = [line for line in text.split('"""')[0].splitlines() if line]
     assert all(line.startswith("#") and len(line) <= 100 for line in header)
     said = "\n".join(header)
-    for words in ("fused_0", "relu" if name != "swish_bias_groupnorm" else "rsqrt", "float32", "batch"):
+    for words in (
+        "fused_0",
+        "relu" if name != "swish_bias_groupnorm" else "rsqrt",
+        "float32",
+        "batch",
+    ):
         assert words in said
     assert set(SMALL) == set(EXAMPLES)

@@ -1,4 +1,4 @@
-"""The examples' emitted files run: eager's values, strict state, no PyTorch extension left behind."""
+"""The examples' emitted files run: eager's values, the same state, on the CPU and on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The public harness's static rules, as regular expressions over the whole emitted file.
 
-Comments are cut first: each line at the first `#`, then at the first `//`. What remains is searched,
-words in strings and documentation included.
+Comments are cut first: each line at the first `#`, then at the first `//`. What remains is
+searched, words in strings and documentation included.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from corpus import judged
-from mutation import Mutant, all_mutants, mutants, regions, subjects, try_mutant
+from mutation import Mutant, Result, all_mutants, mutants, regions, study, subjects
 from operators import OPERATORS
 
 # One per family of mistakes, spread over the subjects.
@@ -26,11 +26,16 @@ SAMPLE = (
 MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
 
 
+@pytest.fixture(scope="module")
+def fates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    folder = tmp_path_factory.mktemp("mutants")
+    return {r.mutant.name: r for r in study([MUTANTS[name] for name in SAMPLE], folder)}
+
+
 @pytest.mark.parametrize("name", SAMPLE)
-def test_mutant_is_refuted(name: str, tmp_path: Path) -> None:
-    result = try_mutant(MUTANTS[name], tmp_path)
-    mutant = MUTANTS[name]
-    where = f"{mutant.subject.name}:{mutant.line}: {mutant.operator.mistake}"
+def test_mutant_is_refuted(name: str, fates: dict[str, Result]) -> None:
+    result = fates[name]
+    where = f"{result.mutant.subject.name}:{result.mutant.line}: {result.mutant.operator.mistake}"
     assert result.fate == "killed", f"{where}: {result.fate}. {result.outcome}"
 
 

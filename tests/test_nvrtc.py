@@ -1,4 +1,4 @@
-"""The emitted CUDA text compiles with this machine's nvcc and with NVRTC 12.1, and stays in registers."""
+"""The emitted CUDA text compiles with this machine's nvcc and NVRTC 12.1, and never spills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emitting import EXAMPLES, emit_example, emit_text
 
 from fusewright.codegen.runtime import cuda_flags
 
-# One kernel of each kind in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
+# Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
 MIXTURE = """
     import torch
     import torch.nn as nn

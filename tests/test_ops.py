@@ -190,7 +190,9 @@ def test_the_spelling_computes_the_meaning(
     )
     info = torch.finfo(theirs.dtype)
     errors = [relative(t, exact, info.tiny) for t in (ours, theirs)]
-    assert errors[0] <= max(2 * errors[1], ULPS[str(theirs.dtype).removeprefix("torch.")] * info.eps)
+    assert errors[0] <= max(
+        2 * errors[1], ULPS[str(theirs.dtype).removeprefix("torch.")] * info.eps
+    )
 
 
 def relative(t: torch.Tensor, exact: torch.Tensor, tiny: float) -> float:

@@ -112,7 +112,9 @@ def test_gradients(pair: tuple[nn.Module, nn.Module]) -> None:
     x = torch.randn(3, 8)
     found, wanted = fused(x), block(x)
     assert found.requires_grad
-    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), block.linear.weight) for y in (found, wanted)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(y.sum(), block.linear.weight) for y in (found, wanted))
+    )
 
 
 @torch.no_grad()
@@ -132,7 +134,10 @@ def test_sequential_and_deepcopy() -> None:
 def test_class_without_a_file() -> None:
     """As typed into an interpreter: there is no source to read."""
     scope: dict[str, Any] = {"torch": torch, "nn": nn, "__name__": "__main__"}
-    text = "class Typed(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * K\nK = 3.0\n"
+    text = (
+        "class Typed(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.tanh(x) * K\nK = 3.0\n"
+    )
     exec(text, scope)
     fused = fusewright.optimize(scope["Typed"](), [torch.randn(4, 8)], target="cpu")
     x = torch.randn(3, 8)

@@ -1,8 +1,8 @@
 """The Python that stands beside the kernels in an emitted file: build once, call by address, guard.
 
-It uses PyTorch and the standard library only, works from PyTorch 2.0 on, and has none of the words that
-the public harness refuses. Kernels are compiled in a folder of their own and moved into place, so that
-neither a lock nor a half-written library can be in the way of another process.
+It uses PyTorch and the standard library only, works from PyTorch 2.0 on, and has none of the words
+that the public harness refuses. Kernels are compiled in a folder of their own and moved into place,
+so that neither a lock nor a half-written library can be in the way of another process.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _fusewright_build():
         missing = [tool for tool in tools if not shutil.which(tool)]
         if missing:
             raise RuntimeError(
-                f"ModelNew compiles its kernels when it first runs, but finds no {{missing[0]}} on the "
-                "PATH. Install {packages}."
+                f"ModelNew compiles its kernels when it first runs, but finds no {{missing[0]}} on "
+                "the PATH. Install {packages}."
             )
         place = next(p for p in library.parents if p.exists())
         if not os.access(place, os.W_OK):
             raise RuntimeError(
-                f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot be "
-                "written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
+                f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot "
+                "be written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
             )
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -102,7 +102,7 @@ def _fusewright_eager():
 def _fusewright_modes():
     """Whether a mode other than the default device sees every function that is called."""
     modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+    return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
 '''
 
 _TENSOR = '''

@@ -11,7 +11,7 @@ from fusewright.lower.call import Call, Lowered, copy
 FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
 RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
 FILLS = [*FILLED, "aten.full", "aten.full_like"]
-SAME = ["aten.alias", "aten.detach", "aten.lift_fresh_copy"]
+SAME = ["aten.detach"]
 
 
 def _to_copy(call: Call) -> Lowered:

@@ -6,8 +6,9 @@ from torch import nn
 PROBLEM = "linear_relu"
 CATALOGUE = "T19"
 TRICK = "Right after a pause; zero when calls follow each other quickly, as they do under a clock."
-CHECK = "timing-outputs"
-NEEDS = ("timing",)
+CHECK = "values"
+TWIN_OF = "c40_first_calls_right"
+NEEDS = ()
 
 
 class ModelNew(nn.Module):

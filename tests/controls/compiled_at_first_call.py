@@ -9,6 +9,7 @@ from torch.utils.cpp_extension import load_inline
 PROBLEM = "linear_relu"
 LOOKS_LIKE = "T20"
 WHY = "A C++ kernel, compiled when it is first needed."
+TWIN_OF = "compiled_cpp"
 NOTES = ("forward-only", "more-accurate")
 NEEDS = ("compiler",)
 

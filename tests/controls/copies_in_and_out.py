@@ -6,6 +6,7 @@ LOOKS_LIKE = "T26"
 WHY = (
     "Works like a CUDA graph: copies into a fixed input, computes into a fixed output, clones that."
 )
+TWIN_OF = "static_scratch"
 NOTES = ("forward-only",)
 NEEDS = ()
 

@@ -3,6 +3,7 @@ from torch import nn
 PROBLEM = "named_moments"
 LOOKS_LIKE = "C32"
 WHY = "Returns the dictionary that eager returns, computed in two passes."
+TWIN_OF = "argmax_by_comparison"
 NOTES = ()
 NEEDS = ()
 

@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "dropout_eval"
 LOOKS_LIKE = "C35"
 WHY = "Leaves out a dropout whose probability is zero."
+TWIN_OF = "honest_moving_average"
 NOTES = ()
 NEEDS = ()
 

@@ -5,6 +5,7 @@ from torch import nn
 PROBLEM = "gate"
 LOOKS_LIKE = "C33"
 WHY = "Two inputs, computed in float64 numpy."
+TWIN_OF = "numpy_rows"
 NOTES = ("more-accurate",)
 NEEDS = ()
 

@@ -3,6 +3,7 @@ from torch import nn
 PROBLEM = "embedding_mean"
 LOOKS_LIKE = "F7"
 WHY = "Gathers rows of the table one index at a time."
+TWIN_OF = "argmax_by_comparison"
 NOTES = ()
 NEEDS = ()
 

@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "layer_norm"
 LOOKS_LIKE = "N7"
 WHY = "Layer norm from mean and centred squares."
+TWIN_OF = "fused_batch_norm"
 NOTES = ()
 NEEDS = ()
 

@@ -6,6 +6,7 @@ LOOKS_LIKE = "C31"
 WHY = (
     "Multiplies by the mask where eager selects; falls back to selecting where that would make NaN."
 )
+TWIN_OF = "nan_where_eager_has_nan"
 NOTES = ()
 NEEDS = ()
 

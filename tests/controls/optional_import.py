@@ -3,6 +3,7 @@ from torch import nn
 PROBLEM = "linear_gelu"
 LOOKS_LIKE = "C22"
 WHY = "Tries an import that is missing and goes on without it."
+TWIN_OF = "helper_functions"
 NOTES = ()
 NEEDS = ()
 

@@ -6,6 +6,7 @@ from torch import nn
 PROBLEM = "linear_relu"
 LOOKS_LIKE = "C16"
 WHY = "Prints a line in every call."
+TWIN_OF = "suspicious_words"
 NOTES = ()
 NEEDS = ()
 

@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "linear_relu"
 LOOKS_LIKE = "C36"
 WHY = "Owns a scratch buffer that is not part of its state."
+TWIN_OF = "helper_functions"
 NOTES = ()
 NEEDS = ()
 

@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "linear_relu"
 LOOKS_LIKE = "R9"
 WHY = "Transposes its weights into a buffer of its own at every call."
+TWIN_OF = "repacks_when_changed"
 NOTES = ()
 NEEDS = ()
 

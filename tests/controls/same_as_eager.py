@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "attention"
 LOOKS_LIKE = "C21"
 WHY = "The reference's own operations in the reference's own order."
+TWIN_OF = "suspicious_words"
 NOTES = ()
 NEEDS = ()
 

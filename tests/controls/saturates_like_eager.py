@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "saturated"
 LOOKS_LIKE = "P1"
 WHY = "An honest copy of a problem whose answer is always one."
+TWIN_OF = "constant_for_a_weak_problem"
 NOTES = ("weak-problem",)
 NEEDS = ()
 

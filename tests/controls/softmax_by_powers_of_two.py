@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "softmax_rows"
 LOOKS_LIKE = "N5"
 WHY = "Softmax through exp2, with the maximum subtracted."
+TWIN_OF = "float64_inside"
 NOTES = ()
 NEEDS = ()
 

@@ -4,6 +4,7 @@ from torch import nn
 PROBLEM = "conv_relu"
 LOOKS_LIKE = "C24"
 WHY = "Convolves by unfolding the image and multiplying."
+TWIN_OF = "split_sum"
 NOTES = ()
 NEEDS = ()
 

@@ -10,14 +10,10 @@ from torch.utils.cpp_extension import load_inline
 PROBLEM = "linear_relu"
 
 SOURCE = r"""
-#include <cmath>
 #define FN inline __attribute__((always_inline))
 namespace fusewright {
 
-FN float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 FN float relu(float x) { return x < 0.0f ? 0.0f : x; }
-FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
-FN float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
 
 template <long I> struct span_of {
   static constexpr long size = I;
@@ -33,35 +29,11 @@ struct line {
 };
 FN const_line load(const float* p, long base) { return {p + base}; }
 FN line store(float* p, long base) { return {p + base}; }
-FN float read(const float* p, long offset) { return p[offset]; }
-FN void write(float* p, long offset, float value) { p[offset] = value; }
-struct moments_of {
-  float mean, m2;
-};
 
-// One thread; sums are kept in double, as wide partial sums are.
+// One thread.
 struct solo {
   template <class S, class F, class... O> FN void each(S, F f, O... o) const {
     for (long i = 0; i < S::size; ++i) f(o.at(i)...);
-  }
-  template <class S, class F, class... O> FN float sum(S, F f, O... o) const {
-    double total = 0;
-    for (long i = 0; i < S::size; ++i) total += f(o.at(i)...);
-    return float(total);
-  }
-  template <class S, class F, class... O> FN float max(S, F f, O... o) const {
-    float best = -__builtin_inff();
-    for (long i = 0; i < S::size; ++i) best = maximum(f(o.at(i)...), best);
-    return best;
-  }
-  template <class S, class F, class... O> FN moments_of moments(S s, F f, O... o) const {
-    const double mean = sum(s, f, o...) / S::size;
-    double m2 = 0;
-    for (long i = 0; i < S::size; ++i) {
-      const double d = f(o.at(i)...) - mean;
-      m2 += d * d;
-    }
-    return {float(mean), float(m2)};
   }
 };
 

@@ -15,9 +15,7 @@ SOURCE = r"""
 namespace fusewright {
 
 FN float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-FN float relu(float x) { return x < 0.0f ? 0.0f : x; }
 FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
-FN float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
 
 template <long I> struct span_of {
   static constexpr long size = I;
@@ -33,8 +31,6 @@ struct line {
 };
 FN const_line load(const float* p, long base) { return {p + base}; }
 FN line store(float* p, long base) { return {p + base}; }
-FN float read(const float* p, long offset) { return p[offset]; }
-FN void write(float* p, long offset, float value) { p[offset] = value; }
 struct moments_of {
   float mean, m2;
 };
@@ -48,11 +44,6 @@ struct solo {
     double total = 0;
     for (long i = 0; i < S::size; ++i) total += f(o.at(i)...);
     return float(total);
-  }
-  template <class S, class F, class... O> FN float max(S, F f, O... o) const {
-    float best = -__builtin_inff();
-    for (long i = 0; i < S::size; ++i) best = maximum(f(o.at(i)...), best);
-    return best;
   }
   template <class S, class F, class... O> FN moments_of moments(S s, F f, O... o) const {
     const double mean = sum(s, f, o...) / S::size;

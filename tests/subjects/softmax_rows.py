@@ -14,9 +14,6 @@ SOURCE = r"""
 #define FN inline __attribute__((always_inline))
 namespace fusewright {
 
-FN float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-FN float relu(float x) { return x < 0.0f ? 0.0f : x; }
-FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
 FN float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
 
 template <long I> struct span_of {
@@ -33,11 +30,6 @@ struct line {
 };
 FN const_line load(const float* p, long base) { return {p + base}; }
 FN line store(float* p, long base) { return {p + base}; }
-FN float read(const float* p, long offset) { return p[offset]; }
-FN void write(float* p, long offset, float value) { p[offset] = value; }
-struct moments_of {
-  float mean, m2;
-};
 
 // One thread; sums are kept in double, as wide partial sums are.
 struct solo {
@@ -53,15 +45,6 @@ struct solo {
     float best = -__builtin_inff();
     for (long i = 0; i < S::size; ++i) best = maximum(f(o.at(i)...), best);
     return best;
-  }
-  template <class S, class F, class... O> FN moments_of moments(S s, F f, O... o) const {
-    const double mean = sum(s, f, o...) / S::size;
-    double m2 = 0;
-    for (long i = 0; i < S::size; ++i) {
-      const double d = f(o.at(i)...) - mean;
-      m2 += d * d;
-    }
-    return {float(mean), float(m2)};
   }
 };
 

@@ -1,0 +1,93 @@
+"""Names, plain values and signatures -> Python text, as the emitted file spells them."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fusewright.errors import CaptureFailed
+from fusewright.ir import Shape, size_text
+from fusewright.settings import PLAIN
+
+
+@dataclass
+class Names:
+    """Names of local variables, each given out once."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, made an identifier and unique."""
+        plain = re.sub(r"\W", "_", wanted)
+        plain = f"at_{plain}" if not plain[:1].isalpha() or keyword.iskeyword(plain) else plain
+        name, k = plain, 1
+        while name in self.taken:
+            k += 1
+            name = f"{plain}_{k}"
+        self.taken.add(name)
+        return name
+
+
+def parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
+    """The arguments of forward after self; raises CaptureFailed for those that have no name."""
+    known = inspect.signature(type(module).forward).parameters.values()
+    found = tuple(known)[1:]
+    for p in found:
+        if p.kind is p.VAR_POSITIONAL:
+            raise CaptureFailed(
+                f"{type(module).__name__}.forward takes *{p.name}. Give its arguments names."
+            )
+    return found
+
+
+def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
+    """The parameters as text without annotations, and how they are handed on in a call."""
+    words: list[str] = []
+    calls: list[str] = []
+    for p in found:
+        default = "" if p.default is p.empty else f"={literal(p.default)}"
+        if p.kind is p.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"{p.name}{default}")
+        named = p.kind is p.KEYWORD_ONLY
+        double = p.kind is p.VAR_KEYWORD
+        calls.append(f"**{p.name}" if double else f"{p.name}={p.name}" if named else p.name)
+    return ", ".join(words), ", ".join(calls)
+
+
+def literal(value: object) -> str:
+    """A plain value as Python text, strings in double quotes."""
+    if isinstance(value, str):
+        text = repr(value)
+        plain = text.startswith("'") and '"' not in value
+        return '"' + text[1:-1].replace("\\'", "'") + '"' if plain else text
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def is_plain(value: object) -> bool:
+    """Whether `repr` tells everything about the value."""
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, (*value.keys(), *value.values())))
+    return isinstance(value, PLAIN)
+
+
+def shape_tuple(shape: Shape) -> str:
+    """A shape as Python text."""
+    inside = ", ".join(map(size_text, shape))
+    return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+
+def texts(names: Iterable[str]) -> str:
+    """A tuple of strings as Python text."""
+    texts = [literal(name) for name in names]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,0 +1,94 @@
+"""The generated text: numbers keep every bit, lambdas ask the team for every loop, rows are kept."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from test_plan import IMAGE, ROWS, planned
+
+from fusewright.codegen.body import Body, body, literal
+from fusewright.codegen.cpp import cpp_source
+from fusewright.ir import Batch
+from fusewright.keep import row_plan
+from fusewright.nest import nest
+from fusewright.schedule import Schedule, schedule
+from fusewright.target import TARGETS
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (0.1, "float", "0.1f"), (1.0, "float", "1.0f"), (-2.5, "float", "(-2.5f)"), (0.1, "double", "0.1"),
+        (-0.0, "float", "(-0.0f)"), (3, "long", "3L"), (-3, "int", "-3"), (True, "bool", "true"),
+        (math.inf, "float", "infinity<float>()"), (-math.inf, "double", "-infinity<double>()"),
+        (math.nan, "float", "not_a_number<float>()"), (Batch(6), "float", "(float)(batch * 6)"),
+    ],
+)  # fmt: skip
+def test_numbers(value: float, kind: str, text: str) -> None:
+    assert literal(value, kind) == text
+
+
+@pytest.mark.parametrize("value", [math.pi, 1 / 3, 1e-38, 3.4028234e38, 1e-45, 16777217.0])
+def test_floats_keep_every_bit(value: float) -> None:
+    exact = torch.tensor(value, dtype=torch.float32)
+    assert torch.tensor(float(literal(value, "float").rstrip("f")), dtype=torch.float32) == exact
+
+
+def bodies(text: str, x: torch.Tensor) -> list[Body]:
+    made = planned(text, x)
+    layouts = [nest(k, made.graph) for k in made.kernels]
+    return [body(n, schedule(n, TARGETS["cpu"], made.graph)) for n in layouts]
+
+
+TEXTS = [
+    ("return torch.softmax(x, -1) * 2", ROWS),
+    ("return F.layer_norm(torch.relu(x), (12,))", ROWS),
+    ("return torch.relu(self.norm(x)), x.argmax(-1)", IMAGE),
+    ("return x.permute(0, 2, 3, 1) * torch.arange(3.0)", IMAGE),
+    ("return torch.where(x > 0, x, float('-inf')).logsumexp(1)", ROWS),
+]
+
+
+@pytest.mark.parametrize(("text", "x"), TEXTS, ids=[t[0] for t in TEXTS])
+def test_the_text_has_no_loop_of_its_own(text: str, x: torch.Tensor) -> None:
+    for made in bodies(text, x):
+        assert not re.search(r"\b(for|while|goto|__syncthreads|threadIdx|omp)\b", made.text)
+        assert made.text.startswith(f"struct {made.name} {{")
+
+
+def test_every_section_that_the_text_calls_is_in_the_file() -> None:
+    source = cpp_source(
+        bodies("return torch.tanh(x).masked_fill(x > 3, float('nan')).half() * 2", ROWS)
+    )
+    for word in ("not_a_number", "round_to", "half_t", "run_map"):
+        assert re.search(rf"\b{word}\b", source.partition("struct fused_0")[0])
+
+
+# ---- passes and kept rows -----------------------------------------------------------------------------
+
+PASSES = [
+    # forward, passes over a row, values kept
+    ("return torch.softmax(x, -1)", 3, 1),
+    ("return F.layer_norm(x, (12,))", 2, 0),
+    ("return F.layer_norm(torch.exp(x), (12,))", 2, 1),
+    ("return x.sum(-1)", 1, 0),
+    ("return x.sum(-1), x.amax(-1)", 2, 0),
+]
+
+
+@pytest.mark.parametrize(("text", "passes", "kept"), PASSES, ids=[p[0] for p in PASSES])
+def test_passes(text: str, passes: int, kept: int) -> None:
+    made = planned(text, ROWS)
+    (kernel,) = made.kernels
+    layout = nest(kernel, made.graph)
+    row = row_plan(layout, schedule(layout, TARGETS["cpu"], made.graph))
+    assert (len(row.passes), len(row.keeps)) == (passes, kept)
+
+
+def test_nothing_is_kept_when_the_schedule_says_so() -> None:
+    made = planned("return torch.softmax(x, -1)", ROWS)
+    layout = nest(made.kernels[0], made.graph)
+    assert row_plan(layout, Schedule(keep=False, keep_cost=0, threads=1, vector=1)).keeps == {}

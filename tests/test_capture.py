@@ -1,0 +1,220 @@
+"""nn.Module -> Graph: what it assumes, what it refuses and with which words, what eager would share."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fusewright.capture import Captured, capture, state_of
+from fusewright.errors import CaptureFailed
+from fusewright.interpret import interpret
+from fusewright.ir import Batch, base
+from fusewright.problem import load_problem
+
+BAD = Path(__file__).resolve().parent / "bad_problems"
+
+
+class Plain(nn.Module):
+    """A module whose forward is a function, with attributes to read."""
+
+    def __init__(self, function: Callable[..., object], **attributes: object) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> object:
+        return self.function(self, x) if y is None else self.function(self, x, y)
+
+
+def captured(function: Callable[..., object], *inputs: object, **attributes: object) -> Captured:
+    return capture(Plain(function, **attributes), inputs or (torch.randn(4, 6),))
+
+
+# ---- the batch --------------------------------------------------------------------------------------
+
+
+def test_the_leading_size_stays_free() -> None:
+    graph = captured(lambda m, x: x.reshape(x.shape[0] * 2, 3) + x.shape[0]).graph
+    assert graph.batch == 4
+    assert graph.outputs[0].shape == (Batch(2), 3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: x.reshape(2, 2, 6) + 1,
+        lambda m, x: x @ x.t(),
+        lambda m, x: x[:, 0] + x[:, :1],
+        lambda m, x: torch.cat([x, x[:1]]) * 2,
+        lambda m, x: x if x.shape[0] == 4 else -x,
+    ],
+)
+def test_a_batch_that_cannot_be_free_is_fixed(function: Callable[..., object]) -> None:
+    graph = captured(function).graph
+    assert graph.batch == 0
+    assert graph.inputs[0].shape == (4, 6)
+
+
+def test_a_batch_of_one_is_fixed() -> None:
+    assert captured(lambda m, x: x + 1, torch.randn(1, 6)).graph.batch == 0
+
+
+# ---- settings ---------------------------------------------------------------------------------------
+
+
+def test_plain_attributes_that_are_read_are_settings() -> None:
+    made = captured(
+        lambda m, x: x * m.factor + m.table[0] if m.flag else x,
+        *(torch.randn(4, 6),),
+        factor=2.5, flag=True, table=[1.0, 2.0], never=3,
+    )  # fmt: skip
+    plain = [s for s in made.settings if s.name != "function"]
+    assert {(s.path, s.name): s.value for s in plain} == {
+        ("", "factor"): 2.5,
+        ("", "flag"): True,
+        ("", "table"): [1.0, 2.0],
+    }
+
+
+def counts(module: Plain, x: torch.Tensor) -> torch.Tensor:
+    module.count += 1  # type: ignore[operator]
+    return x * module.count
+
+
+def remembers(module: Plain, x: torch.Tensor) -> torch.Tensor:
+    module.seen.append(x.shape)  # type: ignore[union-attr,operator]
+    return x + 1
+
+
+def caches(module: Plain, x: torch.Tensor) -> torch.Tensor:
+    module.cache = 3
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "attributes", "name"),
+    [
+        (counts, {"count": 0}, "Plain.count"),
+        (remembers, {"seen": []}, "Plain.seen"),
+        (caches, {}, "Plain.cache"),
+    ],
+)
+def test_a_forward_that_changes_attributes_is_refused(
+    function: Callable[..., object], attributes: dict[str, object], name: str
+) -> None:
+    module = Plain(function, **copy.deepcopy(attributes))
+    before = sorted(vars(module))
+    with pytest.raises(CaptureFailed, match=f"changes the attribute {name}"):
+        capture(module, [torch.randn(4, 6)])
+    assert sorted(vars(module)) == before
+    assert {key: getattr(module, key) for key in attributes} == attributes
+
+
+# ---- errors -----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_exported_is_one_line_that_names_the_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = BAD / "branches_on_data.py"
+    problem = load_problem(path)
+    line = next(k for k, text in enumerate(path.read_text().splitlines(), 1) if "# here" in text)
+    with caplog.at_level(logging.WARNING), pytest.raises(CaptureFailed) as caught:
+        capture(problem.make_model(), problem.make_inputs())
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_outputs_that_are_no_tensors_are_refused() -> None:
+    with pytest.raises(CaptureFailed, match="Output 1 of forward is 3, not a tensor"):
+        captured(lambda m, x: (x + 1, 3))
+
+
+# ---- memory -----------------------------------------------------------------------------------------
+
+
+def test_equal_outputs_that_eager_keeps_apart_stay_apart() -> None:
+    graph = captured(lambda m, x: (torch.relu(x), torch.relu(x))).graph
+    first, second = graph.outputs
+    assert first is not second
+    assert second.op == "copy"
+
+
+def test_views_and_repeated_outputs_share_as_in_eager() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(x)
+        return y, y.view(-1), y, x.t()
+
+    a, b, c, d = captured(forward).graph.outputs
+    assert a is c
+    assert base(b) is a
+    assert base(d).op == "input"
+
+
+def test_an_input_that_changes_is_returned_itself() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.add_(1.0)
+        return x.view(-1), x * 2
+
+    made = captured(forward)
+    shown, computed = made.graph.outputs
+    assert base(shown) is made.graph.inputs[0]
+    x = torch.randn(4, 6)
+    results = interpret(made.graph, [x.clone()], {})
+    assert torch.equal(results[0], (x + 1).view(-1))
+    assert torch.equal(results[1], (x + 1) * 2)
+    assert torch.equal(results[2], x + 1)
+    assert computed.row.kind == "map"
+
+
+def test_a_copy_into_the_input_is_not_the_input() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        x.copy_(y)
+        return y
+
+    graph = captured(forward).graph
+    assert base(graph.outputs[0]).op == "add"
+
+
+def test_dropout_of_nothing_is_its_argument() -> None:
+    graph = captured(lambda m, x: nn.functional.dropout(x, 0.0, True)).graph
+    assert graph.outputs[0] is graph.inputs[0]
+
+
+def test_random_calls_keep_their_order() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5, True) + torch.rand_like(x)
+
+    names = [str(n["name"]) for n in captured(forward).graph.effects]
+    assert names == ["aten.native_dropout", "aten.rand_like"]
+
+
+def test_random_numbers_that_nobody_uses_are_refused() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
+        torch.rand(3)
+        return x + torch.rand_like(x)
+
+    with pytest.raises(CaptureFailed, match="draws random numbers and does not use them"):
+        captured(forward)
+
+
+# ---- state ------------------------------------------------------------------------------------------
+
+
+def test_tensors_kept_as_attributes_are_read_from_the_module() -> None:
+    module = Plain(lambda m, x: x * m.table + torch.tensor([1.0] * 6), table=torch.randn(6))
+    made = capture(module, [torch.randn(4, 6)])
+    state = state_of(made, module)
+    assert state["table"] is module.table
+    assert len(made.constants) == 1
+    assert "table" not in made.constants

@@ -1,0 +1,92 @@
+"""Graphs as arithmetic, and the composite operators written with it, against torch in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fusewright import composite
+from fusewright.formula import Value, apply, cast, constant, count, fold, permute, where
+from fusewright.interpret import interpret
+from fusewright.ir import Batch, Graph, check, node
+
+X = torch.randn(4, 6, dtype=torch.float64) * 3
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float64, position: int = 0) -> Value:
+    return Value(node("input", position=position, shape=shape, dtype=dtype))
+
+
+def evaluated(build: Callable[[Value], Value], given: torch.Tensor) -> torch.Tensor:
+    x = leaf(*given.shape, dtype=given.dtype)
+    graph = check(Graph((x.node,), (build(x).node,)), "building")
+    (result,) = interpret(graph, [given], {})
+    return result
+
+
+ARITHMETIC: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = [
+    (lambda x: 1.0 - x / 2 + x * x, lambda x: 1.0 - x / 2 + x * x),
+    (lambda x: 3.0 / x + 1, lambda x: 3.0 / x + 1),
+    (lambda x: where(x > 0.5, x, -1.0), lambda x: torch.where(x > 0.5, x, -1.0)),
+    (lambda x: where(x <= 0.5, 2.0, x), lambda x: torch.where(x <= 0.5, 2.0, x)),
+    (lambda x: fold("sum", x, [-1], keepdim=True) * x, lambda x: x.sum(-1, keepdim=True) * x),
+    (lambda x: fold("max", x, [0, 1]), lambda x: x.amax((0, 1))),
+    (lambda x: permute(x, (-1, 0)) + 1, lambda x: x.t() + 1),
+    (lambda x: cast(x, torch.float32), lambda x: x.float()),
+]
+
+
+@pytest.mark.parametrize(("build", "meant"), ARITHMETIC)
+def test_arithmetic(
+    build: Callable[[Value], Value], meant: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    torch.testing.assert_close(evaluated(build, X), meant(X))
+
+
+COMPOSITES: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = [
+    (lambda x: composite.softmax(x, [1]), lambda x: F.softmax(x, 1)),
+    (lambda x: composite.log_softmax(x, [-1]), lambda x: F.log_softmax(x, 1)),
+    (lambda x: composite.logsumexp(x, [0, 1]), lambda x: x.logsumexp((0, 1))),
+    (lambda x: composite.variance(x, [1], 1), lambda x: x.var(1)),
+    (lambda x: composite.normalise(x, [1], 1e-3)[0], lambda x: F.layer_norm(x, (6,), eps=1e-3)),
+    (lambda x: composite.clamp(x, None, 0.5), lambda x: x.clamp(max=0.5)),
+]
+
+
+@pytest.mark.parametrize(("build", "meant"), COMPOSITES)
+def test_composites(
+    build: Callable[[Value], Value], meant: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    torch.testing.assert_close(evaluated(build, X), meant(X))
+
+
+def test_a_row_of_minus_infinity() -> None:
+    row = torch.full((1, 3), -float("inf"), dtype=torch.float64)
+    assert evaluated(lambda x: composite.logsumexp(x, [1]), row).item() == -float("inf")
+    assert evaluated(lambda x: composite.softmax(x, [1]), row).isnan().all()
+
+
+def test_numbers_take_the_type_of_the_tensor() -> None:
+    made = leaf(3, dtype=torch.int32) * 2
+    assert made.dtype is torch.int32
+    assert made.node.args[1]["value"] == 2
+
+
+def test_comparisons_are_bool_and_choices_have_the_type_of_what_is_chosen() -> None:
+    x = leaf(3)
+    assert (x > 1.0).dtype is torch.bool
+    assert apply("where", x > 1.0, x, x).dtype is torch.float64
+
+
+def test_a_cast_to_the_same_type_is_nothing() -> None:
+    x = leaf(3)
+    assert cast(x, torch.float64) is x
+    assert cast(constant(2.5, torch.float64), torch.int64).node["value"] == 2
+
+
+def test_counts_with_a_batch() -> None:
+    x = Value(node("input", position=0, shape=(Batch(1), 4, 5), dtype=torch.float32))
+    assert count(x, [0, -1]) == Batch(5)

@@ -1,0 +1,121 @@
+"""Common loop axes: what nodes meet, how reshapes split axes, and what has no common loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fusewright.formula import Value, apply, fold, permute, reshape
+from fusewright.ir import Batch, Node, Size, node, toposort
+from fusewright.loops import Incompatible, Loops, Read, loops
+
+BATCH = Batch(1)
+
+
+def leaf(*shape: Size, position: int = 0) -> Value:
+    return Value(node("input", position=position, shape=shape, dtype=torch.float32))
+
+
+def common(*roots: Value) -> Loops:
+    members = [n for n in toposort([r.node for r in roots]) if n.row.kind in ("map", "fold")]
+    return loops(members)
+
+
+def axis_sizes(found: Loops, axes: frozenset[int]) -> list[Size]:
+    return [found.sizes[a] for a in sorted(axes)]
+
+
+def test_a_map_has_rows_only() -> None:
+    x = leaf(BATCH, 6)
+    found = common(apply("exp", x) + 1.0)
+    assert sorted(map(str, axis_sizes(found, found.rows))) == sorted(map(str, [BATCH, 6]))
+    assert found.inner == frozenset()
+
+
+def test_a_fold_runs_over_its_dimensions() -> None:
+    x = leaf(BATCH, 6, 4)
+    found = common(x - fold("mean", x, [1, 2], keepdim=True))
+    assert axis_sizes(found, found.rows) == [BATCH]
+    assert sorted(map(int, axis_sizes(found, found.inner))) == [4, 6]  # type: ignore[arg-type]
+
+
+def test_a_reshape_splits_an_axis_everywhere() -> None:
+    x = leaf(BATCH, 12)
+    y = apply("exp", x)
+    grouped = reshape(y, (BATCH, 3, 4))
+    total = fold("sum", grouped, [2], keepdim=True)
+    found = common(reshape(grouped * total, (BATCH, 12)) + 1.0, total)
+    assert [found.sizes[a] for a in found.dims[id(y.node)][1]] == [3, 4]
+    assert axis_sizes(found, found.inner) == [4]
+
+
+def test_a_permute_between_members_costs_nothing() -> None:
+    x = leaf(3, 4)
+    y = apply("exp", x)
+    z = permute(y, (1, 0)) + 1.0
+    found = common(z)
+    assert found.dims[id(z.node)] == tuple(reversed(found.dims[id(y.node)]))
+
+
+def test_a_tensor_and_its_transpose_are_read_apart() -> None:
+    x = leaf(4, 4)
+    total = x + permute(x, (1, 0))
+    found = common(total)
+    reads = [e for e in found.edges.values() if isinstance(e, Read)]
+    assert [r.leaf for r in reads] == [x.node, x.node]
+    assert reads[0].dims == tuple(reversed(reads[1].dims))
+
+
+def build_transpose() -> list[Value]:
+    y = apply("exp", leaf(4, 4))
+    return [y + permute(y, (1, 0))]
+
+
+def build_two_folds() -> list[Value]:
+    x = leaf(4, 6)
+    return [fold("sum", x, [0]), fold("sum", x, [1])]
+
+
+def build_prime_reshape() -> list[Value]:
+    y = apply("exp", leaf(4, 9))
+    return [apply("exp", reshape(y, (6, 6)))]
+
+
+def build_fold_of_fold() -> list[Value]:
+    return [fold("max", fold("sum", leaf(4, 6), [1]), [0])]
+
+
+def build_two_position_orders() -> list[Value]:
+    y = apply("exp", leaf(4, 6))
+    return [fold("argmax", y, [0, 1]), fold("argmax", permute(y, (1, 0)), [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (build_transpose, "its own transpose"),
+        (build_two_folds, "folds over different axes"),
+        (build_prime_reshape, "share no factor"),
+        (build_fold_of_fold, "folds over different axes"),
+        (build_two_position_orders, "different orders"),
+    ],
+)
+def test_what_has_no_common_loops(build: object, words: str) -> None:
+    with pytest.raises(Incompatible, match=words):
+        common(*build())  # type: ignore[operator]
+
+
+def test_positions_are_counted_in_the_order_of_the_argument() -> None:
+    x = leaf(4, 6)
+    turned = permute(x, (1, 0))
+    position = fold("argmax", turned, [0, 1])
+    found = common(position)
+    assert [found.sizes[a] for a in found.positions] == [6, 4]
+
+
+def test_members_are_reached_once_each() -> None:
+    x = leaf(BATCH, 6)
+    y = apply("exp", x)
+    members: list[Node] = [y.node, (y * y).node]
+    found = loops(members)
+    assert [found.edges[id(members[1]), k] for k in (0, 1)] == [y.node, y.node]
