@@ -3,8 +3,8 @@
     python bench/compare.py [--device cpu|cuda] [--rounds N] [NAME ...]
 
 Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
-flushed before each call and the copy bandwidth is measured in the same rounds. A ratio is the median
-over rounds of (other side / ours), with its 95 % interval; above 1, ours is faster.
+flushed before each call and the copy bandwidth is measured in the same rounds. A ratio is the
+median over rounds of (other side / ours), with its 95 % interval; above 1, ours is faster.
 """
 
 from __future__ import annotations

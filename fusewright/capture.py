@@ -1,9 +1,9 @@
 """nn.Module + example inputs -> Captured: the graph, and what it assumes about the module.
 
-The model as ATen calls (export.py) is walked once: each call is written with our operators (lower/) or
-becomes a library node (library.py). Composite operators are kept whole. Outputs keep eager's memory:
-what is one tensor for us but two for eager is copied, and what eager changes in place is returned as
-the tensor that changed.
+The model as ATen calls (export.py) is walked once: each call is written with our operators (lower/)
+or becomes a library node (library.py). Composite operators are kept whole. Outputs keep eager's
+memory: what is one tensor for us but two for eager is copied, and what eager changes in place is
+returned as the tensor that changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class EagerCall:
-    """One operator as eager runs it: the bytes it reads and writes, its floating-point operations."""
+    """One operator as eager runs it: bytes read and written, floating-point operations."""
 
     name: str
     bytes: int
@@ -239,8 +239,8 @@ class _Builder:
         value = self._argument(given)
         if not isinstance(value, Value):
             raise CaptureFailed(
-                f"Output {position} of forward is {value!r}, not a tensor. Return tensors only (or a "
-                "tuple, list or dict of tensors)."
+                f"Output {position} of forward is {value!r}, not a tensor. Return tensors only "
+                "(or a tuple, list or dict of tensors)."
             )
         memory, n = _memory(given), value.node
         if memory in changed:

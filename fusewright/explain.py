@@ -1,4 +1,4 @@
-"""Captured + Plan -> the decision record: what became a kernel, what stayed a library call, and why.
+"""Captured + Plan -> the decision record: what became a kernel, what stayed a library call, why.
 
 It also says what this saves, in bytes, operations and predicted time.
 

@@ -1,8 +1,8 @@
 """nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free batch size.
 
-`torch.export` runs the model on fake tensors (nothing is computed) and functionalises it. Two attempts:
-first with the leading size of the inputs free, so that the batch stays a run-time value; if the model
-needs a fixed batch, with every size fixed. Nothing is printed; what cannot be exported is one error.
+`torch.export` runs the model on fake tensors, so nothing is computed, and functionalises it: first
+with the leading size of the inputs free, so that the batch stays a run-time value; if the model
+needs a fixed batch, with all sizes fixed. Nothing is printed; what cannot be exported is one error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Within the block nothing reaches the terminal: torch.export prints graphs, logs and warnings."""
+    """Within the block nothing is printed: torch.export shows graphs, logs and warnings."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,7 +1,7 @@
 """Write graphs as arithmetic: `Value` wraps a Node, so that `x * sigmoid(x)` builds nodes.
 
-Shapes broadcast and number operands take the tensor's type, as in PyTorch. Types must agree already:
-promotion is `promote`'s business.
+Shapes broadcast and number operands take the tensor's type, as in PyTorch. Types must agree
+already: promotion is `promote`'s business.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from fusewright.errors import CaptureFailed
 from fusewright.guard import Guard
 from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, base, toposort
+from fusewright.library import is_float_product
 from fusewright.plan import Kernel, Library, Plan
 from fusewright.spelling import literal, parameters, shape_tuple
 
@@ -171,6 +172,8 @@ class _Forward:
         else:
             attributes = {key: python_text(value, 0) for key, value in n.attributes}
             text = n.row.torch.format(*arguments, **attributes)
+        if self.plan.precision == "ieee" and is_float_product(n):
+            text = f"_fusewright_ieee(lambda: {text})"
         name = self.guard.names.fresh(_short_name(n))
         self._define(n, name, text)
         if any(n is leaf for kernel in self.plan.kernels for leaf in kernel.leaves):

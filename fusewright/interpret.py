@@ -21,8 +21,8 @@ def interpret(
 ) -> list[torch.Tensor]:
     """The graph's outputs, then its updates' values.
 
-    inputs: one tensor per graph input.  state: parameters and buffers by name.  dtype: compute every
-    floating tensor in this type instead of its own.
+    inputs: one tensor per graph input.  state: parameters and buffers by name.  dtype: compute
+    every floating tensor in this type instead of its own.
     """
     values: dict[int, torch.Tensor] = {}
     batch = batch or graph.batch
@@ -96,7 +96,7 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
 
 
 def python_text(value: object, batch: int) -> str:
-    """An attribute as Python source; numbers of other libraries and enumerations as plain numbers."""
+    """An attribute as Python source; numpy's numbers and enumerations as plain numbers."""
     if isinstance(value, Batch):
         return str(concrete(value, batch))
     if isinstance(value, list):

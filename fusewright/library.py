@@ -2,7 +2,8 @@
 
 The node's attribute `call` is the Python text of the call, `{0}`, `{1}`, … its tensor arguments and
 `{device}` the device it runs on. `fresh`: the result is new memory that nothing else can see.
-`random`: it draws random numbers, so it runs even if unused, and in the model's order.
+`random`: it draws random numbers or updates statistics, so it runs even if unused, and in the
+model's order.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ NAMES = {
     "aten.select": "torch.select",
 }
 FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))
+PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
+ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
+PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")
 RANDOM = (
     "dropout",
     "rand",
@@ -57,7 +61,7 @@ def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None,
         return SPECIAL[call.name](call, effects)
     tensors: list[Node] = []
     text = _text(call, tensors)
-    random = any(word in call.name for word in RANDOM)
+    random = any(word in call.name for word in RANDOM) or _updates_statistics(call)
     first = call.results[0]
     shared: dict[str, Any] = {
         "call": text,
@@ -81,12 +85,19 @@ def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None,
     )
 
 
+def is_float_product(n: Node) -> bool:
+    """Whether a library node is a product in float32, which TF32 could make less precise."""
+    name = str(n["name"]) if n.op == "library" else ""
+    product = "conv" in name or name in PRODUCTS
+    return product and n.dtype is torch.float32
+
+
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
     elements = concrete(numel(result), batch)
-    if name in ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm"):
+    if name in PLAIN_PRODUCTS:
         return 2 * elements * concrete(tensors[0][-1], batch) if tensors[0] else 0
-    if name in ("aten.addmm", "aten.baddbmm"):
+    if name in ADDED_PRODUCTS:
         return 2 * elements * concrete(tensors[1][-1], batch)
     if "conv_transpose" in name:
         pixels = concrete(numel(tensors[0]), batch)
@@ -94,6 +105,11 @@ def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int
     if "conv" in name and len(tensors) > 1:
         return 2 * elements * concrete(numel(tensors[1][1:]), batch)
     return 0
+
+
+def _updates_statistics(call: Call) -> bool:
+    """Instance norm updates the running statistics itself, so it must run, and in order."""
+    return call.name == "aten.instance_norm" and call.args[3] is not None and bool(call.args[5])
 
 
 def _packed(call: Call) -> bool:

@@ -155,7 +155,7 @@ OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 
 @cache
 def meaning(name: str, attributes: tuple[tuple[str, str], ...] = ()) -> Callable[..., Any]:
-    """Return the PyTorch function of row `name`, with `attributes` (name, Python text) filled in."""
+    """The PyTorch function of row `name`, with `attributes` (name, Python text) filled in."""
     op = OPS[name]
     names = [f"x{i}" for i in range(op.arity)]
     text = op.torch.format(*names, **dict(attributes))

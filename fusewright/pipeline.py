@@ -51,12 +51,14 @@ class Made:
     rules: tuple[str, ...]
 
 
-def make(module: nn.Module, inputs: Sequence[object], machine: Target) -> Made:
+def make(
+    module: nn.Module, inputs: Sequence[object], machine: Target, precision: str = "eager"
+) -> Made:
     """Capture, simplify, plan and print the kernels of `module` for `machine`."""
     captured = capture(module, inputs)
     graph, rules = rewrite(captured.graph)
     captured = replace(captured, graph=check(graph, "rewrite"))
-    planned = plan(captured.graph, machine)
+    planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
     kernels: list[tuple[Body, Nest, Schedule]] = []
     for kernel in planned.kernels:
@@ -117,7 +119,7 @@ def optimize_file(
         require_tools(machine)
     problem, module, inputs = _load(problem_path, overrides, progress)
     progress("planning and generating kernels")
-    made = make(module, inputs, machine)
+    made = make(module, inputs, machine, precision)
     _check_rules(made, rules)
     text = emitted_text(made, module, problem)
     decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
@@ -231,7 +233,8 @@ def _header(made: Made, path: str) -> list[str]:
         f"ModelNew: {Path(path).name} with fused kernels for {made.plan.target.name}, "
         f"written by fusewright {__version__}.",
         "",
-        "The constructor, the parameters and the results are the original's. `forward` is new; where",
+        "The constructor, the parameters and the results are the original's. `forward` is new; "
+        "where",
         "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
         "`reference_forward`.",
         "",
@@ -251,4 +254,5 @@ def _numeric_classes(made: Made) -> list[str]:
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
         lines.append(f"  numeric class: {text.name} computes in {kind}{stored}")
     calls = any(s.node.op == "library" for s in made.plan.libraries)
-    return lines + ["  numeric class: library calls follow PyTorch's precision flags"] * calls
+    how = "run in full float32" if made.plan.precision == "ieee" else "follow PyTorch's flags"
+    return lines + [f"  numeric class: library products {how}"] * calls

@@ -53,12 +53,16 @@ Step = Kernel | Library
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order of execution. notes: why neighbours did not share a kernel."""
+    """Steps in the order of execution. notes: why neighbours did not share a kernel.
+
+    precision: "eager" (library products follow PyTorch's flags) or "ieee" (full float32).
+    """
 
     graph: Graph
     target: Target
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
+    precision: str = "eager"
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -69,9 +73,9 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, Library))
 
 
-def plan(graph: Graph, target: Target) -> Plan:
+def plan(graph: Graph, target: Target, precision: str = "eager") -> Plan:
     """Decide the kernels of `graph` for one machine."""
-    return _Planner(graph, target).plan()
+    return replace(_Planner(graph, target).plan(), precision=precision)
 
 
 def unique(nodes: Iterable[Node]) -> list[Node]:

@@ -1,7 +1,7 @@
 """Graph -> cheaper Graph: apply the rules, leaves first, until none applies.
 
-Beside the rules of algebra: numbers are computed here, views of views become one view, and a copy of
-a value that is computed anyway is that value. Outputs that were tensors of their own remain so.
+Beside the rules of algebra: numbers are computed here, views of views become one view, and a copy
+of a value that is computed anyway is that value. Outputs that were tensors of their own remain so.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _simplify(n: Node) -> Node:
 
 
 def _needless_copy(n: Node) -> Node:
-    """A copy of what is computed anyway; `distinct` marks an output that must be a tensor of its own."""
+    """A copy of what is computed anyway; `distinct` marks an output that must be its own tensor."""
     (x,) = n.args
     computed = x.row.kind in ("map", "fold") and x.order == n.order
     return x if computed and not n.has("distinct") else n

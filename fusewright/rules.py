@@ -1,10 +1,10 @@
 """The rules of algebra, as data: left -> right, for every value, 0, inf and NaN included.
 
 A rule's two sides are functions of the same variables; the left one is also the pattern. Lower-case
-`c` matches number constants only and reaches `when` and the right side as a Python number. Each rule
+`c` matches number constants only and reaches `when` and the right side as a Python number. A rule
 is tested on both sides on ordinary and special values, and its right side must cost less.
 """
-# Both sides take every variable, whether they use it or not.  ruff: noqa: ARG005
+# Both sides take every variable, by position; one that a side does not use begins with `_`.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rule:
     variables: str
     left: Callable[..., Value]
     right: Callable[..., Value]
-    when: Callable[[float], bool] = lambda c: True
+    when: Callable[[float], bool] = lambda _c: True
 
 
 def _is(number: float) -> Callable[[float], bool]:
@@ -56,17 +56,17 @@ RULES = (
     Rule("abs-abs", "x", lambda x: _abs(_abs(x)), _abs),
     Rule("relu-relu", "x", lambda x: _relu(_relu(x)), _relu),
     Rule("relu-of-abs", "x", lambda x: _relu(_abs(x)), _abs),
-    Rule("times-one", "xc", lambda x, c: x * c, lambda x, c: x, _is(1.0)),
-    Rule("one-times", "xc", lambda x, c: c * x, lambda x, c: x, _is(1.0)),
-    Rule("over-one", "xc", lambda x, c: x / c, lambda x, c: x, _is(1.0)),
-    Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, c: x, _is(0.0)),
+    Rule("times-one", "xc", lambda x, c: x * c, lambda x, _c: x, _is(1.0)),
+    Rule("one-times", "xc", lambda x, c: c * x, lambda x, _c: x, _is(1.0)),
+    Rule("over-one", "xc", lambda x, c: x / c, lambda x, _c: x, _is(1.0)),
+    Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, _c: x, _is(0.0)),
     Rule("over-power-of-two", "xc", lambda x, c: x / c, lambda x, c: x * (1.0 / c), _power_of_two),
     Rule("max-self", "x", lambda x: apply("maximum", x, x), lambda x: x),
     Rule("min-self", "x", lambda x: apply("minimum", x, x), lambda x: x),
-    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, c: _relu(x), _is(0.0)),
-    Rule("pow-one", "xc", _pow, lambda x, c: x, _is(1.0)),
-    Rule("pow-two", "xc", _pow, lambda x, c: x * x, _is(2.0)),
-    Rule("pow-three", "xc", _pow, lambda x, c: x * x * x, _is(3.0)),
-    Rule("pow-minus-one", "xc", _pow, lambda x, c: apply("reciprocal", x), _is(-1.0)),
-    Rule("where-same", "bx", lambda b, x: where(b, x, x), lambda b, x: x),
+    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, _c: _relu(x), _is(0.0)),
+    Rule("pow-one", "xc", _pow, lambda x, _c: x, _is(1.0)),
+    Rule("pow-two", "xc", _pow, lambda x, _c: x * x, _is(2.0)),
+    Rule("pow-three", "xc", _pow, lambda x, _c: x * x * x, _is(3.0)),
+    Rule("pow-minus-one", "xc", _pow, lambda x, _c: apply("reciprocal", x), _is(-1.0)),
+    Rule("where-same", "bx", lambda b, x: where(b, x, x), lambda _b, x: x),
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ INTERNAL = frozenset({*vars(nn.Module()), *dir(nn.Module)} - {"training"})
 
 @dataclass(frozen=True)
 class Setting:
-    """A plain value, or a function, that `forward` read from the module: the graph holds only while it is the same."""
+    """A plain value or function that `forward` read: the graph holds while it is the same."""
 
     path: str
     name: str
@@ -49,13 +50,13 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         ]
     if changed:
         raise CaptureFailed(
-            f"{type(module).__name__}.forward changes the attribute {', '.join(changed)}: every call "
-            "computes something else. Keep such state in a buffer (register_buffer), or outside."
+            f"{type(module).__name__}.forward changes {', '.join(changed)}: every call computes "
+            "something else. Keep such state in a buffer (register_buffer) or outside."
         )
 
 
 def settings_read(module: nn.Module, inputs: Sequence[object]) -> tuple[Setting, ...]:
-    """Run `forward` once on fake tensors and note which plain attributes of which modules it reads."""
+    """Run `forward` once on fake tensors and note which plain attributes it reads."""
     reads: dict[tuple[str, str], object] = {}
     try:
         with silence(), _recording(module, reads):
@@ -85,14 +86,15 @@ def _restore(child: nn.Module, before: Mapping[str, object]) -> list[str]:
         n for n in {**before, **now} if not _same(before.get(n, _ABSENT), now.get(n, _ABSENT))
     ]
     for name in changed:
-        old, new = before.get(name, _ABSENT), vars(child).get(name)
+        old = before.get(name, _ABSENT)
+        new: Any = vars(child).get(name)
         if old is _ABSENT:
             delattr(child, name)
         elif isinstance(old, list) and isinstance(new, list):
             new[:] = old
         elif isinstance(old, dict | set) and type(new) is type(old):
-            new.clear()  # type: ignore[attr-defined]
-            new.update(old)  # type: ignore[attr-defined]
+            new.clear()
+            new.update(old)
         else:
             setattr(child, name, old)
     return changed
@@ -102,7 +104,7 @@ _ABSENT = object()
 
 
 def _same(a: object, b: object) -> bool:
-    """Identical, or equal plain values and containers of them; tensors inside are compared by identity."""
+    """Identical, or equal plain values and containers of them; anything else by identity."""
     if a is b:
         return True
     if type(a) is not type(b):

@@ -59,9 +59,7 @@ def _in_place(
     return tuple(pairs)
 
 
-def _read_later(
-    leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], plan: Plan
-) -> bool:
+def _read_later(leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], plan: Plan) -> bool:
     """Whether a step behind the kernel still wants the old value."""
     later: set[int] = set()
     for step in plan.steps[plan.steps.index(kernel) + 1 :]:

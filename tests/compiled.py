@@ -1,8 +1,8 @@
 """Many emitted files, one compilation: what the tests of whole models share.
 
-An emitted file compiles its own kernels at the first call, about a second each. Here the C++ of many
-files goes into one library, every file in a namespace of its own, and each imported file is handed its
-part of the library. Everything else of the file runs as a user would run it.
+An emitted file compiles its own kernels at the first call, about a second each. Here the C++ of
+many files goes into one library, every file in a namespace of its own, and each imported file is
+handed its part of the library. Everything else of the file runs as a user would run it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -116,8 +117,14 @@ def _imported(case: Case, folder: Path, library: ctypes.CDLL, prefix: str) -> Mo
 def ready(new: torch.nn.Module, inputs: Sequence[object]) -> bool:
     """Whether the guard lets these inputs go to the kernels."""
     called: list[object] = []
-    reference = type(new).reference_forward
-    type(new).reference_forward = lambda *a, **k: called.append(a) or reference(*a, **k)
+    kind: Any = type(new)
+    reference = kind.reference_forward
+
+    def watched(*arguments: object, **more: object) -> object:
+        called.append(arguments)
+        return reference(*arguments, **more)
+
+    kind.reference_forward = watched
     new(*inputs)
-    type(new).reference_forward = reference
+    kind.reference_forward = reference
     return not called

@@ -1,6 +1,6 @@
 """Random problem files: chains of supported operators on random shapes and types.
 
-`program(seed)` is the text of a problem: the same text for the same seed. A value is a variable with a
+`program(seed)` is the text of a problem: the same text for the same seed. A value is a variable of
 known shape; each statement takes old values and makes a new one, so that reuse, several outputs,
 broadcasts, views between steps and folds at any place come about by themselves.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 24, 31, 33)
 DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.float16", "torch.bfloat16")
-# Functions whose slope is modest everywhere, so that errors of the inputs do not grow without bound.
+# Functions whose slope is modest everywhere, so that errors do not grow without bound.
 UNARY = (
     *("torch.tanh({0})", "torch.sigmoid({0})", "torch.sin({0})", "torch.relu({0})", "{0}.abs()"),
     *("torch.erf({0})", "F.gelu({0})", "F.silu({0})", "F.softplus({0})", "F.elu({0})", "-{0}"),
@@ -41,6 +41,16 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
+"""
+TAIL = """
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
 """
 
 
@@ -87,8 +97,7 @@ def program(seed: int) -> str:
     init += [f"        {p}" for p in writer.parameters]
     names = ", ".join(n for n in writer.shapes if n.startswith("x"))
     forward = ["", f"    def forward(self, {names}):", *body]
-    tail = f"\n\ndef get_inputs():\n    return [{', '.join(inputs)}]\n\n\ndef get_init_inputs():\n    return []\n"
-    return HEAD + "\n".join([*init, *forward]) + "\n" + tail
+    return HEAD + "\n".join([*init, *forward]) + TAIL.format(inputs=", ".join(inputs))
 
 
 def _inputs(w: _Writer) -> list[str]:
@@ -164,7 +173,7 @@ def _normalise(w: _Writer) -> None:
     groups = [g for g in (1, 2, 3, 4) if shape[1] % g == 0 and _size(shape[1:]) // g > 1]
     texts += [f"F.group_norm({x}, {g}, eps=1e-2)" for g in groups]
     if shape[0] * _size(shape[2:]) > 1 and len(shape) > 2:
-        texts += [f"F.batch_norm({x}, None, None, training=True, eps=1e-2)"]
+        texts += [f"F.batch_norm({x}.contiguous(), None, None, training=True, eps=1e-2)"]
     w.new(w.rng.choice(texts), shape)
 
 

@@ -1,4 +1,4 @@
-"""The generated text: numbers keep every bit, lambdas ask the team for every loop, rows are kept."""
+"""The generated text: numbers keep every bit, lambdas leave loops to the team, rows are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fusewright.target import TARGETS
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (0.1, "float", "0.1f"), (1.0, "float", "1.0f"), (-2.5, "float", "(-2.5f)"), (0.1, "double", "0.1"),
+        (0.1, "float", "0.1f"), (1.0, "float", "1.0f"), (-2.5, "float", "(-2.5f)"),
+        (0.1, "double", "0.1"),
         (-0.0, "float", "(-0.0f)"), (3, "long", "3L"), (-3, "int", "-3"), (True, "bool", "true"),
         (math.inf, "float", "infinity<float>()"), (-math.inf, "double", "-infinity<double>()"),
         (math.nan, "float", "not_a_number<float>()"), (Batch(6), "float", "(float)(batch * 6)"),
@@ -67,7 +68,7 @@ def test_every_section_that_the_text_calls_is_in_the_file() -> None:
         assert re.search(rf"\b{word}\b", source.partition("struct fused_0")[0])
 
 
-# ---- passes and kept rows -----------------------------------------------------------------------------
+# ---- passes and kept rows ------------------------------------------------------------------------
 
 PASSES = [
     # forward, passes over a row, values kept

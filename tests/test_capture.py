@@ -1,4 +1,4 @@
-"""nn.Module -> Graph: what it assumes, what it refuses and with which words, what eager would share."""
+"""nn.Module -> Graph: what it assumes, what it refuses and how, what eager would share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def captured(function: Callable[..., object], *inputs: object, **attributes: obj
     return capture(Plain(function, **attributes), inputs or (torch.randn(4, 6),))
 
 
-# ---- the batch --------------------------------------------------------------------------------------
+# ---- the batch -----------------------------------------------------------------------------------
 
 
 def test_the_leading_size_stays_free() -> None:
@@ -66,7 +66,7 @@ def test_a_batch_of_one_is_fixed() -> None:
     assert captured(lambda m, x: x + 1, torch.randn(1, 6)).graph.batch == 0
 
 
-# ---- settings ---------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 def test_plain_attributes_that_are_read_are_settings() -> None:
@@ -111,13 +111,13 @@ def test_a_forward_that_changes_attributes_is_refused(
 ) -> None:
     module = Plain(function, **copy.deepcopy(attributes))
     before = sorted(vars(module))
-    with pytest.raises(CaptureFailed, match=f"changes the attribute {name}"):
+    with pytest.raises(CaptureFailed, match=f"forward changes {name}: "):
         capture(module, [torch.randn(4, 6)])
     assert sorted(vars(module)) == before
     assert {key: getattr(module, key) for key in attributes} == attributes
 
 
-# ---- errors -----------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_exported_is_one_line_that_names_the_line(
@@ -139,7 +139,7 @@ def test_outputs_that_are_no_tensors_are_refused() -> None:
         captured(lambda m, x: (x + 1, 3))
 
 
-# ---- memory -----------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def test_equal_outputs_that_eager_keeps_apart_stay_apart() -> None:
@@ -208,7 +208,7 @@ def test_random_numbers_that_nobody_uses_are_refused() -> None:
         captured(forward)
 
 
-# ---- state ------------------------------------------------------------------------------------------
+# ---- state ---------------------------------------------------------------------------------------
 
 
 def test_tensors_kept_as_attributes_are_read_from_the_module() -> None:

@@ -137,8 +137,10 @@ def test_interpret_in_another_precision() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (float("inf"), "float('inf')"), (-float("inf"), "float('-inf')"), (float("nan"), "float('nan')"),
-        (True, "True"), (1.5, "1.5"), ((), "()"), ((1, 2), "(1, 2,)"), (Batch(2), "8"), ([1.0], "[1.0]"),
+        (float("inf"), "float('inf')"), (-float("inf"), "float('-inf')"),
+        (float("nan"), "float('nan')"),
+        (True, "True"), (1.5, "1.5"), ((), "()"), ((1, 2), "(1, 2,)"), (Batch(2), "8"),
+        ([1.0], "[1.0]"),
         (torch.float16, "torch.float16"), ("tanh", "'tanh'"), (None, "None"),
     ],
 )  # fmt: skip

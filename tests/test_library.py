@@ -1,4 +1,4 @@
-"""Calls that stay PyTorch's: their text runs, says what is random or fresh, and counts operations."""
+"""Calls that stay PyTorch's: their text, what is random, what is fresh, how many operations."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ TEXTS = [
     (("aten.cumsum", "default", leaf(), 1), "torch.cumsum({0}, 1)"),
     (("aten.cat", "default", [leaf(), leaf(1), leaf()], 1), "torch.cat([{0}, {1}, {0}], 1)"),
     (("aten.flip", "default", leaf(), [1]), "torch.ops.aten.flip.default({0}, [1])"),
-    (("aten.nan_to_num", "default", leaf(), float("inf")), "torch.ops.aten.nan_to_num.default({0}, float('inf'))"),
-    (("aten.repeat", "default", leaf(), [Batch(2), 1]), "torch.ops.aten.repeat.default({0}, [batch * 2, 1])"),
-    (("aten.foo", "x", leaf(), torch.float16, None, "sum"), "torch.ops.aten.foo.x({0}, torch.float16, None, 'sum')"),
+    (("aten.nan_to_num", "default", leaf(), float("inf")),
+     "torch.ops.aten.nan_to_num.default({0}, float('inf'))"),
+    (("aten.repeat", "default", leaf(), [Batch(2), 1]),
+     "torch.ops.aten.repeat.default({0}, [batch * 2, 1])"),
+    (("aten.foo", "x", leaf(), torch.float16, None, "sum"),
+     "torch.ops.aten.foo.x({0}, torch.float16, None, 'sum')"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Each entry of LOWER: the graph means what eager computes, and the generated kernels compute it.
 
-The table holds calls as Python text over the arguments of `forward`. All calls of one type stand in one
-model, so one export and one compilation serve them all; a message names the calls that are wrong.
+The table holds calls as Python text over the arguments of `forward`. All calls of one type stand in
+one model, so one export and one compilation serve them all; a message names the calls that are
+wrong.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SPECIAL = [
     2.5,
 ]
 
-# ---- the table ------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 # x, y: two dimensions, y without special values;  z: one dimension;  s: none
 POINTWISE = [
@@ -285,7 +286,7 @@ def write_problem(path: Path, rows: Sequence[str], dtype: torch.dtype) -> Path:
     return path
 
 
-# ---- comparisons ------------------------------------------------------------------------------------
+# ---- comparisons ---------------------------------------------------------------------------------
 
 
 def same_special(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -298,7 +299,7 @@ def same_special(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def worst(values: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest relative error where both are finite; absolute for values far below the median."""
+    """The largest relative error where both are finite; absolute far below the median."""
     a, b = values.double().flatten(), exact.double().flatten()
     usable = torch.isfinite(a) & torch.isfinite(b)
     if not usable.any():
@@ -380,7 +381,7 @@ def test_each_entry_of_the_table_is_used(cases: dict[str, Case]) -> None:
     assert set(LOWER) - seen == {"aten._native_batch_norm_legit_functional"}  # a module's: models/
 
 
-# ---- the kernels ------------------------------------------------------------------------------------
+# ---- the kernels ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +410,8 @@ def test_kernels_are_as_accurate_as_eager(
 
 def complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, name: str) -> str:
     if (ours.shape, ours.dtype, strides(ours)) != (eager.shape, eager.dtype, strides(eager)):
-        return f"{ours.shape, ours.dtype, ours.stride()} is not {eager.shape, eager.dtype, eager.stride()}"
+        mine, theirs = ((t.shape, t.dtype, t.stride()) for t in (ours, eager))
+        return f"{mine} is not {theirs}"
     half = name in ("float16", "bfloat16")
     if not ours.is_floating_point():
         return "" if half or torch.equal(ours, eager) else f"{ours} is not {eager}"

@@ -1,4 +1,4 @@
-"""Loops in order and addresses as text: evaluated at every position, they are the tensor's elements."""
+"""Loops in order, addresses as text: evaluated everywhere, they are the tensor's elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_strides() -> None:
     assert axis_strides(((0, 1), (2,)), (4, 1), {0: 2, 1: 3, 2: 4}) == {0: 12, 1: 4, 2: 1}
 
 
-# ---- addresses ----------------------------------------------------------------------------------------
+# ---- addresses -----------------------------------------------------------------------------------
 
 
 def random_plan(seed: int, folder: Path) -> Plan:

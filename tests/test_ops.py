@@ -1,5 +1,5 @@
-"""Every row of the op table: its C++ spelling, printed by the code generator and compiled, computes what
-its PyTorch meaning computes, on its domain, in every type that the meaning accepts.
+"""Every row of the op table: its C++ spelling, printed by the code generator and compiled, computes
+what its PyTorch meaning computes, on its domain, in every type that the meaning accepts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ANY_TYPE = frozenset(
     ]
 )
 INTEGERS_TOO = ("remainder", "fmod", "pow")  # lower/ gives them a divisor or an exponent it knows
-# Errors in units of the last place that PyTorch's own CPU functions have, where ours may be worse off.
+# Errors in units of the last place that are as good as PyTorch's own.
 ULPS = {"float32": 4, "float64": 4, "float16": 1, "bfloat16": 1}
 
 

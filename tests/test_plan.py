@@ -1,4 +1,4 @@
-"""Graph -> kernels and library calls: what shares a kernel, what may not, and that the order is right."""
+"""Graph -> kernels and library calls: what shares a kernel, what may not, in which order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def planned(text: str, *inputs: torch.Tensor) -> Plan:
     body = "\n        ".join(text.splitlines())
     setup = "\n        ".join(SETUP.splitlines())
     exec(
-        f"class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {setup}\n"
+        "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        {setup}\n"
         f"    def forward({names}):\n        {body}\n",
         scope,
     )
@@ -68,9 +69,9 @@ def test_how_many_kernels(text: str, x: torch.Tensor, count: int) -> None:
 
 
 MIXED = [
-    "y = self.linear(torch.relu(x))\nz = torch.softmax(y * 2, -1)\nreturn self.linear(z) + y, z.sum(0)",
+    "y = self.linear(x.relu())\nz = torch.softmax(y * 2, -1)\nreturn self.linear(z) + y, z.sum(0)",
     "y = torch.tanh(x)\nz = y.sum(0)\nreturn (y - z).sum(-1), y * z.max()",
-    "y = torch.relu(x)\nreturn torch.cat([y, x * 2], 1) + torch.cat([x, y], 1).mean(-1, keepdim=True)",
+    "y = torch.relu(x)\nreturn torch.cat([y, x * 2], 1) + torch.cat([x, y], 1).mean(-1, True)",
     "return F.dropout(torch.relu(x), 0.5, True) + torch.rand_like(x)",
 ]
 

@@ -1,4 +1,4 @@
-"""What is computed in place: only memory that nobody else can see, read at the very element written."""
+"""What is computed in place: memory that nobody else sees, read at the very element written."""
 
 from __future__ import annotations
 

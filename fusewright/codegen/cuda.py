@@ -1,8 +1,8 @@
 """Bodies -> one CUDA source: skeleton sections, structs, and an `extern "C"` entry per kernel.
 
-Entries take pointers (the last one to scratch memory, if a kernel wants it), the batch size, the device
-and the stream, and return a cudaError_t. If a
-pointer is not aligned for vectors, the scalar instantiation runs.
+Entries take pointers (the last one to scratch memory, if a kernel wants it), the batch size, the
+device and the stream, and return a cudaError_t. If a pointer is not aligned for vectors, the scalar
+instantiation runs.
 """
 
 from __future__ import annotations

@@ -163,12 +163,39 @@ def _fusewright_check(error, kernel, arguments):
         raise RuntimeError(f"{kernel.__name__} failed with CUDA error {error}.")
 '''
 
+_IEEE = """
+class _FusewrightIeee:
+    def __enter__(self):
+        backends = torch.backends
+        if hasattr(backends.cudnn, "conv"):  # PyTorch 2.9 and newer
+            owners = [backends.cuda.matmul, backends.cudnn.conv]
+            owners += [backends.mkldnn.matmul, backends.mkldnn.conv]
+            self.flags = [(owner, "fp32_precision", "ieee") for owner in owners]
+        else:
+            owners = [backends.cuda.matmul, backends.cudnn]
+            self.flags = [(owner, "allow_tf32", False) for owner in owners]
+        self.before = [getattr(owner, name) for owner, name, _ in self.flags]
+        for owner, name, value in self.flags:
+            setattr(owner, name, value)
+
+    def __exit__(self, *error):
+        for (owner, name, _), value in zip(self.flags, self.before, strict=True):
+            setattr(owner, name, value)
+
+
+def _fusewright_ieee(product):
+    \"\"\"Run one of PyTorch's products in full float32, whatever its precision flags say.\"\"\"
+    with _FusewrightIeee():
+        return product()
+"""
+
 # Word that the emitted code uses -> the function behind it, in the order of the file.
 _PIECES = {
     "_fusewright_module(": _MODULE,
     "_fusewright_apart(": _APART,
     "_fusewright_changed(": _CHANGED,
     "_fusewright_dense(": _DENSE,
+    "_fusewright_ieee(": _IEEE,
 }
 
 

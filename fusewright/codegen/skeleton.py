@@ -40,7 +40,8 @@ def sections(language: str) -> tuple[Section, ...]:
 
 def _cut(text: str) -> list[Section]:
     found: list[Section] = []
-    name, needs, lines = "", (), list[str]()
+    name, lines = "", list[str]()
+    needs: tuple[str, ...] = ()
     for line in [*text.splitlines(), "//@"]:
         if not line.startswith("//@"):
             lines.append(line)

@@ -102,6 +102,7 @@ class Host:
         self.flush = torch.zeros(0)
         self.sizes: list[int] = []  # of the last results, in bytes
         self.clock = DeviceClock(device)
+        self.strays: set[str] = set()  # modes that a call left changed, seen right after it
 
     def poison(self) -> None:
         """What the allocator hands out next for an output holds 0xFF: NaN in every float type."""
@@ -206,6 +207,8 @@ def _call(host: Host, message: Message) -> Record:
         _make_cold(host, message["cold"])
         with torch.set_grad_enabled(message["grad"]):
             outputs, clocks = host.clock.time(model, arguments)
+            if torch.is_grad_enabled() != message["grad"]:
+                host.strays.add("a call switched the recording of gradients")
     results: list[Tensor] = []
     text = layout.describe(outputs, results)
     known = [*layout.tensors_of(arguments), *_entries(model).values(), *host.held]
@@ -262,7 +265,7 @@ def _held(host: Host, _: Message) -> Record:
 
 
 def _flags(host: Host, _: Message) -> Record:
-    found = state_of_torch.changes(host.before)
+    found = [*state_of_torch.changes(host.before), *sorted(host.strays)]
     if torch.initial_seed() != host.seed:
         found.append("the global random generator was seeded anew")
     return host.done("\n".join(found), [], [])

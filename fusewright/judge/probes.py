@@ -193,7 +193,8 @@ def _integer_limit(eager: Tensor, truth: Tensor) -> Tensor:
     if not (whole and torch.equal(eager.double(), truth.to(eager.dtype).double())):
         return never
     ulps = 1.0 if torch.finfo(eager.dtype).bits == 16 else 4.0
-    return ulps * torch.finfo(eager.dtype).eps * truth.abs()
+    limit = ulps * torch.finfo(eager.dtype).eps * truth.abs()
+    return torch.where(torch.isfinite(eager), limit, never)  # beyond the type's range: nothing
 
 
 # ---- trailing bits: an output that was rounded and then widened ----------------------------------

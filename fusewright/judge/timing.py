@@ -30,7 +30,7 @@ CALLS_BY_SECONDS = ((0.02, 5), (0.2, 3), (float("inf"), 1))
 MIN_ROUNDS = 30
 FEWEST_ROUNDS = 8  # a problem too slow for more still gets an interval, and a wide one
 _ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it leaves helpers running
-TRANSPORT_SHARE = 0.1  # what moving the same bytes may differ between two processes
+TRANSPORT_SHARE = 0.25  # what moving the same bytes may differ between two processes
 LIES_ABOVE = 0.25  # of eager's time: the parent's clock must find at most this much unexplained
 
 

@@ -1,6 +1,6 @@
-"""One ATen call -> nodes of our IR: how each operator that we have kernels for is written with ours.
+"""One ATen call -> nodes of our IR: how each operator we have kernels for is written with ours.
 
-`LOWER` maps an ATen name (without its overload) to a function of a `Call`. A function may return None:
+`LOWER` maps an ATen name, without its overload, to a function of a `Call`. It may return None:
 then, as for every name that is not in the table, the call becomes a visible library node.
 """
 
