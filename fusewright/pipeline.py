@@ -19,7 +19,7 @@ from fusewright.codegen.body import Body, body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.runtime import SPLIT_BYTES, cpp_runtime, cuda_runtime, needs_workspace
 from fusewright.emit import NewForward, emit, emit_class
-from fusewright.errors import BadUsage, ToolMissing
+from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import explain, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
@@ -119,7 +119,7 @@ def optimize_file(
         require_tools(machine)
     problem, module, inputs = _load(problem_path, overrides, progress)
     progress("planning and generating kernels")
-    made = make(module, inputs, machine, precision)
+    made = _made(problem, module, inputs, machine, precision)
     _check_rules(made, rules)
     text = emitted_text(made, module, problem)
     decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
@@ -147,8 +147,8 @@ def explain_file(
 ) -> str:
     """The decision record of a problem on a target; nothing is built or run."""
     machine, _ = resolve_target(target)
-    _, module, inputs = _load(problem_path, overrides, lambda _: None)
-    made = make(module, inputs, machine)
+    problem, module, inputs = _load(problem_path, overrides, lambda _: None)
+    made = _made(problem, module, inputs, machine, "eager")
     return explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
 
 
@@ -205,6 +205,17 @@ def _load(
     module, inputs = problem.make_model(), problem.make_inputs()
     progress("capturing the model")
     return problem, module, inputs
+
+
+def _made(
+    problem: Problem, module: nn.Module, inputs: Sequence[object], machine: Target, precision: str
+) -> Made:
+    """`make`; where it fails, a plain run of the model comes first with what is wrong with it."""
+    try:
+        return make(module, inputs, machine, precision)
+    except CaptureFailed:
+        problem.run(module, inputs)
+        raise
 
 
 def _check_rules(made: Made, rules: frozenset[str]) -> None:

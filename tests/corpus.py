@@ -49,7 +49,7 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "hazard-shapes": ("hazards",),
     "determinism": ("determinism",),
     "instances": ("instances",),
-    "global-state": ("fresh", "global-state"),
+    "global-state": ("fresh", "grad-mode", "global-state"),
     "gradients": ("gradients",),
     "resources": ("fresh", "soak"),
 }

@@ -22,6 +22,7 @@ from fusewright.judge.tree import mapped, upcast
 INPUTS = 3  # of every kind of probe, at most so many inputs and weights are aimed at
 CLEAR = 64.0  # float32: the lower class must stand out of the noise by this factor
 SHARE = 0.5  # an error of half the lower class's counts as the lower class
+DISTINCT = 16  # fewer different values may well be round numbers
 INTEGERS = (32, 8)  # largest operand of the integer probe: the first that stays exact
 FEW = 16  # elements below which a share of them says nothing
 SAME = 1e-9  # float64 results that agree to this relative accuracy are one result
@@ -207,7 +208,8 @@ def _trailing_bits(model: _Model, eager: Sequence[Tensor]) -> Probe:
 
     def check(outputs: list[Tensor]) -> str | None:
         for index, (found, share) in enumerate(zip(outputs, shares, strict=True)):
-            if share < SHARE and _zero_tail(found) > 0.9:
+            rounded = share < SHARE and _zero_tail(found) > 0.9
+            if rounded and found.unique().numel() >= DISTINCT:
                 kept = LOWER_BITS[found.dtype]
                 return f"output {index} carries only {kept} significant bits"
         return None

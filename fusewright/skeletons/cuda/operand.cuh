@@ -37,6 +37,14 @@ template <class T> FN T widen(T x) { return x; }
 template <class T> FN void narrow(T x, T& place) { place = x; }
 template <class T> using computed = decltype(widen(T()));
 
+//@ round_to: needs values
+// What a value becomes when it is stored as a T and read again.
+template <class T> FN computed<T> round_to(computed<T> x) {
+  T place;
+  narrow(x, place);
+  return widen(place);
+}
+
 //@ vectors: needs values
 // W neighbouring elements, in pieces of at most 16 bytes. Constant memory takes the non-coherent path.
 // Stores are spelt out, since the compiler takes a plain store of collected values apart again.
@@ -325,11 +333,13 @@ template <class T, bool CONSTANT, class F> struct gather_operand {
 template <class T, class F> FN gather_operand<T, true, F> gather(const T* p, F offset) { return {p, offset}; }
 template <class T, class F> FN gather_operand<T, false, F> gather(T* p, F offset) { return {p, offset}; }
 
-//@ strided: needs gather
+//@ strides
 struct strides {
   long outer, inner;
   FN long operator()(long o, long i) const { return o * outer + i * inner; }
 };
+
+//@ strided: needs gather, strides
 template <class T> FN auto strided(T* p, long base, long inner) { return gather(p + base, strides{0, inner}); }
 template <class T> FN auto strided(T* p, long base, long outer, long inner) {
   return gather(p + base, strides{outer, inner});
@@ -356,6 +366,14 @@ template <class T, class F> struct gather_store_operand {
   };
 };
 template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F offset) { return {p, offset}; }
+
+//@ strided_store: needs gather_store, strides
+template <class T> FN auto strided_store(T* p, long base, long inner) {
+  return gather_store(p + base, strides{0, inner});
+}
+template <class T> FN auto strided_store(T* p, long base, long outer, long inner) {
+  return gather_store(p + base, strides{outer, inner});
+}
 
 //@ index
 struct index_operand {
