@@ -12,7 +12,7 @@ LOCK := $(shell cat requirements-dev.txt pyproject.toml | cksum | tr -d ' ')
 READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
 
 DEMO = examples/swish_bias_groupnorm.py
-DEMO_SET = batch_size=2048
+DEMO_SET = batch_size=64
 
 .PHONY: demo test check fix golden lines bench lock
 .DEFAULT_GOAL := test

@@ -20,6 +20,7 @@ SUFFIXES = (".py", ".h", ".cuh", ".cpp", ".cu", ".jinja")
 TABLES: Mapping[str, str] = MappingProxyType(
     {
         "skeletons/cpp/math.h": "a table of small functions, one section each",
+        "skeletons/cuda/operand.cuh": "a table of operands, one section each",
         "skeletons/cpp/team.h": "a table of operands and folds, one section each",
     }
 )
