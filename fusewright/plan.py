@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.ir import Batch, Graph, Node, numel, toposort
+from fusewright.ir import Graph, Node, numel, toposort
 from fusewright.loops import Incompatible, Loops, Read, loops
 from fusewright.target import Target
 
@@ -294,6 +294,3 @@ def elements(n: Node, graph: Graph) -> int:
 def nbytes(n: Node, graph: Graph) -> int:
     """Bytes of the tensor at the captured batch size."""
     return elements(n, graph) * n.dtype.itemsize
-
-
-__all__ = ["Batch", "Kernel", "Library", "Plan", "Step", "elements", "nbytes", "plan", "unique"]

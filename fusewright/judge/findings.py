@@ -5,10 +5,8 @@ The rule fails closed: `verified` needs a row for every check that the request a
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -103,20 +101,6 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
-
-    def to_json(self) -> str:
-        return json.dumps(_plain(asdict(self)), indent=1, sort_keys=True, allow_nan=False)
-
-
-def _plain(value: object) -> object:
-    """Strict JSON has no infinity and no NaN: they become strings."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 class Ledger:
