@@ -7,30 +7,41 @@ Predictions use the target's bandwidth and product rate (target.py); they are no
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fusewright.capture import Captured
-from fusewright.ir import Graph, Node, shape_text, toposort
+from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
+from fusewright.product import Factor, factors
 from fusewright.report import KernelReport
 from fusewright.storage import Storage
+from fusewright.tile import Tile
 
 
-def kernel_reports(plan: Plan) -> tuple[KernelReport, ...]:
-    """One entry per step: name, kind, operators, bytes moved, floating-point operations."""
-    return tuple(_report(step, plan.graph) for step in plan.steps)
+def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport, ...]:
+    """One entry per step: name, kind, operators, bytes moved, floating-point operations.
+
+    tiles: of the kernels with a product, by name.
+    """
+    return tuple(_report(step, plan.graph, tiles) for step in plan.steps)
 
 
 def explain(
-    captured: Captured, plan: Plan, layout: Storage, used_rules: Sequence[str], source: str
+    captured: Captured,
+    plan: Plan,
+    layout: Storage,
+    tiles: Mapping[str, Tile],
+    used_rules: Sequence[str],
+    source: str,
 ) -> str:
     """The decision record as text."""
-    reports = kernel_reports(plan)
+    reports = kernel_reports(plan, tiles)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     for step, report in zip(plan.steps, reports, strict=True):
-        lines += _step_lines(step, report, layout)
+        lines += _step_lines(step, report, layout, tiles)
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
@@ -41,7 +52,7 @@ def _counts(plan: Plan) -> str:
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
 
 
-def _report(step: Step, graph: Graph) -> KernelReport:
+def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport:
     if isinstance(step, Library):
         n = step.node
         moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
@@ -52,7 +63,25 @@ def _report(step: Step, graph: Graph) -> KernelReport:
         return KernelReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
-    return KernelReport(step.name, "fused", tuple(m.op for m in step.members), moved, flops)
+    stored = [m for m in step.members if m.op != "copy" or step.product not in m.args]
+    names = tuple(m.op for m in stored)
+    if step.product is None:
+        return KernelReport(step.name, "fused", names, moved, flops)
+    whole = factors(step.product)
+    packed = whole[not tiles[step.name].swapped]
+    # Read to be packed, written and read again; the other one is read once.
+    moved += sum(_factor_bytes(f, graph) * (3 if f is packed else 1) for f in whole)
+    return KernelReport(step.name, "product", names, moved, flops + _product_flops(step, graph))
+
+
+def _product_flops(kernel: Kernel, graph: Graph) -> int:
+    """Two for each multiply-add of the product, however it is computed."""
+    n = kernel.product
+    return 2 * elements(n, graph) * graph.hint(n.args[0].shape[-1]) if n else 0
+
+
+def _factor_bytes(factor: Factor, graph: Graph) -> int:
+    return 4 * graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
 
 
 def _domain(m: Node, graph: Graph) -> int:
@@ -63,7 +92,9 @@ def _name(n: Node) -> str:
     return str(n["name"]).removeprefix("aten.") if n.op == "library" else n.op
 
 
-def _step_lines(step: Step, report: KernelReport, layout: Storage) -> list[str]:
+def _step_lines(
+    step: Step, report: KernelReport, layout: Storage, tiles: Mapping[str, Tile]
+) -> list[str]:
     if isinstance(step, Library):
         if step.node.op == "item":
             return []
@@ -74,7 +105,7 @@ def _step_lines(step: Step, report: KernelReport, layout: Storage) -> list[str]:
     shapes = " and ".join(shape_text(n.shape) for n in step.outputs)
     lines = [
         f"  {step.name}  {operators} -> {shapes}; {_amount(report)}",
-        f"           {_why(step)}",
+        *(f"           {why}" for why in _why(step, tiles)),
     ]
     for _, leaf in layout.in_place[step.name]:
         what = "the model's buffer" if leaf.op == "buffer" else f"{_name(leaf)}'s result"
@@ -82,11 +113,25 @@ def _step_lines(step: Step, report: KernelReport, layout: Storage) -> list[str]:
     return lines
 
 
-def _why(kernel: Kernel) -> str:
-    if not kernel.folds:
-        return "one pass: each element depends on the same element of its operands"
+def _why(kernel: Kernel, tiles: Mapping[str, Tile]) -> list[str]:
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
-    return f"one row at a time: {folds} of a row, then the row again while it is still near"
+    if kernel.product:
+        tile = tiles[kernel.name]
+        packed = kernel.product.args[not tile.swapped]
+        what = f"{_factor_name(packed)} {shape_text(packed.shape)}"
+        return [
+            "tensor cores: float32 in two float16 parts, three products, float32 sums every 64 k;",
+            f"{what} is packed first; {folds or 'the rest'} on tiles in shared memory",
+        ]
+    if not kernel.folds:
+        return ["one pass: each element depends on the same element of its operands"]
+    return [f"one row at a time: {folds} of a row, then the row again while it is still near"]
+
+
+def _factor_name(n: Node) -> str:
+    """The name of a parameter, or what computes the tensor."""
+    n = base(n)
+    return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {_name(n)}"
 
 
 def _amount(report: KernelReport) -> str:
@@ -96,8 +141,11 @@ def _amount(report: KernelReport) -> str:
 def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> list[str]:
     before = [c for c in captured.calls if c.bytes]
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
-    old_time = sum(_seconds(c.bytes, c.flops, c.name, plan) for c in before)
-    new_time = sum(_seconds(r.bytes, r.flops, f"aten.{r.name}", plan) for r in reports)
+    old_time = sum(_seconds(c.bytes, c.flops, _rate(c.name, plan), plan) for c in before)
+    rates = {"product": plan.target.product_flops}
+    new_time = sum(
+        _seconds(r.bytes, r.flops, rates.get(r.kind, _rate(r.name, plan)), plan) for r in reports
+    )
     return [
         f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
         f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
@@ -105,11 +153,15 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> 
     ]
 
 
-def _seconds(nbytes_: int, flops: int, name: str, plan: Plan) -> float:
-    """Roofline: the longer of moving the bytes and, for products, the library's rate."""
-    moving = nbytes_ / plan.target.copy_bytes_per_s
+def _rate(name: str, plan: Plan) -> float:
+    """Operations per second of a library product; of anything else they cost nothing."""
     product = any(word in name for word in ("linear", "mm", "conv", "matmul"))
-    return max(moving, flops / plan.target.matmul_flops if product else 0.0)
+    return plan.target.matmul_flops if product else math.inf
+
+
+def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
+    """Roofline: the longer of moving the bytes and, for products, the operations."""
+    return max(nbytes_ / plan.target.copy_bytes_per_s, flops / rate)
 
 
 def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:

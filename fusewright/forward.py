@@ -22,7 +22,9 @@ from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, base, toposort
 from fusewright.library import is_float_product
 from fusewright.plan import Kernel, Library, Plan
+from fusewright.product import factors
 from fusewright.spelling import literal, parameters, shape_tuple
+from fusewright.tile import Tile
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,15 @@ def forward_lines(
     bodies: Sequence[Body],
     module: nn.Module,
     guard: Guard,
-    scratch: Mapping[str, int],
+    scratch: Mapping[str, str],
+    tiles: Mapping[str, Tile],
 ) -> tuple[str, ...]:
     """The statements between the guard and the end of `forward`.
 
-    scratch: name of a kernel -> bytes of memory it takes as its last address.
+    scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text.
+    tiles: of the kernels with a product, by name.
     """
-    return _Forward(captured, plan, bodies, module, guard, scratch).lines()
+    return _Forward(captured, plan, bodies, module, guard, scratch, tiles).lines()
 
 
 class _Forward:
@@ -56,15 +60,18 @@ class _Forward:
         bodies: Sequence[Body],
         module: nn.Module,
         guard: Guard,
-        scratch: Mapping[str, int],
+        scratch: Mapping[str, str],
+        tiles: Mapping[str, Tile],
     ) -> None:
-        self.captured, self.plan, self.guard, self.scratch = captured, plan, guard, scratch
+        self.captured, self.plan, self.guard = captured, plan, guard
+        self.scratch, self.tiles = scratch, tiles
         self.graph = captured.graph
         self.names = [p.name for p in parameters(module)]
         self.bodies = {b.name: b for b in bodies}
         self.text: dict[int, str] = {}
         self.statements: list[_Line] = []
         self.dense: dict[int, str] = {}
+        self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
 
     def lines(self) -> tuple[str, ...]:
@@ -176,7 +183,7 @@ class _Forward:
             text = f"_fusewright_ieee(lambda: {text})"
         name = self.guard.names.fresh(_short_name(n))
         self._define(n, name, text)
-        if any(n is leaf for kernel in self.plan.kernels for leaf in kernel.leaves):
+        if any(n is leaf for kernel in self.plan.kernels for leaf in _walked(kernel)):
             dense = self.guard.names.fresh(f"{name}_dense") if id(n) in self.shown else name
             self.dense[id(n)] = dense
             self.statements.append(_Line(f"{dense} = {self._dense(name, n)}", dense))
@@ -184,7 +191,7 @@ class _Forward:
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
         reused = {id(out): leaf for out, leaf in body.in_place}
-        read = [self._operand(p.node) for p in body.pointers if not p.written]
+        read = [*self._factors(kernel), *(self._operand(n) for n in _given(body))]
         for k, output in enumerate(kernel.outputs):
             if id(output) in reused:
                 self.text[id(output)] = self._operand(reused[id(output)])
@@ -192,17 +199,33 @@ class _Forward:
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
             name = self.guard.names.fresh(wanted)
             self._define(output, name, self._empty(output, kernel))
+            self.fresh.add(id(output))
         written = [self.text[id(p.node)] for p in body.pointers if p.written]
         addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
         self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
 
+    def _factors(self, kernel: Kernel) -> list[str]:
+        """The factors of the kernel's product, the one that is read by vectors aligned for them."""
+        if kernel.product is None:
+            return []
+        found = factors(kernel.product)
+        names = [self._operand(f.tensor) for f in found]
+        split = int(self.tiles[kernel.name].swapped)
+        if id(found[split].tensor) in self.fresh:
+            return names
+        name = self.guard.names.fresh(f"{names[split]}_aligned")
+        self.statements.append(_Line(f"{name} = _fusewright_aligned({names[split]})", name))
+        names[split] = name
+        return names
+
     def _scratch(self, kernel: Kernel) -> list[str]:
         if kernel.name not in self.scratch:
             return []
         name = self.guard.names.fresh("scratch")
-        size = f"{self.scratch[kernel.name]}, dtype=torch.uint8, device={self._device()}"
+        count = _renamed(self.scratch[kernel.name], "batch", self.guard.batch)
+        size = f"{count}, dtype=torch.uint8, device={self._device()}"
         self.statements.append(_Line(f"{name} = torch.empty({size})", name))
         return [name]
 
@@ -286,6 +309,16 @@ def _mentions(text: str, name: str) -> bool:
 
 def _renamed(text: str, old: str, new: str) -> str:
     return re.sub(rf"(?<![\w.]){old}\b", new, text) if new else text
+
+
+def _given(body: Body) -> list[Node]:
+    return [p.node for p in body.pointers if not p.written]
+
+
+def _walked(kernel: Kernel) -> list[Node]:
+    """The tensors whose addresses and strides a kernel takes."""
+    whole = [f.tensor for f in factors(kernel.product)] if kernel.product else []
+    return [*kernel.leaves, *whole]
 
 
 def _short_name(n: Node) -> str:

@@ -53,14 +53,19 @@ class Guard:
     batch: str
 
 
-def guard(captured: Captured, module: nn.Module, scope: Scope, target: Target) -> Guard:
-    """The guard for `forward` of `module` as it was captured."""
-    return _Guard(captured, module, scope, target).guard()
+def guard(
+    captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str = "eager"
+) -> Guard:
+    """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it."""
+    return _Guard(captured, module, scope, target, precision).guard()
 
 
 class _Guard:
-    def __init__(self, captured: Captured, module: nn.Module, scope: Scope, target: Target) -> None:
+    def __init__(
+        self, captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str
+    ) -> None:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
+        self.precision = precision
         self.parameters = parameters(module)
         self.leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
         self.globals = _values_read(module, scope)
@@ -82,6 +87,7 @@ class _Guard:
             *self._values(),
             *self._gradients(),
             *self._apart(),
+            *self._products(),
         ]
         return Guard(tuple(self._prelude()), tuple(conditions), self.locals, self.names, self.batch)
 
@@ -247,6 +253,12 @@ class _Guard:
             return f"{text} is {self.scope.reach.format(name)}"
         where = re.sub(r"^Model\b", "ModelNew", str(getattr(function, "__qualname__", name)))
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
+
+    def _products(self) -> Iterator[str]:
+        """Kernels compute products in full float32; under TF32, eager would not."""
+        nodes = toposort(self.captured.graph.roots)
+        if self.precision == "eager" and any(n.row.kind == "product" for n in nodes):
+            yield "_fusewright_full_float32()"
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""

@@ -236,6 +236,10 @@ def _complaint(n: Node) -> str:
         dims = n["dims"]
         kept = tuple(s for i, s in enumerate(n.args[0].shape) if i not in dims)  # type: ignore[operator]
         return "" if kept == n.shape else f"shape is not {kept}"
+    if n.op == "product":
+        left, right = (a.shape for a in n.args)
+        fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])
+        return "" if fits else f"factors {shape_text(left)} and {shape_text(right)} do not fit"
     if n.op == "reshape" and numel(n.shape) != numel(n.args[0].shape):
         return "reshape changes the number of elements"
     return ""

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from fusewright.ir import Node
-from fusewright.loops import Read
+from fusewright.loops import Read, walked
 from fusewright.nest import Access, Nest
 from fusewright.schedule import Schedule
 
@@ -66,11 +66,13 @@ def _element(nest: Nest) -> frozenset[int]:
     """The members that vary along a row."""
     found: set[int] = set()
     for m in nest.kernel.members:
-        for k in range(len(m.args)):
+        for k in walked(m):
             edge = nest.kernel.loops.edges[id(m), k]
             varies = nest.reads[id(m), k].varies if isinstance(edge, Read) else id(edge) in found
             if varies and m.row.kind != "fold":
                 found.add(id(m))
+        if m.row.kind == "product":
+            found.add(id(m))
     return frozenset(found)
 
 
@@ -78,7 +80,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     """How many folds, one after the other, must be done before a member is known."""
     level: dict[int, int] = {}
     for m in nest.kernel.members:
-        edges = [nest.kernel.loops.edges[id(m), k] for k in range(len(m.args))]
+        edges = [nest.kernel.loops.edges[id(m), k] for k in walked(m)]
         below = [level[id(e)] for e in edges if not isinstance(e, Read)]
         level[id(m)] = max(below, default=0) + (m.row.kind == "fold")
     return level
@@ -153,7 +155,7 @@ class _Walker:
             return
         if self._visit(id(m), m, self._cost(m) >= self.schedule.keep_cost):
             return
-        for k in range(len(m.args)):
+        for k in walked(m):
             self.argument(m, k)
 
     def _visit(self, key: Hashable, n: Node, worth: bool) -> bool:
@@ -170,7 +172,7 @@ class _Walker:
     def _cost(self, m: Node) -> int:
         """Float operations to compute `m` from what is read or kept."""
         total = m.row.cost
-        for k in range(len(m.args)):
+        for k in walked(m):
             edge = self.nest.kernel.loops.edges[id(m), k]
             inside = not isinstance(edge, Read) and id(edge) in self.element
             if inside and id(edge) not in self.keeps:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fusewright.ir import Batch, Node, Shape, Size, times, toposort
 
 Dims = tuple[tuple[int, ...], ...]
+Strides = dict[int, Size]  # of each axis, in one tensor
 
 
 class Incompatible(Exception):
@@ -47,6 +48,11 @@ class Loops:
     positions: tuple[int, ...] = ()
 
 
+def walked(m: Node) -> range:
+    """The arguments of a member that go along its axes; a product reads its own as a whole."""
+    return range(0 if m.row.kind == "product" else len(m.args))
+
+
 def loops(members: Sequence[Node]) -> Loops:
     """The loops of `members` (arguments first); raises Incompatible when there are none.
 
@@ -74,7 +80,8 @@ class _Solver:
     def solve(self) -> Loops:
         for m in reversed(self.members):
             dims = self.dims.setdefault(id(m), self._fresh_dims(m.shape))
-            for k, arg in enumerate(m.args):
+            for k in walked(m):
+                arg = m.args[k]
                 self._reach(m, k, arg, self._argument_dims(m, arg, dims))
         return self._finish()
 
@@ -249,11 +256,59 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     return tuple(result)
 
 
-def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> dict[int, Size]:
+def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> Strides:
     """The stride of each axis in a tensor with strides `steps`."""
-    result: dict[int, Size] = {}
+    result: Strides = {}
     for axes, step in zip(dims, steps, strict=True):
         for axis in reversed(axes):
             result[axis] = step
             step = times(step, sizes[axis])
     return result
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Several axes of a kernel that lie together in every tensor, outermost first."""
+
+    parts: tuple[int, ...]
+    size: Size
+
+
+def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], tuple[Node, Strides]]:
+    """Tensors and their strides by (member id, argument); what is written has argument -1."""
+    result: dict[tuple[int, int], tuple[Node, Strides]] = {}
+    for key, edge in found.edges.items():
+        if isinstance(edge, Read):
+            result[key] = (edge.leaf, _walk(edge.leaf, edge.dims, found))
+    for n in outputs:
+        result[id(n), -1] = (n, _walk(n, found.dims[id(n)], found))
+    return result
+
+
+def _walk(n: Node, dims: Dims, found: Loops) -> Strides:
+    return axis_strides(dims, strides(n.shape, n.order), found.sizes)
+
+
+def merge(axes: Iterable[int], tensors: Iterable[Strides], sizes: Mapping[int, Size]) -> list[Axis]:
+    """Merge neighbours (a, b) where every tensor has stride(a) = stride(b) * size(b)."""
+    known = list(tensors)
+    merged: list[Axis] = []
+    for axis in axes:
+        if merged and all(_joins(walk, merged[-1].parts[-1], axis, sizes) for walk in known):
+            last = merged[-1]
+            merged[-1] = Axis((*last.parts, axis), times(last.size, sizes[axis]))
+        else:
+            merged.append(Axis((axis,), sizes[axis]))
+    return merged
+
+
+def _joins(walk: Strides, outer: int, inner: int, sizes: Mapping[int, Size]) -> bool:
+    a, b = walk.get(outer, 0), walk.get(inner, 0)
+    if a == 0 or b == 0:
+        return a == b
+    if isinstance(b, Batch) and isinstance(sizes[inner], Batch):
+        return False
+    return a == times(b, sizes[inner])

@@ -9,16 +9,15 @@ along it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
 
 from fusewright.ir import Batch, Graph, Node, Size, concrete, numel, size_text, times
-from fusewright.loops import Dims, Read, axis_strides, strides
+from fusewright.loops import Axis, Strides, merge, walks
 from fusewright.plan import Kernel
-
-Strides = dict[int, Size]
+from fusewright.tile import tail
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class Nest:
     """The loops of a kernel in order.
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
-    reads: by (member id, argument).  writes: by member id.
+    reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
+    its folds take, 0 without.
     """
 
     kernel: Kernel
@@ -54,6 +54,7 @@ class Nest:
     coordinates: tuple[str, ...]
     reads: dict[tuple[int, int], Access]
     writes: dict[int, Access]
+    segment: int = 0
 
     def same_place(self, read: Access, write: Access) -> bool:
         """Whether a read and a write touch the same element at every step."""
@@ -61,65 +62,51 @@ class Nest:
         return first == (write.base, write.columns, write.outer, write.gather)
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """Several axes of the kernel that lie together in every tensor, outermost first."""
-
-    parts: tuple[int, ...]
-    size: Size
-
-
 def nest(kernel: Kernel, graph: Graph) -> Nest:
     """Order and merge the axes of `kernel`."""
-    loops = kernel.loops
-    walks = _walks(kernel)
-    hint: dict[int, int] = {a: graph.hint(s) for a, s in loops.sizes.items()}
-    order = _order(kernel, walks, hint, graph)
-    rows = _merge([a for a in order if a in loops.rows], walks, loops.sizes)
-    inner_order = loops.positions or [a for a in order if a in loops.inner]
-    inner = _merge(inner_order, walks, loops.sizes)
-    if not loops.inner and rows and not kernel.folds:
-        inner, rows = [rows[-1]], rows[:-1]
-    outer, columns = inner[:-1], inner[-1:]
-    build = _Addresses(rows, outer, columns, graph)
-    reads = {key: build.access(leaf, walk) for key, (leaf, walk) in walks.items() if key[1] >= 0}
-    writes = {key[0]: build.access(leaf, walk) for key, (leaf, walk) in walks.items() if key[1] < 0}
+    tensors = walks(kernel.loops, kernel.outputs)
+    behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
+    rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
+    steps = [walk for _, walk in tensors.values()]
+    merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
+    if not kernel.folds and not merged[1] and merged[0]:
+        merged = [merged[0][:-1], merged[0][-1:]]
+    outer, columns = merged[1][:-1], merged[1][-1:]
+    build = _Addresses(merged[0], outer, columns, graph)
+    reads = {key: build.access(leaf, walk) for key, (leaf, walk) in tensors.items() if key[1] >= 0}
+    writes = {key[0]: build.access(leaf, w) for key, (leaf, w) in tensors.items() if key[1] < 0}
     return Nest(
         kernel,
-        numel(a.size for a in rows),
+        numel(a.size for a in merged[0]),
         numel(a.size for a in outer),
         columns[0].size if columns else 1,
         build.coordinates(),
         reads,
         writes,
+        behind.segment if behind else 0,
     )
 
 
-def _walks(kernel: Kernel) -> dict[tuple[int, int], tuple[Node, Strides]]:
-    """The stride of every axis in every tensor; writes have argument -1."""
+def _from_memory(
+    kernel: Kernel, tensors: Mapping[tuple[int, int], tuple[Node, Strides]], graph: Graph
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The axes of rows and columns as they lie in memory."""
     loops = kernel.loops
-    walks: dict[tuple[int, int], tuple[Node, Strides]] = {}
-    for key, edge in loops.edges.items():
-        if isinstance(edge, Read):
-            walks[key] = (edge.leaf, _strides(edge.leaf, edge.dims, kernel))
-    for n in kernel.outputs:
-        walks[id(n), -1] = (n, _strides(n, loops.dims[id(n)], kernel))
-    return walks
-
-
-def _strides(n: Node, dims: Dims, kernel: Kernel) -> Strides:
-    return axis_strides(dims, strides(n.shape, n.order), kernel.loops.sizes)
+    hint = {a: graph.hint(s) for a, s in loops.sizes.items()}
+    order = _order(kernel, tensors, hint, graph)
+    inner = loops.positions or [a for a in order if a in loops.inner]
+    return [a for a in order if a in loops.rows], inner
 
 
 def _order(
     kernel: Kernel,
-    walks: dict[tuple[int, int], tuple[Node, Strides]],
-    hint: dict[int, int],
+    tensors: Mapping[tuple[int, int], tuple[Node, Strides]],
+    hint: Mapping[int, int],
     graph: Graph,
 ) -> list[int]:
     """Axes from the outermost to the innermost, as in the tensor that has most of them."""
     axes = list(kernel.loops.sizes)
-    ranked = sorted(walks.items(), key=lambda w: (-_volume(w[1][1], hint), w[0][1] >= 0))
+    ranked = sorted(tensors.items(), key=lambda w: (-_volume(w[1][1], hint), w[0][1] >= 0))
     place: dict[int, tuple[int, int]] = {}
     for rank, (_, (_, walk)) in enumerate(ranked):
         for axis, step in walk.items():
@@ -127,43 +114,15 @@ def _order(
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))
 
 
-def _volume(walk: Strides, hint: dict[int, int]) -> int:
+def _volume(walk: Strides, hint: Mapping[int, int]) -> int:
     return reduce(lambda total, axis: total * hint[axis], walk, 1)
-
-
-def _merge(
-    axes: Sequence[int],
-    walks: dict[tuple[int, int], tuple[Node, Strides]],
-    sizes: object,
-) -> list[_Axis]:
-    """Merge neighbours (a, b) where every tensor has stride(a) = stride(b) * size(b)."""
-    table: dict[int, Size] = dict(sizes)  # type: ignore[call-overload]
-    merged: list[_Axis] = []
-    for axis in axes:
-        if merged and all(
-            _joins(walk, merged[-1].parts[-1], axis, table) for _, walk in walks.values()
-        ):
-            last = merged[-1]
-            merged[-1] = _Axis((*last.parts, axis), times(last.size, table[axis]))
-        else:
-            merged.append(_Axis((axis,), table[axis]))
-    return merged
-
-
-def _joins(walk: Strides, outer: int, inner: int, sizes: dict[int, Size]) -> bool:
-    a, b = walk.get(outer, 0), walk.get(inner, 0)
-    if a == 0 or b == 0:
-        return a == b
-    if isinstance(b, Batch) and isinstance(sizes[inner], Batch):
-        return False
-    return a == times(b, sizes[inner])
 
 
 class _Addresses:
     """Prints addresses; remembers which row coordinates they use."""
 
     def __init__(
-        self, rows: list[_Axis], outer: list[_Axis], columns: list[_Axis], graph: Graph
+        self, rows: list[Axis], outer: list[Axis], columns: list[Axis], graph: Graph
     ) -> None:
         self.rows, self.outer, self.columns = rows, outer, columns
         self.graph = graph

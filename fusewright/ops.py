@@ -21,8 +21,8 @@ class Op:
     """One operator.
 
     kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "view"
-    (moves no data), "leaf" or "library".  result: "same" as the first argument, "bool", or "index"
-    (int64).  domain: the values that tests draw.  cost: float operations per element.
+    (moves no data), "product", "leaf" or "library".  result: "same" as the first argument, "bool",
+    or "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
     """
 
     name: str
@@ -145,6 +145,8 @@ _ROWS = (
     Op("reshape", "view", 1, "", "{0}.reshape({shape})"),
     Op("permute", "view", 1, "", "{0}.permute({permutation})"),
     Op("expand", "view", 1, "", "{0}.expand({shape})"),
+    # a matrix product over the last dimension of both factors, which is never stored
+    Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Op("library", "library", -1, "", ""),
     Op("item", "library", 1, "", "{0}[{index}]"),

@@ -1,6 +1,7 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> plan -> storage -> schedule -> codegen -> emit -> build -> judge
+problem -> capture -> rewrite -> product -> plan -> storage -> schedule -> codegen -> emit -> build
+-> judge
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from fusewright import __version__
 from fusewright.build import cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.codegen.body import Body, body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import SPLIT_BYTES, cpp_runtime, cuda_runtime, needs_workspace
+from fusewright.codegen.cuda import cuda_source, workspace
+from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import explain, kernel_reports
@@ -28,16 +29,18 @@ from fusewright.judge import judge
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
+from fusewright.product import product
 from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
 from fusewright.schedule import Schedule, schedule
 from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
+from fusewright.tile import Tile
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
-TIMING_SECONDS = 8.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
+TIMING_SECONDS = 6.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,15 @@ class Made:
     kernels: tuple[tuple[Body, Nest, Schedule], ...]
     rules: tuple[str, ...]
 
+    @property
+    def tiles(self) -> Mapping[str, Tile]:
+        """The tiles of the kernels that compute a product, by name."""
+        return {b.name: s.tile for b, _, s in self.kernels if s.tile}
+
+    def record(self, source: str) -> str:
+        """The decision record."""
+        return explain(self.captured, self.plan, self.layout, self.tiles, self.rules, source)
+
 
 def make(
     module: nn.Module, inputs: Sequence[object], machine: Target, precision: str = "eager"
@@ -57,7 +69,8 @@ def make(
     """Capture, simplify, plan and print the kernels of `module` for `machine`."""
     captured = capture(module, inputs)
     graph, rules = rewrite(captured.graph)
-    captured = replace(captured, graph=check(graph, "rewrite"))
+    graph = product(check(graph, "rewrite"), machine)
+    captured = replace(captured, graph=check(graph, "product"))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
     kernels: list[tuple[Body, Nest, Schedule]] = []
@@ -83,12 +96,12 @@ def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
 def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
     """The emitted kernels and the emitted `forward`."""
     machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
-    found = guard(made.captured, module, scope, machine)
+    found = guard(made.captured, module, scope, machine, made.plan.precision)
     cuda = machine.language == "cuda"
-    scratch = {b.name: SPLIT_BYTES for b, _, s in made.kernels if cuda and needs_workspace(b, s)}
-    statements = forward_lines(made.captured, made.plan, bodies, module, found, scratch)
+    scratch = {b.name: size for b, n, s in made.kernels if (size := workspace(n, s))}
+    statements = forward_lines(made.captured, made.plan, bodies, module, found, scratch, made.tiles)
     code = [*found.prelude, *found.conditions, *statements]
-    runtime = cuda_runtime(made.kernels, machine.arch, code) if cuda else cpp_runtime(bodies, code)
+    runtime = cuda_runtime(made.kernels, machine, code) if cuda else cpp_runtime(bodies, code)
     signature, call = signature_text(parameters(module))
     kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
     summary = f"{kernels}; `reference_forward` where a condition does not hold."
@@ -122,11 +135,11 @@ def optimize_file(
     made = _made(problem, module, inputs, machine, precision)
     _check_rules(made, rules)
     text = emitted_text(made, module, problem)
-    decisions = explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
-    reports = kernel_reports(made.plan)
+    decisions = made.record(problem_path.name)
+    reports = kernel_reports(made.plan, made.tiles)
     if not here:
         progress(f"compiling for {machine.name}, which is not this machine")
-        why = cross_compile(cuda_source(made.kernels), machine)
+        why = cross_compile(cuda_source(made.kernels, machine), machine)
         write_whole(out, text, force=force)
         return Outcome(out, decisions, reports, None, why)
     write_whole(out, text, force=force)
@@ -148,8 +161,7 @@ def explain_file(
     """The decision record of a problem on a target; nothing is built or run."""
     machine, _ = resolve_target(target)
     problem, module, inputs = _load(problem_path, overrides, lambda _: None)
-    made = _made(problem, module, inputs, machine, "eager")
-    return explain(made.captured, made.plan, made.layout, made.rules, problem_path.name)
+    return _made(problem, module, inputs, machine, "eager").record(problem_path.name)
 
 
 def optimize(
@@ -219,8 +231,13 @@ def _made(
 
 
 def _check_rules(made: Made, rules: frozenset[str]) -> None:
-    """Raise BadUsage for a rule that the plan breaks; `no-prepack` none does: nothing is packed."""
+    """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
+    for rule in sorted(rules & {"no-prepack", "no-workspace"} if made.tiles else ()):
+        raise BadUsage(
+            f"--rules {rule} cannot be kept: {', '.join(made.tiles)} packs one factor of its "
+            "product into memory of its own at every call. Drop the rule."
+        )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
         names = ", ".join(dict.fromkeys(str(n["name"]).removeprefix("aten.") for n in calls))
@@ -250,20 +267,21 @@ def _header(made: Made, path: str) -> list[str]:
         "`reference_forward`.",
         "",
     ]
-    record = explain(made.captured, made.plan, made.layout, made.rules, Path(path).name)
-    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    record = made.record(Path(path).name).splitlines()
+    kept = [line for line in record[1:] if line.strip() and "predicted" not in line]
     return [*lines, *kept, *_numeric_classes(made), ""]
 
 
 def _numeric_classes(made: Made) -> list[str]:
     """In which precision each kernel computes."""
     lines = []
-    for text, _, _ in made.kernels:
+    for text, _, chosen in made.kernels:
         types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
         narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
         kind = "float64" if torch.float64 in types else "float32" if types else "integers"
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}")
+        product = ", its product as ieee: full float32 from float16 parts" * bool(chosen.tile)
+        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
     calls = any(s.node.op == "library" for s in made.plan.libraries)
     how = "run in full float32" if made.plan.precision == "ieee" else "follow PyTorch's flags"
     return lines + [f"  numeric class: library products {how}"] * calls

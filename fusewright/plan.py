@@ -13,8 +13,9 @@ import torch
 
 from fusewright.errors import InternalError
 from fusewright.ir import Graph, Node, numel, toposort
-from fusewright.loops import Incompatible, Loops, Read, loops
+from fusewright.loops import Incompatible, Loops, Read, loops, walked
 from fusewright.target import Target
+from fusewright.tile import tail
 
 MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is far larger
 
@@ -34,8 +35,13 @@ class Kernel:
         return tuple(m for m in self.members if m.row.kind == "fold")
 
     @property
+    def product(self) -> Node | None:
+        """The product whose result the others take, tile by tile."""
+        return next((m for m in self.members if m.row.kind == "product"), None)
+
+    @property
     def leaves(self) -> tuple[Node, ...]:
-        """The tensors it reads from memory, each once, numbers not counted."""
+        """The tensors it reads element by element, each once, numbers not counted."""
         reads = [e.leaf for e in self.loops.edges.values() if isinstance(e, Read)]
         return tuple(unique(n for n in reads if n.op != "constant"))
 
@@ -96,7 +102,9 @@ class _Planner:
 
     def plan(self) -> Plan:
         for n in self.order:
-            if n.row.kind in ("map", "fold") and not _counter(n):
+            if n.row.kind == "product":
+                self._join([], [n])
+            elif n.row.kind in ("map", "fold") and not _counter(n):
                 self._place(n)
         self._merge_siblings()
         steps = [self._kernel(g) for g in self.groups if g]
@@ -132,7 +140,8 @@ class _Planner:
 
     def _place(self, n: Node) -> None:
         near = sorted({self.group_of[id(s)] for s in self._sources(n) if id(s) in self.group_of})
-        near.sort(key=lambda g: -len(self.groups[g]))
+        # What reads a product must be where it is, since it is never stored.
+        near.sort(key=lambda g: (not _products(self.groups[g]), -len(self.groups[g])))
         options = [near, *([g] for g in near)] if len(near) > 1 else [near] if near else []
         for option in options:
             members = self._sorted([n, *(m for g in option for m in self.groups[g])])
@@ -143,7 +152,7 @@ class _Planner:
 
     def _sources(self, n: Node) -> list[Node]:
         found: list[Node] = []
-        for a in n.args:
+        for a in n.args[: len(walked(n))]:
             while a.row.kind == "view":
                 (a,) = a.args
             found.append(a)
@@ -180,17 +189,18 @@ class _Planner:
     def _legal(self, members: list[Node]) -> bool:
         try:
             self._check_cycle(members)
+            self._check_product(members)
             found = loops(members)
             self._check_stores(members, found)
+            if _products(members):
+                tail(members, found, self._outputs(members))
         except Incompatible as error:
             self.notes.append(f"{members[-1].op} starts its own kernel: {error}")
             return False
         return True
 
     def _check_cycle(self, members: Sequence[Node]) -> None:
-        mask = 0
-        for m in members:
-            mask |= 1 << self.index[id(m)]
+        mask = self._mask(members)
         outside = 0
         for m in members:
             outside |= self.before[self.index[id(m)]]
@@ -201,6 +211,17 @@ class _Planner:
             if self.before[i] & mask and self.order[i].row.kind != "view":
                 raise Incompatible(f"{self.order[i].op} lies between")
             outside ^= low
+
+    def _check_product(self, members: Sequence[Node]) -> None:
+        """One product at most, and nothing inside that it must read as a whole."""
+        products = _products(members)
+        if len(products) > 1:
+            raise Incompatible("a kernel computes one product")
+        if any(self.before[self.index[id(p)]] & self._mask(members) for p in products):
+            raise Incompatible("the product reads all of its factors first")
+
+    def _mask(self, members: Sequence[Node]) -> int:
+        return sum(1 << self.index[id(m)] for m in members)
 
     def _check_stores(self, members: Sequence[Node], found: Loops) -> None:
         stored = self._outputs(members)
@@ -235,12 +256,15 @@ class _Planner:
             found = loops(members)
         except Incompatible as error:
             raise InternalError(f"A group lost its loops: {error}") from error
-        return Kernel("", tuple(members), tuple(self._outputs(members)), found)
+        outputs = tuple(self._outputs(members))
+        if _products(outputs):
+            raise InternalError("A product has no kernel that takes its result.")
+        return Kernel("", tuple(members), outputs, found)
 
     def _ordered(self, kernels: list[Kernel]) -> tuple[Step, ...]:
         steps: list[tuple[Step, int, int]] = []  # step, its bits, what it needs
         for kernel in kernels:
-            bits = sum(1 << self.index[id(m)] for m in kernel.members)
+            bits = self._mask(kernel.members)
             need = 0
             for m in kernel.members:
                 need |= self.before[self.index[id(m)]]
@@ -283,7 +307,11 @@ def _counter(n: Node) -> bool:
 def _reason(n: Node) -> str:
     if n.op != "library":
         return "one number" if n.op != "item" else ""
-    return "PyTorch's own routine"
+    return f"PyTorch's own routine: {n['why']}" if n.has("why") else "PyTorch's own routine"
+
+
+def _products(members: Iterable[Node]) -> list[Node]:
+    return [m for m in members if m.row.kind == "product"]
 
 
 def elements(n: Node, graph: Graph) -> int:

@@ -6,18 +6,23 @@ The defaults come from sizes alone: the same model gives the same file on every 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import ceil, gcd
 
-from fusewright.ir import Batch, Graph, Size
+from fusewright.ir import Batch, Graph, Node, Size, times
 from fusewright.nest import Access, Nest
+from fusewright.product import Factor, batches, factors
 from fusewright.target import Target
+from fusewright.tile import SPLIT_ROWS, Tile, tiles
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
 REGISTERS = 32  # kept values per thread
+KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared memory or L1
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
-SPLIT_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
+FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
+# Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
+TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Schedule:
     keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks (CUDA, few long rows).
+    tile: what one thread block computes of a product (CUDA).
     """
 
     keep: bool
@@ -34,6 +40,7 @@ class Schedule:
     threads: int
     vector: int
     split: bool = False
+    tile: Tile | None = None
 
 
 def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
@@ -42,12 +49,38 @@ def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
         return Schedule(fixed and inner * 4 <= KEEP_CPU_BYTES, KEEP_COST, 1, 1)
+    if nest.kernel.product:
+        columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
+        vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
+        chosen = _tile(nest.kernel.product, nest.segment, target, graph)
+        return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
-    few = graph.hint(nest.rows) < SPLIT_ROWS
+    few = graph.hint(nest.rows) < FEW_ROWS
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
     return Schedule(keeps, 0, threads, vector, split)
+
+
+def _tile(product: Node, segment: int, target: Target, graph: Graph) -> Tile:
+    """The smaller factor is packed, if it may be; the width ends soonest in waves of tiles."""
+    left, right = factors(product)
+    size = {True: _elements(left, graph), False: _elements(right, graph)}
+    options = tiles(product, segment)
+    swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
+    split, packed = (right, left) if swapped else (left, right)
+
+    def seconds(tile: Tile) -> tuple[float, int]:
+        across = ceil(graph.hint(packed.rows) / tile.width)
+        along = ceil(graph.hint(split.rows) / SPLIT_ROWS)
+        count = graph.hint(batches(product)) * across * along
+        return ceil(count / target.processors) * tile.width / TILE_RATE[tile.width], -tile.width
+
+    return min((tile for tile in options if tile.swapped == swapped), key=seconds)
+
+
+def _elements(factor: Factor, graph: Graph) -> int:
+    return graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
 
 
 def _threads(inner: int, vector: int) -> int:

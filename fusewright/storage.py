@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusewright.ir import Graph, Node, toposort
+from fusewright.ir import Graph, Node, base, toposort
 from fusewright.loops import Read
 from fusewright.nest import Nest, nest
 from fusewright.plan import Kernel, Plan
@@ -45,9 +45,11 @@ def _in_place(
     pairs: list[tuple[Node, Node]] = []
     taken: set[int] = set()
     targets = {id(u.value): u.target for u in plan.graph.updates}
+    # Other tiles still read the product's factors.
+    whole = {id(base(a)) for a in (kernel.product.args if kernel.product else ())}
     for output in kernel.outputs:
         wanted = targets.get(id(output))
-        for leaf in kernel.leaves:
+        for leaf in (n for n in kernel.leaves if id(n) not in whole):
             if wanted:
                 free = leaf is wanted and not _read_later(leaf, kernel, readers, plan)
             else:

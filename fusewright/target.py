@@ -18,6 +18,8 @@ class Target:
     name: what `--target` calls it.  language: "cpp" or "cuda".  arch: nvcc's architecture or "".
     copy_bytes_per_s: read plus write of a large copy.  matmul_flops: float32 matrix product rate of
     the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
+    product: the skeleton of its product kernels, `cuda/product_<this>.cuh`, or "".  product_flops:
+    the rate of these kernels.  processors: how many thread blocks of a product run at once.
     """
 
     name: str
@@ -27,6 +29,9 @@ class Target:
     matmul_flops: float
     fast_bytes: int
     source: str
+    product: str = ""
+    product_flops: float = 0.0
+    processors: int = 0
 
     @property
     def device(self) -> str:
@@ -38,9 +43,29 @@ TARGETS = {
     target.name: target
     for target in (
         Target("cpu", "cpp", "", 12e9, 0.1e12, 128 * 1024, "two cores of a server CPU, facts.md"),
-        Target("sm_80", "cuda", "sm_80", 1.7e12, 19.5e12, 64 * 1024, "A100 40 GB datasheet"),
         Target(
-            "sm_90a", "cuda", "sm_90a", 4.3e12, 51e12, 64 * 1024, "H200, copy and SGEMM measured"
+            "sm_80",
+            "cuda",
+            "sm_80",
+            1.7e12,
+            19.5e12,
+            64 * 1024,
+            source="A100 40 GB datasheet; the rate of product kernels is a prediction",
+            product="sm80",
+            product_flops=60e12,
+            processors=108,
+        ),
+        Target(
+            "sm_90a",
+            "cuda",
+            "sm_90a",
+            4.3e12,
+            51e12,
+            64 * 1024,
+            source="H200: copy, SGEMM and three float16 products in place of one measured",
+            product="sm90",
+            product_flops=250e12,
+            processors=132,
         ),
     )
 }

@@ -47,6 +47,7 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "hazard-values": ("hazards",),
     "hazard-strides": ("hazards",),
     "hazard-shapes": ("hazards",),
+    "hazard-dtypes": ("dtypes",),
     "determinism": ("determinism",),
     "instances": ("instances",),
     "global-state": ("fresh", "grad-mode", "global-state"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +41,38 @@ MIXTURE = """
     def get_init_inputs():
         return []
 """
-NAMES = (*EXAMPLES, "mixture")
+# Products that are large enough for kernels of ours, with every kind of tail, and each way to pack.
+PRODUCTS = """
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(1024, 512)
+            self.second = nn.Linear(512, 1024, bias=False)
+            self.narrow = nn.Linear(1024, 128)
+            self.groups = nn.GroupNorm(16, 1024)
+
+        def forward(self, x, y, z):
+            h = self.second(torch.tanh(self.first(x))) + x
+            s = self.narrow(h)
+            rows = torch.softmax(s, 1), self.narrow(h).argmax(1)
+            batched = torch.relu(y @ z), (y @ z).half()
+            return self.groups(F.silu(self.second(h[:, :512].contiguous()))), *rows, *batched
+
+
+    def get_inputs():
+        return [torch.randn(2048, 1024), torch.randn(6, 512, 260), torch.randn(6, 260, 304)]
+
+
+    def get_init_inputs():
+        return []
+"""
+PROBLEMS = {"mixture": MIXTURE, "products": PRODUCTS}
+NAMES = (*EXAMPLES, *PROBLEMS)
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
@@ -49,8 +81,8 @@ def cuda_text(name: str, arch: str) -> str:
     """The kernels of an emitted file."""
     with TemporaryDirectory() as folder:
         path = Path(folder)
-        mixed = name == "mixture"
-        emitted = emit_text(MIXTURE, path, arch) if mixed else emit_example(name, path, arch)
+        text = PROBLEMS.get(name)
+        emitted = emit_text(text, path, arch) if text else emit_example(name, path, arch)
     found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', emitted.text, re.DOTALL)
     assert found is not None
     return found[1]
@@ -64,6 +96,28 @@ def test_nvcc(name: str, arch: str, tmp_path: Path) -> None:
     assert found
     assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
     assert seconds < 15, "the promise for the first build on two cores"
+
+
+@needs_nvcc
+def test_files_share_no_memory(tmp_path: Path) -> None:
+    """What a kernel remembers is its own, also when another file's kernel has the same name."""
+    (tmp_path / "kernels.cu").write_text(cuda_text("products", "sm_90a"))
+    command = [
+        "nvcc",
+        *cuda_flags("sm_90a"),
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        "kernels.cu",
+        "-o",
+        "kernels.so",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    listed = subprocess.run(
+        ["nm", "kernels.so"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    kinds = {line.split()[-2] for line in listed.stdout.splitlines() if "known" in line}
+    assert kinds == {"b"}, "local symbols; u would be one for the whole process"
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

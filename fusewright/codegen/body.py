@@ -85,6 +85,17 @@ class _Lambda:
     operands: list[str] = field(default_factory=list)
     known: dict[Hashable, str] = field(default_factory=dict)
 
+    def fresh(self) -> str:
+        """A name for one more value that is read."""
+        return f"x{sum(p.split()[-1].startswith('x') for p in self.parameters)}"
+
+    def read(self, key: Hashable, kind: str, operand: str) -> str:
+        """The name of a value that comes from `operand`."""
+        name = self.known[key] = self.fresh()
+        self.parameters.append(f"{kind} {name}")
+        self.operands.append(operand)
+        return name
+
 
 class _Printer:
     def __init__(
@@ -94,7 +105,8 @@ class _Printer:
         self.row = row_plan(nest, schedule)
         self.in_place = in_place
         self.is_map = not self.kernel.folds
-        self.names = {id(m): f"v{k}" for k, m in enumerate(self.kernel.members)}
+        named = (m for m in self.kernel.members if m is not self.kernel.product)
+        self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
         self.lines: list[str] = []
         self.words: set[str] = set()
         self.row_reads: dict[Hashable, str] = {}
@@ -127,6 +139,8 @@ class _Printer:
         pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
         runs = "class Team, class Range" if self.is_map else "class Team"
         arguments = "long row, Range range, Team team" if self.is_map else "long row, Team team"
+        if self.kernel.product:
+            runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
         head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;"]
         head.append(f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}")
         if self.is_map:
@@ -215,6 +229,8 @@ class _Printer:
             return self.names[id(m)]
         if id(m) in text.known:
             return text.known[id(m)]
+        if m is self.kernel.product:
+            return text.read(id(m), computed(m), "product")
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), computed(m), name):
             return name
@@ -232,7 +248,7 @@ class _Printer:
         key = read_key(access)
         if key in text.known:
             return text.known[key]
-        name = text.known[key] = f"x{sum(p.split()[-1].startswith('x') for p in text.parameters)}"
+        name = text.known[key] = text.fresh()
         if self._load_kept(text, key, computed(edge.leaf), name):
             return name
         text.parameters.append(f"{computed(edge.leaf)} {name}")

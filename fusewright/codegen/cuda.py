@@ -1,8 +1,8 @@
 """Bodies -> one CUDA source: skeleton sections, structs, and an `extern "C"` entry per kernel.
 
-Entries take pointers (the last one to scratch memory, if a kernel wants it), the batch size, the
-device and the stream, and return a cudaError_t. If a pointer is not aligned for vectors, the scalar
-instantiation runs.
+Entries take pointers (first the factors of a product, last scratch memory, if a kernel wants them),
+the batch size, the device and the stream, and return a cudaError_t. If a pointer is not aligned for
+vectors, the scalar instantiation runs.
 """
 
 from __future__ import annotations
@@ -11,21 +11,32 @@ from collections.abc import Sequence
 
 from fusewright.codegen.body import Body
 from fusewright.codegen.skeleton import text_for
-from fusewright.ir import Size, size_text
+from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
+from fusewright.product import batches, factors
 from fusewright.schedule import Schedule
+from fusewright.target import Target
+from fusewright.tile import Tile
+
+SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
 
 
-def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> str:
-    """The whole CUDA text of an emitted file."""
-    parts = [text_for("cuda", _words(kernels))]
+def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
+    """The whole CUDA text of an emitted file.
+
+    The structs have no name outside of it: what a skeleton remembers per kernel would otherwise be
+    one variable for all files in a process whose kernels have the same name.
+    """
+    parts = [text_for(target.product or "cuda", _words(kernels))]
     for body, nest, schedule in kernels:
-        parts += [body.text, _entry(body, nest, schedule)]
+        parts += [f"namespace {{\n{body.text}\n}}", _entry(body, nest, schedule)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
 
 
 def launcher(body: Body, schedule: Schedule) -> str:
     """The skeleton's function that starts the kernel."""
+    if schedule.tile:
+        return "run_product"
     if body.is_map:
         return "run_map"
     return "run_rows_split" if schedule.split else "run_rows"
@@ -41,9 +52,10 @@ def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
 
 def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The function that Python calls."""
-    extra = ["void* workspace"] if schedule.split else []
+    whole = ["const float* left", "const float* right"] if schedule.tile else []
+    extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
-    arguments = ", ".join([*(p.declaration for p in body.pointers), *extra, *tail])
+    arguments = ", ".join([*whole, *(p.declaration for p in body.pointers), *extra, *tail])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
     lines = [
         f'extern "C" int run_{body.name}({arguments}) {{',
@@ -64,14 +76,30 @@ def _vectors(body: Body, nest: Nest) -> list[str]:
     return [p.name for p in body.pointers if id(p.node) in moving]
 
 
+def workspace(nest: Nest, schedule: Schedule) -> str:
+    """Bytes of scratch memory that the kernel takes behind its tensors, as Python text, or ""."""
+    if schedule.tile and nest.kernel.product:
+        left, right = factors(nest.kernel.product)
+        return (left if schedule.tile.swapped else right).packed_bytes
+    return str(SPLIT_BYTES) if schedule.split else ""
+
+
+def _launch_product(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
+    swapped = "true" if tile.swapped else "false"
+    both = dict(zip(("left", "right"), factors(product), strict=True))
+    given = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both.items()]
+    sizes = [batches(product), both["left"].rows, both["right"].rows, both["left"].depth]
+    numbers = ", ".join([*given, *map(size_text, sizes)])
+    chosen = f"{tile.width}, {swapped}, {nest.segment}, {vector}"
+    return f"run_product<{chosen}>(body, {numbers}, workspace, device, stream)"
+
+
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
-    rows = _long(nest.rows)
+    if schedule.tile and nest.kernel.product:
+        return _launch_product(nest, nest.kernel.product, schedule.tile, vector)
+    rows = size_text(nest.rows)
     if body.is_map:
-        return f"run_map<{vector}>(body, {rows}, {_long(nest.columns)}, device, stream)"
+        return f"run_map<{vector}>(body, {rows}, {size_text(nest.columns)}, device, stream)"
     if schedule.split:
         return f"run_rows_split<512, {vector}>(body, {rows}, workspace, device, stream)"
     return f"run_rows<{schedule.threads}, {vector}>(body, {rows}, device, stream)"
-
-
-def _long(size: Size) -> str:
-    return size_text(size)

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
-from fusewright.codegen.cuda import cuda_source, launcher
+from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule
-
-SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
+from fusewright.target import Target
 
 _BUILD = '''
 _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
@@ -163,6 +162,20 @@ def _fusewright_check(error, kernel, arguments):
         raise RuntimeError(f"{kernel.__name__} failed with CUDA error {error}.")
 '''
 
+_ALIGNED = '''
+def _fusewright_aligned(tensor):
+    """The tensor, or a copy of it if it does not start at a multiple of 16 bytes."""
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+'''
+
+_FULL = '''
+def _fusewright_full_float32():
+    """Whether PyTorch's own float32 products are in full precision, as the kernels' are."""
+    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
+        return torch._C._get_fp32_precision_getter("cuda", "matmul") != "tf32"
+    return not torch._C._get_cublas_allow_tf32()
+'''
+
 _IEEE = """
 class _FusewrightIeee:
     def __enter__(self):
@@ -189,12 +202,24 @@ def _fusewright_ieee(product):
         return product()
 """
 
+# Code for an architecture with a letter, as sm_90a, runs on no other.
+_ONLY = """gpus = range(torch.cuda.device_count())
+    if ({major}, {minor}) not in [torch.cuda.get_device_capability(gpu) for gpu in gpus]:
+        raise RuntimeError(
+            "ModelNew has kernels for {arch}, which need a GPU of compute capability "
+            "{major}.{minor}, and PyTorch finds none. Write the file again on this machine: "
+            "fusewright optimize --target cuda."
+        )
+    """
+
 # Word that the emitted code uses -> the function behind it, in the order of the file.
 _PIECES = {
     "_fusewright_module(": _MODULE,
     "_fusewright_apart(": _APART,
     "_fusewright_changed(": _CHANGED,
     "_fusewright_dense(": _DENSE,
+    "_fusewright_aligned(": _ALIGNED,
+    "_fusewright_full_float32(": _FULL,
     "_fusewright_ieee(": _IEEE,
 }
 
@@ -267,11 +292,13 @@ def cuda_flags(arch: str) -> tuple[str, ...]:
 
 
 def cuda_runtime(
-    kernels: Sequence[tuple[Body, Nest, Schedule]], arch: str, code: Iterable[str]
+    kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target, code: Iterable[str]
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
-    source = cuda_source(kernels)
-    table = {b.name: len(b.pointers) + needs_workspace(b, s) for b, _, s in kernels}
+    source, arch = cuda_source(kernels, target), target.arch
+    table = {
+        b.name: len(b.pointers) + 2 * bool(s.tile) + bool(workspace(n, s)) for b, n, s in kernels
+    }
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
 
 
@@ -279,11 +306,6 @@ def cpp_runtime(bodies: Sequence[Body], code: Iterable[str]) -> str:
     """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
     table = {b.name: len(b.pointers) for b in bodies}
     return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, "")
-
-
-def needs_workspace(body: Body, schedule: Schedule) -> bool:
-    """Whether the kernel takes SPLIT_BYTES of scratch memory behind its tensors."""
-    return launcher(body, schedule) == "run_rows_split"
 
 
 def _runtime(
@@ -297,9 +319,11 @@ def _runtime(
 ) -> str:
     said = "\n".join(code)
     text = "\n".join(f'{" " * 20}"{flag}",' for flag in flags)
+    only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
+    machine = language.machine.format(arch=arch) if arch else language.machine
     digest = hashlib.sha256("\n".join([source, text]).encode()).hexdigest()[:16]
     build = _BUILD.format(
-        machine=language.machine.format(arch=arch) if arch else language.machine,
+        machine=only + machine,
         digest=digest,
         compiler=language.compiler,
         packages=language.packages,

@@ -158,6 +158,8 @@ def _construct(host: Host, message: Message) -> Record:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the constructor made a {type(model).__name__}, not an nn.Module")
     model = model.to(host.device)
+    if message.get("dtype"):
+        model = model.to(getattr(torch, message["dtype"]))
     if message.get("compile"):
         model.compile()
     host.instances[message["instance"]] = model

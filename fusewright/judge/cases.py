@@ -1,7 +1,8 @@
 """Example inputs -> the hazard matrix: named, replayable inputs of other values, strides, shapes.
 
-A case is a function of (example inputs, seed, name) and nothing else, drawn on the CPU, so a replay
-rebuilds it bit for bit. Whether a case is legal is not decided here: eager decides, by taking it.
+A case is a function of (example inputs, seed, name) and nothing else, drawn where the inputs live,
+so a replay on the same kind of device rebuilds it bit for bit. Whether a case is legal is not
+decided here: eager decides, by taking it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,23 @@ def find(inputs: Sequence[object], *, seed: int, name: str) -> Case:
     raise KeyError(f"these inputs have no case called {name!r}")
 
 
+def rows_of(inputs: Sequence[object]) -> int:
+    """The leading dimension that most inputs have: very likely the batch."""
+    sizes = Counter(t.shape[0] for t in tensors(inputs) if t.ndim)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def shortened(inputs: Sequence[object], rows: int) -> list[object]:
+    """The same inputs with `rows` rows in that dimension."""
+    size = rows_of(inputs)
+    return mapped(
+        inputs, lambda t: t[:rows].clone() if t.ndim and t.shape[0] == size else t.clone()
+    )
+
+
 def _case(inputs: Sequence[object], seed: int, row: Row) -> Case:
     def build() -> list[object]:
-        generator = _generator(seed, row.name)
+        generator = _generator(inputs, seed, row.name)
 
         def change(t: Tensor) -> Tensor:
             return row.change(t, generator) if row.fits(t) else t.clone()
@@ -62,9 +77,10 @@ def _case(inputs: Sequence[object], seed: int, row: Row) -> Case:
     return Case(row.name, row.family, row.required, row.isolated, build)
 
 
-def _generator(seed: int, name: str) -> torch.Generator:
+def _generator(inputs: Sequence[object], seed: int, name: str) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator(device="cpu")
+    device = next((t.device for t in tensors(inputs)), torch.device("cpu"))
+    generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return generator
 
@@ -91,7 +107,7 @@ def _special_build(
     target: int,
 ) -> Callable[[], list[object]]:
     def build() -> list[object]:
-        generator = _generator(seed, name)
+        generator = _generator(inputs, seed, name)
         seen = iter(range(1_000_000))
 
         def apply(t: Tensor) -> Tensor:
@@ -122,7 +138,7 @@ def _same(
     inputs: Sequence[object], seed: int, first: int, second: int
 ) -> Callable[[], list[object]]:
     def build() -> list[object]:
-        generator = _generator(seed, "aliasing-same")
+        generator = _generator(inputs, seed, "aliasing-same")
         fresh = mapped(inputs, lambda t: resampled(t, generator))
         fresh[second] = fresh[first]
         return fresh
@@ -164,7 +180,7 @@ def _resized(
     inputs: Sequence[object], seed: int, name: str, dim: int, old: int, new: int
 ) -> Callable[[], list[object]]:
     def build() -> list[object]:
-        generator = _generator(seed, name)
+        generator = _generator(inputs, seed, name)
 
         def resize(t: Tensor) -> Tensor:
             shape = list(t.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusewright.judge import experiments, gradients, hazards
+from fusewright.judge import experiments, gradients, hazards, probing
 from fusewright.judge.trial import Steps, Trial
 
 EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
@@ -17,8 +17,9 @@ EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
     "buffers": experiments.buffers,
     "instances": experiments.instances,
     "determinism": experiments.determinism,
-    "probes": experiments.probe_runs,
+    "probes": probing.probe_runs,
     "hazards": hazards.hazards,
+    "dtypes": hazards.dtypes,
     "soak": experiments.soak,
     "gradients": gradients.gradients,
     "side-stream": experiments.side_stream,

@@ -1,6 +1,7 @@
 """A tensor -> the same tensor with other values or another layout; the rows of the hazard matrix.
 
-All values are drawn from what the example holds or from fixed ranges, by a generator on the CPU.
+All values are drawn from what the example holds or from fixed ranges, by a generator that lives
+where the example does: large inputs on a GPU are made there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Row:
 
 def _place(shape: Sequence[int], generator: torch.Generator) -> tuple[int, ...]:
     """A random element's index."""
-    return tuple(int(torch.randint(n, (), generator=generator)) for n in shape)
+    where = generator.device
+    return tuple(int(torch.randint(n, (), generator=generator, device=where)) for n in shape)
 
 
 # ---- what fits where -----------------------------------------------------------------------------
@@ -64,27 +66,30 @@ def _bools(t: Tensor) -> bool:
 def resampled(t: Tensor, g: torch.Generator, shape: Sequence[int] | None = None) -> Tensor:
     """New content from the observed values: a float stays in range, an index stays legal."""
     wanted = tuple(t.shape if shape is None else shape)
-    flat = t.reshape(-1).cpu()
+    flat = t.reshape(-1)
     if not flat.numel():
         return torch.zeros(wanted, dtype=t.dtype, device=t.device)
     count = int(torch.Size(wanted).numel())
     picked = flat[_picks(t, count, g)]
     if t.is_floating_point() and count:
         # repeated values would let a kernel that computes each distinct value once look right
-        jitter = 1 + 2.0**-6 * (torch.rand(count, generator=g, dtype=torch.float64) - 0.5)
-        low, high = flat.double().min(), flat.double().max()
-        picked = (picked.double() * jitter).clamp(low, high).to(t.dtype)
+        exact = torch.promote_types(t.dtype, torch.float32)
+        jitter = torch.rand(count, generator=g, dtype=exact, device=t.device).sub_(0.5)
+        low, high = (bound.to(exact) for bound in torch.aminmax(flat))
+        picked = jitter.mul_(2.0**-6).add_(1.0).mul_(picked).clamp_(low, high).to(t.dtype)
     elif _ascending(t):
         picked = picked.reshape(wanted).sort(dim=-1).values
-    return picked.reshape(wanted).to(t.device)
+    return picked.reshape(wanted)
 
 
 def _picks(t: Tensor, count: int, g: torch.Generator) -> Tensor:
     """Which observed values to take: a permutation of indices stays a permutation."""
     size = t.numel()
     if count == size and _integers(t) and torch.unique(t).numel() == size:
-        return torch.randperm(size, generator=g)
-    return torch.randint(size, (count,), generator=g)
+        return torch.randperm(size, generator=g, device=t.device)
+    # Half the memory of int64, where that is enough.
+    small = torch.int32 if size < 2**31 else torch.int64
+    return torch.randint(size, (count,), generator=g, device=t.device, dtype=small)
 
 
 def _ascending(t: Tensor) -> bool:
@@ -93,11 +98,13 @@ def _ascending(t: Tensor) -> bool:
 
 
 def _normal(t: Tensor, g: torch.Generator) -> Tensor:
-    return torch.randn(t.shape, generator=g, dtype=torch.float64).to(t.device, t.dtype)
+    exact = torch.promote_types(t.dtype, torch.float32)
+    return torch.randn(t.shape, generator=g, dtype=exact, device=t.device).to(t.dtype)
 
 
 def _uniform(t: Tensor, g: torch.Generator) -> Tensor:
-    return torch.rand(t.shape, generator=g, dtype=torch.float64).to(t.device, t.dtype)
+    exact = torch.promote_types(t.dtype, torch.float32)
+    return torch.rand(t.shape, generator=g, dtype=exact, device=t.device).to(t.dtype)
 
 
 def _scale(factor: float) -> Change:
@@ -122,8 +129,8 @@ def _denormal(t: Tensor, g: torch.Generator) -> Tensor:
 
 
 def _signed_zeros(t: Tensor, g: torch.Generator) -> Tensor:
-    signs = torch.randint(0, 2, t.shape, generator=g).double().mul_(2).sub_(1)
-    return (signs * 0.0).to(t.device, t.dtype)
+    signs = torch.randint(0, 2, t.shape, generator=g, device=t.device, dtype=torch.int8)
+    return (signs.mul_(2).sub_(1) * 0.0).to(t.dtype)
 
 
 def _sorted(t: Tensor, g: torch.Generator) -> Tensor:
@@ -131,16 +138,20 @@ def _sorted(t: Tensor, g: torch.Generator) -> Tensor:
 
 
 def _one_hot(t: Tensor, g: torch.Generator) -> Tensor:
-    hot = torch.randint(t.shape[-1], (*t.shape[:-1], 1), generator=g)
-    return torch.zeros(t.shape, dtype=t.dtype).scatter_(-1, hot, 1).to(t.device)
+    zeros = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
+    return zeros.scatter_(-1, _last_places(t, g), 1)
+
+
+def _last_places(t: Tensor, g: torch.Generator) -> Tensor:
+    """A random place in each row."""
+    return torch.randint(t.shape[-1], (*t.shape[:-1], 1), generator=g, device=t.device)
 
 
 def _dominating(t: Tensor, g: torch.Generator) -> Tensor:
     """One element of each row is 1000 times the largest of the others."""
     values = resampled(t, g)
-    hot = torch.randint(t.shape[-1], (*t.shape[:-1], 1), generator=g).to(t.device)
     peak = min(1e3 * float(values.abs().max()), 0.5 * torch.finfo(t.dtype).max)
-    return values.scatter_(-1, hot, peak)
+    return values.scatter_(-1, _last_places(t, g), peak)
 
 
 def _alternating(t: Tensor, g: torch.Generator) -> Tensor:
@@ -163,7 +174,7 @@ def _duplicated(t: Tensor, g: torch.Generator) -> Tensor:
 
 def _extremes(t: Tensor, g: torch.Generator) -> Tensor:
     low, high = t.min(), t.max()
-    coin = torch.randint(0, 2, t.shape, generator=g).bool().to(t.device)
+    coin = torch.randint(0, 2, t.shape, generator=g, device=t.device).bool()
     return torch.where(coin, low, high).to(t.dtype)
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fusewright.judge.doubles import Doubles, generator, shaken
 from fusewright.judge.measure import Errors, Measure, measure
 from fusewright.judge.tree import mapped, tensors, upcast
 
@@ -93,23 +94,29 @@ def sensitivity(
     unit: float,
     draws: int = 4,
     seed: int = 0,
+    truth: Sequence[Tensor] | None = None,
+    doubles: Doubles | None = None,
 ) -> list[Tensor]:
     """kappa of every output: RMS change in float64 when all data moves by one rounding.
 
-    `run` is the float64 eager model; it gets float64 copies of inputs and state. Draws come in
-    pairs of opposite sign and are wider than one rounding, so that corners and jumps within reach
-    of an honest kernel's error are seen: there the two changes are not each other's opposite.
+    `run` is the float64 eager model; it gets float64 copies of inputs and state; `truth` is what
+    it answers to them, if that is known. Draws come in pairs of opposite sign and are wider than
+    one rounding, so that corners and jumps within reach of an honest kernel's error are seen:
+    there the two changes are not each other's opposite.
     """
-    truth = [_real(t).double() for t in run(mapped(inputs, upcast), _upcast(state))]
-    squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in truth]
+    doubles = doubles or Doubles(seed)
+    if truth is None:
+        truth = run(mapped(inputs, upcast), doubles.exact(state))
+    still = [_real(t).double() for t in truth]
+    squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in still]
     wide, pairs = min(WIDE_DRAW, max(1.0, WIDEST / unit)), max(1, draws // 2)
     for pair in range(pairs):
         up, down = (
-            run(*_perturbed(inputs, state, sign * wide * unit, seed * 1000 + pair))
-            for sign in (1, -1)
+            run(_shaken(inputs, size, seed * 1000 + pair), doubles.moved(state, size, pair))
+            for size in (wide * unit, -wide * unit)
         )
-        for total, above, below, still in zip(squares, up, down, truth, strict=True):
-            plus, minus = (_real(t).double() - still for t in (above, below))
+        for total, above, below, middle in zip(squares, up, down, still, strict=True):
+            plus, minus = (_real(t).double() - middle for t in (above, below))
             total += _spread(plus, minus, wide, pairs).nan_to_num(0.0, 0.0, 0.0)
     return [(total / pairs).sqrt() for total in squares]
 
@@ -130,8 +137,11 @@ def compare(
     *,
     mode: Mode = "contract",
     hazard: bool = False,
+    full: bool = True,
 ) -> Comparison:
     """Judge one output; `truth` is eager in float64, `kappa` is from `sensitivity`.
+
+    Without `full`, numbers that only a reader wants are left out where the output passes.
 
     `hazard` widens the limits: on inputs that get_inputs() never draws, eager may be exact by
     luck (rows of one value, a single one), and kappa does not count intermediate roundings.
@@ -145,9 +155,21 @@ def compare(
         candidate, eager, truth = map(torch.view_as_real, (candidate, eager, truth))
     if not eager.is_floating_point():
         return _exact(candidate, eager, truth, kappa)
-    loose = LOOSE.get(eager.dtype, LOOSE_HALF)
-    measured = measure(candidate, eager, truth, kappa.expand(eager.shape), loose=loose)
-    return _verdict(measured, candidate, truth, mode, HAZARD if hazard else 1.0)
+    loose, widened = LOOSE.get(eager.dtype, LOOSE_HALF), HAZARD if hazard else 1.0
+    four = candidate, eager, truth, kappa.expand(eager.shape)
+    if not full:
+        quick = _verdict(measure(*four, loose=loose, full=False), candidate, truth, mode, widened)
+        if quick.passed and quick.grade in ("A", "B"):
+            return quick
+    return _verdict(measure(*four, loose=loose), candidate, truth, mode, widened)
+
+
+def passes(candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor) -> bool:
+    """`compare` for whoever needs no reasons."""
+    if not eager.is_floating_point() or not eager.numel():
+        return compare(candidate, eager, truth, kappa).passed
+    measured = measure(candidate, eager, truth, kappa, loose=LOOSE_HALF, full=False)
+    return _verdict(measured, candidate, truth, "contract", 1.0).passed
 
 
 def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
@@ -178,32 +200,19 @@ def null_candidates(eager: Tensor, inputs: Sequence[object]) -> Mapping[str, Ten
     return nulls
 
 
-def _upcast(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: upcast(t.detach()) for name, t in state.items()}
-
-
 def _real(t: Tensor) -> Tensor:
     return torch.view_as_real(t) if t.is_complex() else t
 
 
-def _perturbed(
-    inputs: Sequence[object], state: Mapping[str, Tensor], size: float, seed: int
-) -> tuple[list[object], dict[str, Tensor]]:
-    """x (1 + size d), d uniform with variance 1, on every float of inputs and state."""
-    generators: dict[torch.device, torch.Generator] = {}
+def _shaken(inputs: Sequence[object], size: float, seed: int) -> list[object]:
+    """x (1 + size d) on every floating input, each with its own d."""
+    number = iter(range(1_000_000))
 
     def change(t: Tensor) -> Tensor:
-        wide = upcast(t)
-        if not t.is_floating_point():
-            return wide
-        if t.device not in generators:
-            generators[t.device] = torch.Generator(device=t.device)
-            generators[t.device].manual_seed(seed)
-        step = torch.empty(t.shape, dtype=torch.float64, device=t.device)
-        step.uniform_(-math.sqrt(3), math.sqrt(3), generator=generators[t.device])
-        return wide.mul_(step.mul_(size).add_(1.0))
+        own = seed + (next(number) << 40)
+        return shaken(t, size, generator(t, own)) if t.is_floating_point() else upcast(t)
 
-    return mapped(inputs, change), {name: change(t.detach()) for name, t in state.items()}
+    return mapped(inputs, change)
 
 
 def _structure(candidate: Tensor, eager: Tensor, truth: Tensor) -> str | None:
@@ -302,7 +311,7 @@ def _numbers(m: Measure, elements: int) -> dict[str, float]:
     for side, errors in (("candidate", m.candidate), ("eager", m.eager)):
         for name in Errors.__dataclass_fields__:
             numbers[f"{name}_{side}"] = getattr(errors, name)
-    for share, value in zip(("p50", "p99", "max"), m.ulp, strict=True):
+    for share, value in zip(("p50", "p99", "max"), m.ulp or (), strict=m.ulp is not None):
         numbers[f"ulp_{share}"] = value
     for tolerance, outside in m.outside.items():
         numbers[f"outside_allclose_{tolerance:.0e}"] = float(outside)

@@ -5,38 +5,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fusewright.judge import contract, probes
+from fusewright.judge import contract
 from fusewright.judge.protocol import HAS_GRAD_FN
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.trial import Answer, Refused, State, Steps, Trial, named
 
 if TYPE_CHECKING:
-    from fusewright.judge.lab import Lab
+    from fusewright.judge.lab import Expected, Lab
 
 FRESH_CALLS = 5
 WARM_CALLS = 12
 SOAK_CALLS = 48
 LEAK_CALLS = 100
-LEAK_SECONDS = 5.0
-# An expectation costs several runs in float64. Where one takes long, there are fewer of them.
-EXPERIMENT_SECONDS = 4.0
-SOAK_SECONDS = 10.0
+# What each experiment may take of the seconds that all of them share (lab.EFFORT_S). An
+# expectation costs several runs in float64: where one takes long, there are fewer of them.
+PART = {"fresh": 0.1, "warm": 0.04, "modes": 0.06, "determinism": 0.08, "soak": 0.2, "leak": 0.05}
 LEAK_BYTES = 16 << 20
+NONDETERMINISTIC = "the same input gave other bits, within the contract"
 SMALL_BYTES = 64 << 20  # larger arguments come back, and larger outputs are kept, less often
-PROBE_SECONDS = 10.0
 Judging = Generator[dict[str, Any], Any, bool]
 
 
-def affordable(t: Trial, most: int, least: int = 2, seconds: float = EXPERIMENT_SECONDS) -> int:
-    """How many calls an experiment makes: `most`, or what fits into `seconds`."""
-    return max(least, min(most, int(seconds / max(t.seconds, 1e-3))))
+def affordable(t: Trial, part: str, most: int, least: int = 2) -> int:
+    """How many calls an experiment makes: `most`, or what its share of the time allows."""
+    return max(least, min(most, int(t.lab.share(PART[part]) / max(t.cost, 1e-3))))
 
 
 def setup(t: Trial) -> Steps:
@@ -55,17 +53,18 @@ def setup(t: Trial) -> Steps:
         if wrong:
             raise Refused(wrong)
         yield from t.load(lab.state)
-        if not (yield from unchanged(t, lab.state, "read back")):
-            t.stopped = True
+        size = sum(v.numel() * v.element_size() for v in lab.state.values())
+        if size < SMALL_BYTES or not lab.calls_compared:  # a large one only once
+            t.stopped = not (yield from unchanged(t, lab.state, "read back"))
         t.say("parameters", "pass", f"{len(lab.kinds)} entries pushed and read back")
     except Refused as refusal:
         t.say(t.reports_to, "fail", str(refusal))
         t.stopped = True
 
 
-def construct(t: Trial, instance: int) -> Steps:
+def construct(t: Trial, instance: int, dtype: str = "") -> Steps:
     arguments = t.ship(t.lab.init_inputs)
-    fields = {"instance": instance, "seed": t.lab.model_seed}
+    fields = {"instance": instance, "seed": t.lab.model_seed, "dtype": dtype}
     yield from t.ask("construct", arguments=arguments, **fields)
 
 
@@ -90,8 +89,7 @@ def unchanged(t: Trial, state: State, when: str) -> Judging:
     answer = yield from t.ask("state", instance=0)
     records = {name: record for name, _, record in named(answer)}
     for name, wanted in state.items():
-        found = t.result(records[name]) if name in records else None
-        if found is None or not same_bits(found, wanted):
+        if name not in records or not t.holds(records[name], wanted):
             t.say("parameters", "fail", f"{when}: {name} is not what was pushed")
             return False
     return True
@@ -109,19 +107,24 @@ def fresh(t: Trial) -> Steps:
     kept: list[Tensor] = []
     small = t.lab.call_bytes < SMALL_BYTES
     hold = 64
-    count = affordable(t, FRESH_CALLS)
+    count = affordable(t, "fresh", FRESH_CALLS)
     for number in range(count):
         values = t.lab.inputs("fresh", number)
         echo = small or number == 0
-        outputs = yield from t.call(values, label=f"fresh {number}", echo=echo, hold=hold)
+        # The first one with its own sensitivity, even where that is costly.
+        outputs = yield from t.call(
+            values,
+            label=f"fresh {number}",
+            echo=echo,
+            hold=hold,
+            typical=t.lab.costly and number > 0,
+        )
         if outputs is None:
             t.stopped = True
             return
         hold = 64 if small else 2 * len(outputs)
-        answer = yield from t.ask("held")
         kept = [*kept, *outputs][-hold:]
-        held = [t.result(r) for r in answer["tensors"]]
-        if not _all_same(kept, held):
+        if (small or number == count - 1) and not (yield from intact(t, kept)):
             t.fail("output-reuse", "a later call changed an earlier output")
             break
     parameters = {n: v for n, v in t.lab.state.items() if t.lab.kinds[n] == "P"}
@@ -147,27 +150,30 @@ def _accuracy_line(t: Trial) -> str:
     )
 
 
-def _all_same(wanted: Sequence[Tensor], found: Sequence[Tensor | None]) -> bool:
-    if len(wanted) != len(found):
-        return False
-    return all(f is not None and same_bits(w, f) for w, f in zip(wanted, found, strict=True))
+def intact(t: Trial, kept: Sequence[Tensor]) -> Judging:
+    """Are the outputs of earlier calls, in the candidate's own memory, still what they were?"""
+    records = (yield from t.ask("held"))["tensors"]
+    return len(records) == len(kept) and all(map(t.holds, records, kept))
 
 
 def stale_cache(t: Trial) -> Steps:
     """After many warm calls, the same objects at the same addresses hold something else."""
     lab, check = t.lab, "stale-cache"
     values = lab.inputs("warm")
-    yield from t.ask("repeat", instance=0, calls=WARM_CALLS, arguments=t.ship(values))
+    warm = affordable(t, "warm", WARM_CALLS, 3)
+    yield from t.ask("repeat", instance=0, calls=warm, arguments=t.ship(values))
     t.dirty = True
-    yield from t.call(values, label="before the change", reports_to=check)
+    yield from t.call(values, label="before the change", reports_to=check, typical=True)
     for number in range(2):
         changed = lab.inputs("changed", number)
         label = "new content in the same memory"
-        yield from t.call(changed, label=label, reports_to=check, reuse=True)
+        yield from t.call(changed, label=label, reports_to=check, reuse=True, typical=True)
     near = _nudged(changed, lab.seed("nudge"))
-    yield from t.call(near, label="one element changed", reports_to=check, reuse=True)
-    yield from t.call(near, label="the same content elsewhere", reports_to=check)
-    t.say(check, "pass", f"{WARM_CALLS} warm calls, then 3 changes in place")
+    label = "one element changed"
+    yield from t.call(near, label=label, reports_to=check, reuse=True, typical=True)
+    label, known = "the same content elsewhere", t.known()
+    yield from t.call(near, label=label, reports_to=check, known=known, typical=True)
+    t.say(check, "pass", f"{2 * warm} warm calls, then 3 changes in place")
 
 
 def _nudged(values: Sequence[object], seed: int) -> list[object]:
@@ -189,13 +195,16 @@ def weight_change(t: Trial) -> Steps:
     if not any(v.is_floating_point() for v in lab.state.values()):
         t.say(check, "skip", "the model has no floating point state")
         return
-    for how in ("load_state_dict", "inplace", "data"):
-        state = lab.new_state("changed", how)
+    other = lab.new_state("changed")
+    asked = lab.modes[: affordable(t, "modes", len(lab.modes), 1)]
+    for how, state in (("load_state_dict", other), ("inplace", lab.state), ("data", other)):
         yield from t.load(state, how)
         values = lab.inputs("weights", how)
-        for mode in lab.modes[: affordable(t, 3 * len(lab.modes), 3) // 3]:
+        for mode in asked:
             label = f"after {how}, {mode}"
-            yield from t.call(values, label=label, state=state, reports_to=check, mode=mode)
+            yield from t.call(
+                values, label=label, reports_to=check, typical=True, state=state, mode=mode
+            )
             if t.dirty:
                 yield from t.load(state, how)
                 t.dirty = False
@@ -207,11 +216,13 @@ def modes(t: Trial) -> Steps:
     """Both modes, back and forth; in each the state moves as eager's does."""
     lab = t.lab
     buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
-    for number in range(affordable(t, 4)):
+    for number in range(affordable(t, "modes", 4)):
         mode = lab.modes[(number + 1) % len(lab.modes)]
         values = lab.inputs("mode", number)
-        yield from t.load(lab.state)
-        yield from t.call(values, label=f"{mode}()", mode=mode, reports_to="mode")
+        if buffers:
+            yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
+        t.dirty = False
+        yield from t.call(values, label=f"{mode}()", mode=mode, reports_to="mode", typical=True)
         if buffers and mode == "eval" and not (yield from unchanged(t, lab.state, "after eval")):
             t.say("mode", "fail", "a call in eval mode changed the state")
     if lab.random_modes:
@@ -258,91 +269,70 @@ def buffers(t: Trial) -> Steps:
 def instances(t: Trial) -> Steps:
     """Two instances with different weights, interleaved; the first one's output must survive."""
     lab, check = t.lab, "instances"
-    states = {0: lab.state, 1: lab.new_state("second instance")}
+    states = {0: lab.state, 1: lab.new_state("changed")}
+    buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
     yield from construct(t, 1)
-    for instance, state in states.items():
-        yield from t.load(state, instance=instance)
+    yield from t.load(states[1], instance=1)
+    if buffers:
+        yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
     kept: list[Tensor] = []
-    for turn, instance in enumerate((0, 1, 0, 1)):
+    hold = 64 if lab.call_bytes < SMALL_BYTES else 2
+    for turn, instance in enumerate((0, 1, 0) if lab.costly else (0, 1, 0, 1)):
         t.dirty = False
         values, label = lab.inputs("instances", turn), f"instance {instance}"
         state = states[instance]
         outputs = yield from t.call(
-            values, label=label, reports_to=check, hold=64, state=state, instance=instance
-        )
-        yield from t.load(states[instance], instance=instance)
-        kept += outputs or []
-    answer = yield from t.ask("held")
-    if not _all_same(kept[-64:], [t.result(r) for r in answer["tensors"]]):
+            values, label=label, reports_to=check, hold=hold, state=state, instance=instance,
+            typical=True,
+        )  # fmt: skip
+        if buffers:
+            yield from t.load({n: state[n] for n in buffers}, "inplace", instance=instance)
+        kept = [*kept, *(outputs or [])][-hold:]
+    if not (yield from intact(t, kept)):
         t.fail(check, "one instance's call changed the other's output")
     t.dirty = False
     t.say(check, "pass", "two instances, interleaved")
 
 
 def determinism(t: Trial) -> Steps:
-    """The same content several times, with other calls between."""
-    values = t.lab.inputs("again")
-    first: list[Tensor] | None = None
-    count = affordable(t, 8) // 2
-    for turn in range(max(count, 2)):
-        outputs = yield from t.call(values, label=f"repeat {turn}", reports_to="determinism")
-        if first is None:
-            first = outputs
-        elif outputs is not None and not _all_same(first, outputs):
-            t.say("nondeterministic", "note", "the same input gave other bits, within the contract")
-        other = t.lab.inputs("between", turn)
-        yield from t.call(other, label="between", reports_to="determinism")
-    text = f"{max(count, 2)} repeats of one input, other inputs between"
-    t.say("determinism", "pass", text)
-
-
-def probe_runs(t: Trial) -> Steps:
-    """Exact arithmetic: lower precision, a skipped element, a rounded output cannot hide."""
-    lab, begin = t.lab, time.monotonic()
-    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
-    values = lab.inputs("probes")
-    applied: dict[str, list[str]] = {}
-    skipped: list[str] = []
-    yield from t.load(lab.state)
-    runs = (lab.eager(mode), lab.truth(mode))
-    for probe in probes.iterate(*runs, values, lab.state, lab.seed("probes") % 2**31):
-        if not probe.applies or time.monotonic() - begin > PROBE_SECONDS:
-            skipped.append(f"{probe.name}: {probe.why if not probe.applies else 'no time left'}")
-            continue
-        state = {**lab.state, **probe.state}
-        if any(state[n] is not lab.state[n] for n in state):
-            yield from t.load(state)
-        outputs = yield from t.bare_call(probe.inputs, label=probe.name, mode=mode)
-        wrong = probe.check(outputs)
-        if wrong:
-            t.say(probe.finding, "fail", f"{probe.name}: {wrong}")
-        applied.setdefault(probe.finding, []).append(probe.name)
-        yield from t.load(lab.state)
-    for check in ("precision", "influence"):
-        names = applied.get(check)
-        text = ", ".join(names[:8]) if names else f"no probe applies: {'; '.join(skipped)[:300]}"
-        t.say(check, "pass" if names else "skip", text)
+    """Two contents in turns: the same one must give the same answer again."""
+    draws = [t.lab.inputs("again", number) for number in range(2)]
+    first: dict[int, Sequence[Tensor]] = {}
+    known: dict[int, Expected] = {}
+    turns = max(affordable(t, "determinism", 8) // 2, 2)
+    for turn in range(turns):
+        for number, values in enumerate(draws):
+            outputs = yield from t.call(
+                values, label=f"repeat {turn}", reports_to="determinism",
+                known=known.get(number), typical=True,
+            )  # fmt: skip
+            known[number] = t.known()
+            if outputs is not None:
+                same = map(same_bits, first.setdefault(number, outputs), outputs)
+                if not all(same):
+                    t.say("nondeterministic", "note", NONDETERMINISTIC)
+    t.say("determinism", "pass", f"{turns} repeats of each of two inputs, in turns")
 
 
 def soak(t: Trial) -> Steps:
     """Many fresh calls, each compared; then memory must not grow."""
     number = 0
-    while number < affordable(t, SOAK_CALLS, seconds=SOAK_SECONDS):
+    while number < affordable(t, "soak", SOAK_CALLS):
         values = t.lab.inputs("soak", number)
-        yield from t.call(values, label=f"call {number} in a fresh process")
+        yield from t.call(values, label=f"call {number} in a fresh process", typical=True)
         number += 1
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
-    calls = affordable(t, LEAK_CALLS, 8, LEAK_SECONDS)
+    calls = affordable(t, "leak", LEAK_CALLS, 4)
     arguments = t.ship(t.lab.inputs("leak"))
     answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
     grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
     if grown > LEAK_BYTES:
         t.say("resources", "fail", f"{calls} calls left {grown >> 20} MB more in use")
     # Right for the first few hundred calls, and then no longer?
-    yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls")
+    yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls", typical=True)
     t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
-    t.say("values", "pass", f"{number} more calls in a fresh process")
+    t.say("values", "pass", f"{number + 1} more calls in a fresh process")
 
 
 def global_state(t: Trial) -> Steps:
@@ -354,10 +344,11 @@ def global_state(t: Trial) -> Steps:
 
 def grad_mode(t: Trial) -> Steps:
     """Does a call with gradients enabled keep the graph where eager does?"""
-    outputs = yield from t.call(t.lab.inputs("graph"), label="with gradients enabled", grad=True)
+    values, label = t.lab.inputs("graph"), "with gradients enabled"
+    outputs = yield from t.call(values, label=label, grad=True, typical=True)
     if outputs is None or t.expected is None:
         return
-    pairs = zip(t.answer["tensors"], t.expected.differentiable, strict=True)
+    pairs = zip(t.answer["tensors"], t.expected.differentiable(), strict=True)
     if any(wanted and not record["flags"] & HAS_GRAD_FN for record, wanted in pairs):
         t.say("forward-only", "note", "the output has no grad_fn where eager's has one")
 

@@ -48,6 +48,7 @@ _TABLE = (
     Check("hazard-values", "always", "large, tiny, special and structured values", "N7 C28 C30 P3 P5", may_skip=True),
     Check("hazard-strides", "always", "transposed, sliced, expanded, offset and shared inputs", "F19 F21", may_skip=True),
     Check("hazard-shapes", "always", "other legal shapes are right, or refused with an exception", "C26 F20 T33", may_skip=True),
+    Check("hazard-dtypes", "always", "module and inputs in float64, bfloat16 and float16 are right, or refused with an exception", "C26", may_skip=True),
     Check("determinism", "always", "the same input again is within the contract again, over all rounds", "C39 F5 F6 C40"),
     Check("instances", "always", "two instances with different weights do not disturb each other", "F22 R8"),
     Check("global-state", "always", "numeric flags, modes, hooks and kernels of PyTorch are as they were", "T13 T14 F24 C14"),

@@ -3,80 +3,221 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from fusewright.judge import cases
-from fusewright.judge.experiments import Judging
+from fusewright.judge.cases import Case
+from fusewright.judge.experiments import construct
+from fusewright.judge.tree import mapped, tensors
 from fusewright.judge.trial import Refused, Steps, Trial
 
-SECONDS = 15.0
+PART, DTYPE_PART = 0.3, 0.06  # of the seconds that all experiments share
+VALUES_SHARE = 0.6  # of that: strides and shapes, on which a kernel may crash, come later
+FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
+WORTH = 0.6  # shortened inputs must cost less than this share of the full ones
+FEWEST_ROWS, FEWEST_CASES = 2, 2
 FAMILY_CHECK = {
     "fresh": "values", "strides": "hazard-strides", "storage": "hazard-strides",
     "aliasing": "hazard-strides", "shapes": "hazard-shapes",
 }  # fmt: skip
-MAY_REFUSE = ("hazard-strides", "hazard-shapes")
+CHECKS = ("hazard-values", "hazard-strides", "hazard-shapes")
+MAY_REFUSE = ("hazard-strides", "hazard-shapes", "hazard-dtypes")
 # A raised error with one of these words has ruined the device context: no clear refusal.
 STICKY = ("CUDA error", "device-side assert", "illegal memory", "CUBLAS_STATUS", "cuDNN error")
+DTYPES = (torch.float64, torch.bfloat16, torch.float16)
+
+
+@dataclass
+class Tally:
+    """What became of the cases, by check."""
+
+    right: dict[str, list[str]] = field(default_factory=dict)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+
+    def add(self, where: dict[str, list[str]], check: str, name: str) -> None:
+        where.setdefault(check, []).append(name)
+
+    def say(self, t: Trial, check: str) -> None:
+        names, refusals = self.right.get(check, []), self.refused.get(check, [])
+        late = self.late.get(check, 0)
+        more = f"; no time for {late}" if late else ""
+        if refusals:
+            t.say("specialised", "note", f"refuses {', '.join(refusals[:12])}")
+        if names or refusals:
+            short = sum("@" in name for name in names)
+            rows = f" ({short} of them with fewer rows)" if short else ""
+            text = f"{len(names)} right{rows}, {len(refusals)} refused clearly{more}"
+            t.say(check, "pass", text)
+        else:
+            t.say(check, "skip", f"eager accepts no such case{more}")
 
 
 def hazards(t: Trial) -> Steps:
-    """All cases that eager accepts, those that may crash a wrong kernel last."""
-    lab, begin = t.lab, time.monotonic()
-    seed = lab.seed("hazards") % 2**31
-    matrix = sorted(cases.matrix(lab.inputs("hazards"), seed=seed), key=lambda c: c.isolated)
-    only = t.options.get("case")
-    tried: dict[str, list[str]] = {}
-    refused: dict[str, list[str]] = {}
-    late: list[str] = []
+    """All cases that eager accepts, as time allows; those that may crash a wrong kernel last."""
+    tally, inputs = Tally(), t.lab.inputs("hazards")
+    only = str(t.options.get("case") or "")
+    if only:
+        name, _, rows = only.partition("@")
+        chosen = cases.shortened(inputs, int(rows)) if rows else inputs
+        for case in _ordered(t, chosen):
+            if case.name == name:
+                yield from _try(t, case, only, tally)
+    else:
+        yield from _in_time(t, inputs, tally)
+    for check in CHECKS:
+        tally.say(t, check)
+    t.say("values", "pass", f"{len(tally.right.get('values', []))} resampled draws")
+
+
+def _in_time(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
+    begin = time.monotonic()
+    matrix = _ordered(t, inputs)
+    others = [case for case in matrix if not case.required]
     for case in matrix:
-        check = FAMILY_CHECK.get(case.family, "hazard-values")
-        if only and case.name != only:
-            continue
-        if time.monotonic() - begin > SECONDS:
-            late.append(case.name)
-            continue
-        try:
-            accepted = yield from _case(t, case, check)
-        except Refused as refusal:
-            sticky = any(word in str(refusal) for word in STICKY)
-            if sticky or check not in MAY_REFUSE or "exit:" in str(refusal):
-                t.fail(check, f"raised {str(refusal)[:300]}")
-                if sticky:
-                    t.stopped = True
-                    return
-            else:
-                refused.setdefault(check, []).append(case.name)
-            continue
-        if accepted:
-            tried.setdefault(check, []).append(case.name)
-    _sum_up(t, tried, refused, late)
+        if case.required:
+            yield from _try(t, case, case.name, tally)
+    left = begin + t.lab.share(PART) - time.monotonic()
+    full, short, rows = yield from _shortened(t, others, inputs, left, tally)
+    queue = [(case, case.name) for case in full] + [(case, f"{case.name}@{rows}") for case in short]
+    for case, name in sorted(queue, key=lambda pair: pair[0].isolated):
+        check, share = _check_of(case), PART if case.isolated else PART * VALUES_SHARE
+        late = time.monotonic() - begin > t.lab.share(share)
+        if late and len(tally.right.get(check, ())) >= FEWEST_CASES:
+            tally.late[check] = tally.late.get(check, 0) + 1
+        elif not t.stopped:
+            yield from _try(t, case, name, tally)
 
 
-def _case(t: Trial, case: cases.Case, check: str) -> Judging:
+def _check_of(case: Case) -> str:
+    return FAMILY_CHECK.get(case.family, "hazard-values")
+
+
+def _ordered(t: Trial, inputs: Sequence[object]) -> list[Case]:
+    """The matrix in a secret order, but so that each check has its turn where time is short."""
+    matrix = list(cases.matrix(inputs, seed=t.lab.seed("hazards") % 2**31))
+    Random(t.lab.seed("order of hazards")).shuffle(matrix)
+    turns: dict[str, int] = {}
+    rank = {}
+    for case in matrix:
+        check = _check_of(case)
+        rank[case.name] = turns[check] = turns.get(check, 0) + 1
+    return sorted(matrix, key=lambda case: rank[case.name])
+
+
+def _shortened(
+    t: Trial, others: list[Case], inputs: Sequence[object], left: float, tally: Tally
+) -> Generator[dict[str, Any], Any, tuple[list[Case], list[Case], int]]:
+    """Where the time does not suffice, most cases get fewer rows; but not if those are refused."""
+    size, cost = cases.rows_of(inputs), t.cost
+    if cost * len(others) <= left or size < 2 * FEWEST_ROWS:
+        return others, [], 0
+    rows = int(size * left * (1 - FULL_SHARE) / (cost * len(others)))
+    rows = min(max(rows, FEWEST_ROWS), size // 2)
+    matrix = {case.name: case for case in _ordered(t, cases.shortened(inputs, rows))}
+    first = next(case for case in matrix.values() if case.required)
+    begin = time.monotonic()
+    usable = yield from _try(t, first, f"{first.name}@{rows}", tally, "hazard-shapes")
+    if not usable or time.monotonic() - begin > WORTH * cost:
+        return others, [], 0
+    kept = max(1, int(left * FULL_SHARE / cost))
+    rest = [matrix[case.name] for case in others[kept:] if case.name in matrix]
+    return others[:kept], rest, rows
+
+
+def _try(
+    t: Trial, case: Case, name: str, tally: Tally, check: str = ""
+) -> Generator[dict[str, Any], Any, bool]:
+    """One case; True if the candidate answered."""
+    check = check or _check_of(case)
+    try:
+        accepted = yield from _case(t, case, name, check)
+    except Refused as refusal:
+        if _refused(t, refusal, check):
+            tally.add(tally.refused, check, name)
+        return False
+    if accepted:
+        tally.add(tally.right, check, name)
+    return accepted
+
+
+def _refused(t: Trial, refusal: Refused, check: str) -> bool:
+    """Was that a clear refusal where one is allowed? Everything else is a failure."""
+    sticky = any(word in str(refusal) for word in STICKY)
+    if not sticky and check in MAY_REFUSE and "exit:" not in str(refusal):
+        return True
+    t.fail(check, f"raised {str(refusal)[:300]}")
+    t.stopped = t.stopped or sticky
+    return False
+
+
+def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, Any], Any, bool]:
     lab = t.lab
     mode = "eval" if "eval" in lab.modes and case.family == "shapes" else lab.modes[0]
     values = case.build()
     begin = time.monotonic()
-    if not lab.accepts(values, mode):
+    expected = lab.accepts(values, mode)
+    if expected is None:
         return False
     t.seconds = time.monotonic() - begin  # this shape may take much longer than the last one
     t.hazard = not case.required
     try:
-        yield from t.call(values, label=case.name, reports_to=check, mode=mode)
+        yield from t.call(values, label=name, reports_to=check, mode=mode, known=expected)
     finally:
         t.hazard = False
     return True
 
 
-def _sum_up(t: Trial, tried: Mapping[str, list[str]], refused: Mapping[str, list[str]],
-            late: list[str]) -> None:  # fmt: skip
-    more = f"; no time for {len(late)}" if late else ""
-    for check in ("hazard-values", "hazard-strides", "hazard-shapes"):
-        names, refusals = tried.get(check, []), refused.get(check, [])
-        if refusals:
-            t.say("specialised", "note", f"refuses {', '.join(refusals[:12])}")
-        if names or refusals:
-            t.say(check, "pass", f"{len(names)} right, {len(refusals)} refused clearly{more}")
-        else:
-            t.say(check, "skip", f"eager accepts no such case{more}")
-    t.say("values", "pass", f"{len(tried.get('values', []))} resampled draws")
+def dtypes(t: Trial) -> Steps:
+    """Module and inputs in other floating types: right, or refused; never silently wrong."""
+    lab, check, tally = t.lab, "hazard-dtypes", Tally()
+    end = time.monotonic() + lab.share(DTYPE_PART)
+    order = [d for d in DTYPES if d is not _main_dtype(lab.own_values, lab.state)]
+    Random(lab.seed("order of types")).shuffle(order)
+    if lab.costly:  # there will be time for one: that of which most processors make short work
+        order.sort(key=lambda dtype: dtype is not torch.bfloat16)
+    try:
+        for number, dtype in enumerate(order):
+            name = str(dtype).removeprefix("torch.")
+            if number and time.monotonic() > end:
+                tally.late[check] = tally.late.get(check, 0) + 1
+                continue
+            t.lab = lab.cast(dtype)
+            values = mapped(lab.own_values, lambda x, d=dtype: _cast(x, d))  # type: ignore[misc]
+            if t.stopped or t.lab.accepts(values, lab.modes[0]) is None:
+                continue
+            try:
+                yield from _cast_call(t, values, name, check)
+                tally.add(tally.right, check, name)
+            except Refused as refusal:
+                if _refused(t, refusal, check):
+                    tally.add(tally.refused, check, name)
+    finally:
+        t.lab = lab
+    tally.say(t, check)
+
+
+def _cast_call(t: Trial, values: Sequence[object], name: str, check: str) -> Steps:
+    t.label, t.hazard = name, True
+    like = t.lab.typical if t.lab.costly else None
+    try:
+        yield from construct(t, 2, dtype=name)
+        yield from t.load(t.lab.state, instance=2)
+        yield from t.call(values, label=name, reports_to=check, instance=2, like=like)
+    finally:
+        t.hazard = False
+
+
+def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t.to(dtype, copy=True) if t.is_floating_point() else t.clone()
+
+
+def _main_dtype(values: Sequence[object], state: object) -> torch.dtype | None:
+    found = (t.dtype for t in tensors([values, state]) if t.is_floating_point())
+    return next(found, None)

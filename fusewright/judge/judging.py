@@ -118,20 +118,22 @@ def _judge(session: Session) -> clocks.Timing | None:
     timers = clocks.participants(request) if request.timing else ()
     session.open_slots(2 + len(phases) + len(timers))
     session.start_reference()
-    canary = session.start_candidate("canary", 0)
     first = 1 + len(phases)
     sides = clocks.start(session, timers, range(first, first + len(timers)))
-    workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
     session.lab = session.open_lab("problem", request.problem, request.overrides)
-    for line in session.lab["weak"]:
-        session.ledger.add("weak-problem", "note", line)
-    for side in sides:
+    # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
+    for side in reversed(sides):
         if side.name != clocks.CANDIDATE:
-            clocks.prepare(session, side)  # torch.compile takes its time: while we go on here
+            clocks.prepare(session, side)
+    # Starting takes processor time: these are not needed before the problem is known.
+    canary = session.start_candidate("canary", 0)
+    workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
+    session.examine()
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
     complete = _run_phases(session, workers)
+    session.part()
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, first + len(timers))

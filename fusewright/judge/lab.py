@@ -10,9 +10,10 @@ import copy
 import hashlib
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fusewright.judge import contract, layout
+from fusewright.judge import contract, layout, states
+from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
 
@@ -29,6 +31,10 @@ FOREVER = float("inf")
 # Of a copy's time: several cores and their caches together copy faster than one.
 FLOOR_SHARE = {"cpu": 0.25, "cuda": 0.9}
 LAUNCH_S = {"cpu": 2e-6, "cuda": 20e-6}
+# All experiments share so many seconds; one that costs more makes fewer calls, never none.
+EFFORT_S = {"cpu": 8.0, "cuda": 45.0}
+COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity where it may
+KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
 
@@ -39,17 +45,35 @@ class NotJudgeable(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the reference says to one set of arguments."""
+    """What the reference says to one set of arguments; the costly part only if it is asked for."""
 
     spec: str
     eager: list[Tensor]
-    truth: list[Tensor]
-    kappa: list[Tensor]
     aliases: list[int]
     blocks: list[Tensor]  # the arguments' memory after eager ran
     state: State  # eager's, after the call
-    true_state: State
-    differentiable: tuple[bool, ...]
+    differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
+    work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
+
+    @cached_property
+    def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
+        begin = time.monotonic()
+        return (*self.work_out(), time.monotonic() - begin)
+
+    @property
+    def truth(self) -> list[Tensor]:
+        """What float64 says."""
+        return self._both[0]
+
+    @property
+    def kappa(self) -> list[Tensor]:
+        """How much one rounding of all data moves it."""
+        return self._both[1]
+
+    @property
+    def seconds(self) -> float:
+        """How long these two took."""
+        return self._both[2]
 
 
 class Lab:
@@ -57,7 +81,7 @@ class Lab:
 
     def __init__(self, order: Message) -> None:
         self.device = str(order["device"])
-        self.accuracy = str(order["accuracy"])
+        self.accuracy: contract.Mode = "loose" if order["accuracy"] == "loose" else "contract"
         self._seed = bytes.fromhex(order["seed"])
         if self.device == "cuda" and not torch.cuda.is_available():
             raise NotJudgeable("this machine has no CUDA device that PyTorch can use")
@@ -70,16 +94,33 @@ class Lab:
         self.modes: tuple[str, ...] = ("train", "eval")
         if not self.model.training:
             self.modes = ("eval", "train")
-        self.true_model = copy.deepcopy(self.model).double()
         kept = self.model.state_dict(keep_vars=True)
+        self.true_model = states.twin(self.model, kept)
         self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
         self.requires = {n: t.requires_grad for n, t in kept.items()}
+        self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
+        self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
         self.state = self.new_state("state")
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
-        self.typical: Expected | None = None  # for the first timed call
+        self.weak: list[str] = []
+        self.own_values: list[object] = []  # one draw, and what is expected for it
+        self.typical: Expected | None = None
+        self.seconds = 0.0  # one expectation and one comparison
+        self.call_bytes = 0
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
-        self._check_problem()
+        self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
+        self.modes = tuple(m for m in self.modes if m not in self.random_modes)
+        if not self.modes:
+            raise NotJudgeable("the reference gives other values for the same arguments each time")
+
+    @property
+    def costly(self) -> bool:
+        return self.seconds > COSTLY_S
+
+    def share(self, part: float) -> float:
+        """So many seconds of all that the experiments may take."""
+        return part * EFFORT_S[self.device]
 
     # --- randomness -------------------------------------------------------------------------
 
@@ -99,14 +140,18 @@ class Lab:
 
     def new_state(self, *tag: object) -> dict[str, Tensor]:
         """Random values for every parameter and buffer, none of them a default."""
-        generator = torch.Generator().manual_seed(self.seed("state", *tag))
         made: dict[int, Tensor] = {}  # tied parameters stay tied
         state = {}
         for name, t in self.model.state_dict(keep_vars=True).items():
             if id(t) not in made:
-                made[id(t)] = _redrawn(t.detach(), self.kinds[name], generator)
+                draws = generator(t, self.seed("state", name, *tag))
+                made[id(t)] = states.redrawn(t.detach(), self.kinds[name], draws)
             state[name] = made[id(t)]
         return state
+
+    def own(self, state: State) -> dict[str, Tensor]:
+        """What a run of eager may write to: copies of all that it ever writes to."""
+        return {n: t.clone() if n in self.touched else t for n, t in state.items()}
 
     # --- running ----------------------------------------------------------------------------
 
@@ -114,24 +159,24 @@ class Lab:
         model.train(mode == "train")
         return functional_call(model, dict(state), tuple(values), strict=False)
 
+    def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
+        with torch.no_grad():
+            return list(layout.tensors_of(self.run(self.model, values, state, mode)))
+
     def eager(self, mode: str) -> contract.Run:
+        """Eager as a function: the state that it is given stays as it is."""
+
         def call(values: Sequence[object], state: State) -> list[Tensor]:
-            with torch.no_grad():
-                return list(layout.tensors_of(self.run(self.model, values, state, mode)))
+            return self.run_quietly(values, self.own(state), mode)
 
         return call
 
-    def accepts(self, values: Sequence[object], mode: str) -> bool:
+    def accepts(self, values: Sequence[object], mode: str) -> Expected | None:
         """Does eager take these arguments, in this very layout? Then they are legal."""
-        shipment = layout.pack(values, 0)
-        where = {"tree": shipment.tree, "tensors": shipment.tensors}
-        blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
-        state = {name: t.clone() for name, t in self.state.items()}
         try:
-            self.eager(mode)(layout.values_in(where, blocks), state)
+            return self.expect(layout.pack(values, 0), self.state, mode)
         except (RuntimeError, ValueError, IndexError, TypeError):
-            return False
-        return True
+            return None
 
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
@@ -141,9 +186,10 @@ class Lab:
         return call
 
     def expect(
-        self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None = None
-    ) -> Expected:
-        """Eager on the very bytes that the candidate gets, float64 on the same values.
+        self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None = None,
+        draws: int = 4,
+    ) -> Expected:  # fmt: skip
+        """Eager on the very bytes that the candidate gets; float64 on the same values, later.
 
         With `like`, an expectation for another draw of the same inputs, the sensitivity is taken
         from there, as one number per output: a quarter of the work.
@@ -152,26 +198,36 @@ class Lab:
         blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
         values = layout.values_in(where, blocks)
         originals = mapped(values, Tensor.clone)
-        after = {name: t.clone() for name, t in state.items()}
+        after = self.own(state)
         outputs: list[Tensor] = []
-        probe = self._differentiable(originals, state, mode)
         with torch.no_grad():
             spec = layout.describe(self.run(self.model, values, after, mode), outputs)
         known = [*layout.tensors_of(values), *after.values()]
         aliases = [_alias(t, [*known, *outputs[:i]]) for i, t in enumerate(outputs)]
         eager = [t.detach().clone() for t in outputs]
-        wide = mapped(originals, upcast)
-        true_state = {name: upcast(t) for name, t in state.items()}
-        truth = [t.clone() for t in self.truth(mode)(wide, true_state)]
-        unit = contract.unit_of(eager, originals)
-        if like is None:
-            kappa = contract.sensitivity(
-                self.truth(mode), originals, state, unit=unit, seed=self.seed("kappa") % 2**31
-            )
-        else:
+
+        def work_out() -> tuple[list[Tensor], list[Tensor]]:
+            unit = contract.unit_of(eager, originals)
+            return self._work_out(originals, state, mode, unit, like, draws)
+
+        probe = partial(self._differentiable, originals, state, mode)
+        return Expected(spec, eager, aliases, blocks, after, probe, work_out)
+
+    def _work_out(
+        self, values: Sequence[object], state: State, mode: str, unit: float,
+        like: Expected | None, draws: int,
+    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+        """What float64 says, and its sensitivity."""
+        wide = self.doubles.exact(state)
+        truth = [t.clone() for t in self.truth(mode)(mapped(values, upcast), wide)]
+        if like is not None:
             pairs = zip(like.kappa, truth, strict=True)
-            kappa = [k.square().mean().sqrt() + y.abs() * unit for k, y in pairs]
-        return Expected(spec, eager, truth, kappa, aliases, blocks, after, true_state, probe)
+            return truth, [k.square().mean().sqrt() + y.abs() * unit for k, y in pairs]
+        kappa = contract.sensitivity(
+            self.truth(mode), values, state, unit=unit, truth=truth, doubles=self.doubles,
+            draws=draws, seed=self.seed("kappa") % 2**31,
+        )  # fmt: skip
+        return truth, kappa
 
     def _differentiable(
         self, values: Sequence[object], state: State, mode: str
@@ -219,7 +275,7 @@ class Lab:
     def floor_seconds(self) -> float:
         """Arguments in and outputs out cannot take less than a share of copying as much."""
         values = self.inputs("floor")
-        outputs = self.eager(self.modes[0])(values, {n: t.clone() for n, t in self.state.items()})
+        outputs = self.eager(self.modes[0])(values, self.state)
         count = sum(t.numel() * t.element_size() for t in (*layout.tensors_of(values), *outputs))
         source = torch.zeros(max(count // 2, 1), dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
@@ -232,66 +288,61 @@ class Lab:
             times.append(time.perf_counter() - begin)
         return FLOOR_SHARE[self.device] * max(0.0, min(times) - LAUNCH_S[self.device])
 
+    def cast(self, dtype: torch.dtype) -> Lab:
+        """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model).to(dtype)
+        other.state = {
+            n: t.to(dtype) if t.is_floating_point() else t for n, t in self.state.items()
+        }
+        if self.typical is not None:
+            # One rounding is of another size there, and so is what it does.
+            truth, before = self.typical.truth, contract.unit_of(self.typical.eager)
+            kappa = [k * (torch.finfo(dtype).eps / 2 / before) for k in self.typical.kappa]
+            other.typical = replace(self.typical, work_out=lambda: (truth, kappa))
+        return other
+
     # --- is the problem fit to be judged? ---------------------------------------------------
 
-    def _check_problem(self) -> None:
-        self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
-        self.modes = tuple(m for m in self.modes if m not in self.random_modes)
-        if not self.modes:
-            raise NotJudgeable("the reference gives other values for the same arguments each time")
+    def examine(self) -> None:
+        """Can anything be said about this problem, and would nothing at all pass as an answer?"""
         values = self.inputs("problem")
-        self.weak: list[str] = []
-        shipment = layout.pack(values, 0)
         begin = time.monotonic()
         try:
-            expected = self.expect(shipment, self.state, self.modes[0])
+            # Two draws show the size of the sensitivity, if not that of each element.
+            packed = layout.pack(values, 0)
+            expected = self.expect(packed, self.state, self.modes[0], draws=2)
+            self.seconds = time.monotonic() - begin + expected.seconds
         except RuntimeError as error:
             first = str(error).splitlines()[0]
             raise NotJudgeable(f"the reference does not run in float64: {first}") from error
-        three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
-        self.seconds = time.monotonic() - begin
+        self.own_values, self.typical = values, expected
         self.call_bytes = sum(
             t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)
         )
+        three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
         for eager, truth, kappa in three:
             fault = contract.reference_fault(eager, truth)
             if fault:
                 raise NotJudgeable(fault)
-            for name, null in contract.null_candidates(eager, values).items():
-                if contract.compare(null, eager, truth, kappa).passed:
-                    self.weak.append(f"{name} would pass as an output")
+            nulls = contract.null_candidates(eager, values)
+            taken = [n for n, t in nulls.items() if contract.passes(t, eager, truth, kappa)]
+            self.weak += [f"{name} would pass as an output" for name in taken]
 
     def _repeats(self, mode: str) -> bool:
+        """Are two answers to one question the same? Notes which parameters a run writes to."""
         self._seed_all(self.seed("twice", 0))
         values = self.inputs("twice")
         answers = []
         for turn in range(2):
             self._seed_all(self.seed("twice", turn, "run"))
-            state = {n: t.clone() for n, t in self.state.items()}
-            answers.append(self.eager(mode)(mapped(values, Tensor.clone), state))
+            state = {n: t.clone() for n, t in self.state.items()} if turn == 0 else self.state
+            outputs = self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
+            answers.append([t.clone() for t in outputs])
+            if turn == 0:
+                self.touched |= {n for n, t in state.items() if not states.same(t, self.state[n])}
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
-
-
-def _redrawn(t: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """Values of the same sign and rough size; constants, which hide mistakes, become random."""
-    value = t.clone()
-    if not value.is_floating_point() or not value.numel():
-        return value
-    noise = torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device)
-    finite = torch.isfinite(value)
-    flat = value[finite]
-    constant = flat.numel() > 0 and bool((flat == flat[0]).all())
-    if constant and bool(flat[0] == 0):
-        new = noise - 0.5
-    elif constant:
-        new = value.double() * (noise + 0.5)
-    elif kind == "P":
-        turn = int(torch.randint(value.numel(), (), generator=generator))
-        new = value.double().flatten().roll(turn).view_as(value) * (0.75 + 0.5 * noise)
-    else:
-        return value  # a table or a mask: its values mean something
-    return torch.where(finite, new.to(value.dtype), value)
 
 
 def _alias(t: Tensor, known: Sequence[Tensor]) -> int:

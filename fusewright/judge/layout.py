@@ -7,7 +7,7 @@ or several tensors share, with random bytes on both sides; a *tree* is a JSON pi
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,15 @@ def describe(value: object, tensors: list[Tensor]) -> str:
 # --- out: values -> blocks --------------------------------------------------------------------
 
 
-def pack(values: Sequence[object], seed: int) -> Shipment:
+Room = Callable[[int, Tensor], Tensor]
+
+
+def _beside(size: int, t: Tensor) -> Tensor:
+    """Memory for a private copy of `t`, where `t` lives."""
+    return _empty(size, dtype=torch.uint8, device=t.device)
+
+
+def pack(values: Sequence[object], seed: int, room: Room = _beside) -> Shipment:
     """Copy arguments into blocks between random guard bytes, in the caller's exact layout."""
     tensors: list[Tensor] = []
     tree = encode(list(values), tensors)
@@ -133,7 +141,8 @@ def pack(values: Sequence[object], seed: int) -> Shipment:
             members = [s for s, o in zip(spans, owners, strict=True) if o == owner]
             low, high = min(s[0] for s in members), max(s[1] for s in members)
             base = low - low % ALIGN  # the block starts aligned, so `low % ALIGN` is kept
-            blocks.append(_block(t, base, low, high, generator))
+            size = 2 * GUARD_BYTES + _up(high - base, ALIGN)
+            blocks.append(_fill(room(size, t), t, base, low, high, generator))
             made[owner] = (len(blocks) - 1, base)
         number, base = made[owner]
         start = GUARD_BYTES + (t.data_ptr() - base if t.numel() else 0)
@@ -166,16 +175,16 @@ def _owners(spans: Sequence[tuple[int, int]]) -> list[int]:
     return owners
 
 
-def _block(t: Tensor, base: int, low: int, high: int, generator: torch.Generator) -> Tensor:
-    size = 2 * GUARD_BYTES + _up(high - base, ALIGN)
-    block = torch.empty(size, dtype=torch.uint8)
-    block[: GUARD_BYTES + low - base].random_(0, 256, generator=generator)
-    block[GUARD_BYTES + high - base :].random_(0, 256, generator=generator)
+def _fill(block: Tensor, t: Tensor, base: int, low: int, high: int,
+          generator: torch.Generator) -> Tensor:  # fmt: skip
+    begin, end = GUARD_BYTES + low - base, GUARD_BYTES + high - base
+    for guard in (block[:begin], block[end:]):
+        _copy(guard, torch.randint(256, guard.shape, generator=generator, dtype=torch.uint8))
     if high > low:
         first = low - t.untyped_storage().data_ptr()
         raw = torch.empty(0, dtype=torch.uint8, device=t.device)
         raw.set_(t.untyped_storage(), first, (high - low,), (1,))
-        block[GUARD_BYTES + low - base : GUARD_BYTES + high - base].copy_(raw)
+        _copy(block[begin:end], raw)
     return block
 
 
@@ -187,6 +196,21 @@ def ship(shipment: Shipment, region: mmap.mmap, offset: int = 0) -> dict[str, An
         offsets.append(offset)
         offset += _up(block.numel())
     return shipment.message(offsets)
+
+
+def ship_only(
+    values: Sequence[object], seed: int, region: mmap.mmap, offset: int = 0
+) -> dict[str, Any]:
+    """`pack` straight into the region: for what nobody compares with later."""
+    offsets: list[int] = []
+
+    def room(size: int, _: Tensor) -> Tensor:
+        nonlocal offset
+        offsets.append(offset)
+        offset += _up(size)
+        return _frombuffer(region, dtype=torch.uint8, count=size, offset=offsets[-1])
+
+    return pack(values, seed, room).message(offsets)
 
 
 def end_of(message: Mapping[str, Any]) -> int:
@@ -234,7 +258,7 @@ def _place(place: Mapping[str, Any], block: Tensor) -> Tensor:
 
 def covered(shipment: Shipment) -> list[Tensor]:
     """Per block a mask of the bytes that belong to tensors: the rest is guard."""
-    masks = [torch.zeros(b.numel(), dtype=torch.bool) for b in shipment.blocks]
+    masks = [torch.zeros(b.numel(), dtype=torch.bool, device=b.device) for b in shipment.blocks]
     for place in shipment.tensors:
         item = _DTYPES[place["dtype"]].itemsize
         strides = (*(s * item for s in place["strides"]), 1)
@@ -292,7 +316,17 @@ def get_result(record: Mapping[str, Any], region: mmap.mmap, device: str) -> Ten
         return torch.empty(shape, dtype=dtype, device=device)
     raw = _frombuffer(region, dtype=dtype, count=record["nbytes"] // dtype.itemsize,
                       offset=record["offset"])  # fmt: skip
-    return raw.clone().reshape(shape).to(device)
+    return raw.reshape(shape).to(device, copy=True)
+
+
+def holds(record: Mapping[str, Any], region: mmap.mmap, wanted: Tensor) -> bool:
+    """Are the bytes of one result these? Each is read once, so no private copy is needed."""
+    raw = _bytes_of(wanted)
+    same = record["dtype"] == _NAMES[wanted.dtype] and tuple(record["shape"]) == wanted.shape
+    if not same or record["flags"] & ABSENT or not raw.numel():
+        return same and not record["flags"] & ABSENT
+    found = _frombuffer(region, dtype=torch.uint8, count=raw.numel(), offset=record["offset"])
+    return torch.equal(found.to(raw.device), raw)
 
 
 def tensors_of(values: object) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK_BYTES = 256 << 20
+CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}  # small ones stay in a CPU's caches
 BYTES_PER_ELEMENT = 200  # measured: 25 float64 temporaries live at the widest point of a chunk
 TILE = 64
 TOLERANCES = (1e-2, 1e-4, 1e-5)
@@ -47,7 +47,7 @@ class Measure:
     gross: bool  # some tile is wrong in its leading digits: not a matter of rounding
     outside: dict[float, int]  # tolerance -> elements outside allclose against eager
     outside_truth: int  # elements off by more than the loose tolerance from float64
-    ulp: tuple[float, float, float]  # 50th and 99th percentile, maximum
+    ulp: tuple[float, float, float] | None  # 50th and 99th percentile, maximum; None: not asked
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,27 @@ class Chunk:
     candidate: Tensor
     eager: Tensor
     truth: Tensor
+    stored: Tensor  # truth as the output's type holds it
     kappa: Tensor
+    clean: bool  # no nan and no infinity anywhere
 
 
 def measure(
-    candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, *, loose: float
-) -> Measure:
-    """All four have one shape, at least one element; candidate and eager one floating dtype."""
+    candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, *, loose: float,
+    full: bool = True,
+) -> Measure:  # fmt: skip
+    """All four have one shape, at least one element; candidate and eager one floating dtype.
+
+    Without `full` only what the contract's limits need: no ulp, no comparison with tolerances.
+    """
     shape = _folded(eager.shape)
-    scale = _scale(truth, kappa, eager.dtype)
-    sums = _Sums(shape, eager.dtype, scale, loose)
+    sums = _Sums(shape, eager.dtype, _scale(truth, kappa, eager.dtype), loose)
+    if full:
+        sums.ulp_floor = _rms(truth)
     for chunk in _chunks(candidate, eager, truth, kappa, shape):
-        sums.add(chunk)
+        sums.add(chunk, full=full)
     lead, trail = _split(eager.shape)
-    return sums.result(lead, trail)
-
-
-def floor_of(truth: Tensor, dtype: torch.dtype) -> Tensor:
-    """What storing the result in `dtype` costs anyway: half an ulp, or the smallest normal."""
-    info = torch.finfo(dtype)
-    return (info.eps / 2) * truth.abs().nan_to_num(0.0, 0.0, 0.0) + info.tiny
+    return sums.result(lead, trail, full=full)
 
 
 def classes(t: Tensor) -> Tensor:
@@ -101,57 +102,83 @@ def _folded(shape: Sequence[int]) -> tuple[int, int]:
 
 def _scale(truth: Tensor, kappa: Tensor, dtype: torch.dtype) -> float:
     """A power of two near the largest kappa, so that squares neither overflow nor vanish."""
-    largest = 0.0
-    for piece, spread in zip(_pieces(truth), _pieces(kappa), strict=True):
-        units = spread.double().nan_to_num(0.0, 0.0, 0.0) + floor_of(piece.double(), dtype)
-        largest = max(largest, float(units.max()))
-    return 2.0 ** math.frexp(largest)[1] if math.frexp(largest)[1] < 1000 else 2.0**1000
+    info = torch.finfo(dtype)
+    largest = _largest(kappa) + _largest(truth) * (info.eps / 2) + info.tiny
+    return 2.0 ** min(math.frexp(largest)[1], 1000) if math.isfinite(largest) else 2.0**1000
+
+
+def _largest(t: Tensor) -> float:
+    """The largest finite magnitude."""
+    largest = float(torch.stack(torch.aminmax(t)).abs().max())
+    if math.isfinite(largest):
+        return largest
+    return max(float(p.nan_to_num(0.0, 0.0, 0.0).abs().max()) for p in _pieces(t))
+
+
+def _rms(truth: Tensor) -> float:
+    scale = _largest(truth) or 1.0
+    squares = (float((p.nan_to_num(0.0, 0.0, 0.0) / scale).square().sum()) for p in _pieces(truth))
+    return math.sqrt(sum(squares) / truth.numel()) * scale
 
 
 def _pieces(t: Tensor) -> Iterator[Tensor]:
-    yield from torch.split(t.reshape(-1), CHUNK_BYTES // BYTES_PER_ELEMENT)
+    yield from torch.split(t.reshape(-1), CHUNK_BYTES[t.device.type] // BYTES_PER_ELEMENT)
 
 
 def _chunks(
     candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, shape: tuple[int, int]
 ) -> Iterator[Chunk]:
     rows, width = shape
-    step = max(1, CHUNK_BYTES // (BYTES_PER_ELEMENT * width))
+    step = max(1, CHUNK_BYTES[truth.device.type] // (BYTES_PER_ELEMENT * width))
     folded = [t.reshape(rows, width) for t in (candidate, eager, truth, kappa)]
     for start in range(0, rows, step):
         c, e, y, k = (t[start : start + step].to(truth.device).double() for t in folded)
-        yield Chunk(start, c, e, y, _kappa_hat(k, y, eager.dtype))
+        stored = y.to(eager.dtype).double()
+        # A sum of finite numbers is finite, or so large that the careful way is taken for nothing.
+        clean = bool(torch.isfinite(c.sum() + e.sum() + stored.sum() + y.sum() + k.sum()))
+        yield Chunk(start, c, e, y, stored, _kappa_hat(k, y, eager.dtype, clean=clean), clean)
 
 
-def _kappa_hat(kappa: Tensor, truth: Tensor, dtype: torch.dtype) -> Tensor:
+def _kappa_hat(kappa: Tensor, truth: Tensor, dtype: torch.dtype, *, clean: bool) -> Tensor:
     """kappa with its floors: a few draws may miss what an element's neighbours show.
 
-    An element is given a quarter of its neighbours' kappa, absolute or relative to the value,
-    whichever is less; an exact zero has no relative size.
+    Storing the result costs half an ulp, or the smallest normal, anyway. An element is given a
+    quarter of its neighbours' kappa, absolute or relative to the value, whichever is less; an
+    exact zero has no relative size.
     """
-    hat = kappa.nan_to_num(0.0, 0.0, 0.0) + floor_of(truth, dtype)
-    size = truth.abs().nan_to_num(0.0, 0.0, 0.0)
+    info, size = torch.finfo(dtype), truth.abs()
+    if not clean:
+        size, kappa = size.nan_to_num(0.0, 0.0, 0.0), kappa.nan_to_num(0.0, 0.0, 0.0)
+    hat = torch.add(kappa, size, alpha=info.eps / 2).add_(info.tiny)
     near = _around(hat)
-    normal = size.clamp_min(torch.finfo(dtype).tiny)
-    relative = _around(torch.where(size > 0, hat / normal, 0.0)) * size
-    floor = torch.where(size > 0, NEAR * torch.minimum(near, relative), near / KINK)
+    some = size > 0
+    relative = _around(torch.where(some, hat / size.clamp_min(info.tiny), 0.0)).mul_(size)
+    floor = torch.where(some, torch.minimum(near, relative).mul_(NEAR), near / KINK)
     return torch.maximum(hat, floor)
 
 
 def _around(values: Tensor) -> Tensor:
     """RMS over each element's tile."""
     scale = values.max().clamp_min(torch.finfo(torch.float64).tiny)
-    squares = _tiled((values / scale).square())
-    members = _tiled(torch.ones_like(values)).sum(dim=-1)
-    rms = (squares.sum(dim=-1) / members).sqrt() * scale
+    squares = _tiled((values / scale).square_()).sum(dim=-1)
+    rms = squares.div_(_members(values)).sqrt_().mul_(scale)
     return rms.repeat_interleave(TILE, dim=-1)[:, : values.shape[1]]
+
+
+def _members(values: Tensor) -> Tensor:
+    """How many elements each tile of a row has."""
+    width = values.shape[1]
+    counts = [min(TILE, width - start) for start in range(0, width, TILE)]
+    return torch.tensor(counts, dtype=torch.float64, device=values.device)
 
 
 def _tiled(values: Tensor) -> Tensor:
     """[rows, width] -> [rows, tiles, 64]; the last tile is filled up with zeros."""
     rows, width = values.shape
-    padded = torch.nn.functional.pad(values, (0, -width % TILE))
-    return padded.view(rows, -1, TILE)
+    missing = -width % TILE
+    return (torch.nn.functional.pad(values, (0, missing)) if missing else values).view(
+        rows, -1, TILE
+    )
 
 
 def _ratio(error: Tensor, unit: Tensor) -> Tensor:
@@ -175,24 +202,29 @@ class _Sums:
         self.outside = dict.fromkeys(TOLERANCES, 0)
         self.outside_truth, self.gross = 0, False
         self.ulp_bins = torch.zeros(BINS, dtype=torch.float64)
-        self.ulp_max = 0.0
+        self.ulp_floor, self.ulp_max = 0.0, 0.0
 
-    def add(self, chunk: Chunk) -> None:
-        stored = chunk.truth.to(self.dtype).double()
-        self._patterns(chunk, stored)
-        usable = torch.isfinite(stored)
-        unit = (chunk.kappa / self.scale).clamp_min(SMALLEST)
-        unit2 = torch.where(usable, unit.square(), 0.0)
+    def add(self, chunk: Chunk, *, full: bool) -> None:
+        usable = None
+        unit = (chunk.kappa / self.scale).clamp_min_(SMALLEST)
+        unit2 = unit.square()
+        if not chunk.clean:
+            self._patterns(chunk)
+            usable = torch.isfinite(chunk.stored)
+            unit2 = torch.where(usable, unit2, 0.0)
         self._keep(2, chunk.start, unit2)
         for which, values in enumerate((chunk.candidate, chunk.eager)):
-            judged = usable & torch.isfinite(values)
-            error = torch.where(judged, (values - chunk.truth).abs(), 0.0)
+            error = (values - chunk.truth).abs_()
+            if usable is not None:
+                error = torch.where(usable & torch.isfinite(values), error, 0.0)
             self._side(which, chunk.start, error.div_(self.scale).clamp_(max=LARGEST), unit, unit2)
-            if which == 0:
-                self._digits(chunk, error, stored)
-        shown = torch.where(usable, chunk.truth, 0.0).div_(self.scale).clamp_(-LARGEST, LARGEST)
-        self.truth_square += float(shown.square().sum())
-        self._allclose(chunk)
+            if which == 0 and full:
+                self._digits(chunk, error)
+        shown = chunk.truth if usable is None else torch.where(usable, chunk.truth, 0.0)
+        shown = (shown / self.scale).clamp_(-LARGEST, LARGEST)
+        self.truth_square += float(shown.square_().sum())
+        if full:
+            self._allclose(chunk)
 
     def _keep(self, which: int, start: int, squares: Tensor) -> None:
         self.rows[which, start : start + squares.shape[0]] = squares.sum(dim=1).cpu()
@@ -201,19 +233,19 @@ class _Sums:
     def _side(self, which: int, start: int, error: Tensor, unit: Tensor, unit2: Tensor) -> None:
         squares = error.square()
         self._keep(which, start, squares)
-        tile_unit = _tiled(unit2).sum(dim=-1)
-        tile = _ratio(_tiled(squares).sum(dim=-1), tile_unit).max()
-        members = _tiled((unit2 > 0).double()).sum(dim=-1).clamp_min(1)
-        peak = _ratio(_tiled(squares).amax(dim=-1), tile_unit / members).max()
+        tiles, tile_unit = _tiled(squares), _tiled(unit2).sum(dim=-1)
+        tile = _ratio(tiles.sum(dim=-1), tile_unit).max()
+        members = (_tiled(unit2) > 0).sum(dim=-1).clamp_min(1)
+        peak = _ratio(tiles.amax(dim=-1), tile_unit / members).max()
         element = error / unit
         row = torch.stack([tile, peak, element.max(), error.max()]).cpu()
         if which == 0 and row[2] >= self.worst[0, 2]:
             self.worst_at = start * self.width + int(element.argmax())
         self.worst[which] = torch.maximum(self.worst[which], row)
 
-    def _patterns(self, chunk: Chunk, stored: Tensor) -> None:
+    def _patterns(self, chunk: Chunk) -> None:
         """Where nan and inf may stand; eager and float64 may disagree, then both are right."""
-        mine, theirs, right = classes(chunk.candidate), classes(chunk.eager), classes(stored)
+        mine, theirs, right = map(classes, (chunk.candidate, chunk.eager, chunk.stored))
         limit = torch.finfo(self.dtype).max
         edge = (chunk.truth.abs() - limit).abs() <= EDGE * chunk.kappa
         same_sign = (mine == 0) | (mine == torch.where(chunk.truth > 0, 2, 3))
@@ -227,16 +259,21 @@ class _Sums:
             self.first_nonfinite = chunk.start * self.width + offset
         self.nonfinite += count
 
-    def _digits(self, chunk: Chunk, scaled: Tensor, stored: Tensor) -> None:
-        """Errors in ulp of the result, and whether the leading digits are wrong."""
+    def _digits(self, chunk: Chunk, scaled: Tensor) -> None:
+        """Errors in ulp of the result, and whether the leading digits are wrong.
+
+        Nothing is smaller than the output's RMS here: next to a zero crossing the ulp vanishes,
+        and an error in units of it says nothing about anybody's arithmetic.
+        """
         error, info = scaled * self.scale, torch.finfo(self.dtype)
-        exponent = torch.frexp(stored.abs().nan_to_num(0.0, 0.0, 0.0).clamp_min(info.tiny))[1]
-        ulp = torch.ldexp(torch.full_like(error, info.eps), exponent - 1)
-        in_ulp = error / ulp
-        logs = in_ulp.log2().clamp(LOWEST, HIGHEST).nan_to_num(HIGHEST)
-        self.ulp_bins += torch.histc(logs.cpu(), BINS, LOWEST, HIGHEST)
+        size = chunk.stored.abs()
+        if not chunk.clean:
+            size = size.nan_to_num_(0.0, 0.0, 0.0)
+        exponent = torch.frexp(size.clamp_min(max(self.ulp_floor, info.tiny)))[1]
+        in_ulp = error / torch.ldexp(torch.full_like(error, info.eps), exponent - 1)
+        logs = in_ulp.log2().clamp_(LOWEST, HIGHEST).nan_to_num_(HIGHEST)
+        self.ulp_bins += torch.histc(logs, BINS, LOWEST, HIGHEST).cpu()
         self.ulp_max = max(self.ulp_max, float(in_ulp.max()))
-        size = torch.where(torch.isfinite(stored), chunk.truth, 0.0).abs()
         around = _tiled(size).amax(dim=-1).repeat_interleave(TILE, dim=-1)[:, : self.width]
         self.outside_truth += int((error > self.loose * (size + around) + info.tiny).sum())
         self.gross |= bool((error > 1e-2 * around + EDGE * chunk.kappa).any())
@@ -250,7 +287,7 @@ class _Sums:
             close = difference <= tolerance + tolerance * chunk.eager.abs()
             self.outside[tolerance] += int((~(close | same)).sum())
 
-    def result(self, lead: tuple[int, ...], trail: tuple[int, ...]) -> Measure:
+    def result(self, lead: tuple[int, ...], trail: tuple[int, ...], *, full: bool) -> Measure:
         sides = []
         lines = [*_slices(self.rows, lead), *_slices(self.columns, trail), self.rows]
         for which in (0, 1):
@@ -268,7 +305,8 @@ class _Sums:
                 )
             )
         first = self.first_nonfinite if self.nonfinite else None
-        ulp = (_quantile(self.ulp_bins, 0.5), _quantile(self.ulp_bins, 0.99), self.ulp_max)
+        half, most = (_quantile(self.ulp_bins, share) for share in (0.5, 0.99))
+        ulp = (half, most, self.ulp_max) if full else None
         return Measure(
             sides[0], sides[1], self.nonfinite, first, self.worst_at,
             self.gross, self.outside, self.outside_truth, ulp,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from fusewright.judge.doubles import generator
 from fusewright.judge.tree import mapped, tensors
 
 # Significant bits of the next lower class of arithmetic: float64 -> float32, float32 -> TF32 and
@@ -33,14 +36,18 @@ class Arguments:
     state: Mapping[str, Tensor]
 
 
+Pair = tuple[Arguments, Arguments]
+
+
 def rounded(t: Tensor, bits: int) -> Tensor:
-    """To the nearest float64 with so many significant bits."""
-    mantissa, exponent = torch.frexp(t.double())
-    return torch.ldexp((mantissa * 2.0**bits).round(), exponent - bits)
+    """To the nearest float64 with so many significant bits (Veltkamp's splitting)."""
+    wide = t.double()
+    large = wide * (2.0 ** (53 - bits) + 1)
+    return large - (large - wide)
 
 
-def selections(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Arguments, Arguments]]:
-    """Name, arguments, and the same arguments with the aimed operand in the lower class.
+def selections(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Callable[[], Pair]]]:
+    """Name, and what makes arguments and the same with the aimed operand in the lower class.
 
     One operand holds odd integers that the lower class cannot hold; all others are zero but for
     one element per row, so that each output is one of those integers, or a sum of a few.
@@ -48,10 +55,10 @@ def selections(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Argu
     targets = [f"input-{i}" for i, t in enumerate(tensors(own.inputs)) if _aimable(t)][:most]
     targets += [f"weight-{name}" for name in _weights(own.state, most)]
     for target in targets:
-        yield (f"select-{target}", *_selected(own, target, seed))
+        yield f"select-{target}", partial(_selected, own, target, seed)
     if any(_aimable(t) for t in tensors(own.inputs)):
         for reach in ("row", "sample"):
-            yield (f"select-sparse-{reach}", *_sparse(own, reach, seed))
+            yield f"select-sparse-{reach}", partial(_sparse, own, reach, seed)
 
 
 def _aimable(t: Tensor) -> bool:
@@ -66,77 +73,88 @@ def _weights(state: Mapping[str, Tensor], most: int) -> list[str]:
     return [names[round(i * (len(names) - 1) / (most - 1))] for i in range(most)]
 
 
-def _selected(own: Arguments, target: str, seed: int) -> tuple[Arguments, Arguments]:
-    generator = torch.Generator().manual_seed(seed)
+def _selected(own: Arguments, target: str, seed: int) -> Pair:
     several = sum(_aimable(t) for t in tensors(own.inputs)) > 1
     number = iter(range(1_000_000))
 
     def change(t: Tensor) -> Tensor:
-        name = f"input-{next(number)}"
+        index = next(number)
         if not _aimable(t):
             return t.clone()
-        if name == target:
-            return _odd(t, generator)
+        if target == f"input-{index}":
+            return _odd(t, seed + index)
         loud = LOUD.get(t.dtype, LOUD_ELSE) if several and target.startswith("input") else 1.0
-        return _hot(t, "row", generator) * loud
+        return _hot(t, "row", seed + index) * loud
 
     inputs = mapped(own.inputs, change)
     state = {
-        name: _odd(t, generator) if f"weight-{name}" == target else _quiet(name, t, generator)
+        name: _odd(t, seed) if f"weight-{name}" == target else _quiet(name, t, seed)
         for name, t in own.state.items()
     }
-    given = Arguments(inputs, state)
-    return given, _coarse(given)
+    if target.startswith("input"):
+        return Arguments(inputs, state), Arguments(_coarse(inputs), state)
+    name = target.removeprefix("weight-")
+    return Arguments(inputs, state), Arguments(inputs, state | {name: _lower(state[name])})
 
 
-def _sparse(own: Arguments, reach: str, seed: int) -> tuple[Arguments, Arguments]:
-    generator = torch.Generator().manual_seed(seed + 1)
+def _sparse(own: Arguments, reach: str, seed: int) -> Pair:
+    number = iter(range(seed + 1, seed + 1_000_000))
 
     def change(t: Tensor) -> Tensor:
+        own_seed = next(number)
         if not _aimable(t):
             return t.clone()
-        return _hot(t, reach, generator).abs() * _odd(t, generator)
+        return _hot(t, reach, own_seed).abs() * _odd(t, own_seed)
 
-    state = {name: _quiet(name, t, generator) for name, t in own.state.items()}
-    given = Arguments(mapped(own.inputs, change), state)
-    return given, _coarse(given)
-
-
-def _coarse(given: Arguments) -> Arguments:
-    """Every operand rounded to the lower class; the sparse ones do not change by that."""
-
-    def lower(t: Tensor) -> Tensor:
-        return rounded(t, LOWER_BITS[t.dtype]).to(t.dtype) if _aimable(t) else t.clone()
-
-    return Arguments(
-        mapped(given.inputs, lower), {name: lower(t.detach()) for name, t in given.state.items()}
-    )
+    state = {name: _quiet(name, t, seed + 1) for name, t in own.state.items()}
+    inputs = mapped(own.inputs, change)
+    return Arguments(inputs, state), Arguments(_coarse(inputs), state)
 
 
-def _odd(t: Tensor, generator: torch.Generator) -> Tensor:
+def _coarse(inputs: list[object]) -> list[object]:
+    """Every input rounded to the lower class; the sparse ones do not change by that."""
+    return mapped(inputs, lambda t: _lower(t) if _aimable(t) else t.clone())
+
+
+def _lower(t: Tensor) -> Tensor:
+    return rounded(t, LOWER_BITS[t.dtype]).to(t.dtype)
+
+
+def _odd(t: Tensor, seed: int) -> Tensor:
     """Odd integers with two bits more than the lower class keeps, of random sign."""
     half = 1 << LOWER_BITS[t.dtype]
-    values = 2 * (half + torch.randint(half, t.shape, generator=generator)) + 1
-    signs = 2 * torch.randint(0, 2, t.shape, generator=generator) - 1
-    return (values * signs).to(t.device, t.dtype)
+    # In place, and in float64 where float32 could not hold them: weights may be large.
+    exact = torch.promote_types(t.dtype, torch.float32)
+    values = torch.empty(t.shape, dtype=exact, device=t.device)
+    values.random_(-half, half, generator=_draws(t, seed, "odd"))
+    # Sizes from `half` to twice that, of both signs.
+    away = torch.where(values < 0, -float(half), float(half))
+    return values.add_(away).mul_(2).add_(1).to(t.dtype)
 
 
-def _hot(t: Tensor, reach: str, generator: torch.Generator) -> Tensor:
+def _hot(t: Tensor, reach: str, seed: int) -> Tensor:
     """One of +1 and -1 in every row (or in every leading index), else zeros."""
     keep = t.ndim - 1 if reach == "row" else min(1, t.ndim - 1)
     groups = t.shape[: max(keep, 0)].numel()
-    flat = torch.zeros(groups, t.numel() // groups, dtype=t.dtype)
-    places = torch.randint(flat.shape[1], (groups, 1), generator=generator)
-    signs = 2 * torch.randint(0, 2, (groups, 1), generator=generator) - 1
-    return flat.scatter_(1, places, signs.to(t.dtype)).reshape(t.shape).to(t.device)
+    flat = torch.zeros(groups, t.numel() // groups, dtype=t.dtype, device=t.device)
+    draws = _draws(t, seed, reach)
+    places = torch.randint(flat.shape[1], (groups, 1), generator=draws, device=t.device)
+    signs = 2 * torch.randint(0, 2, (groups, 1), generator=draws, device=t.device) - 1
+    return flat.scatter_(1, places, signs.to(t.dtype)).reshape(t.shape)
 
 
-def _quiet(name: str, t: Tensor, generator: torch.Generator) -> Tensor:
+def _draws(t: Tensor, seed: int, kind: str) -> torch.Generator:
+    """Another stream for every shape and purpose."""
+    digest = zlib.crc32(repr((kind, tuple(t.shape))).encode())
+    return generator(t, seed * 4096 + (digest << 12))
+
+
+def _quiet(name: str, t: Tensor, seed: int) -> Tensor:
     """A parameter that hands numbers through: a selection, a scale of 1 or a shift of 0."""
     if not _aimable(t) or t.ndim == 0:
         return t.detach().clone()
     if t.ndim >= 2:
-        return _hot(t, "sample", generator)
+        return _hot(t, "sample", seed + zlib.crc32(name.encode()))
     last = name.rsplit(".", 1)[-1]
     return torch.full_like(t, 0.0 if "bias" in last or "mean" in last else 1.0)
 
@@ -150,34 +168,40 @@ def integer_targets(own: Arguments, most: int) -> list[str]:
 
 def integers(own: Arguments, target: str, largest: int, seed: int) -> Arguments:
     """1 ... `largest` in the inputs and the target; the other weights select."""
-    generator = torch.Generator().manual_seed(seed)
+    number = iter(range(1_000_000))
 
     def small(t: Tensor) -> Tensor:
         if not _aimable(t):
             return t.clone()
-        values = torch.randint(1, largest + 1, t.shape, generator=generator)
-        return values.to(t.device, t.dtype)
+        draws = _draws(t, seed, f"small {next(number)}")
+        return torch.empty_like(t).random_(1, largest + 1, generator=draws)
 
     inputs = mapped(own.inputs, small)
     state = {
-        name: small(t.detach()) if name == target else _quiet(name, t, generator).abs()
+        name: small(t.detach()) if name == target else _quiet(name, t, seed).abs()
         for name, t in own.state.items()
     }
     return Arguments(inputs, state)
 
 
-def influences(own: Arguments, seed: int, most: int) -> Iterator[tuple[str, Arguments]]:
+def influences(
+    own: Arguments, seed: int, most: int
+) -> Iterator[tuple[str, Callable[[], Arguments]]]:
     """One element, the last or a random one, takes the farthest value that its tensor holds."""
     flat = list(tensors(own.inputs))
     usable = [i for i, t in enumerate(flat) if t.numel() > 1 and not t.is_complex()][:most]
     for index in usable:
         size = flat[index].numel()
-        generator = torch.Generator().manual_seed(seed + index)
-        places = {"last": size - 1, "random": int(torch.randint(size, (), generator=generator))}
+        draws = torch.Generator().manual_seed(seed + index)
+        places = {"last": size - 1, "random": int(torch.randint(size, (), generator=draws))}
         for label, place in places.items():
-            changed = mapped(own.inputs, Tensor.clone)
-            _move(list(tensors(changed))[index], place)
-            yield f"influence-{index}-{label}", Arguments(changed, own.state)
+            yield f"influence-{index}-{label}", partial(_moved, own, index, place)
+
+
+def _moved(own: Arguments, index: int, place: int) -> Arguments:
+    changed = mapped(own.inputs, Tensor.clone)
+    _move(list(tensors(changed))[index], place)
+    return Arguments(changed, own.state)
 
 
 def _move(t: Tensor, place: int) -> None:

@@ -9,13 +9,14 @@ keeps. A probe applies only where eager and float64 confirm that it does; else i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fusewright.judge import patterns
 from fusewright.judge.contract import Run, compare, sensitivity, unit_of
+from fusewright.judge.doubles import Doubles
 from fusewright.judge.patterns import LOWER_BITS, Arguments
 from fusewright.judge.tree import mapped, upcast
 
@@ -45,20 +46,38 @@ class Probe:
 
 @dataclass(frozen=True)
 class _Model:
-    """Eager and float64 with the problem's own arguments; every run gets copies."""
+    """Eager and float64 with the problem's own arguments; every run gets copies of the inputs."""
 
     run_eager: Run
     run_truth: Run
     own: Arguments
     seed: int
+    doubles: Doubles
+    wanted: Callable[[str], bool]
+    last: dict[int, tuple[Mapping[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)
 
     def eager(self, given: Arguments) -> list[Tensor]:
-        state = {name: t.detach().clone() for name, t in given.state.items()}
+        state = {name: t.detach() for name, t in given.state.items()}
         return [t.detach() for t in self.run_eager(mapped(given.inputs, Tensor.clone), state)]
 
     def truth(self, given: Arguments) -> list[Tensor]:
-        state = {name: upcast(t.detach()) for name, t in given.state.items()}
-        return [t.detach() for t in self.run_truth(mapped(given.inputs, upcast), state)]
+        wide = self._wide(given.state)
+        return [t.detach() for t in self.run_truth(mapped(given.inputs, upcast), wide)]
+
+    def _wide(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state in float64; the last one is kept, since a probe comes back to it."""
+        if id(state) not in self.last:
+            self.last.clear()
+            own = {n: t for n, t in state.items() if t is self.own.state.get(n)}
+            other = {n: upcast(t.detach()) for n, t in state.items() if n not in own}
+            self.last[id(state)] = state, self.doubles.exact(own) | other
+        return self.last[id(state)][1]
+
+    def kappa(self, truth: Sequence[Tensor], eager: Sequence[Tensor]) -> list[Tensor]:
+        return sensitivity(
+            self.run_truth, self.own.inputs, self.own.state, unit=unit_of(eager, self.own.inputs),
+            seed=self.seed, truth=truth, doubles=self.doubles,
+        )  # fmt: skip
 
 
 def probes(
@@ -67,10 +86,9 @@ def probes(
     inputs: Sequence[object],
     state: Mapping[str, Tensor],
     seed: int,
-    kappa: Sequence[Tensor] | None = None,
 ) -> tuple[Probe, ...]:
     """All probes of a model; `iterate` gives them one at a time where memory is short."""
-    return tuple(iterate(run_eager, run_truth, inputs, state, seed, kappa))
+    return tuple(iterate(run_eager, run_truth, inputs, state, seed))
 
 
 def iterate(
@@ -79,23 +97,28 @@ def iterate(
     inputs: Sequence[object],
     state: Mapping[str, Tensor],
     seed: int,
-    kappa: Sequence[Tensor] | None = None,
+    *,
+    doubles: Doubles | None = None,
+    wanted: Callable[[str], bool] = lambda _: True,
+    known: tuple[list[Tensor], list[Tensor]] | None = None,
 ) -> Iterator[Probe]:
-    """`run_eager` gets native dtypes, `run_truth` float64; `kappa` is the contract's, if known."""
-    model = _Model(run_eager, run_truth, Arguments(list(inputs), dict(state)), seed)
-    eager, truth = model.eager(model.own), model.truth(model.own)
+    """`run_eager` gets native dtypes, `run_truth` float64; neither may change its state.
+
+    A probe for a finding that is not `wanted` any more is not worked out; `known` is what eager
+    and float64 say to `inputs`.
+    """
+    own = Arguments(list(inputs), dict(state))
+    model = _Model(run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted)
+    eager, truth = known or (model.eager(model.own), model.truth(model.own))
     yield from _selections(model)
-    yield from _integers(model)
     yield _trailing_bits(model, eager)
     yield from _influences(model, eager, truth)
-    if kappa is None:
-        unit = unit_of(eager, inputs)
-        kappa = sensitivity(run_truth, inputs, state, unit=unit, seed=seed)
-    yield from _scalings(model, truth, kappa)
-    yield _permutation(model, truth, kappa)
+    yield from _integers(model)
+    yield from _scalings(model, truth, eager)
+    yield _permutation(model, truth, eager)
 
 
-def _skipped(name: str, finding: str, why: str) -> Probe:
+def _skipped(name: str, finding: str, why: str = "no time left") -> Probe:
     return Probe(name, finding, False, why, [], {}, lambda _: None)
 
 
@@ -117,7 +140,11 @@ def _guarded(expected: Sequence[Tensor], check: Check) -> Check:
 
 
 def _selections(model: _Model) -> Iterator[Probe]:
-    for name, given, rounded in patterns.selections(model.own, model.seed, INPUTS):
+    for name, make in patterns.selections(model.own, model.seed, INPUTS):
+        if not model.wanted("precision"):
+            yield _skipped(name, "precision")
+            continue
+        given, rounded = make()
         eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
         limits = [_select_limit(*three) for three in zip(eager, truth, coarse, strict=True)]
         aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
@@ -171,6 +198,9 @@ def _within(truth: Sequence[Tensor], limits: Sequence[Tensor]) -> Check:
 def _integers(model: _Model) -> Iterator[Probe]:
     for target in patterns.integer_targets(model.own, INPUTS):
         name = f"integer-{target}"
+        if not model.wanted("precision"):
+            yield _skipped(name, "precision")
+            continue
         for largest in INTEGERS:
             given = patterns.integers(model.own, target, largest, model.seed)
             eager, truth = model.eager(given), model.truth(given)
@@ -238,7 +268,11 @@ def _zero_tail(t: Tensor) -> float:
 def _influences(
     model: _Model, old_eager: Sequence[Tensor], old_truth: Sequence[Tensor]
 ) -> Iterator[Probe]:
-    for name, given in patterns.influences(model.own, model.seed, INPUTS):
+    for name, make in patterns.influences(model.own, model.seed, INPUTS):
+        if not model.wanted("influence"):
+            yield _skipped(name, "influence")
+            continue
+        given = make()
         eager, truth = model.eager(given), model.truth(given)
         limits = [
             _influence_limit(*five) for five in zip(eager, truth, old_eager, old_truth, strict=True)
@@ -273,13 +307,19 @@ def _influence_limit(eager: Tensor, truth: Tensor, old_eager: Tensor, old_truth:
 # ---- scaling and permutation: what the exact model maps exactly ----------------------------------
 
 
-def _scalings(model: _Model, truth: Sequence[Tensor], kappa: Sequence[Tensor]) -> Iterator[Probe]:
+def _scalings(
+    model: _Model, truth: Sequence[Tensor], own_eager: Sequence[Tensor]
+) -> Iterator[Probe]:
     for name, given, factor in patterns.scalings(model.own):
-        eager, scaled = model.eager(given), model.truth(given)
+        if not model.wanted("precision"):
+            yield _skipped(name, "precision")
+            continue
+        scaled = model.truth(given)
         degrees = [_degree(new, old, factor) for new, old in zip(scaled, truth, strict=True)]
         if any(degree is None for degree in degrees):
             yield _skipped(name, "precision", "the model is not homogeneous in its inputs")
             continue
+        kappa, eager = model.kappa(truth, own_eager), model.eager(given)
         spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
         why = f"the model is homogeneous of degree {degrees}"
         check = _guarded(eager, _keeps_contract(eager, scaled, spread))
@@ -296,8 +336,10 @@ def _degree(new: Tensor, old: Tensor, factor: float) -> int | None:
     return None
 
 
-def _permutation(model: _Model, truth: Sequence[Tensor], kappa: Sequence[Tensor]) -> Probe:
+def _permutation(model: _Model, truth: Sequence[Tensor], own_eager: Sequence[Tensor]) -> Probe:
     name, finding = "permutation", "values"
+    if not model.wanted(finding):
+        return _skipped(name, finding)
     given, order = patterns.permuted(model.own, model.seed)
     if given is None or order is None:
         return _skipped(name, finding, "there is no leading dimension of two or more")
@@ -308,7 +350,7 @@ def _permutation(model: _Model, truth: Sequence[Tensor], kappa: Sequence[Tensor]
         wanted = old[order.to(old.device)]
         if not torch.allclose(new.double(), wanted.double(), SAME, SAME, equal_nan=True):
             return _skipped(name, finding, "the rows of the outputs depend on each other")
-    spread = [k[order.to(k.device)] for k in kappa]
+    spread = [k[order.to(k.device)] for k in model.kappa(truth, own_eager)]
     check = _guarded(eager, _keeps_contract(eager, moved, spread))
     why = "rows are independent: permuted inputs must give permuted outputs"
     return Probe(name, finding, True, why, given.inputs, given.state, check)

@@ -85,10 +85,15 @@ class Bench:
     def do_open(self, message: Message) -> Message:
         lab = self._labs[message["lab"]] = Lab(message)
         return {
-            "modes": lab.modes, "random_modes": lab.random_modes, "weak": lab.weak,
+            "modes": lab.modes, "random_modes": lab.random_modes,
             "parameters": sum(k == "P" for k in lab.kinds.values()),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
         }  # fmt: skip
+
+    def do_examine(self, message: Message) -> Message:
+        lab = self._labs[message["lab"]]
+        lab.examine()
+        return {"weak": lab.weak}
 
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])
@@ -117,7 +122,7 @@ class Bench:
         lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
         made, offset = [], 0
         for values in (lab.init_inputs, [dict(lab.state)], lab.inputs("first call")):
-            arguments = layout.ship(layout.pack(values, lab.seed("guard")), inputs, offset)
+            arguments = layout.ship_only(values, lab.seed("guard"), inputs, offset)
             offset = layout.end_of(arguments)
             made.append({"arguments": arguments, "instance": 0})
         construct = {"do": "construct", "seed": lab.model_seed, **made[0]}

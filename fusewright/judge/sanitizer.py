@@ -66,6 +66,7 @@ def _run(session: Session, slot: int, program: str, tool: str) -> str | None:
     limits = Limits(600, 600, 1200, session.request.limits.call_s * _SLOWDOWN, 120)
     with contextlib.suppress(Stopped):  # the ledger knows; the tool's log says where
         session.run_phase(_PHASE, worker, slot, limits)
+    session.part()
     return _read(sorted(folder.glob("*.log")))
 
 

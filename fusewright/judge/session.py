@@ -91,7 +91,7 @@ class Phase:
 _LAST = "global-state"
 PHASES = (
     Phase("first", ("setup", "fresh", "grad-mode", "stale-cache", "weight-change", _LAST)),
-    Phase("hazards", ("setup", "probes", "hazards", _LAST)),
+    Phase("hazards", ("setup", "probes", "hazards", "dtypes", _LAST)),
     Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST)),
     Phase("gradients", ("setup", "gradients", _LAST), lambda r: r.grad),
     Phase("stream", ("setup", "side-stream", _LAST), lambda r: r.device == "cuda"),
@@ -100,6 +100,8 @@ PHASES = (
 
 # Waiting threads sleep: where cores are scarce, spinning makes small operators 20 times slower.
 _PATIENT = {"OMP_WAIT_POLICY": "passive"}
+# The trusted worker keeps the memory that it has: zeroing fresh pages takes as long as arithmetic.
+_THRIFTY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 46)}
 
 
 class Stopped(Exception):
@@ -125,6 +127,7 @@ class Session:
         self._received: dict[Worker, int] = {}
         self._builds = any(word in self.source for word in _BUILDS)
         self.workers: list[Worker] = []
+        self._leaving: list[Worker] = []
         self.reference: Worker
         self.numbers: Mapping[str, float] = {}
         self.compared = 0
@@ -140,7 +143,7 @@ class Session:
             "fusewright.judge.reference",
             regions=tuple(self.slots),
             trusted=True,
-            environment=_PATIENT,
+            environment=_PATIENT | _THRIFTY,
         )
         self.workers.append(self.reference)
 
@@ -209,15 +212,27 @@ class Session:
     ) -> None:
         """All experiments of one process; Stopped if the candidate cannot be asked further."""
         self.progress(phase.name)
-        only = self.request.only
-        self.limits = limits or self.request.limits
+        only, self.limits = self.request.only, limits or self.request.limits
         try:
             self._expect_ready(worker)
             for experiment in phase.experiments:
                 if not only or experiment in (*only, "setup"):
                     self.run_experiment(experiment, worker, slot, "problem", self.ledger)
         finally:
-            self._leave(worker)
+            self._send_off(worker)
+
+    def _send_off(self, worker: Worker) -> None:
+        """Tell a worker that it may leave; `part` looks at how it went, while others go on."""
+        # It may be gone already, and that was recorded where it was noticed.
+        with contextlib.suppress(Gone, Late, OSError):
+            self.post(worker, {"do": "leave"})
+        self._leaving.append(worker)
+
+    def part(self) -> None:
+        """Every worker that was sent off must be gone, without traces."""
+        for worker in self._leaving:
+            self._look_back(worker, worker.finish(self.limits.leave_s))
+        self._leaving.clear()
 
     def _expect_ready(self, worker: Worker) -> None:
         try:
@@ -282,15 +297,13 @@ class Session:
         self._note_leftovers(end, ledger)
         return f"the process ended with {end.exit}"
 
-    def _leave(self, worker: Worker) -> None:
-        """Let the worker go, and look at how it goes."""
-        # It may be gone already, and that was recorded where it was noticed.
-        with contextlib.suppress(Gone, Late, OSError):
-            self.post(worker, {"do": "leave"})
-        end = worker.finish(self.limits.leave_s)
+    def _look_back(self, worker: Worker, end: End) -> None:
         self._note_leftovers(end, self.ledger)
         if not end.clean and not self.ledger.failed("crash", "timeout", "protocol", "resources"):
             self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
+        self._demand_dead(worker, end)
+
+    def _demand_dead(self, worker: Worker, end: End) -> None:
         if not end.dead:
             self.ledger.gaps.append(f"a process of {worker.name} could not be killed")
 
@@ -319,6 +332,7 @@ class Session:
         path = self.site.folder / "canary.py"
         path.write_text(PROBLEM, encoding="utf-8")
         self.open_lab("canary", path, {})
+        self.ask_reference(do="examine", lab="canary")
         self._expect_ready(worker)
         surprises = []
         for name, canary in CANARIES.items():
@@ -332,16 +346,20 @@ class Session:
             if accepted != canary.honest:
                 rows = [f"{r.check}: {r.evidence}" for r in ledger.rows() if r.outcome == "fail"]
                 surprises.append(f"the {name} one was {'accepted' if accepted else rows}")
-        self._leave(worker)
-        outcome = "fail" if surprises else "pass"
-        text = "; ".join(surprises) or ", ".join(f"{name}" for name in CANARIES)
-        self.ledger.add("self-canary", outcome, text)  # type: ignore[arg-type]
+        self._send_off(worker)
+        text = "; ".join(surprises) or ", ".join(CANARIES)
+        self.ledger.add("self-canary", "fail" if surprises else "pass", text)
 
     def open_lab(self, name: str, problem: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
         return self.ask_reference(
             do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
             device=self.request.device, accuracy=self.request.accuracy,
         )  # fmt: skip
+
+    def examine(self) -> None:
+        """Is the problem fit to be judged? Its weaknesses are noted."""
+        for line in self.ask_reference(do="examine", lab="problem")["weak"]:
+            self.ledger.add("weak-problem", "note", line)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -361,9 +379,7 @@ class Session:
 
     def close(self) -> None:
         for worker in self.workers:
-            end = worker.kill("the judging is over")
-            if not end.dead:
-                self.ledger.gaps.append(f"a process of {worker.name} could not be killed")
+            self._demand_dead(worker, worker.kill("the judging is over"))
         for inputs, outputs in self.slots:
             inputs.close()
             outputs.close()

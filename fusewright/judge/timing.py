@@ -25,11 +25,17 @@ if TYPE_CHECKING:
     from fusewright.judge.session import Request, Session
 
 CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
-WARM_CALLS = 2  # untimed, at the start of every turn
-CALLS_BY_SECONDS = ((0.02, 5), (0.2, 3), (float("inf"), 1))
+# Untimed and timed calls of a turn, by the seconds that one takes with everything around it: where
+# the turns of a long problem are few, more rounds are worth more than more calls in a row.
+CALLS_BY_SECONDS = ((0.03, (2, 5)), (0.06, (2, 3)), (float("inf"), (1, 1)))
 MIN_ROUNDS = 30
-FEWEST_ROUNDS = 8  # a problem too slow for more still gets an interval, and a wide one
-_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it leaves helpers running
+FEWEST_ROUNDS = 6  # fewer have no 95 % interval; a problem too slow for more gets a wide one
+_ENVIRONMENT = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else it leaves helpers running
+    # The processor's own list of features is believed; else each is tried with the compiler, which
+    # takes longer than compiling the model.
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+}
 TRANSPORT_SHARE = 0.25  # what moving the same bytes may differ between two processes
 LIES_ABOVE = 0.25  # of eager's time: the parent's clock must find at most this much unexplained
 
@@ -146,17 +152,19 @@ def _ready(session: Session, side: Side) -> str:
 def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
     request, order = session.request, random.SystemRandom()
     first = {s.name: s for s in sides}
-    begin, number, calls = time.monotonic(), 0, 1
+    begin, number, warm, calls = time.monotonic(), 0, 1, 1
     while True:
         turn = list(sides)
         order.shuffle(turn)
         for side in turn:
-            _turn(session, side, number, calls)
+            _turn(session, side, number, warm, calls)
         if number == 0:  # the first round only tells how long a turn may be
-            typical = plain.median(first[EAGER].turns[0])
-            calls = next(n for limit, n in CALLS_BY_SECONDS if typical < limit)
+            typical = (time.monotonic() - begin) / (len(sides) * (warm + calls))
+            warm, calls = next(n for limit, n in CALLS_BY_SECONDS if typical < limit)
             for side in sides:
-                side.turns.clear()
+                for series in (side.turns, side.unexplained, side.device, side.cpu):
+                    series.clear()
+            begin = time.monotonic()
         number += 1
         elapsed = time.monotonic() - begin
         rounds = len(first[EAGER].turns)
@@ -172,10 +180,10 @@ def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
             return told.reason or "the time is over", calls
 
 
-def _turn(session: Session, side: Side, number: int, calls: int) -> None:
+def _turn(session: Session, side: Side, number: int, warm: int, calls: int) -> None:
     """A few untimed calls, then the timed ones; all of them look the same to the worker."""
     times = []
-    for call in range(-WARM_CALLS, calls):
+    for call in range(-warm, calls):
         message = session.ask_reference(
             do="ship", lab="problem", slot=side.slot, round=number, call=call
         )["step"]
@@ -311,9 +319,10 @@ def bench(
             session.start_reference()
             sides = start(session, names, range(len(names)))
             session.lab = session.open_lab("problem", request.problem, request.overrides)
-            for side in sides:
+            for side in reversed(sides):
                 if side.name != CANDIDATE:
                     prepare(session, side)
+            session.examine()
             measured = measure(session, sides)
         finally:
             session.close()

@@ -8,6 +8,7 @@
 #pragma once
 
 //@ begin
+#pragma nv_diag_suppress 177  // not every launch asks a kernel for its size
 #define FN __device__ __forceinline__
 namespace fusewright {
 

@@ -1,0 +1,66 @@
+"""The probes of a problem -> one call of the candidate each, and what it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fusewright.judge import probes
+from fusewright.judge.trial import Steps, Trial
+
+if TYPE_CHECKING:
+    from fusewright.judge.lab import Lab
+
+PART = 0.2  # of the seconds that all experiments share
+NEEDED = ("precision", "influence")  # worked out once even where there is no time left
+
+
+def probe_runs(t: Trial) -> Steps:
+    """Exact arithmetic: lower precision, a skipped element, a rounded output cannot hide."""
+    lab, end = t.lab, time.monotonic() + t.lab.share(PART)
+    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
+    applied: dict[str, list[str]] = {}
+    skipped: list[str] = []
+    yield from t.load(lab.state)
+    runs = lab.eager(mode), lab.truth(mode)
+    for probe in probes.iterate(
+        *runs, lab.own_values, lab.state, lab.seed("probes") % 2**31, doubles=lab.doubles,
+        known=_known(lab, mode),
+        wanted=lambda f: time.monotonic() < end or (f in NEEDED and f not in applied),
+    ):  # fmt: skip
+        if not probe.applies:
+            skipped.append(f"{probe.name}: {probe.why}")
+            continue
+        wrong = probe.check((yield from _run_probe(t, probe, mode)))
+        if wrong:
+            t.say(probe.finding, "fail", f"{probe.name}: {wrong}")
+        applied.setdefault(probe.finding, []).append(probe.name)
+    for check in ("precision", "influence"):
+        names = applied.get(check)
+        text = ", ".join(names[:8]) if names else f"no probe applies: {'; '.join(skipped)[:300]}"
+        t.say(check, "pass" if names else "skip", text)
+
+
+def _known(lab: Lab, mode: str) -> tuple[list[Tensor], list[Tensor]] | None:
+    """What the lab has found out about its own draw already."""
+    if lab.typical is None or mode != lab.modes[0]:
+        return None
+    return lab.typical.eager, lab.typical.truth
+
+
+def _run_probe(
+    t: Trial, probe: probes.Probe, mode: str
+) -> Generator[dict[str, Any], Any, list[Tensor]]:
+    """The candidate's answer under the probe's state; afterwards its own state is back."""
+    own = t.lab.state
+    other = {n: v for n, v in probe.state.items() if v is not own[n]}
+    buffers = {n: own[n] for n, kind in t.lab.kinds.items() if kind == "B"}
+    for state in (other, None, {n: own[n] for n in other} | buffers):
+        if state is None:
+            outputs = yield from t.bare_call(probe.inputs, label=probe.name, mode=mode)
+        elif state:
+            yield from t.load(state, strict=False)
+    return outputs

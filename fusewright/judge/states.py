@@ -1,0 +1,57 @@
+"""A model -> what its parameters and buffers may hold, and its float64 twin."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """The same numbers, NaN included."""
+    return torch.equal(a, b) or torch.allclose(a, b, 0.0, 0.0, equal_nan=True)
+
+
+def memory(device: str) -> int:
+    """Bytes of the machine, or of its GPU."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def twin(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """The model for float64; the memory of parameters that every call replaces is never used."""
+    memo = {
+        id(p): nn.Parameter(torch.empty(p.shape, dtype=torch.float64, device=p.device), False)
+        for p in state.values()
+        if type(p) is nn.Parameter and p.is_floating_point()
+    }
+    return copy.deepcopy(model, memo).double()
+
+
+def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
+    """Values of the same sign and rough size; constants, which hide mistakes, become random."""
+    if not t.is_floating_point() or not t.numel():
+        return t.clone()
+    flat = t.flatten()
+    low, high = torch.aminmax(flat)
+    finite = bool(torch.isfinite(low + high))
+    if not finite:
+        usable = flat[torch.isfinite(flat)]
+        low, high = torch.aminmax(usable) if usable.numel() else (flat[0], flat[-1])
+    if bool(low != high) and kind != "P":
+        return t.clone()  # a table or a mask: its values mean something
+    kept = torch.promote_types(t.dtype, torch.float32)
+    noise = torch.rand(flat.shape, generator=draws, dtype=kept, device=t.device)
+    if bool(low != high):
+        turn = int(torch.randint(t.numel(), (), generator=draws, device=t.device))
+        new = noise.mul_(0.5).add_(0.75).mul_(flat.roll(turn))
+    elif bool(low == 0):
+        new = noise.sub_(0.5)
+    else:
+        new = noise.add_(0.5).mul_(flat)
+    new = new.to(t.dtype)
+    return (new if finite else torch.where(torch.isfinite(flat), new, flat)).view(t.shape)

@@ -1,0 +1,269 @@
+"""Graph -> Graph: float32 products that a kernel of ours computes become `product` nodes.
+
+    linear(x, w, b)     ->  product(x, w) + b
+    matmul(a, b)        ->  copy(product(a, transposed b))
+    addmm(c, a, b)      ->  alpha * product(a, transposed b) + beta * c
+
+A `product` sums over the last dimension of both factors and is never stored: what follows is
+computed on its tiles. A product that stays a library call says why, in its attribute `why`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.formula import Value, permute
+from fusewright.ir import (
+    Attribute,
+    Batch,
+    Graph,
+    Node,
+    Shape,
+    Size,
+    node,
+    numel,
+    rebuild,
+    size_text,
+    times,
+)
+from fusewright.loops import strides
+from fusewright.target import Target
+
+LEAST_FLOPS = 1 << 28  # below, a launch takes longer than the product
+MOST_BATCHES = 65535  # along y of the grid that packs
+UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/product.cuh
+PACK_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of a product as its kernel walks it: [batches, rows, depth], strides in elements.
+
+    tensor: the node whose memory that is. A factor that is shared by all batches has one batch.
+    """
+
+    tensor: Node
+    batches: Size
+    rows: Size
+    depth: Size
+    batch_stride: Size
+    row_stride: Size
+    depth_stride: Size
+
+    @property
+    def splits(self) -> bool:
+        """Whether the kernel can split it on its way to the tensor cores: whole aligned vectors."""
+        steps = [s.multiple if isinstance(s, Batch) else s for s in self.strides[:2]]
+        return self.depth_stride == 1 and all(step % 4 == 0 for step in steps)
+
+    @property
+    def strides(self) -> tuple[Size, Size, Size]:
+        return self.batch_stride, self.row_stride, self.depth_stride
+
+    @property
+    def packed_bytes(self) -> str:
+        """The size of its packed form, as Python text; `packed_in` of the skeleton needs it."""
+        assert isinstance(self.depth, int), "the depth of a product is known"
+        each = -(-self.depth // UNIT) * UNIT * 4 + 4 + -(-self.depth // STEP) * 4
+        if isinstance(self.rows, int):
+            rows = -(-self.rows // PACK_ROWS) * PACK_ROWS
+            return size_text(times(self.batches, rows * each))
+        rounded = f"({size_text(self.rows)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
+        return f"{rounded} * {times(self.batches, PACK_ROWS * each)}"
+
+
+def product(graph: Graph, target: Target) -> Graph:
+    """Rewrite the library products for which `target` has a kernel."""
+    numbers = count()
+
+    def change(n: Node) -> Node:
+        if n.op != "library" or n["name"] not in FORMS:
+            return n
+        form = _form(n)
+        why = "its arguments are not plain" if form is None else _complaint(form, n, graph)
+        if form is None or why:
+            attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
+            return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+        return _written(form, n, next(numbers))
+
+    return rebuild(graph, change) if target.product else graph
+
+
+def batches(n: Node) -> Size:
+    """How many matrix products a product node is."""
+    return 1 if len(n.args[1].shape) == 2 else numel(n.shape[:-2])
+
+
+def factors(n: Node) -> tuple[Factor, Factor]:
+    """The left and right factor of a product node."""
+    left, right = n.args
+    flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
+    return _factor(left, flat), _factor(right, flat)
+
+
+# ---- what a call computes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """alpha * product(left, right) + beta * added"""
+
+    left: Node
+    right: Node
+    added: Node | None = None
+    beta: float = 1
+    alpha: float = 1
+
+
+def _plain(a: Node, b: Node) -> _Form:
+    return _Form(a, _transposed(b))
+
+
+def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> _Form:
+    return _Form(a, _transposed(b), c if beta != 0 else None, beta, alpha)
+
+
+FORMS: Mapping[str, Callable[..., _Form]] = {
+    "aten.linear": lambda x, weight, bias=None: _Form(x, weight, bias),
+    "aten.matmul": _plain,
+    "aten.mm": _plain,
+    "aten.bmm": _plain,
+    "aten.addmm": _added,
+    "aten.baddbmm": _added,
+}
+
+
+def _form(n: Node) -> _Form | None:
+    """The product that a library node computes; None if its arguments are no tensors or numbers."""
+    names = {f"x{k}": a for k, a in enumerate(n.args)}
+    call = ast.parse(str(n["call"]).format(*names), mode="eval").body
+    assert isinstance(call, ast.Call)
+    values = [_argument(a, names) for a in call.args]
+    named = {str(k.arg): _argument(k.value, names) for k in call.keywords}
+    if any(isinstance(v, ast.expr) for v in (*values, *named.values())):
+        return None
+    return FORMS[str(n["name"])](*values, **named)
+
+
+def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
+    if isinstance(text, ast.Name):
+        return names.get(text.id, text)
+    number = text.operand if isinstance(text, ast.UnaryOp) else text
+    return ast.literal_eval(text) if isinstance(number, ast.Constant) else text
+
+
+def _transposed(b: Node) -> Node:
+    rank = len(b.shape)
+    turned = (*range(rank - 2), rank - 1, rank - 2)
+    if rank < 2:
+        return b
+    if b.op == "permute" and b["permutation"] == turned:
+        return b.args[0]
+    return permute(Value(b), turned).node
+
+
+def _written(form: _Form, n: Node, number: int) -> Node:
+    """The nodes that take the place of `n`. The number keeps two products apart: each has its own
+    kernel, which stores what follows it and never the product."""
+    made = Value(
+        node("product", [form.left, form.right], shape=n.shape, dtype=n.dtype, number=number)
+    )
+    scaled = made if form.alpha == 1 else made * form.alpha
+    if form.added is not None:
+        added = Value(form.added)
+        return (scaled + (added if form.beta == 1 else added * form.beta)).node
+    return (
+        scaled.node
+        if scaled is not made
+        else node("copy", [made.node], shape=n.shape, dtype=n.dtype)
+    )
+
+
+# ---- whether it is worth a kernel ----------------------------------------------------------------
+
+
+def _complaint(form: _Form, n: Node, graph: Graph) -> str:
+    """Why the product stays a library call; "" if it does not."""
+    left, right = form.left.shape, form.right.shape
+    types = {form.left.dtype, form.right.dtype, n.dtype}
+    if types != {torch.float32}:
+        return f"our kernels take float32, not {str(n.dtype).removeprefix('torch.')}"
+    if len(left) < 2 or len(right) < 2 or right[-2] == 1:
+        return "one factor is a vector"
+    if len(right) > 2 and left[:-2] != right[:-2]:
+        return "the batches of its factors differ"
+    if len(right) > 2 and graph.hint(numel(left[:-2])) > MOST_BATCHES:
+        return f"more than {MOST_BATCHES} batches"
+    depth = left[-1]
+    if isinstance(depth, Batch) or depth % 4 or depth < UNIT:
+        return f"our kernels need {UNIT} or more k, a multiple of 4, not {size_text(depth)}"
+    flops = 2 * graph.hint(numel(n.shape)) * depth
+    if flops < LEAST_FLOPS:
+        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    if n.order:
+        return "its result does not lie row by row"
+    if form.added is not None and _placed(form.added) is None:
+        return "what it adds does not lie evenly in memory"
+    flat = len(right) == 2
+    if not (_factor(form.left, flat).splits or _factor(form.right, flat).splits):
+        return "no factor lies row by row along k"
+    return ""
+
+
+# ---- how a factor lies in memory -----------------------------------------------------------------
+
+
+def _placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
+    """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
+    if n.row.kind != "view":
+        return n, strides(n.shape, n.order)
+    found = _placed(n.args[0])
+    if found is None:
+        return None
+    tensor, steps = found
+    if n.op == "permute":
+        permutation = n["permutation"]
+        assert isinstance(permutation, tuple)
+        return tensor, tuple(steps[int(i)] for i in permutation)  # type: ignore[arg-type]
+    shape = n.args[0].shape
+    if n.op == "expand":
+        return tensor, tuple(0 if a == 1 else step for a, step in zip(shape, steps, strict=True))
+    dense = all(a == 1 or s == d for a, s, d in zip(shape, steps, strides(shape), strict=True))
+    return (tensor, strides(n.shape)) if dense else None
+
+
+def _factor(n: Node, flat: bool) -> Factor:
+    """`n` where it lies, if its batches and its rows lie evenly there; else as a row-major copy."""
+    batched = 0 if flat else len(n.shape) - 2
+    rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
+    copy = (n, strides(n.shape))
+    for tensor, steps in (_placed(n) or copy, copy):
+        batch = _evenly(n.shape[:batched], steps[:batched])
+        row = _evenly(n.shape[batched:-1], steps[batched:-1])
+        row = depth if rows == 1 else row
+        if batch is not None and row and steps[-1] != 0:
+            batches = 1 if batch == 0 else numel(n.shape[:batched])
+            return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
+    raise InternalError(f"{n!r} is a factor whose row-major copy would not be even.")
+
+
+def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
+    """The stride of several dimensions counted as one: 0 for one element, None if uneven."""
+    found: Size | None = None
+    expected: Size | None = None
+    for size, step in zip(reversed(shape), reversed(steps), strict=True):
+        if size == 1:
+            continue
+        if found is not None and step != expected:
+            return None
+        found = step if found is None else found
+        both = isinstance(step, Batch) and isinstance(size, Batch)
+        expected = None if both else times(step, size)
+    return 0 if found is None else found

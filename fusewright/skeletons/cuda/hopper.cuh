@@ -1,0 +1,140 @@
+// Hopper's own instructions (sm_90a) by name: mbarriers, wgmma, and copies by TMA, in plain PTX.
+//
+// The surprising fact: a descriptor must be known to be the same for all lanes, or the compiler moves it to a uniform
+// register before every wgmma. One lane-dependent branch or loop around a shuffle anywhere in the kernel is enough to lose
+// that, and a tenth of the registers with it.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "product.cuh"
+namespace fusewright {
+
+//@ barriers
+FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+FN void barrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+FN void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+FN void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+FN void barrier_wait(unsigned barrier, unsigned phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "WAIT_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra WAIT_%=;\n"
+      "}" ::"r"(barrier), "r"(phase) : "memory");
+}
+// Barriers of some of a block's warps, by number; 0 is __syncthreads().
+FN void group_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+FN void group_arrive(int number, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+FN bool group_any(int number, int threads, bool mine) {
+  unsigned any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}" : "=r"(any) : "r"(number), "r"(threads), "r"(unsigned(mine)) : "memory");
+  return any != 0;
+}
+
+//@ wgmma: needs wgmma_groups
+// acc (+)= a x b for 64 rows, 64 columns, 16 k: a from registers, b from shared memory, float16 -> float32.
+FN void multiply(float (&d)[32], const unsigned (&a)[4], unsigned long b, bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));
+}
+
+//@ wgmma_groups
+FN void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FN void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> FN void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+// Ties the accumulators to this point of the program: the compiler does not see what wgmma does to them later.
+FN void pin(float (&d)[32]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+// Rows of 128 bytes in 8-row atoms of 1024 bytes, 128-byte swizzle, k running along the row.
+FN unsigned long descriptor(unsigned address) {
+  return 1ul << 62 | 64ul << 32 | 1ul << 16 | (address & 0x3ffff) >> 4;
+}
+
+//@ tensor_map: needs factor
+// A CUtensorMap, and how the driver fills it in; its header is not needed. The numbers are the driver's: types 6, 7 and 9
+// are float16, float32 and bfloat16, swizzle 3 is 128 bytes, promotion 3 is 256 bytes.
+struct alignas(64) tensor_map {
+  unsigned long words[16];
+};
+FN void load_box(unsigned to, const tensor_map& map, unsigned barrier, int k, int row, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+      ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch) : "memory");
+}
+FN void load_bytes(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+#ifndef __CUDACC_RTC__
+using encode_tiled = int (*)(tensor_map*, int type, unsigned rank, const void*, const unsigned long* sizes,
+                             const unsigned long* strides, const unsigned* box, const unsigned* steps, int interleave,
+                             int swizzle, int promotion, int fill);
+inline encode_tiled find_encoder() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+#else
+  cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+#endif
+  return reinterpret_cast<encode_tiled>(found);
+}
+// A tensor [batches][lines][line] in memory; strides in bytes, batch_bytes 0 if all batches share one.
+struct mapped {
+  int type, element_bytes;
+  const void* data;
+  long batch_bytes, line_bytes, batches, lines, line;
+};
+// Boxes of box_lines lines x 128 bytes; whatever lies outside of the tensor reads as zero.
+inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
+  static const encode_tiled encode = find_encoder();
+  if (!encode) return cudaErrorNotSupported;
+  const bool batched = from.batch_bytes != 0 && from.batches > 1;
+  const unsigned long sizes[3] = {(unsigned long)from.line, (unsigned long)from.lines,
+                                  batched ? (unsigned long)from.batches : 1ul};
+  const unsigned long strides[2] = {(unsigned long)from.line_bytes,
+                                    (unsigned long)(batched ? from.batch_bytes : from.line_bytes)};
+  const unsigned box[3] = {128u / from.element_bytes, unsigned(box_lines), 1}, steps[3] = {1, 1, 1};
+  if (encode(&map, from.type, 3, from.data, sizes, strides, box, steps, 0, 3, 3, 0)) return cudaErrorInvalidValue;
+  // Drivers up to 13.1 mistake small tensors for something else unless this bit is cleared; CUTLASS does so, too.
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver <= 13010 && sizes[0] * sizes[1] * sizes[2] * from.element_bytes < 131072) map.words[1] &= ~(1ul << 21);
+  return 0;
+}
+// Boxes of 32 k x 128 rows of a float32 factor.
+inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth) {
+  return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, 128);
+}
+#endif
+
+//@
+}  // namespace fusewright

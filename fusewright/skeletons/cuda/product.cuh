@@ -1,0 +1,456 @@
+// What every matrix product has in common, whatever the GPU: splitting float32 for the tensor cores, packing one
+// factor, and handing the result to the generated body.
+//
+// A product  result[l][m][n] = sum over k of left[l][m][k] * right[l][n][k]  runs on float16 tensor cores and is still
+// float32: each factor is scaled by powers of two and split, x = hi + lo, both float16; lo*hi + hi*lo + hi*hi misses
+// less than one rounding of float32. One factor is split by a pass of its own, `pack`, at every call; the other in
+// registers on its way to the tensor cores.
+//
+// The surprising fact: tensor cores drop the bits below their accumulator instead of rounding, which ruins long sums. So a
+// sum stays there for 64 k only, and is then added to float32 registers by ordinary instructions.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "launch.cuh"
+namespace fusewright {
+
+//@ factor
+// One operand of a product in memory; strides in elements.
+struct factor {
+  const float* data;
+  long batch_stride, row_stride, depth_stride;
+};
+struct product_shape {
+  long batches;
+  int rows, columns, depth;
+};
+
+//@ halves
+// x = hi + lo to 22 bits or more; the first of two values in the low half of the word. An infinity has no rest.
+FN float low_half(unsigned both) {
+  float x;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(x) : "r"(both));
+  return x;
+}
+FN float high_half(unsigned both) {
+  float x;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}" : "=f"(x) : "r"(both));
+  return x;
+}
+FN unsigned two_halves(float x, float y) {
+  unsigned both;
+  asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(both) : "f"(x), "f"(y));
+  return both;
+}
+FN void split_in_two(float x, float y, unsigned& hi, unsigned& lo) {
+  hi = two_halves(x, y);
+  lo = two_halves(x - low_half(hi), y - high_half(hi));
+}
+// The power of two that brings a maximum into [2^14, 2^15), and its inverse: float16 then neither overflows nor loses
+// bits of the large elements. Both are normal numbers for every maximum.
+FN void power_of_two(float maximum, float& scale, float& inverse) {
+  const unsigned bits = __float_as_uint(maximum) >> 23;
+  const unsigned exponent = bits < 15 ? 15 : bits > 254 ? 254 : bits;
+  scale = __uint_as_float((268 - exponent) << 23);
+  inverse = __uint_as_float((exponent - 14) << 23);
+}
+
+//@ units: needs halves
+// A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
+// permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
+// float32 rows: 0 4 1 5 2 6 3 7, then 8 12 9 13 10 14 11 15.
+constexpr int UNIT = 32, UNIT_BYTES = 128;
+// Eight neighbouring k of a row: one chunk of hi, one of lo.
+FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int chunk) {
+  uint4 hi, lo;
+  split_in_two(x[0], x[4], hi.x, lo.x);
+  split_in_two(x[1], x[5], hi.y, lo.y);
+  split_in_two(x[2], x[6], hi.z, lo.z);
+  split_in_two(x[3], x[7], hi.w, lo.w);
+  *reinterpret_cast<uint4*>(row_of_unit + ((chunk ^ (row & 7)) << 4)) = hi;
+  *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
+}
+
+//@ pack: needs factor, units, device_scope, grid, aligned
+// A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
+//
+// Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
+// is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k, undone step by step; their inverses
+// stand behind, [batch][row][step], and the row's own inverse scale is -1: nothing is left to undo, and the sign tells.
+constexpr int STEP = 64, PACK_THREADS = 256;
+constexpr float UNEVEN = 1.f / 4096;
+struct packed {
+  unsigned char* units;
+  float *inverse, *steps;
+  long batches;
+  int rows, depth_units, depth_steps;  // rows: filled up
+  FN long first_inverse(long batch, int row) const { return (batches > 1 ? batch * rows : 0) + row; }
+  FN unsigned char* unit(long batch, int number, int row) const {
+    return units + ((batches > 1 ? batch * depth_units + number : number) * rows + row) * UNIT_BYTES;
+  }
+  FN float* step(long batch, int row, int number) const {
+    return steps + first_inverse(batch, row) * depth_steps + number;
+  }
+  // What a sum over one step has to be multiplied by, before the row's inverse scale.
+  FN float undo_step(long batch, int row, int number) const {
+    return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(step(batch, row, number)) : 1.f;
+  }
+};
+// On Hopper the product's blocks may come as soon as this one leaves: they wait for the packed factor themselves.
+FN void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// The largest size in a row, and the largest size in its smallest step that is not all zeros.
+struct row_sizes {
+  float most = 0, least = 3.4e38f;
+  FN void add_step(float size) {
+    most = fmaxf(most, size);
+    least = size > 0 ? fminf(least, size) : least;
+  }
+  FN void add(row_sizes other) { most = fmaxf(most, other.most), least = fminf(least, other.least); }
+  FN bool uneven() const { return least < most * UNEVEN; }
+};
+FN float largest_size(const float (&x)[8]) {
+  float most = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(x[j]));
+  return most;
+}
+// One block packs one row whose k are neighbours, eight to a thread; the second reading comes from L1 or L2.
+template <bool VECTORS>
+__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to) {
+  let_next_kernel_start();
+  const int row = int(block_index() % to.rows), end = to.depth_units * UNIT;
+  const long batch = block_index() / to.rows;
+  if (batch >= to.batches) return;
+  const float* const source = from.data + batch * from.batch_stride + row * from.row_stride;
+  const auto fetch = [&](int k, float (&x)[8]) {
+    if (VECTORS && row < rows && k + 8 <= depth) {
+      memcpy(x, __builtin_assume_aligned(source + k, 16), sizeof(x));
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[j] = row < rows && k + j < depth ? source[(k + j) * from.depth_stride] : 0.f;
+    }
+  };
+  const auto largest_of_step = [&](const float (&x)[8]) {
+    float most = largest_size(x);
+#pragma unroll
+    for (int distance = 4; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
+    return most;
+  };
+  __shared__ row_sizes parts[PACK_THREADS / 32];
+  row_sizes sizes;
+  for (int first = 0; first < end; first += PACK_THREADS * 8) {
+    float x[8];
+    fetch(first + threadIdx.x * 8, x);
+    sizes.add_step(largest_of_step(x));
+  }
+#pragma unroll
+  for (int distance = 16; distance > 4; distance /= 2)
+    sizes.add({__shfl_xor_sync(~0u, sizes.most, distance), __shfl_xor_sync(~0u, sizes.least, distance)});
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sizes;
+  __syncthreads();
+#pragma unroll
+  for (int part = 0; part < PACK_THREADS / 32; ++part) sizes.add(parts[part]);
+  const bool uneven = sizes.uneven();
+  float scale, inverse;
+  power_of_two(sizes.most, scale, inverse);
+  if (threadIdx.x == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  for (int first = 0; first < end; first += PACK_THREADS * 8) {
+    const int k = first + threadIdx.x * 8;
+    float x[8];
+    fetch(k, x);
+    if (uneven) {
+      power_of_two(largest_of_step(x), scale, inverse);
+      if (threadIdx.x % 8 == 0 && k < end) *to.step(batch, row, k / STEP) = inverse;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] *= scale;
+    if (k < end) pack_chunk(x, to.unit(batch, k / UNIT, row), row, k % UNIT / 8);
+  }
+}
+// One block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, through shared memory.
+__global__ void __launch_bounds__(PACK_THREADS) pack_columns(const factor from, int rows, int depth, packed to) {
+  let_next_kernel_start();
+  __shared__ float tile[32][33];
+  __shared__ row_sizes parts[8][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = int(block_index() % (to.rows / 32)) * 32;
+  const long batch = block_index() / (to.rows / 32);
+  if (batch >= to.batches) return;
+  const float* const source = from.data + batch * from.batch_stride + (first + lane) * from.row_stride;
+  const auto fetch = [&](int k) { return first + lane < rows && k < depth ? source[k * from.depth_stride] : 0.f; };
+  const auto largest_of_step = [&](int step) {
+    float most = 0;
+#pragma unroll 8
+    for (int j = 0; j < STEP; ++j) most = fmaxf(most, fabsf(fetch(step * STEP + j)));
+    return most;
+  };
+  row_sizes sizes;
+  for (int step = warp; step < to.depth_steps; step += 8) sizes.add_step(largest_of_step(step));
+  parts[warp][lane] = sizes;
+  __syncthreads();
+#pragma unroll
+  for (int part = 0; part < 8; ++part) sizes.add(parts[part][lane]);
+  const bool uneven = sizes.uneven();
+  float scale, inverse;
+  power_of_two(sizes.most, scale, inverse);
+  if (warp == 0) to.inverse[to.first_inverse(batch, first + lane)] = uneven ? -1.f : inverse;
+  for (int unit = 0; unit < to.depth_units; ++unit) {
+    if (uneven && unit % 2 == 0) {
+      power_of_two(largest_of_step(unit / 2), scale, inverse);
+      if (warp == 0) *to.step(batch, first + lane, unit / 2) = inverse;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile[lane][warp * 4 + j] = fetch(unit * UNIT + warp * 4 + j) * scale;
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      const int row = threadIdx.x / 4, chunk = threadIdx.x % 4;
+      float x[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[j] = tile[row][chunk * 8 + j];
+      pack_chunk(x, to.unit(batch, unit, first + row), first + row, chunk);
+    }
+  }
+}
+#ifndef __CUDACC_RTC__
+constexpr int PACK_ROWS = 64;
+// Where the packed form lies in `workspace`, with room for batches * (rows filled up) times
+// depth_units * 128 + 4 + depth_steps * 4 bytes.
+inline packed packed_in(void* workspace, const factor& from, long batches, int rows, int depth) {
+  packed to{static_cast<unsigned char*>(workspace), nullptr, nullptr, from.batch_stride == 0 ? 1 : batches,
+            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + UNIT - 1) / UNIT, (depth + STEP - 1) / STEP};
+  to.inverse = reinterpret_cast<float*>(to.units + to.batches * to.depth_units * to.rows * UNIT_BYTES);
+  to.steps = to.inverse + to.batches * to.rows;
+  return to;
+}
+inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
+  if (from.depth_stride != 1) {
+    pack_columns<<<grid_of(to.rows / 32 * to.batches), PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+    return cudaGetLastError();
+  }
+  const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
+  const dim3 grid = grid_of(to.rows * to.batches);
+  if (vectors)
+    pack_rows<true><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+  else
+    pack_rows<false><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+  return cudaGetLastError();
+}
+#endif
+
+//@ product_row: needs vectors
+// The product as an operand: one row of a box (see `finish`). Column i of the body stands at i + shift, and its 16-byte
+// chunk is moved by `twist`.
+struct product_row {
+  using value = float;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  const float* row;
+  int shift, twist;
+  template <int W, int U> struct packet {
+    const float* row;
+    int shift, twist;
+    float held[U][W];
+    FN explicit packet(const product_row& o) : row(o.row), shift(o.shift), twist(o.twist) {}
+    template <class Place> FN void fetch(int u, const Place& at) {
+      const int column = int(at.start(0)) + shift;
+#pragma unroll
+      for (int j = 0; j < W; j += W % 4 ? 1 : 4) {
+        const float* place = row + ((((column + j) >> 2) ^ twist) << 2 | ((column + j) & 3));
+        if constexpr (W % 4 == 0)
+          fetch_vector<false, 4>(place, &held[u][j]);
+        else
+          held[u][j] = *place;
+      }
+    }
+    template <class Place> FN float element(int u, int j, const Place&) { return held[u][j]; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+
+//@ columns_lane: needs words, line
+// One thread and its columns of one box row: VECTORS vectors, `step` apart, as far as they lie before `end`.
+struct column_place {
+  static constexpr int slot = 0;
+  int flat;
+  FN int outer(int) const { return 0; }
+  FN int inner(int j) const { return flat + j; }
+  FN bool whole(long) const { return true; }
+  FN int start(long) const { return flat; }
+};
+template <bool WHOLE> struct columns_range {
+  int first, step, end;
+};
+template <int VECTOR, int VECTORS> struct columns_lane : words<columns_lane<VECTOR, VECTORS>> {
+  static constexpr int vector = VECTOR;
+};
+template <int VECTOR, int VECTORS, bool WHOLE, class Sink, class F, class... Ops>
+FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink, const F& f, Ops... operand) {
+  column_place at[VECTORS];
+  bool live[VECTORS];
+#pragma unroll
+  for (int u = 0; u < VECTORS; ++u) at[u].flat = r.first + u * r.step, live[u] = WHOLE || at[u].flat < r.end;
+  visit<!WHOLE, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
+}
+
+//@ ahead: needs words, fixed, load, product_row
+// A body that runs without values: each of its loads from memory becomes a request to have that line in L2.
+constexpr int AHEAD_COLUMNS = 32;  // for which one lane asks
+struct absent_range {};
+struct absent_team : words<absent_team> {
+  static constexpr int threads = 1, vector = 1;
+  static constexpr bool spread = false;
+  int column;
+  FN explicit absent_team(int column) : column(column) {}
+  FN int member() const { return 0; }
+  FN int members() const { return 1; }
+  FN bool leads() const { return false; }
+  template <class Reducer, class T> FN T join(T mine) { return mine; }
+};
+// A plain prefetch brings one sector of 32 bytes; Hopper has one for any number of them.
+template <class Operand> FN void ask_for(const Operand&, int) {}
+template <class T> FN void ask_for(const load_operand<T, true>& operand, int column) {
+  const T* const from = operand.p + column;
+#if __CUDA_ARCH__ >= 900
+  if ((reinterpret_cast<unsigned long>(from) & 15) == 0)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(AHEAD_COLUMNS * sizeof(T)) : "memory");
+#else
+#pragma unroll
+  for (int sector = 0; sector < int(AHEAD_COLUMNS * sizeof(T) / 32); ++sector)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + sector * (32 / sizeof(T))));
+#endif
+}
+template <class Sink, class F, class... Ops>
+FN void walk(absent_team& team, absent_range, Sink&, const F&, Ops... operand) {
+  (ask_for(operand, team.column), ...);
+}
+template <long... N, class Sink, class F, class... Ops>
+FN void walk(absent_team& team, fixed_span<N...>, Sink&, const F&, Ops... operand) {
+  (ask_for(operand, team.column), ...);
+}
+template <int SEGMENT, class Body> FN void ahead(const Body& body, long row, int column, int columns) {
+  const product_row none{nullptr, 0, 0};
+  if constexpr (SEGMENT == 0)
+    body(row, absent_range(), absent_team(column), none);
+  else
+    body(row * (columns / SEGMENT) + column / SEGMENT, absent_team(column % SEGMENT), none);
+}
+
+//@ lanes_team: needs words, shuffle, fixed
+// THREADS neighbouring lanes; the others of the warp do the same with another row.
+template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS, VECTOR>> {
+  static constexpr int threads = THREADS, vector = VECTOR;
+  static constexpr bool spread = false;
+  FN int member() const { return threadIdx.x % THREADS; }
+  FN int members() const { return THREADS; }
+  FN bool leads() const { return member() == 0; }
+  template <class Reducer, class T> FN T join(T mine) {
+    return butterfly<Reducer, THREADS>(mine);
+  }
+};
+
+//@ finish: needs factor, product_row, columns_lane, lanes_team
+// A box is a piece of the result in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
+// permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A box is stored row by row (ACROSS
+// false) or column by column (true), which is what the permutation has to suit.
+template <bool ACROSS> FN int twist_of(int row) { return ACROSS ? row & 14 : row * 2 & 14; }
+template <bool ACROSS, int COLUMNS> FN int box_place(int row, int column) {
+  return row * COLUMNS + (((column >> 2) ^ twist_of<ACROSS>(row)) << 2 | (column & 3));
+}
+// Who I am, in a way that keeps the compiler from working out addresses before the product's loop: no register is free there.
+FN int thread_here() {
+  int thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));
+  return thread;
+}
+FN int lane_here() { return thread_here() % 32; }
+FN int warp_here() { return __shfl_sync(~0u, thread_here() / 32, 0); }
+FN bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+// Where a box lies: its first row among all batches' rows, its batch, its first row in the batch, its first column.
+struct box_corner {
+  long row;
+  long batch;
+  int batch_row, column;
+};
+// An infinity or a NaN of a box is computed again as a plain sum, one by each lane of a warp: split factors make NaN of
+// infinity * finite, and a large power of two can overflow where the result does not. The sum runs through k in order and
+// with fused steps, as eager's does: after an overflow the order decides between an infinity and NaN.
+template <bool ACROSS, int COLUMNS>
+FN void repair(float* box, int begin, int end, box_corner at, factor left, factor right, product_shape shape) {
+  const int lane = lane_here();
+#pragma unroll 1
+  for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
+    const int row = item / (COLUMNS / 32), column = item % (COLUMNS / 32) * 32 + lane;
+    float& result = box[box_place<ACROSS, COLUMNS>(row, column)];
+    if (at.column + column >= shape.columns || is_finite(result)) continue;
+    const float* a = left.data + at.batch * left.batch_stride + (at.batch_row + row) * left.row_stride;
+    const float* b = right.data + at.batch * right.batch_stride + (at.column + column) * right.row_stride;
+    float sum = 0;
+#pragma unroll 4
+    for (int k = 0; k < shape.depth; ++k, a += left.depth_stride, b += right.depth_stride) sum = fmaf(*a, *b, sum);
+    result = sum;
+  }
+  __syncwarp();
+}
+// A warp gives rows begin .. end - 1 of a box to the body. Without folds, eight lanes take a row. Two rows of a whole box
+// are in work at once: with two warps to each scheduler, nothing else hides the latency of an instruction. At the result's
+// edges a warp takes one row, element by element.
+template <bool ACROSS, int COLUMNS, int VECTOR, class Body>
+FN void finish_columns(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
+  const auto product = [&](int row) { return product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
+  const int lane = lane_here();
+  // There are at most 16 rows. `== 16` would be the same, but ptxas 13.0 fuses it with the minimum before, and wrongly.
+  if (__all_sync(~0u, at.column + COLUMNS <= columns && (end - begin & 16))) {
+    constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
+    const columns_range<true> mine{at.column + lane % LANES * VECTOR, LANES * VECTOR, columns};
+    const int first = begin + lane / LANES;
+#pragma unroll 2
+    for (int row = first; row < first + 16; row += STEP)
+      body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), product(row));
+  } else {
+    const columns_range<false> mine{at.column + lane, 32, columns};
+#pragma unroll 1
+    for (int row = begin; row < end; ++row) body(at.row + row, mine, columns_lane<1, COLUMNS / 32>(), product(row));
+  }
+}
+// With folds, the segments of a row, SEGMENT columns each, one by one. All lanes stay together, since teams shuffle: a
+// team behind the end does the last segment once more.
+template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
+FN void finish_segments(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
+  constexpr int VECTORS = SEGMENT / VECTOR, SHARE = VECTORS / 4, ALL = COLUMNS / SEGMENT;
+  constexpr int THREADS = SHARE < 2 ? 2 : SHARE > 32 ? 32 : SHARE, TEAMS = 32 / THREADS;
+  const int lane = lane_here(), segments = columns / SEGMENT, behind = segments - at.column / SEGMENT;
+  const auto segment_of = [&](int row, int segment) {
+    const product_row product{box + row * COLUMNS, segment * SEGMENT, twist_of<ACROSS>(row)};
+    body((at.row + row) * segments + at.column / SEGMENT + segment, lanes_team<THREADS, VECTOR>(), product);
+  };
+  if (__all_sync(~0u, behind >= ALL && (end - begin) * ALL % (2 * TEAMS) == 0)) {
+#pragma unroll 1
+    for (int first = 0; first < (end - begin) * ALL; first += 2 * TEAMS)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int item = first + k * TEAMS + lane / THREADS;
+        segment_of(begin + item / ALL, item % ALL);
+      }
+  } else {
+    const int across = behind < ALL ? behind : ALL, items = (end - begin) * across;
+#pragma unroll 1
+    for (int first = 0; first < items; first += TEAMS) {
+      const int mine = first + lane / THREADS, item = mine < items ? mine : items - 1;
+      segment_of(begin + item / across, item % across);
+    }
+  }
+}
+template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
+FN void finish(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
+  if constexpr (SEGMENT == 0)
+    finish_columns<ACROSS, COLUMNS, VECTOR>(body, box, begin, end, at, columns);
+  else
+    finish_segments<ACROSS, COLUMNS, SEGMENT, VECTOR>(body, box, begin, end, at, columns);
+}
+
+//@
+}  // namespace fusewright

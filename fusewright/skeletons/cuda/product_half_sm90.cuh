@@ -1,0 +1,244 @@
+// Products of float16 or bfloat16 factors on Hopper (sm_90a): both go straight from TMA to the tensor cores.
+//
+// A block has three groups of four warps. One thread of the first keeps `count` stages of 64 k on their way into shared
+// memory; the two others own 64 rows each of a tile of 128 x WIDTH, whose sums stay in the tensor cores' float32 from the
+// first k to the last, as eager's do.
+//
+// The surprising fact: while a group hands its tile to the body it leaves the tensor cores to the other one, which helps
+// only if the two are not at the same place. So the second group starts later, and stays behind.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "product_sm90.cuh"
+namespace fusewright {
+
+//@ half_factor: needs half_t, bfloat_t, tensor_map
+// One operand of a product in memory: lines that lie `line_stride` elements apart. A line is a row, or, TURNED, holds one k
+// of all rows. Lines start at multiples of 16 bytes.
+template <class T, bool TURNED = false> struct half_factor {
+  const T* data;
+  long batch_stride, line_stride;
+};
+template <class T> struct half_kind;
+template <> struct half_kind<half_t> { static constexpr int map_type = 6; };
+template <> struct half_kind<bfloat_t> { static constexpr int map_type = 9; };
+// How the tensor core finds 64 rows x 64 k, 8192 bytes: rows of 64 k or, TURNED, k of 64 rows, 128 bytes each; 16 k further
+// on; and the next 64 rows, 8192 bytes on in both cases.
+template <bool TURNED> struct half_operand {
+  static constexpr unsigned long step = (TURNED ? 16 * 128 : 32) >> 4, blocks = TURNED ? (8192 >> 4) - 1 : 0;
+  FN static unsigned long at(unsigned address) { return descriptor(address) + (blocks << 16); }
+};
+#ifndef __CUDACC_RTC__
+template <class T, bool TURNED>
+int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_rows, long batches, long rows, long depth) {
+  const mapped all{half_kind<T>::map_type, 2, from.data, from.batch_stride * 2, from.line_stride * 2, batches,
+                   TURNED ? depth : rows, TURNED ? rows : depth};
+  return map_boxes(map, all, TURNED ? 64 : box_rows);
+}
+#endif
+
+//@ half_multiply: needs half_t, bfloat_t, wgmma_groups
+// d (+)= a x b for 64 rows, WIDTH columns, 16 k, both from shared memory. Register i of a lane is as in the float32 product.
+#define NAMES_0 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_32 \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_64 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_96 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define PLACES(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define MULTIPLY(WIDTH, TYPE, NAMES, A, B, FIRST, TURN_A, TURN_B, ...)                                   \
+  asm volatile(                                                                                          \
+      "{\n"                                                                                              \
+      ".reg .pred p;\n"                                                                                  \
+      "setp.ne.b32 p, %" FIRST ", 0;\n"                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n" WIDTH "k16.f32." TYPE "." TYPE " {" NAMES "}, "                \
+      "%" A ", %" B ", p, 1, 1, %" TURN_A ", %" TURN_B ";\n"                                             \
+      "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TURNED)), "n"(int(B_TURNED)))
+#define MULTIPLY_64(TYPE) MULTIPLY("64", TYPE, NAMES_0, "32", "33", "34", "35", "36", PLACES(d[0]))
+#define MULTIPLY_128(TYPE) \
+  MULTIPLY("128", TYPE, NAMES_0 ", " NAMES_32, "64", "65", "66", "67", "68", PLACES(d[0]), PLACES(d[1]))
+#define MULTIPLY_192(TYPE)                                                                                     \
+  MULTIPLY("192", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64, "96", "97", "98", "99", "100", PLACES(d[0]),      \
+           PLACES(d[1]), PLACES(d[2]))
+#define MULTIPLY_256(TYPE)                                                                                     \
+  MULTIPLY("256", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64 ", " NAMES_96, "128", "129", "130", "131", "132",  \
+           PLACES(d[0]), PLACES(d[1]), PLACES(d[2]), PLACES(d[3]))
+template <class T, int WIDTH> struct half_multiply;
+#define HALF_MULTIPLY(T, WIDTH, TYPE)                                                                          \
+  template <> struct half_multiply<T, WIDTH> {                                                                 \
+    template <bool A_TURNED, bool B_TURNED>                                                                    \
+    FN static void run(float (&d)[WIDTH / 64][32], unsigned long a, unsigned long b, bool accumulate) {        \
+      MULTIPLY_##WIDTH(TYPE);                                                                                  \
+    }                                                                                                          \
+  };
+HALF_MULTIPLY(half_t, 64, "f16") HALF_MULTIPLY(half_t, 128, "f16")
+HALF_MULTIPLY(half_t, 192, "f16") HALF_MULTIPLY(half_t, 256, "f16")
+HALF_MULTIPLY(bfloat_t, 64, "bf16") HALF_MULTIPLY(bfloat_t, 128, "bf16")
+HALF_MULTIPLY(bfloat_t, 192, "bf16") HALF_MULTIPLY(bfloat_t, 256, "bf16")
+
+//@ half_produce: needs tile_order, tensor_map, barriers
+constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
+template <int WIDTH> struct half_stage {
+  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
+  static constexpr int count = 196608 / bytes, boxes = count * bytes, barriers = boxes + 8 * BOX * 4;
+  static constexpr int shared_bytes = barriers + 16 * count;
+};
+template <int ROWS, bool TURNED>
+FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch) {
+  if constexpr (!TURNED)
+    load_box(to, map, ready, k, row, batch);
+  else
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 64) load_box(to + r * HALF_LINE, map, ready, row + r, k, batch);
+}
+// One thread: every 64 k of every tile of this block, as soon as its stage is free. `tall`: the factor of which a tile has
+// 128 rows; `wide`: the one of which it has WIDTH.
+template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
+FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
+                     const tiles& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+  using stage = half_stage<WIDTH>;
+  int slot = 0;
+  unsigned phase = 1;
+  for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
+    const tiles::place tile = all.at(number);
+    const int tall_batch = tall_batched ? tile.batch : 0, wide_batch = wide_batched ? tile.batch : 0;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
+      const int k = chunk * HALF_DEPTH;
+      barrier_wait(empty + 8 * slot, phase);
+      barrier_expect(ready, stage::bytes);
+      load_half<TILE_ROWS, TALL_TURNED>(to, tall, ready, k, tile.row * TILE_ROWS, tall_batch);
+      load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch);
+      if (++slot == stage::count) slot = 0, phase ^= 1;
+    }
+  }
+}
+
+//@ half_consume: needs half_factor, half_multiply, half_produce, tile_out
+constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
+template <int WIDTH> FN void pin_all(float (&sums)[WIDTH / 64][32]) {
+#pragma unroll
+  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
+}
+template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
+FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
+  using tall = half_operand<TALL_TURNED>;
+  using wide = half_operand<WIDE_TURNED>;
+  const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
+  multiply_fence();
+#pragma unroll
+  for (int j = 0; j < HALF_DEPTH / 16; ++j)
+    half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums, a + j * tall::step, b + j * wide::step,
+                                                                    accumulate || j > 0);
+  multiply_commit();
+}
+template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, class Consumer>
+FN void half_consume(const Consumer& me, const tiles& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+  using stage = half_stage<WIDTH>;
+  const int group = warp_here() / 4 - 1;
+  const bool leads = threadIdx.x % 32 == 0;
+  int slot = 0;
+  unsigned phase = 0;
+  if (group == 1 && chunks > HEAD_START) barrier_wait(full + 8 * HEAD_START, 0);
+  for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
+    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(number));
+    float sums[WIDTH / 64][32];
+    pin_all<WIDTH>(sums);
+    unsigned before = 0;  // the barrier of the stage that the tensor core may still read
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const unsigned here = stages + slot * stage::bytes;
+      barrier_wait(full + 8 * slot, phase);
+      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, here + group * 64 * HALF_LINE, here + stage::tall_bytes,
+                                                     chunk > 0);
+      multiply_wait<1>();
+      if (leads && chunk > 0) barrier_arrive(before);
+      before = empty + 8 * slot;
+      if (++slot == stage::count) slot = 0, phase ^= 1;
+    }
+    multiply_wait<0>();
+    if (leads) barrier_arrive(before);
+    pin_all<WIDTH>(sums);
+    if constexpr (SWAPPED)
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(number), nullptr);
+    else
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(number), nullptr);
+  }
+}
+
+//@ run_product_half: needs half_consume, device_scope
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
+                        const __grid_constant__ Body body, const half_factor<T, LEFT_TURNED> left,
+                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const tiles all) {
+  using stage = half_stage<WIDTH>;
+  constexpr bool TALL_TURNED = SWAPPED ? RIGHT_TURNED : LEFT_TURNED, WIDE_TURNED = SWAPPED ? LEFT_TURNED : RIGHT_TURNED;
+  extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
+  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
+  const int chunks = (shape.depth + HALF_DEPTH - 1) / HALF_DEPTH;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < stage::count; ++slot) {
+      barrier_init(full + 8 * slot, 1);
+      barrier_init(empty + 8 * slot, 8);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (warp < 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    const bool left_batched = left.batch_stride != 0, right_batched = right.batch_stride != 0;
+    if (threadIdx.x == 0)
+      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED>(tall, wide, SWAPPED ? right_batched : left_batched,
+                                                    SWAPPED ? left_batched : right_batched, all, chunks, stages, full,
+                                                    empty);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const consumer<Body, half_factor<T>> me{body, shape, reinterpret_cast<float*>(shared + stage::boxes)};
+    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED>(me, all, chunks, stages, full, empty);
+  }
+}
+#ifdef __CUDACC_RTC__
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+FN int run_product_half(const Body&, half_factor<T, LEFT_TURNED>, half_factor<T, RIGHT_TURNED>, long, long, long, long,
+                        int, void*) {
+  return &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body> == nullptr;
+}
+#else
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_factor<T, RIGHT_TURNED> right,
+                     long batches, long rows, long columns, long depth, int device, void* stream) {
+  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  const auto kernel = half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body>;
+  static int known[64];
+  int blocks = 0;
+  if (int error = prepare_product(kernel, half_stage<WIDTH>::shared_bytes, known, device, blocks)) return error;
+  const int down = int(((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS);
+  const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
+  if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
+  const tiles all{down, across, int(batches * down * across)};
+  tensor_map tall, wide;
+  int error = map_half(SWAPPED ? wide : tall, left, SWAPPED ? WIDTH : TILE_ROWS, batches, rows, depth);
+  if (!error) error = map_half(SWAPPED ? tall : wide, right, SWAPPED ? TILE_ROWS : WIDTH, batches, columns, depth);
+  if (error) return error;
+  const product_shape shape{batches, int(rows), int(columns), int(depth)};
+  const dim3 grid(unsigned(all.count < blocks ? all.count : blocks));
+  const auto on = static_cast<cudaStream_t>(stream);
+  kernel<<<grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, on>>>(tall, wide, body, left, right, shape, all);
+  return cudaGetLastError();
+}
+#endif
+
+//@
+}  // namespace fusewright

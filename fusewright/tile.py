@@ -1,0 +1,93 @@
+"""Loops of a kernel with a product -> Tail: which columns its body walks, and the tiles for that.
+
+    result = rows x columns of the product, computed tile by tile: 128 rows of the factor that is
+    split x `width` rows of the factor that is packed
+
+What follows a product is computed while a tile is in shared memory. Without folds, that works for
+every tile. A fold needs its columns, a segment, in one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.ir import Node, Size, numel, size_text
+from fusewright.loops import Incompatible, Loops, merge, walks
+from fusewright.product import factors
+
+WIDTHS = (64, 128, 192, 256)
+SPLIT_ROWS = 128
+WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
+
+
+@dataclass(frozen=True)
+class Tile:
+    """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one."""
+
+    width: int
+    swapped: bool
+
+
+@dataclass(frozen=True)
+class Tail:
+    """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
+
+    segment: how many neighbouring columns a fold takes, 0 without folds.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    segment: int
+
+
+def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
+    """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
+    (product,) = (m for m in members if m.row.kind == "product")
+    *leading, last = found.dims[id(product)]
+    axes = [*(a for d in leading for a in d), *last]
+    if found.rows | found.inner != set(axes):
+        raise Incompatible("a value has more elements than the product")
+    folds = any(m.row.kind == "fold" for m in members)
+    columns = _folded(last, found) if folds else last
+    segment = _segment(numel(found.sizes[a] for a in columns)) if folds else 0
+    tensors = walks(found, outputs)
+    if len(merge(columns, [walk for _, walk in tensors.values()], found.sizes)) > 1:
+        raise Incompatible("a tensor does not lie evenly along the product's columns")
+    for (_, k), (_, walk) in tensors.items():
+        if k < 0 and columns and walk.get(columns[-1], 1) != 1:
+            raise Incompatible("a result does not lie row by row as the product does")
+    if not tiles(product, segment):
+        raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
+    return Tail(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+
+
+def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
+    """The tiles that can hold the segments of a product's tail."""
+    left, right = factors(product)
+    return tuple(
+        Tile(width, swapped)
+        for swapped, split in ((False, left), (True, right))
+        for width in WIDTHS
+        if split.splits and _holds(width, swapped, segment)
+    )
+
+
+def _holds(width: int, swapped: bool, segment: int) -> bool:
+    if segment in WIDE_SEGMENTS:
+        return not swapped and width % segment == 0
+    return segment == 0 or 64 % segment == 0
+
+
+def _folded(last: tuple[int, ...], found: Loops) -> tuple[int, ...]:
+    """The product's trailing axes, if they are those that the folds run over."""
+    columns = last[len(last) - len(found.inner) :]
+    if set(columns) != found.inner or (found.positions or columns) != columns:
+        raise Incompatible("its folds run over other elements than neighbouring columns")
+    return columns
+
+
+def _segment(size: Size) -> int:
+    if not isinstance(size, int) or size > max(WIDTHS):
+        raise Incompatible(f"a row of {size_text(size)} does not fit a tile of {max(WIDTHS)}")
+    return size

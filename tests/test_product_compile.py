@@ -1,0 +1,83 @@
+"""Every schedule of a product kernel compiles, into registers and shared memory.
+
+None of this needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import product_subjects as subjects
+import pytest
+from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
+from product_subjects import PARTS, SCHEDULES, SEGMENTS, WIDTHS
+
+from fusewright import tile
+from fusewright.codegen.skeleton import select
+
+ARCHS = tuple(PARTS)
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What nvcc says of all schedules, per architecture."""
+    running = {}
+    for arch in ARCHS:
+        text = tmp_path_factory.mktemp(arch) / "products.cu"
+        text.write_text(subjects.source(arch, SCHEDULES), encoding="utf-8")
+        code = f"-gencode=arch=compute_{arch[3:]},code={arch}"
+        running[arch] = subprocess.Popen(
+            ["nvcc", "-std=c++17", code, "-Werror", "all-warnings", "-Xptxas", "-v",
+             "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+    found = {arch: compiler.communicate()[0] for arch, compiler in running.items()}
+    for arch, compiler in running.items():
+        assert compiler.returncode == 0, found[arch]
+    return found
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -> None:
+    kernels = [k for k in usages(reports[arch]) if "product_kernel" in k.name]
+    assert len(kernels) == len(SCHEDULES)
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
+    # C7510 and its like: ptxas made wgmma wait for each other
+    assert re.findall(r"C75\d\d.*", reports[arch]) == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
+    struct = {"sm_80": "tile", "sm_90a": "stage"}[arch]
+    checks = "".join(
+        f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
+        for width in WIDTHS
+    )
+    text = f"{select(PARTS[arch], ['run_product'])}\n{checks}}}\n"
+    compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)
+
+
+def test_every_tail_that_a_tile_can_hold_is_compiled() -> None:
+    assert tuple(tile.WIDTHS) == WIDTHS
+    for width in WIDTHS:
+        for swapped in (False, True):
+            found = {s.segment for s in SCHEDULES if (s.width, s.swapped) == (width, swapped)}
+            for segment in SEGMENTS:
+                # Segments of 4 and of 16 are the same code with other constants.
+                wanted = tile._holds(width, swapped, segment)
+                assert wanted == bool(found & ({4, 16} if segment in (4, 16) else {segment}))
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_oldest_supported_compiler_takes_them(arch: str) -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    some = [s for s in SCHEDULES if s.width == (256 if s.swapped else 128)]
+    assert nvrtc_log(folder, subjects.source(arch, some), f"compute_{arch[3:]}") == (0, "")
