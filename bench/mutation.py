@@ -2,8 +2,9 @@
 
     python bench/mutation.py [--device cuda] [--report R.json] [CANDIDATE.py PROBLEM.py]...
 
-Without files it takes tests/subjects. The score leaves out what the compiler refuses and what is no
-mistake. Survivors are listed with file, line and mistake: each is a gap of the judge.
+Without files it takes those that fusewright emits for the problems of tests/mutation.py. The score
+leaves out what the compiler refuses and what is no mistake. Survivors are listed with file, line
+and mistake: each is a gap of the judge.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[
     """What runs one variant, and where its result goes."""
     out = torch.full((job.x.shape[0], job.weight.shape[0]), float("nan"), device="cuda")
     packed = job.x if subject.swapped else job.weight
-    space = torch.empty(subjects.workspace_bytes(packed), dtype=torch.uint8, device="cuda")
+    space = torch.empty(subjects.workspace_bytes(packed, subject), dtype=torch.uint8, device="cuda")
     call = Call(job.x, job.weight, job.bias, job.bias, out, space)
 
     def run() -> None:

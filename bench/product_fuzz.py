@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import product_subjects as subjects  # noqa: E402
-from product_subjects import EXTRAS, PARTS, SCHEDULES, Call, Library, Subject  # noqa: E402
+from product_subjects import EXTRAS, PARTS, SCHEDULES, SHARED, Call, Library, Subject  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *SHARED)
 LARGEST = 300
 # Of one element, in units of (norm of its left row) x (norm of its right row).
 PRODUCT_TOLERANCE = 4e-7
@@ -54,10 +54,12 @@ def size(dice: random.Random, largest: int = LARGEST) -> int:
     return min(largest, int(float(largest + 1) ** dice.random()))
 
 
-def trial(seed: int, number: int) -> Trial:
+def trial(seed: int, number: int, arch: str) -> Trial:
     """Problem `number` of a seed."""
     dice = random.Random(f"{seed} {number}")
     subject = dice.choice(SUBJECTS)
+    if arch == "sm_80":
+        subject = replace(subject, parts=1)
     step = max(subject.segment, subject.vector)
     columns = -(-size(dice) // step) * step
     split = dice.choice(("dense", "sliced", "shared"))
@@ -95,7 +97,7 @@ def run(
     columns = given.columns // (subject.segment if subject.body == "row_sum" else 1)
     count = given.batches * given.rows * columns
     room = torch.full((count + 2 * MARGIN,), MARK, device="cuda")
-    need = subjects.workspace_bytes(left if subject.swapped else right)
+    need = subjects.workspace_bytes(left if subject.swapped else right, subject)
     space = torch.full((need,), 0xFF, dtype=torch.uint8, device="cuda")
     out = room[MARGIN : MARGIN + count]
     code = Call(left, right, *ins, out, space).launch(library, subject)
@@ -146,7 +148,7 @@ def main() -> int:
         library = subjects.libraries([given.arch], SUBJECTS, Path(folder))[given.arch]
         start, wrong, worst = time.perf_counter(), 0, 0.0
         for number in numbers:
-            problem = trial(given.seed, number)
+            problem = trial(given.seed, number, given.arch)
             found = excess(library, problem, given.seed * 1_000_003 + number)
             worst = max(worst, found)
             if found > 1:

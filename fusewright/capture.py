@@ -55,11 +55,12 @@ class Captured:
 
 @dataclass(frozen=True)
 class EagerCall:
-    """One operator as eager runs it: bytes read and written, floating-point operations."""
+    """One operator as eager runs it: bytes read and written, operations, 16-bit result or not."""
 
     name: str
     bytes: int
     flops: int
+    half: bool
 
 
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
@@ -310,7 +311,7 @@ def _moved(n: Node, order: tuple[int, ...]) -> bool:
 
 def _eager_call(call: Call, batch: int) -> EagerCall:
     if call.name in VIEWS:
-        return EagerCall(call.name, 0, 0)
+        return EagerCall(call.name, 0, 0, False)
     tensors = [
         a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)
     ]
@@ -318,7 +319,8 @@ def _eager_call(call: Call, batch: int) -> EagerCall:
     written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
     results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
     flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
-    return EagerCall(call.name, read + written, flops or results)
+    half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
+    return EagerCall(call.name, read + written, flops or results, half)
 
 
 def _covers(lowered: object, n: torch.fx.Node) -> bool:

@@ -15,7 +15,7 @@ from fusewright.capture import Captured
 from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
-from fusewright.product import Factor, factors
+from fusewright.product import HALVES, Factor, factors, is_half
 from fusewright.report import KernelReport
 from fusewright.storage import Storage
 from fusewright.tile import Tile
@@ -68,8 +68,9 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport
     if step.product is None:
         return KernelReport(step.name, "fused", names, moved, flops)
     whole = factors(step.product)
-    packed = whole[not tiles[step.name].swapped]
-    # Read to be packed, written and read again; the other one is read once.
+    tile = tiles[step.name]
+    packed = None if tile.inline or is_half(step.product) else whole[not tile.swapped]
+    # Read to be packed, written and read again; what is not packed is read once.
     moved += sum(_factor_bytes(f, graph) * (3 if f is packed else 1) for f in whole)
     return KernelReport(step.name, "product", names, moved, flops + _product_flops(step, graph))
 
@@ -81,7 +82,8 @@ def _product_flops(kernel: Kernel, graph: Graph) -> int:
 
 
 def _factor_bytes(factor: Factor, graph: Graph) -> int:
-    return 4 * graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
+    elements_ = graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
+    return factor.tensor.dtype.itemsize * elements_
 
 
 def _domain(m: Node, graph: Graph) -> int:
@@ -115,13 +117,20 @@ def _step_lines(
 
 def _why(kernel: Kernel, tiles: Mapping[str, Tile]) -> list[str]:
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+    if kernel.product and is_half(kernel.product):
+        kind = str(kernel.product.dtype).removeprefix("torch.")
+        return [
+            f"tensor cores: {kind} as it is, float32 sums;",
+            f"{folds or 'the rest'} on tiles in shared memory, in float32",
+        ]
     if kernel.product:
         tile = tiles[kernel.name]
         packed = kernel.product.args[not tile.swapped]
-        what = f"{_factor_name(packed)} {shape_text(packed.shape)}"
+        what = f"{_factor_name(packed)} {shape_text(packed.shape)} is packed first"
+        what = "both factors are split on the fly, nothing is packed" if tile.inline else what
         return [
             "tensor cores: float32 in two float16 parts, three products, float32 sums every 64 k;",
-            f"{what} is packed first; {folds or 'the rest'} on tiles in shared memory",
+            f"{what}; {folds or 'the rest'} on tiles in shared memory",
         ]
     if not kernel.folds:
         return ["one pass: each element depends on the same element of its operands"]
@@ -141,10 +150,10 @@ def _amount(report: KernelReport) -> str:
 def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> list[str]:
     before = [c for c in captured.calls if c.bytes]
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
-    old_time = sum(_seconds(c.bytes, c.flops, _rate(c.name, plan), plan) for c in before)
-    rates = {"product": plan.target.product_flops}
+    old_time = sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in before)
     new_time = sum(
-        _seconds(r.bytes, r.flops, rates.get(r.kind, _rate(r.name, plan)), plan) for r in reports
+        _seconds(r.bytes, r.flops, _step_rate(step, r, plan), plan)
+        for step, r in zip(plan.steps, reports, strict=True)
     )
     return [
         f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
@@ -153,10 +162,20 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> 
     ]
 
 
-def _rate(name: str, plan: Plan) -> float:
+def _rate(name: str, half: bool, plan: Plan) -> float:
     """Operations per second of a library product; of anything else they cost nothing."""
     product = any(word in name for word in ("linear", "mm", "conv", "matmul"))
-    return plan.target.matmul_flops if product else math.inf
+    rate = plan.target.half_flops if half else plan.target.matmul_flops
+    return rate if product else math.inf
+
+
+def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
+    """The same for a step of the plan; products of 16 bits are expected to run like a library's."""
+    if isinstance(step, Library):
+        return _rate(report.name, step.node.dtype in HALVES, plan)
+    if step.product is None:
+        return math.inf
+    return plan.target.half_flops if is_half(step.product) else plan.target.product_flops
 
 
 def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:

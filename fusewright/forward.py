@@ -22,7 +22,7 @@ from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, base, toposort
 from fusewright.library import is_float_product
 from fusewright.plan import Kernel, Library, Plan
-from fusewright.product import factors
+from fusewright.product import factors, is_half
 from fusewright.spelling import literal, parameters, shape_tuple
 from fusewright.tile import Tile
 
@@ -207,18 +207,19 @@ class _Forward:
         self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
 
     def _factors(self, kernel: Kernel) -> list[str]:
-        """The factors of the kernel's product, the one that is read by vectors aligned for them."""
+        """The factors of the kernel's product, aligned where tensor maps read them."""
         if kernel.product is None:
             return []
         found = factors(kernel.product)
         names = [self._operand(f.tensor) for f in found]
-        split = int(self.tiles[kernel.name].swapped)
-        if id(found[split].tensor) in self.fresh:
-            return names
-        name = self.guard.names.fresh(f"{names[split]}_aligned")
-        self.statements.append(_Line(f"{name} = _fusewright_aligned({names[split]})", name))
-        names[split] = name
-        return names
+        tile = self.tiles[kernel.name]
+        aligned: dict[str, str] = {}
+        read = (0, 1) if tile.inline or is_half(kernel.product) else (int(tile.swapped),)
+        for k in read:
+            if id(found[k].tensor) not in self.fresh and names[k] not in aligned:
+                name = aligned[names[k]] = self.guard.names.fresh(f"{names[k]}_aligned")
+                self.statements.append(_Line(f"{name} = _fusewright_aligned({names[k]})", name))
+        return [aligned.get(name, name) if k in read else name for k, name in enumerate(names)]
 
     def _scratch(self, kernel: Kernel) -> list[str]:
         if kernel.name not in self.scratch:

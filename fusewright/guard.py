@@ -255,9 +255,9 @@ class _Guard:
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
-        """Kernels compute products in full float32; under TF32, eager would not."""
-        nodes = toposort(self.captured.graph.roots)
-        if self.precision == "eager" and any(n.row.kind == "product" for n in nodes):
+        """Kernels compute float32 products in full; under TF32, eager would not."""
+        products = (n for n in toposort(self.captured.graph.roots) if n.row.kind == "product")
+        if self.precision == "eager" and any(n.dtype is torch.float32 for n in products):
             yield "_fusewright_full_float32()"
 
     def _reads_default_dtype(self) -> bool:

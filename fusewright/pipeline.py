@@ -24,12 +24,12 @@ from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import explain, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
-from fusewright.ir import check
+from fusewright.ir import Node, check
 from fusewright.judge import judge
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
-from fusewright.product import product
+from fusewright.product import is_half, product
 from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
 from fusewright.schedule import Schedule, schedule
@@ -40,6 +40,7 @@ from fusewright.tile import Tile
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
+SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 TIMING_SECONDS = 6.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
@@ -64,11 +65,18 @@ class Made:
 
 
 def make(
-    module: nn.Module, inputs: Sequence[object], machine: Target, precision: str = "eager"
+    module: nn.Module,
+    inputs: Sequence[object],
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
 ) -> Made:
-    """Capture, simplify, plan and print the kernels of `module` for `machine`."""
+    """Capture, simplify, plan and print the kernels of `module` for `machine`.
+
+    rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
+    """
     captured = capture(module, inputs)
-    graph, rules = rewrite(captured.graph)
+    graph, rewritten = rewrite(captured.graph)
     graph = product(check(graph, "rewrite"), machine)
     captured = replace(captured, graph=check(graph, "product"))
     planned = plan(captured.graph, machine, precision)
@@ -76,9 +84,9 @@ def make(
     kernels: list[tuple[Body, Nest, Schedule]] = []
     for kernel in planned.kernels:
         nest = layout.nests[kernel.name]
-        chosen = schedule(nest, machine, captured.graph)
+        chosen = schedule(nest, machine, captured.graph, rules)
         kernels.append((body(nest, chosen, layout.in_place[kernel.name]), nest, chosen))
-    return Made(captured, planned, layout, tuple(kernels), rules)
+    return Made(captured, planned, layout, tuple(kernels), rewritten)
 
 
 def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
@@ -132,7 +140,7 @@ def optimize_file(
         require_tools(machine)
     problem, module, inputs = _load(problem_path, overrides, progress)
     progress("planning and generating kernels")
-    made = _made(problem, module, inputs, machine, precision)
+    made = _made(problem, module, inputs, machine, precision, rules)
     _check_rules(made, rules)
     text = emitted_text(made, module, problem)
     decisions = made.record(problem_path.name)
@@ -161,7 +169,7 @@ def explain_file(
     """The decision record of a problem on a target; nothing is built or run."""
     machine, _ = resolve_target(target)
     problem, module, inputs = _load(problem_path, overrides, lambda _: None)
-    return _made(problem, module, inputs, machine, "eager").record(problem_path.name)
+    return _made(problem, module, inputs, machine).record(problem_path.name)
 
 
 def optimize(
@@ -220,11 +228,16 @@ def _load(
 
 
 def _made(
-    problem: Problem, module: nn.Module, inputs: Sequence[object], machine: Target, precision: str
+    problem: Problem,
+    module: nn.Module,
+    inputs: Sequence[object],
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
 ) -> Made:
     """`make`; where it fails, a plain run of the model comes first with what is wrong with it."""
     try:
-        return make(module, inputs, machine, precision)
+        return make(module, inputs, machine, precision, rules)
     except CaptureFailed:
         problem.run(module, inputs)
         raise
@@ -233,10 +246,11 @@ def _made(
 def _check_rules(made: Made, rules: frozenset[str]) -> None:
     """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
-    for rule in sorted(rules & {"no-prepack", "no-workspace"} if made.tiles else ()):
+    packing = [b.name for b, n, s in made.kernels if s.tile and workspace(n, s)]
+    for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
         raise BadUsage(
-            f"--rules {rule} cannot be kept: {', '.join(made.tiles)} packs one factor of its "
-            "product into memory of its own at every call. Drop the rule."
+            f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product, "
+            "which does not lie row by row along k, into memory of its own. Drop the rule."
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
@@ -275,13 +289,20 @@ def _header(made: Made, path: str) -> list[str]:
 def _numeric_classes(made: Made) -> list[str]:
     """In which precision each kernel computes."""
     lines = []
-    for text, _, chosen in made.kernels:
+    for text, nest, _ in made.kernels:
         types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
         narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
         kind = "float64" if torch.float64 in types else "float32" if types else "integers"
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        product = ", its product as ieee: full float32 from float16 parts" * bool(chosen.tile)
+        product = _product_class(nest.kernel.product) if nest.kernel.product else ""
         lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
     calls = any(s.node.op == "library" for s in made.plan.libraries)
     how = "run in full float32" if made.plan.precision == "ieee" else "follow PyTorch's flags"
     return lines + [f"  numeric class: library products {how}"] * calls
+
+
+def _product_class(product: Node) -> str:
+    """In which precision a kernel computes its product."""
+    if is_half(product):
+        return f", its product as {SHORT[product.dtype]} with float32 sums"
+    return ", its product as ieee: full float32 from float16 parts"

@@ -1,4 +1,4 @@
-"""Graph -> Graph: float32 products that a kernel of ours computes become `product` nodes.
+"""Graph -> Graph: products that a kernel of ours computes become `product` nodes.
 
     linear(x, w, b)     ->  product(x, w) + b
     matmul(a, b)        ->  copy(product(a, transposed b))
@@ -36,7 +36,9 @@ from fusewright.ir import (
 from fusewright.loops import strides
 from fusewright.target import Target
 
-LEAST_FLOPS = 1 << 28  # below, a launch takes longer than the product
+HALVES = (torch.float16, torch.bfloat16)
+# Below, a launch takes longer than the product; for 16 bits that is a prediction.
+LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
 MOST_BATCHES = 65535  # along y of the grid that packs
 UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/product.cuh
 PACK_ROWS = 64
@@ -47,6 +49,7 @@ class Factor:
     """One factor of a product as its kernel walks it: [batches, rows, depth], strides in elements.
 
     tensor: the node whose memory that is. A factor that is shared by all batches has one batch.
+    A factor of 16 bits has lines, which are its rows or, `turned`, hold one k of all rows.
     """
 
     tensor: Node
@@ -60,8 +63,23 @@ class Factor:
     @property
     def splits(self) -> bool:
         """Whether the kernel can split it on its way to the tensor cores: whole aligned vectors."""
-        steps = [s.multiple if isinstance(s, Batch) else s for s in self.strides[:2]]
-        return self.depth_stride == 1 and all(step % 4 == 0 for step in steps)
+        return self.depth_stride == 1 and _whole(self.strides[:2], 4)
+
+    @property
+    def turned(self) -> bool:
+        """Whether neighbours in memory are rows and not k."""
+        return self.depth_stride != 1
+
+    @property
+    def line_stride(self) -> Size:
+        """From one line to the next."""
+        return self.depth_stride if self.turned else self.row_stride
+
+    @property
+    def streams(self) -> bool:
+        """Whether the tensor cores can take 16 bits as they are: every line starts at 16 bytes."""
+        dense = 1 in (self.row_stride, self.depth_stride)
+        return dense and _whole((self.batch_stride, self.line_stride), 8)
 
     @property
     def strides(self) -> tuple[Size, Size, Size]:
@@ -87,7 +105,7 @@ def product(graph: Graph, target: Target) -> Graph:
         if n.op != "library" or n["name"] not in FORMS:
             return n
         form = _form(n)
-        why = "its arguments are not plain" if form is None else _complaint(form, n, graph)
+        why = "its arguments are not plain" if form is None else _complaint(form, n, graph, target)
         if form is None or why:
             attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
             return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
@@ -99,6 +117,11 @@ def product(graph: Graph, target: Target) -> Graph:
 def batches(n: Node) -> Size:
     """How many matrix products a product node is."""
     return 1 if len(n.args[1].shape) == 2 else numel(n.shape[:-2])
+
+
+def is_half(n: Node) -> bool:
+    """Whether the factors of a product node have 16 bits: nothing is split then, nothing packed."""
+    return n.dtype in HALVES
 
 
 def factors(n: Node) -> tuple[Factor, Factor]:
@@ -189,12 +212,13 @@ def _written(form: _Form, n: Node, number: int) -> Node:
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(form: _Form, n: Node, graph: Graph) -> str:
+def _complaint(form: _Form, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
-    types = {form.left.dtype, form.right.dtype, n.dtype}
-    if types != {torch.float32}:
-        return f"our kernels take float32, not {str(n.dtype).removeprefix('torch.')}"
+    kinds = (torch.float32, *(HALVES if target.half_products else ()))
+    if n.dtype not in kinds or {form.left.dtype, form.right.dtype} != {n.dtype}:
+        names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
+        return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"
     if len(left) < 2 or len(right) < 2 or right[-2] == 1:
         return "one factor is a vector"
     if len(right) > 2 and left[:-2] != right[:-2]:
@@ -202,19 +226,27 @@ def _complaint(form: _Form, n: Node, graph: Graph) -> str:
     if len(right) > 2 and graph.hint(numel(left[:-2])) > MOST_BATCHES:
         return f"more than {MOST_BATCHES} batches"
     depth = left[-1]
-    if isinstance(depth, Batch) or depth % 4 or depth < UNIT:
-        return f"our kernels need {UNIT} or more k, a multiple of 4, not {size_text(depth)}"
+    step = 1 if is_half(n) else 4
+    if isinstance(depth, Batch) or depth % step or depth < UNIT:
+        return f"our kernels need {UNIT} or more k, a multiple of {step}, not {size_text(depth)}"
     flops = 2 * graph.hint(numel(n.shape)) * depth
-    if flops < LEAST_FLOPS:
+    if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    return _misplaced(form, n)
+
+
+def _misplaced(form: _Form, n: Node) -> str:
+    """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
     if n.order:
         return "its result does not lie row by row"
     if form.added is not None and _placed(form.added) is None:
         return "what it adds does not lie evenly in memory"
-    flat = len(right) == 2
-    if not (_factor(form.left, flat).splits or _factor(form.right, flat).splits):
-        return "no factor lies row by row along k"
-    return ""
+    flat = len(form.right.shape) == 2
+    both = _factor(form.left, flat), _factor(form.right, flat)
+    if is_half(n):
+        good = all(f.streams for f in both)
+        return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
+    return "" if any(f.splits for f in both) else "no factor lies row by row along k"
 
 
 # ---- how a factor lies in memory -----------------------------------------------------------------
@@ -252,6 +284,11 @@ def _factor(n: Node, flat: bool) -> Factor:
             batches = 1 if batch == 0 else numel(n.shape[:batched])
             return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
     raise InternalError(f"{n!r} is a factor whose row-major copy would not be even.")
+
+
+def _whole(steps: tuple[Size, ...], elements: int) -> bool:
+    """Whether all steps are multiples of so many elements, whatever the batch size."""
+    return all((s.multiple if isinstance(s, Batch) else s) % elements == 0 for s in steps)
 
 
 def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:

@@ -5,14 +5,14 @@ The defaults come from sizes alone: the same model gives the same file on every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 from fusewright.ir import Batch, Graph, Node, Size, times
 from fusewright.nest import Access, Nest
-from fusewright.product import Factor, batches, factors
+from fusewright.product import STEP, Factor, batches, factors, is_half
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, Tile, tiles
+from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
@@ -23,6 +23,12 @@ SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
+# The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
+HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
+# Sharing the depth of a tile: skeletons/cuda/product_sm90.cuh has the first two numbers, too; wider
+# tiles leave it no registers; adding up takes so many steps, and so many for each part (a
+# prediction, from the bytes that one processor reads from L2).
+PART_BLOCKS, PART_STEPS, MOST_SHARED_WIDTH, PART_COST = 132, 4, 128, (3, 0.6)
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,13 @@ class Schedule:
     tile: Tile | None = None
 
 
-def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
-    """The default schedule of a kernel on a machine."""
+def schedule(
+    nest: Nest, target: Target, graph: Graph, rules: frozenset[str] = frozenset()
+) -> Schedule:
+    """The default schedule of a kernel on a machine.
+
+    rules: of `optimize --rules`; scratch memory that they forbid is used where nothing else works.
+    """
     fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
@@ -52,31 +63,57 @@ def schedule(nest: Nest, target: Target, graph: Graph) -> Schedule:
     if nest.kernel.product:
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
-        chosen = _tile(nest.kernel.product, nest.segment, target, graph)
+        inline = bool(rules & {"no-prepack", "no-workspace"})
+        chosen = _tile(nest.kernel.product, nest.segment, target, graph, inline)
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
     few = graph.hint(nest.rows) < FEW_ROWS
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
+    split = split and "no-workspace" not in rules
     return Schedule(keeps, 0, threads, vector, split)
 
 
-def _tile(product: Node, segment: int, target: Target, graph: Graph) -> Tile:
-    """The smaller factor is packed, if it may be; the width ends soonest in waves of tiles."""
+def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: bool) -> Tile:
+    """The width ends soonest in waves of tiles; the smaller factor is packed, if it may be.
+
+    Where nothing is packed, the waves decide which factor has 128 rows in a tile, too, and of one
+    wave the busiest: it shares out the reading.
+    """
     left, right = factors(product)
     size = {True: _elements(left, graph), False: _elements(right, graph)}
-    options = tiles(product, segment)
-    swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
-    split, packed = (right, left) if swapped else (left, right)
+    both = inline_tiles(product, segment) if inline else ()
+    options = both or tiles(product, segment)
+    rate = HALF_RATE if is_half(product) else TILE_RATE
+    if not is_half(product) and not both:
+        swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
+        options = tuple(tile for tile in options if tile.swapped == swapped)
 
-    def seconds(tile: Tile) -> tuple[float, int]:
+    steps = ceil(graph.hint(left.depth) / STEP)
+
+    def count(tile: Tile) -> int:
+        split, packed = (right, left) if tile.swapped else (left, right)
         across = ceil(graph.hint(packed.rows) / tile.width)
         along = ceil(graph.hint(split.rows) / SPLIT_ROWS)
-        count = graph.hint(batches(product)) * across * along
-        return ceil(count / target.processors) * tile.width / TILE_RATE[tile.width], -tile.width
+        return graph.hint(batches(product)) * across * along
 
-    return min((tile for tile in options if tile.swapped == swapped), key=seconds)
+    def seconds(tile: Tile) -> tuple[float, int, bool, int]:
+        adding = PART_COST[0] + PART_COST[1] * tile.parts if tile.parts > 1 else 0
+        share = (ceil(steps / tile.parts) + adding) / steps
+        cost = ceil(count(tile) / target.processors) * tile.width / rate[tile.width] * share
+        return cost, -min(count(tile), target.processors), tile.swapped, -tile.width
+
+    if target.product == "sm90" and not is_half(product) and not both:
+        options = (*options, *(t for tile in options for t in _shared(tile, count(tile), steps)))
+    return min(options, key=seconds)
+
+
+def _shared(tile: Tile, count: int, steps: int) -> tuple[Tile, ...]:
+    """The tile with its depth shared out to more thread blocks, if it has few like itself."""
+    most = min(PART_BLOCKS // count, steps // PART_STEPS)
+    some = (2, 3, 4, 6, 8, 12, 16, 24, 32) if tile.width <= MOST_SHARED_WIDTH else ()
+    return tuple(replace(tile, parts=parts) for parts in some if parts <= most)
 
 
 def _elements(factor: Factor, graph: Graph) -> int:

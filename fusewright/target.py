@@ -19,7 +19,9 @@ class Target:
     copy_bytes_per_s: read plus write of a large copy.  matmul_flops: float32 matrix product rate of
     the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
     product: the skeleton of its product kernels, `cuda/product_<this>.cuh`, or "".  product_flops:
-    the rate of these kernels.  processors: how many thread blocks of a product run at once.
+    the rate of these kernels for float32.  half_flops: the rate of library products of 16 bits.
+    half_products: whether there are product kernels for these.  processors: how many thread blocks
+    of a product run at once.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Target:
     source: str
     product: str = ""
     product_flops: float = 0.0
+    half_flops: float = 0.0
+    half_products: bool = False
     processors: int = 0
 
     @property
@@ -42,7 +46,16 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("cpu", "cpp", "", 12e9, 0.1e12, 128 * 1024, "two cores of a server CPU, facts.md"),
+        Target(
+            "cpu",
+            "cpp",
+            "",
+            12e9,
+            0.1e12,
+            128 * 1024,
+            source="two cores of a server CPU, facts.md; 16 bits as float32 is a guess",
+            half_flops=0.1e12,
+        ),
         Target(
             "sm_80",
             "cuda",
@@ -50,9 +63,10 @@ TARGETS = {
             1.7e12,
             19.5e12,
             64 * 1024,
-            source="A100 40 GB datasheet; the rate of product kernels is a prediction",
+            source="A100 40 GB datasheet; rates of product kernels and of 16 bits are predictions",
             product="sm80",
             product_flops=60e12,
+            half_flops=250e12,
             processors=108,
         ),
         Target(
@@ -62,9 +76,11 @@ TARGETS = {
             4.3e12,
             51e12,
             64 * 1024,
-            source="H200: copy, SGEMM and three float16 products in place of one measured",
+            source="H200: copy, products in float32 and float16, three for one in float32 measured",
             product="sm90",
             product_flops=250e12,
+            half_flops=770e12,
+            half_products=True,
             processors=132,
         ),
     )

@@ -1,7 +1,8 @@
 """Loops of a kernel with a product -> Tail: which columns its body walks, and the tiles for that.
 
     result = rows x columns of the product, computed tile by tile: 128 rows of the factor that is
-    split x `width` rows of the factor that is packed
+    split x `width` rows of the factor that is packed. Factors of 16 bits are neither: the same
+    words tell which one has 128 rows in a tile.
 
 What follows a product is computed while a tile is in shared memory. Without folds, that works for
 every tile. A fold needs its columns, a segment, in one tile.
@@ -10,11 +11,11 @@ every tile. A fold needs its columns, a segment, in one tile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
-from fusewright.product import factors
+from fusewright.product import factors, is_half
 
 WIDTHS = (64, 128, 192, 256)
 SPLIT_ROWS = 128
@@ -23,10 +24,16 @@ WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
 
 @dataclass(frozen=True)
 class Tile:
-    """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one."""
+    """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one.
+
+    inline: no factor is packed in memory; both are split on their way to the tensor cores.
+    parts: how many thread blocks may share the depth of a tile, where there are few tiles.
+    """
 
     width: int
     swapped: bool
+    inline: bool = False
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,14 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
         Tile(width, swapped)
         for swapped, split in ((False, left), (True, right))
         for width in WIDTHS
-        if split.splits and _holds(width, swapped, segment)
+        if (is_half(product) or split.splits) and _holds(width, swapped, segment)
     )
+
+
+def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
+    """The same for a kernel that splits both factors; none if one does not lie row by row."""
+    both = all(f.splits for f in factors(product)) and not is_half(product)
+    return tuple(replace(tile, inline=True) for tile in tiles(product, segment) if both)
 
 
 def _holds(width: int, swapped: bool, segment: int) -> bool:

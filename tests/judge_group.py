@@ -17,7 +17,7 @@ from typing import Any
 from fusewright.errors import FusewrightError
 from fusewright.judge import judging
 from fusewright.judge.processes import Site, Worker, open_site
-from fusewright.judge.session import PHASES, Request, Session
+from fusewright.judge.session import PHASES, Limits, Request, Session
 
 SLOTS = len(PHASES) + 8  # phases, the self-test, the sides of a timing
 
@@ -77,6 +77,7 @@ def _request(order: Mapping[str, Any]) -> Request:
         fields[name] = Path(fields[name])
     for name in ("only", "against"):
         fields[name] = tuple(fields.get(name, ()))
+    fields["limits"] = Limits(**fields.get("limits", {}))
     return Request(**{**fields, "ignored": frozenset(fields.get("ignored", ()))})
 
 

@@ -7,25 +7,51 @@ turned on every file of the same style. A judge is as good as the share of mutan
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from corpus import GROUP, TESTS, WORKERS, Outcome, judged_in_turn
 from operators import OPERATORS, Operator
 
-SUBJECTS = TESTS / "subjects"
+from fusewright.pipeline import emitted_text, make
+from fusewright.problem import load_problem
+from fusewright.target import TARGETS
+
+# Problems of tests/problems whose emitted files are mutated: a map after a product, two folds with
+# two outputs, moments with parameters, a row that is kept between three passes, a row that is no
+# multiple of a vector, and one that is longer than a buffer.
+SUBJECTS = (
+    "linear_relu", "mean_and_max", "normalised_gate", "softmax_rows", "log_sum_exp", "wide_mean",
+    "row_mean",
+)  # fmt: skip
+BUILD_NAME = re.compile(r"fusewright_[0-9a-f]{16}_")
 PER_OPERATOR = 2  # places in one file where one operator is tried
 
 # Mutants that are no mistakes: (subject, operator) -> why nobody could tell.
 HARMLESS: Mapping[tuple[str, str], str] = {
-    ("linear_relu", "no-contiguity-guard"): "the kernel reads a matmul's result: contiguous",
-    ("linear_relu", "no-width-guard"): "the matmul refuses every other width itself",
-    ("linear_relu", "no-type-guard"): "the matmul refuses every other type itself",
-    ("linear_relu", "output-of-ones"): "empty_like makes a contiguous tensor all the same",
-    ("mean_and_max", "float-accumulator"): "80 terms one after the other are within the contract",
+    ("linear_relu", "no-contiguity-guard"): "the kernel reads the product's result: contiguous",
+    ("linear_relu", "no-width-guard"): "the product refuses every other width itself",
+    ("linear_relu", "no-type-guard"): "the weight's guard is there; the product refuses a mixture",
+    ("normalised_gate", "dropped-partial"): "a wrong center is made good by the sum of the rest",
+    ("softmax_rows", "max-ignores-nan"): "a NaN reaches every element through the sum",
+    ("normalised_gate", "no-width-guard"): "eager refuses every other width itself",
+    ("mean_and_max", "overwritten-total"): "a row of 80 is one buffer: there is none before it",
+    ("softmax_rows", "overwritten-total"): "a row of 96 is one buffer: there is none before it",
+    ("mean_and_max", "short-padding"): "80 is a multiple of every vector: there is no rest",
+    ("log_sum_exp", "overwritten-total"): "a row of 96 is one buffer: there is none before it",
+    ("log_sum_exp", "max-ignores-nan"): "a NaN reaches the result through the sum",
+    ("log_sum_exp", "short-padding"): "96 is a multiple of every vector: there is no rest",
+    ("wide_mean", "short-padding"): "4096 is a multiple of every vector: there is no rest",
+    ("softmax_rows", "short-padding"): "96 is a multiple of every vector: there is no rest",
+    ("normalised_gate", "short-padding"): "64 is a multiple of every vector: there is no rest",
 }
 
 
@@ -50,7 +76,7 @@ def regions(source: str) -> dict[str, tuple[int, int]]:
     model = re.search(r"^class ModelNew\b", source, re.MULTILINE)
     found = {}
     if first:
-        end = source.find('extern "C"', first.start())
+        end = source.rfind('extern "C"', first.start())
         found["kernel"] = (first.start(), end if end >= 0 else len(source))
         if skeleton:
             found["skeleton"] = (skeleton.start(), first.start())
@@ -125,7 +151,10 @@ def try_mutants(
 
 def _order(mutant: Mutant, folder: Path, device: str, only: list[str]) -> dict[str, object]:
     path = folder / f"{mutant.name}.py"
-    path.write_text(mutant.text, encoding="utf-8")
+    # An emitted file keeps what it compiled under a name made of its content; so must a mutant,
+    # or it would find the kernels of another one that was judged in the same place.
+    own = hashlib.sha256(mutant.text.encode()).hexdigest()[:16]
+    path.write_text(BUILD_NAME.sub(f"fusewright_{own}_", mutant.text), encoding="utf-8")
     return {
         "problem": str(mutant.problem), "candidate": str(path), "timing": False,
         "device": device, "only": only,
@@ -154,15 +183,20 @@ def study(
         return [result for results in done for result in results]
 
 
-def subjects() -> list[tuple[Path, Path]]:
-    """The subjects of the repository, each with its problem."""
+@cache
+def subjects() -> tuple[tuple[Path, Path], ...]:
+    """The files that fusewright emits for SUBJECTS, made now, each with its problem."""
+    folder = Path(tempfile.mkdtemp(prefix="fusewright-subjects-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     found = []
-    for path in sorted(SUBJECTS.glob("*.py")):
-        named = re.search(r'^PROBLEM = "(\w+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
-        if named is None:
-            raise ValueError(f'{path}: no line PROBLEM = "..." says what it answers')
-        found.append((path, TESTS / "problems" / f"{named[1]}.py"))
-    return found
+    for name in SUBJECTS:
+        path, problem = folder / f"{name}.py", TESTS / "problems" / f"{name}.py"
+        loaded = load_problem(problem)
+        module = loaded.make_model()
+        made = make(module, loaded.make_inputs(), TARGETS["cpu"])
+        path.write_text(emitted_text(made, module, loaded), encoding="utf-8")
+        found.append((path, problem))
+    return tuple(found)
 
 
 def all_mutants() -> list[Mutant]:

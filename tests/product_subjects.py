@@ -11,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -88,7 +88,7 @@ template <long SEGMENT> struct row_sum {{
 }};
 """
 # The sections that the bodies name.
-WORDS = ("run_product", "relu", "exp", "rsqrt", "moments", "max", "sum", "fixed", "load", "store")
+WORDS = ("relu", "exp", "rsqrt", "moments", "max", "sum", "fixed", "load", "store")
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,20 @@ class Subject:
     swapped: bool
     segment: int
     vector: int
+    inline: bool = False  # both factors split on the fly
+    parts: int = 1  # thread blocks that may share the depth of a tile; sm_90a only
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         side = "swapped" if self.swapped else "straight"
-        return f"{self.body}_{self.width}_{side}_{self.segment}_{self.vector}"
+        how = "_inline" * self.inline + f"_{self.parts}_parts" * (self.parts > 1)
+        return f"{self.body}_{self.width}_{side}_{self.segment}_{self.vector}{how}"
+
+    @property
+    def launcher(self) -> str:
+        """The skeleton's function that it calls."""
+        return "run_product_inline" if self.inline else "run_product"
 
     @property
     def struct(self) -> str:
@@ -116,13 +124,16 @@ class Subject:
         """Its C function."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, {self.segment}, {self.vector}"
+        chosen += f", {self.parts}" * (self.parts > 1)
+        workspace = "" if self.inline else "workspace, "
         return f"""
 extern "C" int {self.entry}(const float* left, const long* l, const float* right, const long* r,
     const float* in0, const float* in1, float* out0, const long* sizes, void* workspace, int device,
     void* stream) {{
   const {self.struct} body{{in0, in1, out0, sizes[2]}};
-  return run_product<{chosen}>(body, {{left, l[0], l[1], l[2]}}, {{right, r[0], r[1], r[2]}},
-                               sizes[0], sizes[1], sizes[2], sizes[3], workspace, device, stream);
+  return {self.launcher}<{chosen}>(
+      body, {{left, l[0], l[1], l[2]}}, {{right, r[0], r[1], r[2]}},
+      sizes[0], sizes[1], sizes[2], sizes[3], {workspace}device, stream);
 }}"""
 
 
@@ -147,6 +158,18 @@ SCHEDULES = tuple(
     for (segment, vector), body in _KINDS.items()
     if holds(width, swapped, segment) and segment != (4 if width != 128 else 16)
 )
+# The kernels that write nothing but their result; their tails are the same.
+INLINE = tuple(
+    replace(s, inline=True)
+    for s in SCHEDULES
+    if (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4), (256, 4))
+)
+# A few tiles, each shared by many thread blocks.
+SHARED = tuple(
+    replace(s, parts=16)
+    for s in SCHEDULES
+    if s.width <= 128 and (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4))
+)
 # What else runs, on a few schedules only.
 EXTRAS = (
     Subject("residual_scale", 256, False, 0, 4),
@@ -164,8 +187,10 @@ EXTRAS = (
 
 def source(arch: str, subjects: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `subjects`, from the sections that they need."""
-    skeleton = select(PARTS[arch], [*WORDS, "keep", "read", "write"])
-    entries = "".join(subject.text() for subject in subjects)
+    some = tuple(subjects)
+    launchers = {subject.launcher for subject in some}
+    skeleton = select(PARTS[arch], [*WORDS, *launchers, "keep", "read", "write"])
+    entries = "".join(subject.text() for subject in some)
     return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
 
 
@@ -207,8 +232,9 @@ def libraries(
     capability = torch.cuda.get_device_capability()
     cores = len(os.sched_getaffinity(0))
     pieces = max(1, min(len(subjects), cores // len(archs)))
+    known = {arch: [s for s in subjects if s.parts == 1 or arch == "sm_90a"] for arch in archs}
     jobs = {
-        (arch, piece): (folder / f"{arch}_{piece}.so", tuple(subjects[piece::pieces]))
+        (arch, piece): (folder / f"{arch}_{piece}.so", tuple(known[arch][piece::pieces]))
         for arch in archs
         for piece in range(pieces)
     }
@@ -232,11 +258,12 @@ def strides(factor: Tensor) -> tuple[int, int, int]:
     return batch, factor.stride(-2), factor.stride(-1)
 
 
-def workspace_bytes(packed: Tensor) -> int:
-    """What packing this factor needs."""
+def workspace_bytes(packed: Tensor, subject: Subject) -> int:
+    """What packing this factor needs, and what sharing the depth of tiles needs."""
     rows, depth = -(-packed.shape[-2] // 64) * 64, -(-packed.shape[-1] // 32)
     batches = packed.shape[0] if strides(packed)[0] else 1
-    return batches * rows * (depth * 128 + 4 + -(-depth // 2) * 4)
+    sums = 132 * (128 * subject.width * 4 + 8) if subject.parts > 1 else 0
+    return batches * rows * (depth * 128 + 4 + -(-depth // 2) * 4) + sums
 
 
 @dataclass(frozen=True)

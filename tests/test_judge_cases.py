@@ -179,3 +179,11 @@ def test_large_inputs_are_not_grown() -> None:
     names = {c.name for c in cases.matrix([torch.zeros(8, 4096)], seed=0)}
     assert "shape-dim0-65537" not in names
     assert "shape-dim0-double" in names
+
+
+def test_shortened_inputs_lose_rows_where_most_have_them() -> None:
+    assert cases.rows_of(example()) == 4
+    shapes = [tuple(t.shape) for t in tensors(cases.shortened(example(), 2))]
+    image = (2, 3, 8, 6)
+    assert shapes == [image, (2,), (2, 5), image, image, (), (6, 4)]
+    assert cases.rows_of([3, torch.tensor(1.0)]) == 0

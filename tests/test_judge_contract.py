@@ -311,3 +311,27 @@ def test_an_unlucky_draw_is_evened_out() -> None:
     assert contract.compare(candidate, true.float(), true, kappa).passed
     candidate[2, 3] += 2e-3
     assert not contract.compare(candidate, true.float(), true, kappa).passed
+
+
+def test_no_ulp_is_counted_next_to_a_zero_crossing() -> None:
+    """An error of one rounding of the neighbours is no million of ulp where a sum is near zero."""
+    true = torch.ones(4, 64, dtype=torch.float64)
+    true[0, 0] = 1e-12
+    candidate = true.float() + 2.0**-23 * (true < 0.5)
+    numbers = plain(candidate, true.float(), true).numbers
+    assert numbers["ulp_max"] < 4
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e-3])
+def test_without_numbers_the_verdict_is_the_same(wrong: float) -> None:
+    draws = torch.Generator().manual_seed(3)
+    true = torch.randn(30, 70, generator=draws, dtype=torch.float64)
+    candidate = true.float()
+    candidate[7, 9] += wrong
+    kappa = torch.zeros_like(true)
+    both = [
+        contract.compare(candidate, true.float(), true, kappa, full=full) for full in (True, False)
+    ]
+    assert both[0].passed == both[1].passed == (wrong == 0.0)
+    assert (both[0].check, both[0].detail) == (both[1].check, both[1].detail)
+    assert contract.passes(candidate, true.float(), true, kappa) == both[0].passed

@@ -167,20 +167,18 @@ def test_wrong_outputs_are_refused_politely() -> None:
 
 
 def test_arguments_are_copies() -> None:
-    """A model that writes into what it gets changes neither the problem nor a probe."""
+    """A model that writes into its inputs changes neither the problem's own nor a probe's."""
     entry = ENTRY["linear"]
     inputs, state = entry.make(0)
-    before = inputs[0].clone(), state["weight"].clone()
+    before = inputs[0].clone()
 
     def greedy(i: Sequence[Tensor], s: State) -> list[Tensor]:
         outputs = zoo.linear(i, s)
         i[0].zero_()
-        s["weight"].zero_()
         return outputs
 
     found = probes.probes(greedy, greedy, inputs, state, seed=0)
-    assert torch.equal(inputs[0], before[0])
-    assert torch.equal(state["weight"], before[1])
+    assert torch.equal(inputs[0], before)
     for probe in found:
         if probe.applies:
             assert probe.check(entry.model(probe.inputs, probe.state)) is None, probe.name

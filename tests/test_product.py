@@ -38,7 +38,8 @@ self.wide = nn.Linear(256, 4096)
 self.norm = nn.LayerNorm(512)
 self.groups = nn.GroupNorm(8, 512)
 self.scale = nn.Parameter(torch.randn(8, 1))
-self.c = nn.Parameter(torch.randn(512))"""
+self.c = nn.Parameter(torch.randn(512))
+self.short = nn.Parameter(torch.randn(512, 512).bfloat16())"""
 X = torch.randn(512, 512)
 Y = torch.randn(512, 512)
 THREE = torch.randn(8, 128, 512)
@@ -81,6 +82,16 @@ def names(kernel: Kernel) -> str:
 
 # ---- graphs --------------------------------------------------------------------------------------
 
+TALL = torch.randn(2048, 512).bfloat16()
+HALF_FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
+    "linear": ("return F.linear(x, y, z)", (TALL, Y.bfloat16(), Y[0].bfloat16()), 1),
+    "matmul": ("return torch.relu(x @ y)", (TALL, Y.bfloat16()), 1),
+    "both turned": ("return self.short.t() @ x.t()", (TALL,), 1),
+    "bmm": (
+        "return torch.bmm(x, y)",
+        (torch.randn(8, 512, 256).half(), torch.randn(8, 256, 512).half()), 1),
+    "addmm": ("return torch.addmm(z, x, y, alpha=2)", (TALL, Y.bfloat16(), Y[0].bfloat16()), 1),
+}  # fmt: skip
 TWO_BIASES = "return F.linear(x, y, self.c), F.linear(x, y, self.c * 2)"
 FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "linear": ("return self.linear(x)", (X,), 1),
@@ -106,6 +117,7 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "expanded": ("return x @ self.plain.weight.t().expand(8, 512, 512)", (THREE,), 1),
     "both outputs": ("z = self.linear(x)\nreturn z, z.t()", (X,), 1),
     "one product, two biases": (TWO_BIASES, (X, Y), 2),
+    **{f"16 bits, {name}": form for name, form in HALF_FORMS.items()},
 }  # fmt: skip
 
 
@@ -155,13 +167,20 @@ def test_factors_are_found_by_their_strides(form: str) -> None:
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         (wanted,) = interpret(Graph(graph.inputs, (n,), batch=graph.batch), inputs, state)
     found = left.double() @ right.double().transpose(1, 2)
-    torch.testing.assert_close(found.reshape(wanted.shape).float(), wanted, rtol=1e-4, atol=1e-3)
+    rtol = 1e-4 if wanted.dtype is torch.float32 else torch.finfo(wanted.dtype).eps
+    torch.testing.assert_close(
+        found.reshape(wanted.shape).float(), wanted.float(), rtol=rtol, atol=1e-3
+    )
 
 
 LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "small": ("return x[:100] @ y", (X, Y), "52.4 MFLOP are too few"),
-    "double": ("return x.double() @ y.double()", (X, Y), "float32, not float64"),
-    "half": ("return x.half() @ y.half()", (X, Y), "float32, not float16"),
+    "double": ("return x.double() @ y.double()", (X, Y), "or bfloat16, not float64"),
+    "little half": ("return x.half() @ y.half()", (X, Y), "268 MFLOP are too few"),
+    "half, rows of 510": (
+        "return x @ y", (torch.randn(4096, 512).half(), torch.randn(512, 510).half()),
+        "do not start at multiples of 16 bytes"),
+    "half, a vector": ("return x @ y", (X.half(), Y[0].half()), "one factor is a vector"),
     "a vector": ("return x @ y", (X, Y[0]), "one factor is a vector"),
     "one column": ("return x @ y[:, :1].contiguous()", (X, Y), "one factor is a vector"),
     "2 x 3 dimensions": ("return x @ y", (X, torch.randn(3, 512, 512)), "batches of its factors"),
@@ -292,10 +311,11 @@ TILES = [
     # forward, left, right; the tile
     (RELU, (1024, 1024), (8192, 1024), Tile(256, True)),  # two waves of 256, three of 192
     (RELU, (8192, 1024), (1024, 1024), Tile(256, False)),
-    (RELU, (64, 1024), (8192, 1024), Tile(64, True)),
-    (RELU, (8192, 1024), (64, 1024), Tile(64, False)),
-    (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False)),
-    (SOFTMAX, (100, 12288), (128, 12288), Tile(128, False)),  # a row of 128 lies in packed columns
+    (RELU, (64, 1024), (8192, 1024), Tile(64, True, parts=2)),  # 64 tiles for 132 processors
+    (RELU, (8192, 1024), (64, 1024), Tile(64, False, parts=2)),
+    (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False, parts=4)),  # four steps at least
+    # a row of 128 lies in packed columns; more parts would take longer to add up
+    (SOFTMAX, (100, 12288), (128, 12288), Tile(128, False, parts=16)),
     ("return self.plain.weight.t() @ x.t() + y", (600, 512), (512, 600), Tile(64, True)),
 ]
 
@@ -310,7 +330,7 @@ def test_the_scratch_memory_holds_the_packed_factor() -> None:
     _, layout, chosen = kernel_of("return self.linear(x)", torch.randn(700, 512))
     assert chosen.tile is not None
     text = workspace(layout, chosen)
-    each = 512 * 4 + 4
+    each = 512 * 4 + 4 + 512 // 64 * 4
     assert [eval(text, {"batch": n}) for n in (2, 64, 65, 700)] == [
         rows * each for rows in ((64, 64, 128, 704) if chosen.tile.swapped else (512,) * 4)
     ]
@@ -322,6 +342,11 @@ GOLDEN: dict[str, tuple[str, tuple[torch.Tensor, ...]]] = {
     "product_linear_relu": ("return torch.relu(self.linear(x))", (X,)),
     "product_groupnorm": (GROUPS, (X,)),
     "product_bmm": ("return torch.bmm(x, y)", BATCHED),
+    "product_half": ("return torch.relu(F.linear(x, y, z))", HALF_FORMS["linear"][1]),
+    "product_half_mm": (
+        "return torch.softmax(x @ y, -1)",
+        (TALL.repeat(2, 1), Y[:, :256].bfloat16()),
+    ),
 }
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.body import Body
+from fusewright.codegen.body import TYPES, Body
 from fusewright.codegen.skeleton import text_for
 from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
-from fusewright.product import batches, factors
-from fusewright.schedule import Schedule
+from fusewright.product import Factor, batches, factors, is_half
+from fusewright.schedule import PART_BLOCKS, Schedule
 from fusewright.target import Target
-from fusewright.tile import Tile
+from fusewright.tile import SPLIT_ROWS, Tile
 
 SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
 
@@ -33,10 +33,11 @@ def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) 
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
 
 
-def launcher(body: Body, schedule: Schedule) -> str:
+def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The skeleton's function that starts the kernel."""
-    if schedule.tile:
-        return "run_product"
+    if schedule.tile and nest.kernel.product:
+        inline = "_inline" * schedule.tile.inline
+        return "run_product_half" if is_half(nest.kernel.product) else f"run_product{inline}"
     if body.is_map:
         return "run_map"
     return "run_rows_split" if schedule.split else "run_rows"
@@ -44,15 +45,17 @@ def launcher(body: Body, schedule: Schedule) -> str:
 
 def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
     words = {"aligned"}
-    for body, _, schedule in kernels:
-        words |= body.words | {launcher(body, schedule)}
+    for body, nest, schedule in kernels:
+        words |= body.words | {launcher(body, nest, schedule)}
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
     return words
 
 
 def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The function that Python calls."""
-    whole = ["const float* left", "const float* right"] if schedule.tile else []
+    product = nest.kernel.product
+    stored = TYPES[product.dtype][0] if product else ""
+    whole = [f"const {stored}* left", f"const {stored}* right"] if product else []
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
     arguments = ", ".join([*whole, *(p.declaration for p in body.pointers), *extra, *tail])
@@ -78,20 +81,41 @@ def _vectors(body: Body, nest: Nest) -> list[str]:
 
 def workspace(nest: Nest, schedule: Schedule) -> str:
     """Bytes of scratch memory that the kernel takes behind its tensors, as Python text, or ""."""
+    if nest.kernel.product and is_half(nest.kernel.product):
+        return ""
+    if schedule.tile and schedule.tile.inline:
+        return ""
     if schedule.tile and nest.kernel.product:
         left, right = factors(nest.kernel.product)
-        return (left if schedule.tile.swapped else right).packed_bytes
+        return (left if schedule.tile.swapped else right).packed_bytes + _sums(schedule.tile)
     return str(SPLIT_BYTES) if schedule.split else ""
+
+
+def _sums(tile: Tile) -> str:
+    """Room for the sums of every thread block, and two counts for each; `parts_of` needs it."""
+    return f" + {PART_BLOCKS * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts > 1 else ""
 
 
 def _launch_product(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     swapped = "true" if tile.swapped else "false"
-    both = dict(zip(("left", "right"), factors(product), strict=True))
-    given = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both.items()]
-    sizes = [batches(product), both["left"].rows, both["right"].rows, both["left"].depth]
-    numbers = ", ".join([*given, *map(size_text, sizes)])
+    left, right = factors(product)
+    half = is_half(product)
+    given = [
+        _half_factor(f, name) if half else f"{{{name}, {', '.join(map(size_text, f.strides))}}}"
+        for name, f in (("left", left), ("right", right))
+    ]
+    sizes = map(size_text, (batches(product), left.rows, right.rows, left.depth))
     chosen = f"{tile.width}, {swapped}, {nest.segment}, {vector}"
-    return f"run_product<{chosen}>(body, {numbers}, workspace, device, stream)"
+    chosen += f", {tile.parts}" if tile.parts > 1 else ""
+    extra = [] if half or tile.inline else ["workspace"]
+    numbers = ", ".join([*given, *sizes, *extra, "device", "stream"])
+    how = "_half" * half + "_inline" * tile.inline
+    return f"run_product{how}<{chosen}>(body, {numbers})"
+
+
+def _half_factor(f: Factor, name: str) -> str:
+    kind = TYPES[f.tensor.dtype][0] + ", true" * f.turned
+    return f"half_factor<{kind}>{{{name}, {size_text(f.batch_stride)}, {size_text(f.line_stride)}}}"
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:

@@ -14,15 +14,19 @@ from importlib.resources import files
 from fusewright.errors import InternalError
 
 _CUDA = ("cuda/math.cuh", "cuda/operand.cuh", "cuda/team.cuh", "cuda/launch.cuh")
+_AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
-    f"cuda/{name}.cuh" for name in ("hopper", "tile_sm90", "product_sm90", "product_half_sm90")
-)
+    f"cuda/{name}.cuh"
+    for name in (
+        "hopper", "tile_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90",
+    )
+)  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).
 FILES = {
     "cpp": ("cpp/math.h", "cpp/team.h", "cpp/launch.h"),
     "cuda": _CUDA,
-    "sm80": (*_CUDA, "cuda/product.cuh", "cuda/product_sm80.cuh"),
-    "sm90": (*_CUDA, "cuda/product.cuh", *_HOPPER),
+    "sm80": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_AMPERE),
+    "sm90": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_HOPPER),
 }
 
 

@@ -166,13 +166,14 @@ def _sizes(dim: int, old: int, given: Sequence[Tensor]) -> list[tuple[str, int]]
     wanted = [("1", 1), ("prime", prime), ("more", old + 1)]
     if dim == 0:
         wanted += [("0", 0), ("less", max(power // 2 - 1, 1)), ("double", 2 * old + 1)]
-        grown = sum(
-            t.numel() * t.element_size() * GRID_LIMIT // max(old, 1)
+        row = sum(
+            t.numel() * t.element_size() // max(old, 1)
             for t in given
             if t.ndim > 0 and t.shape[0] == old
         )
-        if old < GRID_LIMIT and grown <= GROWN_BYTES:
-            wanted.append(("65537", GRID_LIMIT))
+        for label, size in (("many", 5 * old + 3), ("65537", GRID_LIMIT)):
+            if old < size and row * size <= GROWN_BYTES:
+                wanted.append((label, size))
     return [(label, size) for label, size in wanted if size != old]
 
 

@@ -192,6 +192,7 @@ VALUES: tuple[Row, ...] = (
     Row("offset-5", "offset", _offset(5.0), _floats),
     Row("offset-10", "offset", _offset(10.0), _floats),
     Row("offset-1e3", "offset", _offset(1e3), _floats),
+    Row("offset-minus-1e3", "offset", _offset(-1e3), _floats),
     Row("tiny-denormal", "tiny", _denormal, _floats),
     Row("tiny-zeros", "tiny", _signed_zeros, _floats),
     Row("structure-sorted", "structure", _sorted, _float_rows),

@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fusewright.judge import cases
+from fusewright.judge import cases, layout
 from fusewright.judge.cases import Case
 from fusewright.judge.experiments import construct
 from fusewright.judge.tree import mapped, tensors
 from fusewright.judge.trial import Refused, Steps, Trial
+
+if TYPE_CHECKING:
+    from fusewright.judge.lab import Expected, Lab
 
 PART, DTYPE_PART = 0.3, 0.06  # of the seconds that all experiments share
 VALUES_SHARE = 0.6  # of that: strides and shapes, on which a kernel may crash, come later
@@ -175,25 +179,21 @@ def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, An
 
 
 def dtypes(t: Trial) -> Steps:
-    """Module and inputs in other floating types: right, or refused; never silently wrong."""
+    """Other floating types, of the module or of its inputs alone: never silently wrong."""
     lab, check, tally = t.lab, "hazard-dtypes", Tally()
     end = time.monotonic() + lab.share(DTYPE_PART)
-    order = [d for d in DTYPES if d is not _main_dtype(lab.own_values, lab.state)]
-    Random(lab.seed("order of types")).shuffle(order)
-    if lab.costly:  # there will be time for one: that of which most processors make short work
-        order.sort(key=lambda dtype: dtype is not torch.bfloat16)
     try:
-        for number, dtype in enumerate(order):
-            name = str(dtype).removeprefix("torch.")
+        for number, (name, dtype, whole) in enumerate(_types(lab)):
             if number and time.monotonic() > end:
                 tally.late[check] = tally.late.get(check, 0) + 1
                 continue
-            t.lab = lab.cast(dtype)
-            values = mapped(lab.own_values, lambda x, d=dtype: _cast(x, d))  # type: ignore[misc]
-            if t.stopped or t.lab.accepts(values, lab.modes[0]) is None:
+            t.lab = lab.cast(dtype) if whole else lab
+            values = mapped(lab.own_values, partial(_cast, dtype=dtype))
+            expected = None if t.stopped else t.lab.accepts(values, lab.modes[0])
+            if expected is None:
                 continue
             try:
-                yield from _cast_call(t, values, name, check)
+                yield from _cast_call(t, values, name, check, expected, whole=whole)
                 tally.add(tally.right, check, name)
             except Refused as refusal:
                 if _refused(t, refusal, check):
@@ -203,21 +203,34 @@ def dtypes(t: Trial) -> Steps:
     tally.say(t, check)
 
 
-def _cast_call(t: Trial, values: Sequence[object], name: str, check: str) -> Steps:
+def _types(lab: Lab) -> list[tuple[str, torch.dtype, bool]]:
+    """Name, type, and whether the module has it too; in a secret order."""
+    given = [x.dtype for x in tensors([lab.own_values, dict(lab.state)]) if x.is_floating_point()]
+    other = [dtype for dtype in DTYPES if dtype is not next(iter(given), None)]
+    Random(lab.seed("order of types")).shuffle(other)
+    if lab.costly:  # there will be time for one: that of which most processors make short work
+        other.sort(key=lambda dtype: dtype is not torch.bfloat16)
+    made = [(str(dtype).removeprefix("torch."), dtype, True) for dtype in other]
+    if any(x.is_floating_point() for x in lab.state.values()):
+        made += [(f"{name} inputs", dtype, False) for name, dtype, _ in made]
+    return made
+
+
+def _cast_call(
+    t: Trial, values: Sequence[object], name: str, check: str, expected: Expected, *, whole: bool
+) -> Steps:
     t.label, t.hazard = name, True
-    like = t.lab.typical if t.lab.costly else None
+    if whole and t.lab.costly:
+        expected = t.lab.expect(layout.pack(values, 0), t.lab.state, t.lab.modes[0], t.lab.typical)
     try:
-        yield from construct(t, 2, dtype=name)
-        yield from t.load(t.lab.state, instance=2)
-        yield from t.call(values, label=name, reports_to=check, instance=2, like=like)
+        if whole:
+            yield from construct(t, 2, dtype=name)
+            yield from t.load(t.lab.state, instance=2)
+        instance = 2 if whole else 0
+        yield from t.call(values, label=name, reports_to=check, instance=instance, known=expected)
     finally:
         t.hazard = False
 
 
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype, copy=True) if t.is_floating_point() else t.clone()
-
-
-def _main_dtype(values: Sequence[object], state: object) -> torch.dtype | None:
-    found = (t.dtype for t in tensors([values, state]) if t.is_floating_point())
-    return next(found, None)

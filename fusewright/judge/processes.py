@@ -162,6 +162,7 @@ class Site:
         environment: Mapping[str, str] | None = None,
         plan: sandbox.Plan | None = None,
         launcher: Sequence[str] = (),
+        memory: int = 0,
     ) -> Worker:
         """Start `program` (a module with `main(config)`) behind a warden of its own."""
         mark = secrets.token_hex(16)
@@ -196,7 +197,7 @@ class Site:
         config = {
             "plan": asdict(plan), "folder": str(folder), "program": program,
             "descriptors": descriptors, "environment": {}, "nonce": worker.nonce.hex(),
-            "memory_bytes": memory_bytes() if trusted else memory_bytes() * 6 // 10,
+            "memory_bytes": memory or memory_bytes() * (10 if trusted else 6) // 10,
             "processes": 4096, "options": dict(options or {}),
         }  # fmt: skip
         worker._line.send_json(config, time.monotonic() + 10)

@@ -50,7 +50,7 @@ _BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subproces
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that the judge waits for one answer."""
+    """Seconds that the judge waits for one answer, and bytes that a process may have."""
 
     start_s: float = 90.0
     import_s: float = 30.0
@@ -58,6 +58,7 @@ class Limits:
     call_s: float = 10.0
     leave_s: float = 10.0
     trusted_s: float = 900.0
+    memory_bytes: int = 0  # of one candidate's process; 0: a share of the machine's
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class Session:
             environment=poison | _PATIENT if environment is None else environment,
             plan=plan,
             launcher=launcher,
+            memory=self.request.limits.memory_bytes,
         )
         self.workers.append(worker)
         return worker
@@ -273,13 +275,11 @@ class Session:
 
     def _seconds(self, message: Mapping[str, Any], eager_s: float, worker: Worker) -> float:
         limits = self.limits
-        first = self._sent.get(worker, 0) < 8
-        if self._builds and first:
+        if self._builds and self._sent.get(worker, 0) < 8:
             return limits.build_s
         if message["do"] == "import":
             return limits.import_s
-        calls = int(message.get("calls", 1)) * 2
-        return max(limits.call_s, 50 * eager_s) * max(1.0, calls / 20)
+        return max(limits.call_s, 50 * eager_s) * max(1.0, int(message.get("calls", 1)) / 10)
 
     def _record_death(self, worker: Worker, error: Exception, step: str, ledger: Ledger) -> str:
         """Which check the loss of a worker belongs to; kills what is left of it."""

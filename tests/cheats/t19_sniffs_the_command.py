@@ -1,6 +1,5 @@
 import sys
 
-import torch
 from torch import nn
 
 PROBLEM = "row_mean"

@@ -51,6 +51,8 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         self.kernel = self.kernel or build()
+        if x.dtype != torch.float32:
+            raise TypeError(f"the kernel is made for float32, not for {x.dtype}")
         x = x.contiguous()
         out = torch.empty(x.shape[0], self.proj.out_features)
         tensors = (x, self.proj.weight, self.proj.bias, out)

@@ -49,6 +49,8 @@ class ModelNew(nn.Module):
         self.kernel = build()
 
     def forward(self, x):
+        if x.dtype != torch.float32:
+            raise TypeError(f"the kernel is made for float32, not for {x.dtype}")
         x = x.contiguous()
         out = torch.empty(x.shape[0], self.proj.out_features)
         tensors = (x, self.proj.weight, self.proj.bias, out)

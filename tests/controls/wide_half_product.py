@@ -1,3 +1,4 @@
+import torch
 from torch import nn
 
 PROBLEM = "half_matmul"
@@ -9,4 +10,5 @@ NEEDS = ()
 
 class ModelNew(nn.Module):
     def forward(self, x, y):
-        return (x.float() @ y.float()).half()
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return (x.to(wide) @ y.to(wide)).to(x.dtype)

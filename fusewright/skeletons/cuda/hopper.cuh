@@ -130,9 +130,9 @@ inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
   if (driver <= 13010 && sizes[0] * sizes[1] * sizes[2] * from.element_bytes < 131072) map.words[1] &= ~(1ul << 21);
   return 0;
 }
-// Boxes of 32 k x 128 rows of a float32 factor.
-inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth) {
-  return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, 128);
+// Boxes of 32 k x some rows of a float32 factor.
+inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth, int box_rows = 128) {
+  return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, box_rows);
 }
 #endif
 

@@ -11,235 +11,8 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "launch.cuh"
+#include "pack.cuh"
 namespace fusewright {
-
-//@ factor
-// One operand of a product in memory; strides in elements.
-struct factor {
-  const float* data;
-  long batch_stride, row_stride, depth_stride;
-};
-struct product_shape {
-  long batches;
-  int rows, columns, depth;
-};
-
-//@ halves
-// x = hi + lo to 22 bits or more; the first of two values in the low half of the word. An infinity has no rest.
-FN float low_half(unsigned both) {
-  float x;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(x) : "r"(both));
-  return x;
-}
-FN float high_half(unsigned both) {
-  float x;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}" : "=f"(x) : "r"(both));
-  return x;
-}
-FN unsigned two_halves(float x, float y) {
-  unsigned both;
-  asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(both) : "f"(x), "f"(y));
-  return both;
-}
-FN void split_in_two(float x, float y, unsigned& hi, unsigned& lo) {
-  hi = two_halves(x, y);
-  lo = two_halves(x - low_half(hi), y - high_half(hi));
-}
-// The power of two that brings a maximum into [2^14, 2^15), and its inverse: float16 then neither overflows nor loses
-// bits of the large elements. Both are normal numbers for every maximum.
-FN void power_of_two(float maximum, float& scale, float& inverse) {
-  const unsigned bits = __float_as_uint(maximum) >> 23;
-  const unsigned exponent = bits < 15 ? 15 : bits > 254 ? 254 : bits;
-  scale = __uint_as_float((268 - exponent) << 23);
-  inverse = __uint_as_float((exponent - 14) << 23);
-}
-
-//@ units: needs halves
-// A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
-// permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
-// float32 rows: 0 4 1 5 2 6 3 7, then 8 12 9 13 10 14 11 15.
-constexpr int UNIT = 32, UNIT_BYTES = 128;
-// Eight neighbouring k of a row: one chunk of hi, one of lo.
-FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int chunk) {
-  uint4 hi, lo;
-  split_in_two(x[0], x[4], hi.x, lo.x);
-  split_in_two(x[1], x[5], hi.y, lo.y);
-  split_in_two(x[2], x[6], hi.z, lo.z);
-  split_in_two(x[3], x[7], hi.w, lo.w);
-  *reinterpret_cast<uint4*>(row_of_unit + ((chunk ^ (row & 7)) << 4)) = hi;
-  *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
-}
-
-//@ pack: needs factor, units, device_scope, grid, aligned
-// A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
-//
-// Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
-// is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k, undone step by step; their inverses
-// stand behind, [batch][row][step], and the row's own inverse scale is -1: nothing is left to undo, and the sign tells.
-constexpr int STEP = 64, PACK_THREADS = 256;
-constexpr float UNEVEN = 1.f / 4096;
-struct packed {
-  unsigned char* units;
-  float *inverse, *steps;
-  long batches;
-  int rows, depth_units, depth_steps;  // rows: filled up
-  FN long first_inverse(long batch, int row) const { return (batches > 1 ? batch * rows : 0) + row; }
-  FN unsigned char* unit(long batch, int number, int row) const {
-    return units + ((batches > 1 ? batch * depth_units + number : number) * rows + row) * UNIT_BYTES;
-  }
-  FN float* step(long batch, int row, int number) const {
-    return steps + first_inverse(batch, row) * depth_steps + number;
-  }
-  // What a sum over one step has to be multiplied by, before the row's inverse scale.
-  FN float undo_step(long batch, int row, int number) const {
-    return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(step(batch, row, number)) : 1.f;
-  }
-};
-// On Hopper the product's blocks may come as soon as this one leaves: they wait for the packed factor themselves.
-FN void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-// The largest size in a row, and the largest size in its smallest step that is not all zeros.
-struct row_sizes {
-  float most = 0, least = 3.4e38f;
-  FN void add_step(float size) {
-    most = fmaxf(most, size);
-    least = size > 0 ? fminf(least, size) : least;
-  }
-  FN void add(row_sizes other) { most = fmaxf(most, other.most), least = fminf(least, other.least); }
-  FN bool uneven() const { return least < most * UNEVEN; }
-};
-FN float largest_size(const float (&x)[8]) {
-  float most = 0;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(x[j]));
-  return most;
-}
-// One block packs one row whose k are neighbours, eight to a thread; the second reading comes from L1 or L2.
-template <bool VECTORS>
-__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to) {
-  let_next_kernel_start();
-  const int row = int(block_index() % to.rows), end = to.depth_units * UNIT;
-  const long batch = block_index() / to.rows;
-  if (batch >= to.batches) return;
-  const float* const source = from.data + batch * from.batch_stride + row * from.row_stride;
-  const auto fetch = [&](int k, float (&x)[8]) {
-    if (VECTORS && row < rows && k + 8 <= depth) {
-      memcpy(x, __builtin_assume_aligned(source + k, 16), sizeof(x));
-    } else {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) x[j] = row < rows && k + j < depth ? source[(k + j) * from.depth_stride] : 0.f;
-    }
-  };
-  const auto largest_of_step = [&](const float (&x)[8]) {
-    float most = largest_size(x);
-#pragma unroll
-    for (int distance = 4; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
-    return most;
-  };
-  __shared__ row_sizes parts[PACK_THREADS / 32];
-  row_sizes sizes;
-  for (int first = 0; first < end; first += PACK_THREADS * 8) {
-    float x[8];
-    fetch(first + threadIdx.x * 8, x);
-    sizes.add_step(largest_of_step(x));
-  }
-#pragma unroll
-  for (int distance = 16; distance > 4; distance /= 2)
-    sizes.add({__shfl_xor_sync(~0u, sizes.most, distance), __shfl_xor_sync(~0u, sizes.least, distance)});
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sizes;
-  __syncthreads();
-#pragma unroll
-  for (int part = 0; part < PACK_THREADS / 32; ++part) sizes.add(parts[part]);
-  const bool uneven = sizes.uneven();
-  float scale, inverse;
-  power_of_two(sizes.most, scale, inverse);
-  if (threadIdx.x == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
-  for (int first = 0; first < end; first += PACK_THREADS * 8) {
-    const int k = first + threadIdx.x * 8;
-    float x[8];
-    fetch(k, x);
-    if (uneven) {
-      power_of_two(largest_of_step(x), scale, inverse);
-      if (threadIdx.x % 8 == 0 && k < end) *to.step(batch, row, k / STEP) = inverse;
-    }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) x[j] *= scale;
-    if (k < end) pack_chunk(x, to.unit(batch, k / UNIT, row), row, k % UNIT / 8);
-  }
-}
-// One block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, through shared memory.
-__global__ void __launch_bounds__(PACK_THREADS) pack_columns(const factor from, int rows, int depth, packed to) {
-  let_next_kernel_start();
-  __shared__ float tile[32][33];
-  __shared__ row_sizes parts[8][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = int(block_index() % (to.rows / 32)) * 32;
-  const long batch = block_index() / (to.rows / 32);
-  if (batch >= to.batches) return;
-  const float* const source = from.data + batch * from.batch_stride + (first + lane) * from.row_stride;
-  const auto fetch = [&](int k) { return first + lane < rows && k < depth ? source[k * from.depth_stride] : 0.f; };
-  const auto largest_of_step = [&](int step) {
-    float most = 0;
-#pragma unroll 8
-    for (int j = 0; j < STEP; ++j) most = fmaxf(most, fabsf(fetch(step * STEP + j)));
-    return most;
-  };
-  row_sizes sizes;
-  for (int step = warp; step < to.depth_steps; step += 8) sizes.add_step(largest_of_step(step));
-  parts[warp][lane] = sizes;
-  __syncthreads();
-#pragma unroll
-  for (int part = 0; part < 8; ++part) sizes.add(parts[part][lane]);
-  const bool uneven = sizes.uneven();
-  float scale, inverse;
-  power_of_two(sizes.most, scale, inverse);
-  if (warp == 0) to.inverse[to.first_inverse(batch, first + lane)] = uneven ? -1.f : inverse;
-  for (int unit = 0; unit < to.depth_units; ++unit) {
-    if (uneven && unit % 2 == 0) {
-      power_of_two(largest_of_step(unit / 2), scale, inverse);
-      if (warp == 0) *to.step(batch, first + lane, unit / 2) = inverse;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < 4; ++j) tile[lane][warp * 4 + j] = fetch(unit * UNIT + warp * 4 + j) * scale;
-    __syncthreads();
-    if (threadIdx.x < 128) {
-      const int row = threadIdx.x / 4, chunk = threadIdx.x % 4;
-      float x[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) x[j] = tile[row][chunk * 8 + j];
-      pack_chunk(x, to.unit(batch, unit, first + row), first + row, chunk);
-    }
-  }
-}
-#ifndef __CUDACC_RTC__
-constexpr int PACK_ROWS = 64;
-// Where the packed form lies in `workspace`, with room for batches * (rows filled up) times
-// depth_units * 128 + 4 + depth_steps * 4 bytes.
-inline packed packed_in(void* workspace, const factor& from, long batches, int rows, int depth) {
-  packed to{static_cast<unsigned char*>(workspace), nullptr, nullptr, from.batch_stride == 0 ? 1 : batches,
-            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + UNIT - 1) / UNIT, (depth + STEP - 1) / STEP};
-  to.inverse = reinterpret_cast<float*>(to.units + to.batches * to.depth_units * to.rows * UNIT_BYTES);
-  to.steps = to.inverse + to.batches * to.rows;
-  return to;
-}
-inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
-  if (from.depth_stride != 1) {
-    pack_columns<<<grid_of(to.rows / 32 * to.batches), PACK_THREADS, 0, stream>>>(from, rows, depth, to);
-    return cudaGetLastError();
-  }
-  const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
-  const dim3 grid = grid_of(to.rows * to.batches);
-  if (vectors)
-    pack_rows<true><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
-  else
-    pack_rows<false><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
-  return cudaGetLastError();
-}
-#endif
 
 //@ product_row: needs vectors
 // The product as an operand: one row of a box (see `finish`). Column i of the body stands at i + shift, and its 16-byte
@@ -339,27 +112,7 @@ template <int SEGMENT, class Body> FN void ahead(const Body& body, long row, int
     body(row * (columns / SEGMENT) + column / SEGMENT, absent_team(column % SEGMENT), none);
 }
 
-//@ lanes_team: needs words, shuffle, fixed
-// THREADS neighbouring lanes; the others of the warp do the same with another row.
-template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS, VECTOR>> {
-  static constexpr int threads = THREADS, vector = VECTOR;
-  static constexpr bool spread = false;
-  FN int member() const { return threadIdx.x % THREADS; }
-  FN int members() const { return THREADS; }
-  FN bool leads() const { return member() == 0; }
-  template <class Reducer, class T> FN T join(T mine) {
-    return butterfly<Reducer, THREADS>(mine);
-  }
-};
-
-//@ finish: needs factor, product_row, columns_lane, lanes_team
-// A box is a piece of the result in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
-// permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A box is stored row by row (ACROSS
-// false) or column by column (true), which is what the permutation has to suit.
-template <bool ACROSS> FN int twist_of(int row) { return ACROSS ? row & 14 : row * 2 & 14; }
-template <bool ACROSS, int COLUMNS> FN int box_place(int row, int column) {
-  return row * COLUMNS + (((column >> 2) ^ twist_of<ACROSS>(row)) << 2 | (column & 3));
-}
+//@ here
 // Who I am, in a way that keeps the compiler from working out addresses before the product's loop: no register is free there.
 FN int thread_here() {
   int thread = threadIdx.x;
@@ -368,6 +121,28 @@ FN int thread_here() {
 }
 FN int lane_here() { return thread_here() % 32; }
 FN int warp_here() { return __shfl_sync(~0u, thread_here() / 32, 0); }
+
+//@ lanes_team: needs words, shuffle, fixed, here
+// THREADS neighbouring lanes; the others of the warp do the same with another row.
+template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS, VECTOR>> {
+  static constexpr int threads = THREADS, vector = VECTOR;
+  static constexpr bool spread = false;
+  FN int member() const { return thread_here() % THREADS; }
+  FN int members() const { return THREADS; }
+  FN bool leads() const { return member() == 0; }
+  template <class Reducer, class T> FN T join(T mine) {
+    return butterfly<Reducer, THREADS>(mine);
+  }
+};
+
+//@ finish: needs factor, product_row, columns_lane, lanes_team, here
+// A box is a piece of the result in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
+// permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A box is stored row by row (ACROSS
+// false) or column by column (true), which is what the permutation has to suit.
+template <bool ACROSS> FN int twist_of(int row) { return ACROSS ? row & 14 : row * 2 & 14; }
+template <bool ACROSS, int COLUMNS> FN int box_place(int row, int column) {
+  return row * COLUMNS + (((column >> 2) ^ twist_of<ACROSS>(row)) << 2 | (column & 3));
+}
 FN bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 // Where a box lies: its first row among all batches' rows, its batch, its first row in the batch, its first column.
 struct box_corner {

@@ -95,11 +95,12 @@ template <int WIDTH> struct half_stage {
 };
 template <int ROWS, bool TURNED>
 FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch) {
-  if constexpr (!TURNED)
-    load_box(to, map, ready, k, row, batch);
-  else
+  if constexpr (TURNED) {
 #pragma unroll
     for (int r = 0; r < ROWS; r += 64) load_box(to + r * HALF_LINE, map, ready, row + r, k, batch);
+  } else {
+    load_box(to, map, ready, k, row, batch);
+  }
 }
 // One thread: every 64 k of every tile of this block, as soon as its stage is free. `tall`: the factor of which a tile has
 // 128 rows; `wide`: the one of which it has WIDTH.
@@ -151,7 +152,6 @@ FN void half_consume(const Consumer& me, const tiles& all, int chunks, unsigned 
   unsigned phase = 0;
   if (group == 1 && chunks > HEAD_START) barrier_wait(full + 8 * HEAD_START, 0);
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
-    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(number));
     float sums[WIDTH / 64][32];
     pin_all<WIDTH>(sums);
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
@@ -160,6 +160,7 @@ FN void half_consume(const Consumer& me, const tiles& all, int chunks, unsigned 
       barrier_wait(full + 8 * slot, phase);
       half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, here + group * 64 * HALF_LINE, here + stage::tall_bytes,
                                                      chunk > 0);
+      if (chunk < WIDTH / 64) me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at(number), chunk * 64);
       multiply_wait<1>();
       if (leads && chunk > 0) barrier_arrive(before);
       before = empty + 8 * slot;
@@ -175,7 +176,7 @@ FN void half_consume(const Consumer& me, const tiles& all, int chunks, unsigned 
   }
 }
 
-//@ run_product_half: needs half_consume, device_scope
+//@ run_product_half: needs half_consume, prepare_product, device_scope
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
                                                     empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const consumer<Body, half_factor<T>> me{body, shape, reinterpret_cast<float*>(shared + stage::boxes)};
+    const consumer<Body, whole_factors> me{body, {}, shape, reinterpret_cast<float*>(shared + stage::boxes)};
     half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED>(me, all, chunks, stages, full, empty);
   }
 }
@@ -220,10 +221,9 @@ int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_fa
                      long batches, long rows, long columns, long depth, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  const auto kernel = half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body>;
-  static int known[64];
+  constexpr auto kernel = &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body>;
   int blocks = 0;
-  if (int error = prepare_product(kernel, half_stage<WIDTH>::shared_bytes, known, device, blocks)) return error;
+  if (int error = prepare_product<kernel>(half_stage<WIDTH>::shared_bytes, device, blocks)) return error;
   const int down = int(((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS);
   const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
   if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;

@@ -26,17 +26,27 @@ struct tiles {
 
 //@ fill_box: needs finish, tile_order
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
-// Where a factor was split, each row of the packed one still wants its inverse scale, and what is not finite may be wrong:
-// true then.
-template <class Factor> constexpr bool splits = false;
-template <> inline constexpr bool splits<factor> = true;
-template <bool SPLIT> FN float2 scaled_pair(const float* from, float2 scale, float& poison) {
-  if constexpr (!SPLIT) return make_float2(from[0], from[1]);
-  const float2 pair = make_float2(from[0] * fabsf(scale.x), from[1] * fabsf(scale.y));
+// If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
+// wrong: true then.
+struct split_factors {
+  static constexpr bool split = true, packed = true;
+  const factor &left, &right;
+};
+struct both_split_factors {
+  static constexpr bool split = true, packed = false;
+  const factor &left, &right;
+};
+struct whole_factors {
+  static constexpr bool split = false, packed = false;
+};
+template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, float& poison) {
+  float2 pair = make_float2(from[0], from[1]);
+  if constexpr (!Factors::split) return pair;
+  if constexpr (Factors::packed) pair = make_float2(pair.x * fabsf(scale.x), pair.y * fabsf(scale.y));
   poison = fmaf(pair.x, 0.f, fmaf(pair.y, 0.f, poison));
   return pair;
 }
-template <bool SPLIT, int COLUMNS, int WIDTH>
+template <class Factors, int COLUMNS, int WIDTH>
 FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_column, int first_row,
                   const float* scales) {
   constexpr int ROWS = BOX / COLUMNS;
@@ -46,30 +56,30 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
   for (int c = 0; c < COLUMNS; c += 64) {
     float2 scale[8];
 #pragma unroll
-    for (int i = 0; i < 8 && SPLIT; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + c + i * 8 + t * 2);
+    for (int i = 0; i < 8 && Factors::packed; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + c + i * 8 + t * 2);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int row = g + i % 2 * 8 - (ROWS == 16 ? 0 : first_row), column = c + i / 2 * 8 + t * 2;
       if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
       const float* const from = &master[(first_column + c) / 64][i * 2];
-      const float2 pair = scaled_pair<SPLIT>(from, scale[i / 2], poison);
+      const float2 pair = scaled_pair<Factors>(from, scale[i / 2], poison);
       *reinterpret_cast<float2*>(box + box_place<false, COLUMNS>(row, column)) = pair;
     }
   }
   return poison != poison;
 }
 // The same, turned: the fragment's columns are the box's rows, and four warps share a box of 64 x 64.
-template <bool SPLIT>
+template <class Factors>
 FN bool fill_columns(float* box, const float (&master)[32], int warp, const float* scales) {
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
   float poison = 0;
   float2 scale[8];
 #pragma unroll
-  for (int i = 0; i < 8 && SPLIT; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + i * 8 + t * 2);
+  for (int i = 0; i < 8 && Factors::packed; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + i * 8 + t * 2);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const int row = i / 2 * 8 + t * 2, column = warp * 16 + g + i % 2 * 8;
-    const float2 pair = scaled_pair<SPLIT>(master + i * 2, scale[i / 2], poison);
+    const float2 pair = scaled_pair<Factors>(master + i * 2, scale[i / 2], poison);
     box[box_place<true, 64>(row, column)] = pair.x;
     box[box_place<true, 64>(row + 1, column)] = pair.y;
   }
@@ -78,25 +88,26 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead
 // Everything that a consumer group needs to know when its tile is finished.
-template <class Body, class Factor> struct consumer {
+template <class Body, class Factors> struct consumer {
   const Body& body;
-  const Factor &left, &right;
+  const Factors factors;
   const product_shape& shape;
   float* boxes;
-  static constexpr bool split = splits<Factor>;
+  static constexpr bool split = Factors::split;
 
   // Long before a tile is finished: whatever else the body will read for it shall be in L2 by then. A lane asks for one
   // line of 128 bytes of one row at a time.
   template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_ahead(tiles::place tile) const {
-    const int lane = lane_here(), warp = warp_here() - 4;
 #pragma unroll 1
-    for (int q = 0; q < WIDTH; q += 64) {
-      const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
-      const int row = (SWAPPED ? across + warp % 4 * 16 : along) + lane / 2;
-      const int column = (SWAPPED ? along - warp % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
-      if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
-        ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
-    }
+    for (int q = 0; q < WIDTH; q += 64) ask_quarter<WIDTH, SWAPPED, SEGMENT>(tile, q);
+  }
+  template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_quarter(tiles::place tile, int q) const {
+    const int lane = lane_here(), warp = warp_here() - 4;
+    const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
+    const int row = (SWAPPED ? across + warp % 4 * 16 : along) + lane / 2;
+    const int column = (SWAPPED ? along - warp % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
+    if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
+      ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
   }
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
@@ -114,11 +125,12 @@ template <class Body, class Factor> struct consumer {
       __syncwarp();
 #pragma unroll
       for (int c = 0; c < WIDTH / COLUMNS; ++c)  // registers have no index at run time
-        if (number / (16 / ROWS) == c) wrong = fill_rows<split, COLUMNS, WIDTH>(box, master, c * COLUMNS, r, scales + c * COLUMNS);
+        if (number / (16 / ROWS) == c)
+          wrong = fill_rows<Factors, COLUMNS, WIDTH>(box, master, c * COLUMNS, r, scales + c * COLUMNS);
       __syncwarp();
       const box_corner at{long(tile.batch) * shape.rows + top + r, tile.batch, top + r, column};
       if constexpr (split)
-        if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, left, right, shape);
+        if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
       finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
     }
   }
@@ -136,17 +148,32 @@ template <class Body, class Factor> struct consumer {
       group_sync(1 + group, 128);
 #pragma unroll
       for (int q = 0; q < WIDTH / 64; ++q)  // registers have no index at run time
-        if (number == q) wrong = fill_columns<split>(box, master[q], warp, scales + q * 64);
+        if (number == q) wrong = fill_columns<Factors>(box, master[q], warp, scales + q * 64);
       const bool any = __any_sync(~0u, group_any(1 + group, 128, wrong));
       const int begin = warp * 16, end = begin + (behind < 0 ? 0 : behind < 16 ? behind : 16);
       if (column >= shape.columns) continue;
       const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
       if constexpr (split)
-        if (any) repair<true, 64>(box, begin, end, at, left, right, shape);
+        if (any) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
       finish<true, 64, SEGMENT, VECTOR>(body, box, begin, end, at, shape.columns);
     }
   }
 };
+
+//@ prepare_product
+// How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
+#ifndef __CUDACC_RTC__
+template <auto KERNEL> int prepare_product(int shared_bytes, int device, int& blocks) {
+  static int known[64];
+  const bool listed = device >= 0 && device < 64;
+  blocks = listed ? known[device] : 0;
+  if (blocks > 0) return 0;
+  int error = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (!error) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  if (listed && !error) known[device] = blocks;
+  return error;
+}
+#endif
 
 //@
 }  // namespace fusewright

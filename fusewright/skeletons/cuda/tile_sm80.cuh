@@ -1,0 +1,235 @@
+// A tile of a product on Ampere (sm_80), whatever its factors are: its instructions, where it lies, how its units come by
+// in shared memory, and how the tensor core's fragments of it reach the generated body.
+//
+// The surprising fact: no register is free. A warp's 32 x 64 sums, twice, and the fragments of one step fill all 255, so
+// whatever can be worked out again is not remembered.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "product.cuh"
+namespace fusewright {
+
+//@ copies
+// 16 bytes to shared memory, some time later; zeros if `from` does not exist: then `instead` is named, and not read.
+FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+FN void copy_later(unsigned to, const void* from, const void* instead, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(exists ? from : instead),
+               "r"(exists ? 16 : 0) : "memory");
+}
+FN void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LATER> FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory"); }
+
+//@ mma_sync
+// acc += a x b for 16 rows, 8 columns, 16 k, float16 -> float32.
+FN void multiply(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+FN void load_matrices(unsigned (&to)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+
+//@ anew
+// Block and thread, in a way that keeps the compiler from remembering all through the loop what depends on them.
+FN long block_anew() {
+  unsigned x, y;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  return long(y) * gridDim.x + x;
+}
+FN int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+//@ tile_order: needs units
+constexpr int PRODUCT_THREADS = 256, PRODUCT_WARPS = 8, WARP_ROWS = 32, SUM_UNITS = 16;
+template <int WIDTH> struct tile {
+  static constexpr int split_rows = WIDTH > 128 ? 64 : 128, warps_across = PRODUCT_WARPS * WARP_ROWS / split_rows;
+  static constexpr int warp_columns = WIDTH / warps_across, pairs = warp_columns / 16;
+  static constexpr int split_bytes = split_rows * UNIT * 4, stage_bytes = split_bytes + WIDTH * UNIT_BYTES;
+  static constexpr int fitting = 163840 / stage_bytes, stages = fitting < 6 ? fitting : 6;
+  static constexpr int shared_bytes = stages * stage_bytes;
+};
+// The order of tiles: eight rows of tiles at a time, so that the blocks at work share what they read.
+struct tiles {
+  int down, across;
+  long count;
+  struct place {
+    long batch;
+    int row, column;
+  };
+  FN place at(long number) const {
+    const long all = long(down) * across, within = number % all, group = within / (8L * across);
+    const int first = int(group) * 8, height = down - first < 8 ? down - first : 8;
+    const int rest = int(within - group * 8 * across);
+    return {number / all, first + rest % height, rest / height};
+  }
+};
+
+//@ fragments: needs halves, units, mma_sync
+// 16 rows and 32 k of the split factor, as mma.sync wants them: hi and lo of two groups of 16 k.
+struct fragments {
+  unsigned hi[2][4], lo[2][4];
+  float undo[2];  // the inverse scale of rows lane / 4 and lane / 4 + 8
+};
+FN float larger_size(unsigned a, unsigned b) { return fmaxf(fabsf(__uint_as_float(a)), fabsf(__uint_as_float(b))); }
+FN void split_pair(unsigned first, unsigned second, float scale, unsigned& hi, unsigned& lo) {
+  split_in_two(__uint_as_float(first) * scale, __uint_as_float(second) * scale, hi, lo);
+}
+// A lane's part of ldmatrix: it names row lane % 16, and the address of one of the row's 16-byte chunks. The chunks of a
+// row are found from the first by XOR, as they are permuted by XOR.
+FN unsigned split_place(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
+// ldmatrix moves a float32 as two halves: the lane gets k = lane % 4 of a chunk. The largest size of each row is found
+// among the four lanes that hold the row.
+FN void split_rows(fragments& f, unsigned address) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    load_matrices(f.hi[j], address ^ (j * 64));
+    load_matrices(f.lo[j], address ^ (j * 64 + 32));
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most[2], scale;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      most[j] = fmaxf(larger_size(f.hi[j][half], f.hi[j][half + 2]), larger_size(f.lo[j][half], f.lo[j][half + 2]));
+    most[0] = fmaxf(most[0], most[1]);
+    most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], 1));
+    most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], 2));
+    power_of_two(most[0], scale, f.undo[half]);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const unsigned a = f.hi[j][half], b = f.hi[j][half + 2], c = f.lo[j][half], d = f.lo[j][half + 2];
+      split_pair(a, b, scale, f.hi[j][half], f.lo[j][half]);
+      split_pair(c, d, scale, f.hi[j][half + 2], f.lo[j][half + 2]);
+    }
+  }
+}
+
+//@ part_of_tile: needs tile_order
+// A warp's part of a tile: pairs of 8 columns, two slabs of 16 rows, which 8 of the pair, and what a lane g * 4 + t has
+// of 16 x 8: row g, columns 2 t and the next; the same of row g + 8.
+template <int WIDTH> using part_of_tile = float[tile<WIDTH>::pairs][2][2][4];
+template <int WIDTH> FN void clear(part_of_tile<WIDTH>& part) {
+#pragma unroll
+  for (int p = 0; p < tile<WIDTH>::pairs; ++p)
+#pragma unroll
+    for (int i = 0; i < 16; ++i) part[p][i / 8][i / 4 % 2][i % 4] = 0;
+}
+template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& master) {
+#pragma unroll
+  for (int p = 0; p < tile<WIDTH>::pairs; ++p)
+#pragma unroll
+    for (int i = 0; i < 16; ++i) total[p][i / 8][i / 4 % 2][i % 4] += master[p][i / 8][i / 4 % 2][i % 4];
+  clear<WIDTH>(master);
+}
+
+//@ stream_units: needs copies
+// All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
+template <class Tile, class Copier, class Work>
+FN void stream_units(const Copier& copies, int units, unsigned stages, const Work& work) {
+#pragma unroll
+  for (int unit = 0; unit < Tile::stages - 1; ++unit) {
+    if (unit < units) copies.copy(unit, stages + unit * Tile::stage_bytes);
+    close_copies();
+  }
+  const unsigned last = stages + (Tile::stages - 1) * Tile::stage_bytes;
+  unsigned stage = stages;
+#pragma unroll 1
+  for (int unit = 0; unit < units; ++unit) {
+    wait_copies<Tile::stages - 2>();
+    __syncthreads();  // everybody's copies are there, and nobody still reads the stage before this one
+    const int next = unit + Tile::stages - 1;
+    if (next < units) copies.copy(next, stage == stages ? last : stage - Tile::stage_bytes);
+    close_copies();
+    work(unit, stage);
+    stage = stage == last ? stages : stage + Tile::stage_bytes;
+  }
+  __syncthreads();  // the stages are no longer read
+}
+
+//@ tile_out: needs part_of_tile, finish, anew
+// The tile as boxes in shared memory. Turned, the packed factor's rows are the result's, and its columns the split one's.
+template <int WIDTH, bool SWAPPED, int SEGMENT> struct boxes {
+  static constexpr int split_rows = tile<WIDTH>::split_rows;
+  static constexpr int columns = SEGMENT > 64 ? SEGMENT : SWAPPED || WIDTH % 128 ? 64 : 128;
+  static constexpr int rows = SWAPPED ? WIDTH : split_rows, count = (SWAPPED ? split_rows : WIDTH) / columns;
+  // A warp finishes 16 rows of a box at a time, or fewer if there would not be enough for all warps.
+  static constexpr int share = rows / 16 * count < PRODUCT_WARPS ? rows / PRODUCT_WARPS : 16;
+  static constexpr int items = rows / share * count;
+  static_assert(count * columns == (SWAPPED ? split_rows : WIDTH), "a segment lies in one box");
+  static_assert(split_rows * WIDTH * 4 <= tile<WIDTH>::shared_bytes, "the boxes take the place of the stages");
+  // Row and column as the factors have them; the column is even. True if one of the two values is not finite.
+  static FN bool put(float* all, int row, int column, float first, float second) {
+    if constexpr (SWAPPED) {
+      float* const box = all + row / columns * (rows * columns);
+      box[box_place<true, columns>(column, row % columns)] = first;
+      box[box_place<true, columns>(column + 1, row % columns)] = second;
+    } else {
+      float* const box = all + column / columns * (rows * columns);
+      *reinterpret_cast<float2*>(box + box_place<false, columns>(row, column % columns)) = make_float2(first, second);
+    }
+    return !is_finite(first) || !is_finite(second);
+  }
+  // `scale_of`: what a column and the next still want to be multiplied by; there are `inside` columns, a multiple of 64.
+  template <class Scale>
+  static FN bool fill(float* all, const part_of_tile<WIDTH>& part, int warp, const Scale& scale_of, int inside) {
+    constexpr int ACROSS = tile<WIDTH>::warps_across;
+    const int lane = lane_here(), row = warp / ACROSS * WARP_ROWS + lane / 4;
+    const int first_column = warp % ACROSS * tile<WIDTH>::warp_columns;
+    bool wrong = false;
+#pragma unroll
+    for (int i = 0; i < tile<WIDTH>::pairs * 2; ++i) {
+      const int column = first_column + i * 8 + lane % 4 * 2;
+      if (column >= inside) break;
+      const float2 scale = scale_of(column);
+#pragma unroll
+      for (int slab = 0; slab < 2; ++slab) {
+        const float (&x)[4] = part[i / 2][slab][i % 2];
+        wrong |= put(all, row + slab * 16, column, x[0] * scale.x, x[1] * scale.y);
+        wrong |= put(all, row + slab * 16 + 8, column, x[2] * scale.x, x[3] * scale.y);
+      }
+    }
+    return wrong;
+  }
+};
+// All warps' parts go through boxes in shared memory, in the place of the stages, to the body.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale>
+FN void tile_out(const Body& body, const part_of_tile<WIDTH>& part, const Scale& scale_of, int inside, tiles::place at,
+                 const factor& left, const factor& right, const product_shape& shape, unsigned char* shared) {
+  using boxes = boxes<WIDTH, SWAPPED, SEGMENT>;
+  const int warp = thread_anew() / 32, wide_row = at.column * WIDTH, split_row = at.row * tile<WIDTH>::split_rows;
+  float* const box = reinterpret_cast<float*>(shared);
+  const bool repairs = __syncthreads_or(boxes::fill(box, part, warp, scale_of, inside));
+  const int top = SWAPPED ? wide_row : split_row, column = SWAPPED ? split_row : wide_row;
+#pragma unroll 1
+  for (int item = warp; item < boxes::items; item += PRODUCT_WARPS) {
+    const int i = item % boxes::count, begin = item / boxes::count * boxes::share, rest = shape.rows - top;
+    const int end = begin + boxes::share < rest ? begin + boxes::share : rest;
+    float* const mine = box + i * (boxes::rows * boxes::columns);
+    const box_corner corner{at.batch * shape.rows + top, at.batch, top, column + i * boxes::columns};
+    if (corner.column >= shape.columns || begin >= end) continue;
+    if (repairs) repair<SWAPPED, boxes::columns>(mine, begin, end, corner, left, right, shape);
+    finish<SWAPPED, boxes::columns, SEGMENT, VECTOR>(body, mine, begin, end, corner, shape.columns);
+  }
+}
+
+//@ allow_shared
+#ifndef __CUDACC_RTC__
+// More shared memory than a kernel gets unasked. Asked for once per kernel and device.
+template <auto KERNEL> int allow_shared(int bytes, int device) {
+  static bool known[64];
+  const bool listed = device >= 0 && device < 64;
+  if (listed && known[device]) return 0;
+  const int error = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (listed && !error) known[device] = true;
+  return error;
+}
+#endif
+
+//@
+}  // namespace fusewright

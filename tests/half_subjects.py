@@ -1,0 +1,139 @@
+"""Bodies of product kernels for float16 and bfloat16 -> CUDA text, a library, launches.
+
+The bodies are those of `product_subjects`, with tensors of 16 bits. Each kernel is one
+instantiation of `run_product_half`, in the form that the compiler prints.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import product_subjects as subjects
+import torch
+from product_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Subject
+from torch import Tensor
+
+from fusewright.codegen.skeleton import select
+
+KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
+# What is compiled beside the schedules of bfloat16 with rows along k: left, right turned -> type.
+LAYOUTS = {
+    (False, False): torch.float16,
+    (True, False): torch.bfloat16,
+    (False, True): torch.float16,
+    (True, True): torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class Half:
+    """One body with one schedule for one type; turned: whether left and right lie k by k."""
+
+    subject: Subject
+    dtype: torch.dtype
+    turned: tuple[bool, bool] = (False, False)
+
+    @property
+    def entry(self) -> str:
+        """The name of its C function."""
+        sides = "".join("t" if turned else "k" for turned in self.turned)
+        return f"{KINDS[self.dtype]}_{self.subject.entry}_{sides}"
+
+    def text(self) -> str:
+        """Its C function."""
+        kind, s = KINDS[self.dtype], self.subject
+        chosen = f"{s.width}, {'true' if s.swapped else 'false'}, {s.segment}, {s.vector}"
+        left, right = (f"half_factor<{kind}{', true' * turned}>" for turned in self.turned)
+        return f"""
+extern "C" int {self.entry}(const {kind}* left, const long* l, const {kind}* right, const long* r,
+    const {kind}* in0, const {kind}* in1, {kind}* out0, const long* sizes, int device,
+    void* stream) {{
+  const {kind}_bodies::{s.struct} body{{in0, in1, out0, sizes[2]}};
+  return run_product_half<{chosen}>(body, {left}{{left, l[0], l[1]}}, {right}{{right, r[0], r[1]}},
+                                    sizes[0], sizes[1], sizes[2], sizes[3], device, stream);
+}}"""
+
+
+def _chosen() -> Iterable[Half]:
+    kinds = {(0, 4), (0, 1), (4, 1), (16, 4), (64, 4), (128, 4), (256, 4), (256, 1)}
+    for s in SCHEDULES:
+        if (s.segment, s.vector) in kinds:
+            yield Half(s, torch.bfloat16)
+        if (s.segment, s.vector) == (0, 4):
+            yield Half(s, torch.float16)
+    for width in WIDTHS:
+        for swapped in (False, True):
+            for turned, dtype in LAYOUTS.items():
+                yield Half(Subject("copy", width, swapped, 0, 1), dtype, turned)
+
+
+HALVES = tuple(_chosen())
+
+
+def source(halves: Iterable[Half]) -> str:
+    """The CUDA text with the entries of `halves`, from the sections that they need."""
+    skeleton = select("sm90", [*WORDS, "run_product_half", "keep", "read", "write"])
+    bodies = "".join(
+        f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
+        for kind in KINDS.values()
+    )
+    entries = "".join(half.text() for half in halves)
+    return f"{skeleton}\n{bodies}\n{entries}\n}}  // namespace fusewright\n"
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where each kernel's function is."""
+
+    parts: Mapping[str, ctypes.CDLL]
+
+    def function(self, half: Half) -> Callable[..., int]:
+        found: Callable[..., int] = getattr(self.parts[half.entry], half.entry)
+        return found
+
+
+def library(
+    halves: Sequence[Half], folder: Path, edit: Callable[[str], str] = lambda text: text
+) -> Library:
+    """Compile `halves`, as many compilers at once as there are cores; `edit` changes the text."""
+    pieces = max(1, min(len(halves), len(os.sched_getaffinity(0))))
+    jobs = {folder / f"half_{k}.so": tuple(halves[k::pieces]) for k in range(pieces)}
+    code = subjects.code_for("sm_90a", (9, 0))
+    with ThreadPoolExecutor(pieces) as pool:
+        running = [
+            pool.submit(subjects.build, edit(source(some)), target, code)
+            for target, some in jobs.items()
+        ]
+        for job in running:
+            job.result()
+    parts = {}
+    for target, some in jobs.items():
+        loaded = ctypes.CDLL(str(target))
+        parts.update({half.entry: loaded for half in some})
+    return Library(parts)
+
+
+def strides(factor: Tensor, turned: bool) -> tuple[int, int]:
+    """Batch and line stride of a factor [rows, depth] or [batches, rows, depth]."""
+    assert factor.stride(-2 if turned else -1) == 1, "the neighbours in memory are in one line"
+    return factor.stride(0) if factor.dim() == 3 else 0, factor.stride(-1 if turned else -2)
+
+
+def launch(found: Library, half: Half, left: Tensor, right: Tensor, *more: Tensor) -> int:
+    """Run on the current stream, `more` being in0, in1 and out0; the CUDA error."""
+    batches = max(f.shape[0] if f.dim() == 3 else 1 for f in (left, right))
+    sizes = (batches, left.shape[-2], right.shape[-2], left.shape[-1])
+    both = [strides(f, turned) for f, turned in zip((left, right), half.turned, strict=True)]
+    numbers = [(ctypes.c_long * len(v))(*v) for v in (*both, sizes)]
+    address = ctypes.c_void_p
+    return found.function(half)(
+        address(left.data_ptr()), numbers[0], address(right.data_ptr()), numbers[1],
+        *(address(t.data_ptr()) for t in more), numbers[2], ctypes.c_int(left.device.index or 0),
+        address(torch.cuda.current_stream().cuda_stream),
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Every schedule of a product kernel for 16 bits compiles, into registers and shared memory.
+
+None of this needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import half_subjects
+import pytest
+from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
+from half_subjects import HALVES, KINDS, LAYOUTS
+from product_subjects import SHARED_BYTES, WIDTHS
+
+from fusewright import tile
+from fusewright.codegen.skeleton import select
+
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+
+
+@needs_nvcc
+def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
+    text = tmp_path / "halves.cu"
+    text.write_text(half_subjects.source(HALVES), encoding="utf-8")
+    done = subprocess.run(
+        ["nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings",
+         "-Xptxas", "-v", "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    kernels = [k for k in usages(done.stdout) if "half_product_kernel" in k.name]
+    assert len(kernels) == len(HALVES)
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
+    # C7510 and its like: ptxas made wgmma wait for each other
+    assert re.findall(r"C75\d\d.*", done.stdout) == []
+
+
+@needs_nvcc
+def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
+    checks = "".join(
+        f"static_assert(half_stage<{width}>::shared_bytes <= {SHARED_BYTES['sm_90a']});\n"
+        f"static_assert(half_stage<{width}>::count > HEAD_START + 1);\n"
+        for width in WIDTHS
+    )
+    text = f"{select('sm90', ['run_product_half'])}\n{checks}}}\n"
+    compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
+
+
+def test_every_tile_is_compiled_for_both_types() -> None:
+    assert tuple(tile.WIDTHS) == WIDTHS
+    every = {(width, swapped) for width in WIDTHS for swapped in (False, True)}
+    for dtype in KINDS:
+        found = {(h.subject.width, h.subject.swapped) for h in HALVES if h.dtype is dtype}
+        assert found == every
+    for turned in LAYOUTS:
+        assert {(h.subject.width, h.subject.swapped) for h in HALVES if h.turned == turned} == every
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_them() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    some = [h for h in HALVES if h.subject.width == (256 if h.subject.swapped else 128)]
+    assert nvrtc_log(folder, half_subjects.source(some), "compute_90a") == (0, "")
