@@ -1,8 +1,9 @@
 """Product kernels with bias and ReLU -> a Markdown table of times and errors beside PyTorch's own.
 
-python bench/product.py [--arch sm_90a] [--only 1024x8192x8192] [--sustained]
+python bench/product.py [--arch sm_90a] [--only 1024x8192x8192] [--sustained] [--inline]
 
-Needs an NVIDIA GPU, nvcc and torch. Every time includes packing one factor. 256 MB are overwritten
+Needs an NVIDIA GPU, nvcc and torch. Every time includes packing one factor, or, with --inline, both
+are split on the fly and nothing but the result is written. 256 MB are overwritten
 before each launch, so nothing is in L2. Variants are separated by a pause: heat lowers clocks.
 """
 
@@ -13,8 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -116,14 +117,16 @@ def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[
     return run, out
 
 
-def measure(library: Library, shape: str, scratch: Tensor, sustained: bool) -> bool:
+def measure(
+    library: Library, shape: str, variants: Sequence[Subject], scratch: Tensor, sustained: bool
+) -> bool:
     """Print the rows of one shape; whether no variant is less accurate than eager or 2.4e-7."""
     job = layer(shape)
     clock = sustained_ms if sustained else lambda run: median_ms(run, scratch)
     time.sleep(PAUSE_S)
     theirs, limit = clock(job.eager), max(job.error(job.eager()), 2.0**-22)
     rows, good = [], True
-    for subject in VARIANTS:
+    for subject in variants:
         run, out = launcher(library, subject, job)
         time.sleep(PAUSE_S)
         rows.append((clock(run), subject, job.error(out)))
@@ -133,7 +136,8 @@ def measure(library: Library, shape: str, scratch: Tensor, sustained: bool) -> b
     print(line(shape, "eager", theirs, job.flops, 1.0, job.error(job.eager())))
     best = min(row[0] for row in rows)
     for ours, subject, error in rows:
-        name = f"{subject.width} {'x packed' if subject.swapped else 'weight packed'}"
+        side, how = ("x", "weight")[not subject.swapped], "across" if subject.inline else "packed"
+        name = f"{subject.width} {side} {how}"
         name = f"**{name}**" if ours == best else name
         print(line(shape, name, ours, job.flops, theirs / ours, error), flush=True)
     return good
@@ -148,21 +152,23 @@ def main() -> int:
     options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a")
     options.add_argument("--only", metavar="MxNxK", help="one shape, any")
     options.add_argument("--sustained", action="store_true", help="back to back for 1.5 s instead")
+    options.add_argument("--inline", action="store_true", help="nothing is packed")
     given = options.parse_args()
+    variants = tuple(replace(s, inline=given.inline) for s in VARIANTS)
     if not torch.cuda.is_available():
         print("bench/product.py finds no CUDA GPU to time on: run it where there is one.")
         return 3
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        library = subjects.libraries([given.arch], VARIANTS, Path(folder))[given.arch]
+        library = subjects.libraries([given.arch], variants, Path(folder))[given.arch]
         print(
             f"{torch.cuda.get_device_name()}, torch {torch.__version__}, kernels for {given.arch}"
         )
         print("\n| rows x columns x depth | variant | ms | TFLOP/s | of eager | error |")
         print("|---|---|---:|---:|---:|---:|")
         for shape in [given.only] if given.only else SHAPES:
-            good &= measure(library, shape, scratch, given.sustained)
+            good &= measure(library, shape, variants, scratch, given.sustained)
     return 0 if good else 1
 
 

@@ -249,8 +249,10 @@ def _check_rules(made: Made, rules: frozenset[str]) -> None:
     packing = [b.name for b, n, s in made.kernels if s.tile and workspace(n, s)]
     for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
         raise BadUsage(
-            f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product, "
-            "which does not lie row by row along k, into memory of its own. Drop the rule."
+            f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product "
+            "into memory of its own. Kernels that do not exist for "
+            f"{', '.join(t.name for t in TARGETS.values() if t.inline_products)}; there, both factors "
+            "have to lie row by row along k, and a fold must not take 256 columns. Drop the rule."
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:

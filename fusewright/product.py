@@ -39,7 +39,7 @@ from fusewright.target import Target
 HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
-MOST_BATCHES = 65535  # along y of the grid that packs
+LEAST_HALF_ROWS = 256  # with fewer, nobody shares the depth of a 16-bit tile: facts.md
 UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/product.cuh
 PACK_ROWS = 64
 
@@ -223,8 +223,6 @@ def _complaint(form: _Form, n: Node, graph: Graph, target: Target) -> str:
         return "one factor is a vector"
     if len(right) > 2 and left[:-2] != right[:-2]:
         return "the batches of its factors differ"
-    if len(right) > 2 and graph.hint(numel(left[:-2])) > MOST_BATCHES:
-        return f"more than {MOST_BATCHES} batches"
     depth = left[-1]
     step = 1 if is_half(n) else 4
     if isinstance(depth, Batch) or depth % step or depth < UNIT:
@@ -232,6 +230,9 @@ def _complaint(form: _Form, n: Node, graph: Graph, target: Target) -> str:
     flops = 2 * graph.hint(numel(n.shape)) * depth
     if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    rows = left[-2] if len(right) > 2 else numel(left[:-1])
+    if is_half(n) and min(graph.hint(rows), graph.hint(n.shape[-1])) < LEAST_HALF_ROWS:
+        return f"fewer than {LEAST_HALF_ROWS} rows or columns leave processors idle"
     return _misplaced(form, n)
 
 

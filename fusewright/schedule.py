@@ -63,7 +63,7 @@ def schedule(
     if nest.kernel.product:
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
-        inline = bool(rules & {"no-prepack", "no-workspace"})
+        inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
         chosen = _tile(nest.kernel.product, nest.segment, target, graph, inline)
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     vector = _vector(nest)

@@ -20,8 +20,8 @@ class Target:
     the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
     product: the skeleton of its product kernels, `cuda/product_<this>.cuh`, or "".  product_flops:
     the rate of these kernels for float32.  half_flops: the rate of library products of 16 bits.
-    half_products: whether there are product kernels for these.  processors: how many thread blocks
-    of a product run at once.
+    half_products: whether there are product kernels for these.  inline_products: whether there are
+    float32 ones that pack nothing.  processors: how many thread blocks of a product run at once.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Target:
     product_flops: float = 0.0
     half_flops: float = 0.0
     half_products: bool = False
+    inline_products: bool = False
     processors: int = 0
 
     @property
@@ -67,6 +68,7 @@ TARGETS = {
             product="sm80",
             product_flops=60e12,
             half_flops=250e12,
+            inline_products=True,
             processors=108,
         ),
         Target(

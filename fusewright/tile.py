@@ -81,9 +81,15 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
 
 
 def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
-    """The same for a kernel that splits both factors; none if one does not lie row by row."""
-    both = all(f.splits for f in factors(product)) and not is_half(product)
-    return tuple(replace(tile, inline=True) for tile in tiles(product, segment) if both)
+    """The same for a kernel that splits both factors; none if one does not lie row by row.
+
+    Beside the sums of the widest tile, no register is free for folds.
+    """
+    if is_half(product) or not all(f.splits for f in factors(product)):
+        return ()
+    widest = max(WIDTHS)
+    fitting = [t for t in tiles(product, segment) if segment == 0 or t.width < widest]
+    return tuple(replace(tile, inline=True) for tile in fitting)
 
 
 def _holds(width: int, swapped: bool, segment: int) -> bool:

@@ -162,7 +162,8 @@ SCHEDULES = tuple(
 INLINE = tuple(
     replace(s, inline=True)
     for s in SCHEDULES
-    if (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4), (256, 4))
+    if (s.segment, s.vector) in ((0, 1), (0, 4), (4, 4), (16, 4), (64, 1), (64, 4), (128, 4))
+    and (s.segment == 0 or s.width < 256)
 )
 # A few tiles, each shared by many thread blocks.
 SHARED = tuple(

@@ -87,7 +87,17 @@ def gpu_model(on_gpu: object, device: str = "cuda") -> torch.nn.Module:
 
 
 def agree(model: torch.nn.Module, x: torch.Tensor) -> None:
-    torch.testing.assert_close(model(x), model.reference_forward(x), rtol=1e-4, atol=1e-5)
+    no_worse(model(x), model, x)
+
+
+def no_worse(found: torch.Tensor, model: torch.nn.Module, x: torch.Tensor) -> None:
+    """Against float64, at most twice eager's error: small groups amplify every rounding."""
+    eager = model.reference_forward(x)
+    exact = copy.deepcopy(model).double().reference_forward(x.double())
+    ours, theirs = ((y - exact).abs().max().item() for y in (found, eager))
+    assert found.shape == eager.shape
+    assert found.dtype is eager.dtype
+    assert ours <= 2 * theirs + torch.finfo(eager.dtype).eps * exact.abs().max().item()
 
 
 @pytest.mark.gpu
@@ -109,7 +119,6 @@ def test_gpu_values_shapes_and_offsets(on_gpu: object) -> None:
 @torch.no_grad()
 def test_gpu_other_stream(on_gpu: object) -> None:
     model, x = gpu_model(on_gpu), torch.randn(4096, 24, device="cuda")
-    wanted = model.reference_forward(x)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -117,7 +126,7 @@ def test_gpu_other_stream(on_gpu: object) -> None:
         y = x * 2
         found = model(y * 0.5)
     side.synchronize()
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    no_worse(found, model, x)
 
 
 @pytest.mark.gpu
@@ -135,7 +144,7 @@ def test_gpu_graph(on_gpu: object) -> None:
     for _ in range(2):
         x.copy_(torch.randn(64, 24, device="cuda"))
         graph.replay()
-        torch.testing.assert_close(found, model.reference_forward(x), rtol=1e-4, atol=1e-5)
+        no_worse(found, model, x)
 
 
 @pytest.mark.gpu

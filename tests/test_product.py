@@ -184,7 +184,9 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "a vector": ("return x @ y", (X, Y[0]), "one factor is a vector"),
     "one column": ("return x @ y[:, :1].contiguous()", (X, Y), "one factor is a vector"),
     "2 x 3 dimensions": ("return x @ y", (X, torch.randn(3, 512, 512)), "batches of its factors"),
-    "many batches": ("return x @ x.transpose(1, 2)", (torch.zeros(65536, 8, 32),), "65535 batches"),
+    "half, few rows": (
+        "return x @ y", (torch.randn(96, 4096).half(), torch.randn(4096, 4096).half()),
+        "fewer than 256 rows"),
     "odd depth": ("return x[:, :510] @ y[:510]", (X, Y), "a multiple of 4, not 510"),
     "little depth": (
         "return x @ y", (torch.randn(4096, 16), torch.randn(16, 4096)), "32 or more k"),
@@ -459,14 +461,51 @@ def test_code_for_one_architecture_says_so(emitted: Emitted) -> None:
     assert "get_device_capability" not in made_with("eager", "sm_80")[1]
 
 
+TURNED = """import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(512, 512))
+    def forward(self, x):
+        return TEXT
+def get_inputs():
+    return [torch.rand(512, 512)]
+def get_init_inputs():
+    return []
+"""
+
+
 @pytest.mark.parametrize("rule", ["no-prepack", "no-workspace"])
-def test_rules_that_a_packed_factor_breaks(rule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["torch.relu(x @ self.weight)", "(x @ self.weight.t()).view(512, 2, 256).softmax(-1)"]
+)
+def test_rules_that_a_packed_factor_breaks(text: str, rule: str, tmp_path: Path) -> None:
+    problem = tmp_path / "turned.py"
+    problem.write_text(TURNED.replace("TEXT", text), encoding="utf-8")
     with pytest.raises(BadUsage, match=f"--rules {rule} cannot be kept: fused_0 packs") as caught:
-        optimize_file(
-            ROOT / "examples" / "gemm_add_relu.py", out=tmp_path / "new.py", target="sm_90a",
-            rules=frozenset({rule}), overrides=SIZES,
-        )  # fmt: skip
+        optimize_file(problem, out=tmp_path / "new.py", target="sm_90a", rules=frozenset({rule}))
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("target", ["sm_80"])
+def test_the_strict_job_is_one_launch(target: str, tmp_path: Path) -> None:
+    """Nothing packed, nothing allocated but the output, no library."""
+    outcome = optimize_file(
+        ROOT / "examples" / "gemm_add_relu.py", out=tmp_path / "new.py", target=target,
+        rules=frozenset({"no-library", "no-prepack", "no-workspace"}), overrides=SIZES,
+    )  # fmt: skip
+    assert outcome.why_not.startswith(f"compiled for {target}")
+    assert "nothing is packed" in outcome.decisions
+    text = (tmp_path / "new.py").read_text(encoding="utf-8")
+    assert text.count("return run_product_inline<") == 2, "with and without vectors"
+    assert "pack_rows" not in text
+    assert "workspace" not in text.split("namespace {")[-1]
+    forward = text[text.index("    def forward(") :]
+    assert forward.count('run["') == 1
+    assert re.findall(r"(\w+) = torch\.empty", forward) == ["fused_0"]
+    for factor in ("x", "gemm_weight"):
+        assert f"_fusewright_aligned({factor})" in forward
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")

@@ -14,7 +14,7 @@ from pathlib import Path
 import product_subjects as subjects
 import pytest
 import torch
-from product_subjects import EXTRAS, PARTS, SCHEDULES, SHARED, Call, Library, Subject
+from product_subjects import EXTRAS, INLINE, PARTS, SCHEDULES, SHARED, Call, Library, Subject
 from torch import Tensor
 
 ARCHS = tuple(PARTS)
@@ -24,7 +24,7 @@ ARCHS = tuple(PARTS)
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
     archs = [a for a in ARCHS if a == "sm_80" or torch.cuda.get_device_capability() == (9, 0)]
     folder = tmp_path_factory.mktemp("products")
-    return subjects.libraries(archs, (*SCHEDULES, *EXTRAS, *SHARED), folder)
+    return subjects.libraries(archs, (*SCHEDULES, *EXTRAS, *SHARED, *INLINE), folder)
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def run(library: Library, subject: Subject, left: Tensor, right: Tensor, *ins: T
 
 
 def copies(library: Library) -> Iterator[Subject]:
-    """Each width and side once, and each again with a shared depth; the body only stores."""
-    some = (s for s in (*SCHEDULES, *SHARED) if s.body == "copy")
+    """Each width and side once, again with a shared depth, and packing nothing; only storing."""
+    some = (s for s in (*SCHEDULES, *SHARED, *INLINE) if s.body == "copy")
     return (s for s in some if s.entry in library.parts)
 
 
@@ -164,7 +164,7 @@ def test_strides_of_both_factors(library: Library, batches: int) -> None:
     """The split factor may have longer rows, in steps of 4; the packed one anything."""
     left, right = factors(batches, 133, 197, 292)
     for swapped in (False, True):
-        some = [s for s in copies(library) if s.swapped == swapped]
+        some = [s for s in copies(library) if s.swapped == swapped and not s.inline]
         split, packed = (right, left) if swapped else (left, right)
         shifted = torch.cat([packed.new_zeros(3), packed.flatten()])[3:].view_as(packed)
         every_other = packed.repeat_interleave(2, -1)[..., ::2]
@@ -173,6 +173,31 @@ def test_strides_of_both_factors(library: Library, batches: int) -> None:
             for front in (split, sliced(split, 8)):
                 pair = (back, front) if swapped else (front, back)
                 check(library, *pair, iter(some))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS, indirect=True)
+@pytest.mark.parametrize("batches", [1, 3])
+def test_longer_rows_where_nothing_is_packed(library: Library, batches: int) -> None:
+    left, right = factors(batches, 133, 197, 292)
+    some = [s for s in copies(library) if s.inline]
+    assert some
+    for front in (left, sliced(left, 8)):
+        for back in (right, sliced(right, 4)):
+            check(library, front, back, iter(some))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS, indirect=True)
+def test_what_only_a_scale_for_every_64_k_can_hold(library: Library) -> None:
+    """Factors whose sizes run against each other, or out of the range of any one power of two."""
+    left, right = factors(1, 150, 140, 256)
+    blocks = torch.logspace(-30, 30, 4, device="cuda").repeat_interleave(64)
+    some = [s for s in copies(library) if s.inline]
+    for a, b in ((1e-19, 1e-19), (1e30, 1e-44), (1e-44, 1e30), (1e37, 1e-40), (1e-40, 5e36)):
+        check(library, left * a, right * b, iter(some))
+    check(library, left * blocks, right / blocks, iter(some))
+    check(library, left / blocks, right * blocks, iter(some))
 
 
 @pytest.mark.gpu
@@ -301,7 +326,9 @@ ODD_TAILS = ((1, 1, 4), (37, 333, 100), (130, 65, 36))
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ARCHS, indirect=True)
-@pytest.mark.parametrize("subject", [*SCHEDULES, *EXTRAS, *SHARED], ids=lambda s: str(s.entry))
+@pytest.mark.parametrize(
+    "subject", [*SCHEDULES, *EXTRAS, *SHARED, *INLINE], ids=lambda s: str(s.entry)
+)
 def test_tails(library: Library, subject: Subject) -> None:
     if subject.entry not in library.parts:
         pytest.skip("the depth of tiles is shared on sm_90a only")

@@ -139,19 +139,24 @@ def _sorted(t: Tensor, g: torch.Generator) -> Tensor:
 
 def _one_hot(t: Tensor, g: torch.Generator) -> Tensor:
     zeros = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
-    return zeros.scatter_(-1, _last_places(t, g), 1)
+    return zeros.scatter_(-1, _places(t, g), 1)
 
 
-def _last_places(t: Tensor, g: torch.Generator) -> Tensor:
-    """A random place in each row."""
-    return torch.randint(t.shape[-1], (*t.shape[:-1], 1), generator=g, device=t.device)
+def _places(t: Tensor, g: torch.Generator) -> Tensor:
+    """A place in each row: the last one, where loops end too early, the first one, or any."""
+    width = t.shape[-1]
+    places = torch.randint(width, (*t.shape[:-1], 1), generator=g, device=t.device)
+    flat = places.view(-1)
+    flat[-1:] = 0
+    flat[:1] = width - 1
+    return places
 
 
 def _dominating(t: Tensor, g: torch.Generator) -> Tensor:
     """One element of each row is 1000 times the largest of the others."""
     values = resampled(t, g)
     peak = min(1e3 * float(values.abs().max()), 0.5 * torch.finfo(t.dtype).max)
-    return values.scatter_(-1, _last_places(t, g), peak)
+    return values.scatter_(-1, _places(t, g), peak)
 
 
 def _alternating(t: Tensor, g: torch.Generator) -> Tensor:

@@ -22,7 +22,7 @@ template <int WIDTH> struct block_ring {
   static constexpr int quarters = WIDTH / BLOCK_ROWS, own = BLOCKS / (2 + quarters), wide = own * quarters;
   static constexpr int wide_blocks = 2 * own * BLOCK_BYTES, boxes = wide_blocks + wide * BLOCK_BYTES;
   static constexpr int scales = boxes + 8 * BOX * 4;
-  static constexpr int numbers = scales + wide * BLOCK_ROWS, own_full = numbers + 8 * 4, own_empty = own_full + 16 * own;
+  static constexpr int own_full = scales + wide * BLOCK_ROWS, own_empty = own_full + 16 * own;
   static constexpr int full = own_empty + 16 * own, ready = full + 8 * wide, empty = ready + 8 * wide;
   static constexpr int shared_bytes = empty + 8 * wide;
 };
@@ -59,13 +59,13 @@ FN void bring(const tensor_map& map, const tiles& all, int chunks, bool batched,
 }
 
 //@ convert: needs block_ring, units, barriers, here
-// A power of four that brings a maximum into [2^13, 2^15). Its inverse times 2^10 is a float32 with nothing but zeros below
-// the upper eight bits, which are returned.
+// A power of four that brings a maximum into [2^13, 2^15). Its inverse times 2^20 is a float32 with nothing but zeros below
+// the upper eight bits, which are returned. There is no such float32 for rows beyond 2^121: they become NaN.
 FN unsigned char power_of_four(float maximum, float& scale) {
   const unsigned bits = __float_as_uint(maximum) >> 23;
-  const unsigned exponent = bits < 15 ? 15 : bits > 254 ? 254 : bits, inverse = (exponent - 13) & ~1u;
-  scale = __uint_as_float((254 - inverse) << 23);
-  return (inverse + 10) / 2;
+  const unsigned exponent = bits < 15 ? 15 : bits > 248 ? 248 : bits, inverse = (exponent - 13) & ~1u;
+  scale = __uint_as_float(bits > 248 ? 0x7fc00000 : (254 - inverse) << 23);
+  return (inverse + 20) / 2;
 }
 // A warp's 16 rows of a block, in place. Four lanes own a row of each eight; the two rows that eight neighbouring lanes own
 // meet in no bank, neither as float32 nor split. The bytes that a lane of a consumer wants, of columns lane % 4 * 2 and the
@@ -118,19 +118,50 @@ template <int WIDTH> FN void convert(const tiles& all, int chunks, unsigned char
 }
 
 //@ consume_inline: needs block_ring, barriers, multiply_quarter, fragments, tile_out
-// A finished sum of 64 k goes into `master`. Both scales cannot be undone at once: their product may be out of range where
-// the result is not. That of the wide row is undone first, but for 2^10: so even the sums of subnormal rows keep their bits in
-// between. The sums of rows beyond 2^94 may overflow there; what is not finite is computed again by `repair`.
-FN void add_quarter(float (&master)[32], float (&acc)[32], const float (&undo)[2], uint4 scales) {
+// A row of the split factor keeps its power of two from one 64 k to the next, as long as that brings their maximum into
+// [2^9, 2^15). So `master` need not be undone until the end, and only seldom be scaled anew.
+FN bool scale_fits(float most, float scale) {
+  const float scaled = most * scale;
+  return scaled < 32768.f && (scaled >= 512.f || most == 0 || scale == 0x1p126f);
+}
+FN float scale_for(float most) {
+  const unsigned bits = __float_as_uint(most) >> 23;
+  return __uint_as_float((266 - (bits < 13 ? 13 : bits > 254 ? 254 : bits)) << 23);
+}
+FN float inverse_of(float power_of_two) { return __uint_as_float((254u << 23) - __float_as_uint(power_of_two)); }
+// Sums that would lose bits become NaN; what is not finite at the end is computed again by `repair`.
+template <int QUARTERS> FN void scale_anew(float (&master)[QUARTERS][32], const float (&most)[2], float (&scale)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float fresh = scale_fits(most[half], scale[half]) ? scale[half] : scale_for(most[half]);
+    const float ratio = fresh * inverse_of(scale[half]);
+    scale[half] = fresh;
+#pragma unroll
+    for (int i = 0; i < QUARTERS * 16; ++i) {
+      float& sum = master[i / 16][i % 16 / 2 * 4 + i % 2 + half * 2];
+      const float moved = sum * ratio;
+      const bool lost = ratio < 1 && fabsf(moved) < 0x1p-100f;
+      sum = sum == 0 ? sum : lost ? __uint_as_float(0x7fc00000) : moved;
+    }
+  }
+}
+// A finished sum of 64 k goes into `master`, undoing the wide row's power of four, but for 2^20: so even the sums of
+// subnormal rows keep their bits.
+FN void add_quarter(float (&master)[32], float (&acc)[32], uint4 scales) {
   const unsigned words[4] = {scales.x, scales.y, scales.z, scales.w};
   pin(acc);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const float wide_undo = __uint_as_float(__byte_perm(words[i / 4], 0, i % 4 << 12 | 0x444));
     const int first = i / 2 * 4 + i % 2;
-    master[first] = fmaf(acc[first] * wide_undo, undo[0], master[first]);
-    master[first + 2] = fmaf(acc[first + 2] * wide_undo, undo[1], master[first + 2]);
+    master[first] = fmaf(acc[first], wide_undo, master[first]);
+    master[first + 2] = fmaf(acc[first + 2], wide_undo, master[first + 2]);
   }
+}
+// The same number, in a way that keeps the compiler from remembering all through the loop what it works out of it.
+FN int anew(int number) {
+  asm volatile("" : "+r"(number));
+  return __shfl_sync(~0u, number, 0);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
 FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles& all, int chunks, unsigned char* shared) {
@@ -140,21 +171,20 @@ FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles
   const unsigned own = start + group * ring::own * BLOCK_BYTES + warp % 4 * 16 * UNIT_BYTES;
   const unsigned own_full = start + ring::own_full + group * ring::own * 8;
   const unsigned own_empty = start + ring::own_empty + group * ring::own * 8;
-  const unsigned char* const scales = shared + ring::scales;
   ring_place<ring::own> place;
-  // No register is free for it while the tensor cores work.
-  volatile int& kept = reinterpret_cast<volatile int*>(shared + ring::numbers)[warp];
-  for (int number = blockIdx.x; number < all.count; number = kept + gridDim.x) {
-    kept = number;
+  for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
     me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(number));
-    float master[ring::quarters][32] = {};
+    float master[ring::quarters][32] = {}, scale[2] = {1, 1};
     for (int chunk = 0; chunk < chunks; ++chunk) {
       fragments f;
       barrier_wait(own_full + 8 * place.slot, place.phase);
-      split_rows(f, own + place.slot * BLOCK_BYTES + first_chunk(0, lane_here()), UNIT_BLOCK);
+      load_rows(f, own + place.slot * BLOCK_BYTES + first_chunk(0, lane_here()), UNIT_BLOCK);
+      const float most[2] = {largest_of_row(f, 0), largest_of_row(f, 1)};
       if (threadIdx.x % 32 == 0) barrier_arrive(own_empty + 8 * place.slot);
-      f.undo[0] *= 1.f / 1024;
-      f.undo[1] *= 1.f / 1024;
+      if (!__all_sync(~0u, scale_fits(most[0], scale[0]) && scale_fits(most[1], scale[1])))
+        scale_anew<ring::quarters>(master, most, scale);
+      split_row(f, 0, scale[0]);
+      split_row(f, 1, scale[1]);
 #pragma unroll
       for (int q = 0; q < ring::quarters; ++q) {
         const int slot = place.slot * ring::quarters + q;
@@ -163,15 +193,19 @@ FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles
         multiply_quarter<UNIT_BLOCK>(acc, f, descriptor(start + ring::wide_blocks + slot * BLOCK_BYTES));
         if (q + 1 < ring::quarters) barrier_wait(start + ring::ready + 8 * (slot + 1), place.phase);
         multiply_wait<0>();
-        const uint4 wide_scales = *reinterpret_cast<const uint4*>(scales + slot * BLOCK_ROWS + lane_here() % 4 * 16);
+        const unsigned char* const scales = shared + ring::scales + slot * BLOCK_ROWS + lane_here() % 4 * 16;
+        const uint4 wide_scales = *reinterpret_cast<const uint4*>(scales);
         if (threadIdx.x % 32 == 0) barrier_arrive(start + ring::empty + 8 * slot);
-        add_quarter(master[q], acc, f.undo, wide_scales);
-        // This warp alone: it keeps the compiler from finishing the sums later, with registers that are not there.
-        if (q + 1 < ring::quarters) group_sync(8 + warp, 32);
+        add_quarter(master[q], acc, wide_scales);
       }
       place.advance();
     }
-    const tiles::place tile = all.at(__shfl_sync(~0u, kept, 0));
+#pragma unroll
+    for (int i = 0; i < ring::quarters * 32; ++i)
+      master[i / 32][i % 32] *= inverse_of(scale[i >> 1 & 1]) * (1.f / (1 << 20));
+#pragma unroll
+    for (int q = 0; q < ring::quarters; ++q) pin(master[q]);  // or the scales would stay, too
+    const tiles::place tile = all.at(anew(number));
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, nullptr);
     else

@@ -93,31 +93,40 @@ FN unsigned first_chunk(int first_row, int lane) {
   const int row = first_row + lane % 16;
   return row * 128 + ((lane >> 4 ^ (row & 7)) << 4);
 }
-FN void split_rows(fragments& f, unsigned address, int unit_bytes) {
+FN void load_rows(fragments& f, unsigned address, int unit_bytes) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const unsigned chunk = (address + (j >> 1) * unit_bytes) ^ (j & 1) << 6;
     load_matrices(f.hi[j], chunk);
     load_matrices(f.lo[j], chunk ^ 32);
   }
+}
+FN float largest_of_row(const fragments& f, int half) {
+  float most[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float a = larger_size(fabsf(__uint_as_float(f.hi[j][half])), f.hi[j][half + 2]);
+    most[j] = fmaxf(a, larger_size(fabsf(__uint_as_float(f.lo[j][half])), f.lo[j][half + 2]));
+  }
+  float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+  all = fmaxf(all, __shfl_xor_sync(~0u, all, 1));
+  return fmaxf(all, __shfl_xor_sync(~0u, all, 2));
+}
+FN void split_row(fragments& f, int half, float scale) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const unsigned a = f.hi[j][half], b = f.hi[j][half + 2], c = f.lo[j][half], d = f.lo[j][half + 2];
+    split_pair(a, b, scale, f.hi[j][half], f.lo[j][half]);
+    split_pair(c, d, scale, f.hi[j][half + 2], f.lo[j][half + 2]);
+  }
+}
+FN void split_rows(fragments& f, unsigned address, int unit_bytes) {
+  load_rows(f, address, unit_bytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float most[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float a = larger_size(fabsf(__uint_as_float(f.hi[j][half])), f.hi[j][half + 2]);
-      most[j] = fmaxf(a, larger_size(fabsf(__uint_as_float(f.lo[j][half])), f.lo[j][half + 2]));
-    }
-    float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])), scale;
-    all = fmaxf(all, __shfl_xor_sync(~0u, all, 1));
-    all = fmaxf(all, __shfl_xor_sync(~0u, all, 2));
-    power_of_two(all, scale, f.undo[half]);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const unsigned a = f.hi[j][half], b = f.hi[j][half + 2], c = f.lo[j][half], d = f.lo[j][half + 2];
-      split_pair(a, b, scale, f.hi[j][half], f.lo[j][half]);
-      split_pair(c, d, scale, f.hi[j][half + 2], f.lo[j][half + 2]);
-    }
+    float scale;
+    power_of_two(largest_of_row(f, half), scale, f.undo[half]);
+    split_row(f, half, scale);
   }
 }
 
