@@ -186,6 +186,12 @@ EXTRAS = (
 )
 
 
+def known_to(arch: str, subjects: Iterable[Subject]) -> tuple[Subject, ...]:
+    """Those that an architecture has kernels for."""
+    missing = {"sm_80": lambda s: s.parts > 1, "sm_90a": lambda s: s.inline}[arch]
+    return tuple(s for s in subjects if not missing(s))
+
+
 def source(arch: str, subjects: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `subjects`, from the sections that they need."""
     some = tuple(subjects)
@@ -233,7 +239,7 @@ def libraries(
     capability = torch.cuda.get_device_capability()
     cores = len(os.sched_getaffinity(0))
     pieces = max(1, min(len(subjects), cores // len(archs)))
-    known = {arch: [s for s in subjects if s.parts == 1 or arch == "sm_90a"] for arch in archs}
+    known = {arch: known_to(arch, subjects) for arch in archs}
     jobs = {
         (arch, piece): (folder / f"{arch}_{piece}.so", tuple(known[arch][piece::pieces]))
         for arch in archs
