@@ -250,9 +250,9 @@ def _check_rules(made: Made, rules: frozenset[str]) -> None:
     for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
         raise BadUsage(
             f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product "
-            f"into memory of its own. Kernels that pack nothing exist for {_inline_targets()}; both "
-            "factors have to lie row by row along k there, and a fold must not take 256 columns. "
-            "Drop the rule."
+            f"into memory of its own. Kernels that pack nothing exist for {_inline_targets()}; "
+            "there, both factors have to lie row by row along k, and a fold must not take 256 "
+            "columns. Drop the rule."
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
