@@ -43,6 +43,7 @@ ABLATION: Mapping[str, Without] = {
     "hazard-values": Without("n07_one_pass_variance"),
     "hazard-strides": Without("f19_assumes_contiguous"),
     "hazard-shapes": Without("c26_hard_coded_rows"),
+    "hazard-dtypes": Without("c26_bits_of_float32"),
     "instances": Without("f22_shared_workspace"),
     "global-state": Without("t14_matmul_precision"),
     "gradients": Without("c33_unit_cotangent"),
