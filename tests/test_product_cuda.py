@@ -104,12 +104,15 @@ SPREAD = 1.1  # so much eager's own error moves from draw to draw
 LEAST_DEPTH = 32  # shallower products stay library calls
 
 
-def check(library: Library, left: Tensor, right: Tensor, some: Iterator[Subject]) -> None:
+def check(
+    library: Library, left: Tensor, right: Tensor, some: Iterator[Subject], roundings: int = 1
+) -> None:
     """Our error is at most eager's and a rounding, on every schedule of `some`."""
     product = exact(left, right)
     theirs = error_of(eager(left, right), product, left, right)
     # A few elements are no average, and a few k do not average out what lo * lo would add.
-    more = ROUNDING * (4 if left.shape[-1] < LEAST_DEPTH else 2 if product.numel() < 64 else 1)
+    few = 4 if left.shape[-1] < LEAST_DEPTH else 2 if product.numel() < 64 else 1
+    more = ROUNDING * max(roundings, few)
     failures = []
     for subject in some:
         ours = error_of(run(library, subject, left, right), product, left, right)
@@ -201,9 +204,9 @@ def test_what_only_a_scale_for_every_64_k_can_hold(library: Library) -> None:
     blocks = torch.logspace(-30, 30, 4, device="cuda").repeat_interleave(64)
     some = inline_copies(library)
     for a, b in ((1e-19, 1e-19), (1e30, 1e-44), (1e-44, 1e30), (1e37, 1e-40), (1e-40, 5e36)):
-        check(library, left * a, right * b, iter(some))
-    check(library, left * blocks, right / blocks, iter(some))
-    check(library, left / blocks, right * blocks, iter(some))
+        check(library, left * a, right * b, iter(some), roundings=3)  # subnormal on the way
+    check(library, left * blocks, right / blocks, iter(some), roundings=3)
+    check(library, left / blocks, right * blocks, iter(some), roundings=3)
 
 
 @pytest.mark.gpu
