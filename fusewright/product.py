@@ -40,7 +40,7 @@ HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
 LEAST_HALF_ROWS = 256  # with fewer, nobody shares the depth of a 16-bit tile: facts.md
-UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/product.cuh
+UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
 PACK_ROWS = 64
 
 
