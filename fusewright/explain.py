@@ -10,23 +10,30 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fusewright.capture import Captured
-from fusewright.ir import Graph, Node, base, shape_text, times, toposort
+from fusewright.family import SPLIT, family
+from fusewright.ir import Graph, Node, base, shape_text, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
-from fusewright.product import HALVES, Factor, factors, is_half
+from fusewright.product import HALVES
 from fusewright.report import KernelReport
+from fusewright.rules import ALGEBRA, RULES, SPELLING
 from fusewright.storage import Storage
 from fusewright.tile import Tile
 
+KINDS = {rule.name: rule.kind for rule in RULES}
+REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
+
 
 def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport, ...]:
-    """One entry per step: name, kind, operators, bytes moved, floating-point operations.
+    """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
 
     tiles: of the kernels with a product, by name.
     """
-    return tuple(_report(step, plan.graph, tiles) for step in plan.steps)
+    reports = [_report(step, plan.graph, tiles) for step in plan.steps]
+    return tuple(_predicted(s, r, plan) for s, r in zip(plan.steps, reports, strict=True))
 
 
 def explain(
@@ -67,23 +74,17 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport
     names = tuple(m.op for m in stored)
     if step.product is None:
         return KernelReport(step.name, "fused", names, moved, flops)
-    whole = factors(step.product)
     tile = tiles[step.name]
-    packed = None if tile.inline or is_half(step.product) else whole[not tile.swapped]
-    # Read to be packed, written and read again; what is not packed is read once.
-    moved += sum(_factor_bytes(f, graph) * (3 if f is packed else 1) for f in whole)
+    kind = family(step.product, inline=tile.inline)
+    both = zip(kind.passes[tile.swapped], kind.whole(step.product), strict=True)
+    moved += sum(passes * nbytes(n, graph) for passes, n in both)
     return KernelReport(step.name, "product", names, moved, flops + _product_flops(step, graph))
 
 
 def _product_flops(kernel: Kernel, graph: Graph) -> int:
     """Two for each multiply-add of the product, however it is computed."""
     n = kernel.product
-    return 2 * elements(n, graph) * graph.hint(n.args[0].shape[-1]) if n else 0
-
-
-def _factor_bytes(factor: Factor, graph: Graph) -> int:
-    elements_ = graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
-    return factor.tensor.dtype.itemsize * elements_
+    return 2 * elements(n, graph) * graph.hint(family(n).matrix(n).depth) if n else 0
 
 
 def _domain(m: Node, graph: Graph) -> int:
@@ -117,20 +118,17 @@ def _step_lines(
 
 def _why(kernel: Kernel, tiles: Mapping[str, Tile]) -> list[str]:
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
-    if kernel.product and is_half(kernel.product):
-        kind = str(kernel.product.dtype).removeprefix("torch.")
-        return [
-            f"tensor cores: {kind} as it is, float32 sums;",
-            f"{folds or 'the rest'} on tiles in shared memory, in float32",
-        ]
     if kernel.product:
         tile = tiles[kernel.name]
-        packed = kernel.product.args[not tile.swapped]
-        what = f"{_factor_name(packed)} {shape_text(packed.shape)} is packed first"
-        what = "both factors are split on the fly, nothing is packed" if tile.inline else what
+        kind = family(kernel.product, inline=tile.inline)
+        passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=True)
+        packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
+        verb = "is" if len(packed) == 1 else "are"
+        first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
+        dtype = str(kernel.product.dtype).removeprefix("torch.")
         return [
-            "tensor cores: float32 in two float16 parts, three products, float32 sums every 64 k;",
-            f"{what}; {folds or 'the rest'} on tiles in shared memory",
+            f"tensor cores: {kind.why.format(dtype=dtype)};",
+            f"{first}; {folds or 'the rest'} on tiles in shared memory",
         ]
     if not kernel.folds:
         return ["one pass: each element depends on the same element of its operands"]
@@ -151,10 +149,7 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> 
     before = [c for c in captured.calls if c.bytes]
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
     old_time = sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in before)
-    new_time = sum(
-        _seconds(r.bytes, r.flops, _step_rate(step, r, plan), plan)
-        for step, r in zip(plan.steps, reports, strict=True)
-    )
+    new_time = sum(r.predicted_s for r in reports)
     return [
         f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
         f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
@@ -162,11 +157,17 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> 
     ]
 
 
+def _predicted(step: Step, report: KernelReport, plan: Plan) -> KernelReport:
+    seconds = _seconds(report.bytes, report.flops, _step_rate(step, report, plan), plan)
+    return replace(report, predicted_s=seconds)
+
+
 def _rate(name: str, half: bool, plan: Plan) -> float:
     """Operations per second of a library product; of anything else they cost nothing."""
-    product = any(word in name for word in ("linear", "mm", "conv", "matmul"))
-    rate = plan.target.half_flops if half else plan.target.matmul_flops
-    return rate if product else math.inf
+    if not any(word in name for word in ("linear", "mm", "conv", "matmul")):
+        return math.inf
+    full = plan.target.tf32_flops if "conv" in name else plan.target.matmul_flops
+    return plan.target.half_flops if half else full
 
 
 def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
@@ -175,7 +176,8 @@ def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
         return _rate(report.name, step.node.dtype in HALVES, plan)
     if step.product is None:
         return math.inf
-    return plan.target.half_flops if is_half(step.product) else plan.target.product_flops
+    split = family(step.product) is SPLIT
+    return plan.target.product_flops if split else plan.target.half_flops
 
 
 def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
@@ -185,17 +187,23 @@ def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
 
 def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:
     lines: list[str] = []
-    if used_rules:
-        counted = Counter(used_rules)
+    for kind, what in REWRITTEN.items():
+        counted = Counter(name for name in used_rules if KINDS[name] == kind)
         text = ", ".join(f"{name} x{k}" if k > 1 else name for name, k in counted.items())
-        lines += ["", f"  rewritten: {text}"]
+        lines += [f"  {what}: {text}"] * bool(text)
+    lines = ["", *lines] if lines else []
     if plan.notes:
         lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
     free = captured.graph.batch
     lines += ["", f"  the batch size is {'free (2 or more)' if free else 'fixed'}"]
-    if not any(n.op == "input" for n in toposort(captured.graph.outputs)):
+    if is_degenerate(captured.graph):
         lines.append("  degenerate: the outputs do not depend on the inputs")
     return lines
+
+
+def is_degenerate(graph: Graph) -> bool:
+    """Whether no output depends on an input, so that a fast kernel shows nothing."""
+    return not any(n.op == "input" for n in toposort(graph.outputs))
 
 
 def _bytes(count: int) -> str:

@@ -17,12 +17,12 @@ from torch.utils import _pytree as pytree
 from fusewright.capture import Captured
 from fusewright.codegen.body import Body
 from fusewright.errors import CaptureFailed
+from fusewright.family import family
 from fusewright.guard import Guard
 from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, base, toposort
 from fusewright.library import is_float_product
 from fusewright.plan import Kernel, Library, Plan
-from fusewright.product import factors, is_half
 from fusewright.spelling import literal, parameters, shape_tuple
 from fusewright.tile import Tile
 
@@ -207,16 +207,17 @@ class _Forward:
         self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
 
     def _factors(self, kernel: Kernel) -> list[str]:
-        """The factors of the kernel's product, aligned where tensor maps read them."""
+        """What the kernel's product reads as a whole, aligned where tensor maps read it."""
         if kernel.product is None:
             return []
-        found = factors(kernel.product)
-        names = [self._operand(f.tensor) for f in found]
         tile = self.tiles[kernel.name]
+        kind = family(kernel.product, inline=tile.inline)
+        found = kind.whole(kernel.product)
+        names = [self._operand(n) for n in found]
         aligned: dict[str, str] = {}
-        read = (0, 1) if tile.inline or is_half(kernel.product) else (int(tile.swapped),)
+        read = kind.boxed[tile.swapped]
         for k in read:
-            if id(found[k].tensor) not in self.fresh and names[k] not in aligned:
+            if id(found[k]) not in self.fresh and names[k] not in aligned:
                 name = aligned[names[k]] = self.guard.names.fresh(f"{names[k]}_aligned")
                 self.statements.append(_Line(f"{name} = _fusewright_aligned({names[k]})", name))
         return [aligned.get(name, name) if k in read else name for k, name in enumerate(names)]
@@ -318,7 +319,7 @@ def _given(body: Body) -> list[Node]:
 
 def _walked(kernel: Kernel) -> list[Node]:
     """The tensors whose addresses and strides a kernel takes."""
-    whole = [f.tensor for f in factors(kernel.product)] if kernel.product else []
+    whole = family(kernel.product).whole(kernel.product) if kernel.product else ()
     return [*kernel.leaves, *whole]
 
 

@@ -21,6 +21,7 @@ from torch import nn
 from fusewright.capture import Captured
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, size_text, toposort
+from fusewright.rounding import rounds_text
 from fusewright.settings import FUNCTION
 from fusewright.spelling import Names, is_plain, literal, parameters, texts
 from fusewright.target import Target
@@ -255,10 +256,13 @@ class _Guard:
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
-        """Kernels compute float32 products in full; under TF32, eager would not."""
-        products = (n for n in toposort(self.captured.graph.roots) if n.row.kind == "product")
-        if self.precision == "eager" and any(n.dtype is torch.float32 for n in products):
+        """Kernels are exactly as precise as eager: a product in full, a convolution with TF32."""
+        found = [n for n in toposort(self.captured.graph.roots) if n.row.kind == "product"]
+        full = [n for n in found if n.op == "product" and n.dtype is torch.float32]
+        if self.precision == "eager" and full:
             yield "_fusewright_full_float32()"
+        asked = (rounds_text(n, self.batch) for n in found if n.op == "convolution")
+        yield from dict.fromkeys(asked)
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""

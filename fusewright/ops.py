@@ -61,6 +61,10 @@ def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real"
     return Op(name, "fold", 1, f"team.{name}", torch_text, result, domain)
 
 
+_CONVOLUTION = (
+    "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
+    "{dilation}, {groups})"
+)
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Op("input", "leaf", 0, "", ""),
@@ -147,6 +151,8 @@ _ROWS = (
     Op("expand", "view", 1, "", "{0}.expand({shape})"),
     # a matrix product over the last dimension of both factors, which is never stored
     Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
+    # the same of an image's patches: a product of weights and patches, never stored either
+    Op("convolution", "product", 2, "", _CONVOLUTION, cost=0),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Op("library", "library", -1, "", ""),
     Op("item", "library", 1, "", "{0}[{index}]"),

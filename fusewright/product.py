@@ -163,8 +163,8 @@ FORMS: Mapping[str, Callable[..., _Form]] = {
 }
 
 
-def _form(n: Node) -> _Form | None:
-    """The product that a library node computes; None if its arguments are no tensors or numbers."""
+def arguments(n: Node) -> tuple[list[Any], dict[str, Any]] | None:
+    """What a library node's call is given; None if anything is neither tensor, number nor list."""
     names = {f"x{k}": a for k, a in enumerate(n.args)}
     call = ast.parse(str(n["call"]).format(*names), mode="eval").body
     assert isinstance(call, ast.Call)
@@ -172,14 +172,22 @@ def _form(n: Node) -> _Form | None:
     named = {str(k.arg): _argument(k.value, names) for k in call.keywords}
     if any(isinstance(v, ast.expr) for v in (*values, *named.values())):
         return None
-    return FORMS[str(n["name"])](*values, **named)
+    return values, named
+
+
+def _form(n: Node) -> _Form | None:
+    """The product that a library node computes; None if its arguments are no tensors or numbers."""
+    found = arguments(n)
+    return FORMS[str(n["name"])](*found[0], **found[1]) if found else None
 
 
 def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
     if isinstance(text, ast.Name):
         return names.get(text.id, text)
-    number = text.operand if isinstance(text, ast.UnaryOp) else text
-    return ast.literal_eval(text) if isinstance(number, ast.Constant) else text
+    try:
+        return ast.literal_eval(text)
+    except ValueError:  # an expression such as the batch size
+        return text
 
 
 def _transposed(b: Node) -> Node:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 
+from fusewright.family import family
 from fusewright.ir import Batch, Graph, Node, Size, times
 from fusewright.nest import Access, Nest
-from fusewright.product import STEP, Factor, batches, factors, is_half
+from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
 from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
 
@@ -21,10 +22,6 @@ KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared mem
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
-# Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
-TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
-# The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
-HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
 # Sharing the depth of a tile: skeletons/cuda/product_sm90.cuh has the first two numbers, too; wider
 # tiles leave it no registers; adding up takes so many steps, and so many for each part (a
 # prediction, from the bytes that one processor reads from L2).
@@ -81,30 +78,30 @@ def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: boo
     Where nothing is packed, the waves decide which factor has 128 rows in a tile, too, and of one
     wave the busiest: it shares out the reading.
     """
-    left, right = factors(product)
-    size = {True: _elements(left, graph), False: _elements(right, graph)}
     both = inline_tiles(product, segment) if inline else ()
     options = both or tiles(product, segment)
-    rate = HALF_RATE if is_half(product) else TILE_RATE
-    if not is_half(product) and not both:
+    kind = family(product, inline=bool(both))
+    matrix = kind.matrix(product)
+    if kind.packs:
+        left, right = (_elements(f, graph) for f in factors(product))
+        size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
 
-    steps = ceil(graph.hint(left.depth) / STEP)
+    steps = ceil(graph.hint(matrix.depth) / STEP)
 
     def count(tile: Tile) -> int:
-        split, packed = (right, left) if tile.swapped else (left, right)
-        across = ceil(graph.hint(packed.rows) / tile.width)
-        along = ceil(graph.hint(split.rows) / SPLIT_ROWS)
-        return graph.hint(batches(product)) * across * along
+        sides = (matrix.columns, matrix.rows) if tile.swapped else (matrix.rows, matrix.columns)
+        along, across = map(graph.hint, sides)
+        return graph.hint(matrix.batches) * ceil(across / tile.width) * ceil(along / SPLIT_ROWS)
 
     def seconds(tile: Tile) -> tuple[float, int, bool, int]:
         adding = PART_COST[0] + PART_COST[1] * tile.parts if tile.parts > 1 else 0
         share = (ceil(steps / tile.parts) + adding) / steps
-        cost = ceil(count(tile) / target.processors) * tile.width / rate[tile.width] * share
+        cost = ceil(count(tile) / target.processors) * tile.width / kind.rate[tile.width] * share
         return cost, -min(count(tile), target.processors), tile.swapped, -tile.width
 
-    if target.product == "sm90" and not is_half(product) and not both:
+    if target.product == "sm90" and kind.packs:
         options = (*options, *(t for tile in options for t in _shared(tile, count(tile), steps)))
     return min(options, key=seconds)
 

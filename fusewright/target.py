@@ -20,8 +20,10 @@ class Target:
     the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
     product: the skeleton of its product kernels, `cuda/product_<this>.cuh`, or "".  product_flops:
     the rate of these kernels for float32.  half_flops: the rate of library products of 16 bits.
+    tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
-    float32 ones that pack nothing.  processors: how many thread blocks of a product run at once.
+    float32 ones that pack nothing.  convolutions: whether there are convolution kernels.
+    processors: how many thread blocks of a product run at once.
     """
 
     name: str
@@ -34,8 +36,10 @@ class Target:
     product: str = ""
     product_flops: float = 0.0
     half_flops: float = 0.0
+    tf32_flops: float = 0.0
     half_products: bool = False
     inline_products: bool = False
+    convolutions: bool = False
     processors: int = 0
 
     @property
@@ -56,6 +60,7 @@ TARGETS = {
             128 * 1024,
             source="two cores of a server CPU, facts.md; 16 bits as float32 is a guess",
             half_flops=0.1e12,
+            tf32_flops=0.1e12,
         ),
         Target(
             "sm_80",
@@ -68,6 +73,7 @@ TARGETS = {
             product="sm80",
             product_flops=60e12,
             half_flops=250e12,
+            tf32_flops=100e12,
             inline_products=True,
             processors=108,
         ),
@@ -82,7 +88,10 @@ TARGETS = {
             product="sm90",
             product_flops=250e12,
             half_flops=770e12,
+            tf32_flops=175e12,
             half_products=True,
+            inline_products=True,
+            convolutions=True,
             processors=132,
         ),
     )

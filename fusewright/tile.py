@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fusewright.family import INLINE, family
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
-from fusewright.product import factors, is_half
+from fusewright.product import factors
 
 WIDTHS = (64, 128, 192, 256)
 SPLIT_ROWS = 128
@@ -51,8 +52,8 @@ class Tail:
 def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
-    *leading, last = found.dims[id(product)]
-    axes = [*(a for d in leading for a in d), *last]
+    leading, last = _axes(product, found)
+    axes = [*leading, *last]
     if found.rows | found.inner != set(axes):
         raise Incompatible("a value has more elements than the product")
     folds = any(m.row.kind == "fold" for m in members)
@@ -71,12 +72,12 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
 
 def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     """The tiles that can hold the segments of a product's tail."""
-    left, right = factors(product)
+    kind = family(product)
     return tuple(
         Tile(width, swapped)
-        for swapped, split in ((False, left), (True, right))
+        for swapped in kind.sides(product)
         for width in WIDTHS
-        if (is_half(product) or split.splits) and _holds(width, swapped, segment)
+        if (kind.folds or segment == 0) and _holds(width, swapped, segment)
     )
 
 
@@ -85,7 +86,7 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
 
     Beside the sums of the widest tile, no register is free for folds.
     """
-    if is_half(product) or not all(f.splits for f in factors(product)):
+    if family(product, inline=True) is not INLINE or not all(f.splits for f in factors(product)):
         return ()
     widest = max(WIDTHS)
     fitting = [t for t in tiles(product, segment) if segment == 0 or t.width < widest]
@@ -96,6 +97,13 @@ def _holds(width: int, swapped: bool, segment: int) -> bool:
     if segment in WIDE_SEGMENTS:
         return not swapped and width % segment == 0
     return segment == 0 or 64 % segment == 0
+
+
+def _axes(product: Node, found: Loops) -> tuple[list[int], tuple[int, ...]]:
+    """The axes of a product's batches and rows, and those of its columns."""
+    dims = found.dims[id(product)]
+    split = len(dims) - family(product).matrix(product).column_dims
+    return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)
 
 
 def _folded(last: tuple[int, ...], found: Loops) -> tuple[int, ...]:

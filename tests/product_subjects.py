@@ -188,8 +188,7 @@ EXTRAS = (
 
 def known_to(arch: str, subjects: Iterable[Subject]) -> tuple[Subject, ...]:
     """Those that an architecture has kernels for."""
-    missing = {"sm_80": lambda s: s.parts > 1, "sm_90a": lambda s: s.inline}[arch]
-    return tuple(s for s in subjects if not missing(s))
+    return tuple(s for s in subjects if arch == "sm_90a" or s.parts == 1)
 
 
 def source(arch: str, subjects: Iterable[Subject]) -> str:

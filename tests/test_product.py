@@ -489,7 +489,7 @@ def test_rules_that_a_packed_factor_breaks(text: str, rule: str, tmp_path: Path)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
-@pytest.mark.parametrize("target", ["sm_80"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_strict_job_is_one_launch(target: str, tmp_path: Path) -> None:
     """Nothing packed, nothing allocated but the output, no library."""
     outcome = optimize_file(

@@ -21,6 +21,7 @@ from fusewright.codegen.skeleton import select
 ARCHS = tuple(PARTS)
 ALL = (*SCHEDULES, *INLINE)
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+pytestmark = pytest.mark.timeout(1200)  # some minutes of compilers, more where others work, too
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,13 @@ def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -
 @needs_nvcc
 @pytest.mark.parametrize("arch", ARCHS)
 def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
-    structs = {"sm_80": ("tile",), "sm_90a": ("stage",)}[arch]
+    structs = {"sm_80": ("tile",), "sm_90a": ("stage", "block_ring")}[arch]
     checks = "".join(
         f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
         for width in WIDTHS
         for struct in structs
     )
-    text = f"{select(PARTS[arch], ['run_product'])}\n{checks}}}\n"
+    text = f"{select(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)
 
 
@@ -77,7 +78,8 @@ def test_every_tail_that_a_tile_can_hold_is_compiled() -> None:
 
 
 def test_kernels_that_pack_nothing_bring_no_packing() -> None:
-    assert "pack_rows" not in subjects.source("sm_80", INLINE)
+    for arch in ARCHS:
+        assert "pack_rows" not in subjects.source(arch, INLINE)
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

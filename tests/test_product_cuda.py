@@ -180,8 +180,7 @@ def test_strides_of_both_factors(library: Library, batches: int) -> None:
 
 def inline_copies(library: Library) -> list[Subject]:
     some = [s for s in copies(library) if s.inline]
-    if not some:
-        pytest.skip("sm_90a has no kernels that pack nothing")
+    assert some
     return some
 
 
@@ -207,6 +206,18 @@ def test_what_only_a_scale_for_every_64_k_can_hold(library: Library) -> None:
         check(library, left * a, right * b, iter(some), roundings=3)  # subnormal on the way
     check(library, left * blocks, right / blocks, iter(some), roundings=3)
     check(library, left / blocks, right * blocks, iter(some), roundings=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS, indirect=True)
+def test_the_same_bits_every_time(library: Library) -> None:
+    """Many tiles for each processor: shared memory is filled again while it is read elsewhere."""
+    left, right = factors(1, 2048, 1536, 1024)
+    for subject in copies(library):
+        first = run(library, subject, left, right)
+        again = [run(library, subject, left, right) for _ in range(4)]
+        assert all(torch.equal(first, other) for other in again), subject.entry
+    check(library, left, right, copies(library))
 
 
 @pytest.mark.gpu

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.body import TYPES, Body
+from fusewright.codegen import product
+from fusewright.codegen.body import Body
 from fusewright.codegen.skeleton import text_for
-from fusewright.ir import Node, size_text
+from fusewright.ir import size_text
 from fusewright.nest import Nest
-from fusewright.product import Factor, batches, factors, is_half
-from fusewright.schedule import PART_BLOCKS, Schedule
+from fusewright.schedule import Schedule
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, Tile
 
 SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
 
@@ -36,8 +35,7 @@ def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) 
 def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The skeleton's function that starts the kernel."""
     if schedule.tile and nest.kernel.product:
-        inline = "_inline" * schedule.tile.inline
-        return "run_product_half" if is_half(nest.kernel.product) else f"run_product{inline}"
+        return product.launcher(nest.kernel.product, schedule.tile)
     if body.is_map:
         return "run_map"
     return "run_rows_split" if schedule.split else "run_rows"
@@ -53,9 +51,8 @@ def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
 
 def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The function that Python calls."""
-    product = nest.kernel.product
-    stored = TYPES[product.dtype][0] if product else ""
-    whole = [f"const {stored}* left", f"const {stored}* right"] if product else []
+    whole_of = nest.kernel.product
+    whole = product.whole(whole_of) if whole_of else []
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
     arguments = ", ".join([*whole, *(p.declaration for p in body.pointers), *extra, *tail])
@@ -63,6 +60,7 @@ def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     lines = [
         f'extern "C" int run_{body.name}({arguments}) {{',
         f"  const {body.name} body{{{names}}};",
+        *(f"  {line}" for line in (product.prepared(whole_of) if whole_of else ())),
     ]
     if schedule.vector > 1:
         moving = ", ".join(_vectors(body, nest))
@@ -81,46 +79,14 @@ def _vectors(body: Body, nest: Nest) -> list[str]:
 
 def workspace(nest: Nest, schedule: Schedule) -> str:
     """Bytes of scratch memory that the kernel takes behind its tensors, as Python text, or ""."""
-    if nest.kernel.product and is_half(nest.kernel.product):
-        return ""
-    if schedule.tile and schedule.tile.inline:
-        return ""
     if schedule.tile and nest.kernel.product:
-        left, right = factors(nest.kernel.product)
-        return (left if schedule.tile.swapped else right).packed_bytes + _sums(schedule.tile)
+        return product.workspace(nest.kernel.product, schedule.tile)
     return str(SPLIT_BYTES) if schedule.split else ""
-
-
-def _sums(tile: Tile) -> str:
-    """Room for the sums of every thread block, and two counts for each; `parts_of` needs it."""
-    return f" + {PART_BLOCKS * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts > 1 else ""
-
-
-def _launch_product(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
-    swapped = "true" if tile.swapped else "false"
-    left, right = factors(product)
-    half = is_half(product)
-    given = [
-        _half_factor(f, name) if half else f"{{{name}, {', '.join(map(size_text, f.strides))}}}"
-        for name, f in (("left", left), ("right", right))
-    ]
-    sizes = map(size_text, (batches(product), left.rows, right.rows, left.depth))
-    chosen = f"{tile.width}, {swapped}, {nest.segment}, {vector}"
-    chosen += f", {tile.parts}" if tile.parts > 1 else ""
-    extra = [] if half or tile.inline else ["workspace"]
-    numbers = ", ".join([*given, *sizes, *extra, "device", "stream"])
-    how = "_half" * half + "_inline" * tile.inline
-    return f"run_product{how}<{chosen}>(body, {numbers})"
-
-
-def _half_factor(f: Factor, name: str) -> str:
-    kind = TYPES[f.tensor.dtype][0] + ", true" * f.turned
-    return f"half_factor<{kind}>{{{name}, {size_text(f.batch_stride)}, {size_text(f.line_stride)}}}"
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     if schedule.tile and nest.kernel.product:
-        return _launch_product(nest, nest.kernel.product, schedule.tile, vector)
+        return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
     if body.is_map:
         return f"run_map<{vector}>(body, {rows}, {size_text(nest.columns)}, device, stream)"

@@ -15,6 +15,7 @@ from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.nest import Nest
+from fusewright.rounding import ROUNDS
 from fusewright.schedule import Schedule
 from fusewright.target import Target
 
@@ -220,6 +221,7 @@ _PIECES = {
     "_fusewright_dense(": _DENSE,
     "_fusewright_aligned(": _ALIGNED,
     "_fusewright_full_float32(": _FULL,
+    "_fusewright_rounds(": ROUNDS,
     "_fusewright_ieee(": _IEEE,
 }
 

@@ -97,15 +97,15 @@ FN void load_bytes(unsigned to, const void* from, unsigned bytes, unsigned barri
 using encode_tiled = int (*)(tensor_map*, int type, unsigned rank, const void*, const unsigned long* sizes,
                              const unsigned long* strides, const unsigned* box, const unsigned* steps, int interleave,
                              int swizzle, int promotion, int fill);
-inline encode_tiled find_encoder() {
+inline void* find_driver(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
 #if CUDART_VERSION >= 12050
-  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
 #else
-  cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+  cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
-  return reinterpret_cast<encode_tiled>(found);
+  return found;
 }
 // A tensor [batches][lines][line] in memory; strides in bytes, batch_bytes 0 if all batches share one.
 struct mapped {
@@ -115,7 +115,7 @@ struct mapped {
 };
 // Boxes of box_lines lines x 128 bytes; whatever lies outside of the tensor reads as zero.
 inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
-  static const encode_tiled encode = find_encoder();
+  static const auto encode = reinterpret_cast<encode_tiled>(find_driver("cuTensorMapEncodeTiled"));
   if (!encode) return cudaErrorNotSupported;
   const bool batched = from.batch_bytes != 0 && from.batches > 1;
   const unsigned long sizes[3] = {(unsigned long)from.line, (unsigned long)from.lines,
@@ -133,6 +133,86 @@ inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
 // Boxes of 32 k x some rows of a float32 factor.
 inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth, int box_rows = 128) {
   return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, box_rows);
+}
+#endif
+
+//@ cluster: needs tensor_map
+// Two neighbouring blocks that can reach each other's shared memory, where the same offset means the same thing.
+constexpr int CLUSTER = 2;
+FN int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+FN void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// `release.cluster` would say the same and wait for all memory.
+FN void cluster_arrive(unsigned barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(barrier), "r"(rank) : "memory");
+}
+// As load_box, into both blocks, each of which is told.
+FN void load_box_twice(unsigned to, const tensor_map& map, unsigned barrier, int k, int row, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+      ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch), "h"(short(3)) : "memory");
+}
+
+//@ image_map: needs tensor_map
+// Boxes of neighbouring result pixels x some channels, gathered from an image [N][D][H][W][channels] as a convolution
+// reads it: one tap for all pixels of a box. The copy engine steps through the pixels row by row, image by image, and
+// whatever lies in the padding or behind the channels reads as zero. Arrays run from W to D.
+struct pixel_place {
+  int at[3];  // of the box's first pixel, at the tap (0, 0, 0)
+  int image;
+};
+FN void load_pixels(unsigned to, const tensor_map& map, unsigned barrier, int channel, const pixel_place& p,
+                    const int (&tap)[3], bool deep) {
+  if (deep)
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(channel), "r"(p.at[0]), "r"(p.at[1]), "r"(p.at[2]), "r"(p.image),
+        "h"(short(tap[0])), "h"(short(tap[1])), "h"(short(tap[2])) : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(channel), "r"(p.at[0]), "r"(p.at[1]), "r"(p.image), "h"(short(tap[0])),
+        "h"(short(tap[1])) : "memory");
+}
+#ifndef __CUDACC_RTC__
+using encode_im2col = int (*)(tensor_map*, int type, unsigned rank, const void*, const unsigned long* sizes,
+                              const unsigned long* strides, const int* lower, const int* upper, unsigned channels,
+                              unsigned pixels, const unsigned* steps, int interleave, int swizzle, int promotion, int fill);
+// float16; `lower` and `upper` bound the pixels at the tap (0, 0, 0), by the image's first and last one.
+struct mapped_image {
+  const void* data;
+  long images, size[3], channels;
+  int lower[3], upper[3], step[3];
+  bool deep;  // more than one pixel along D
+};
+inline int map_image(tensor_map& map, const mapped_image& from, int box_channels, int box_pixels) {
+  static const auto encode = reinterpret_cast<encode_im2col>(find_driver("cuTensorMapEncodeIm2col"));
+  if (!encode) return cudaErrorNotSupported;
+  const int rank = from.deep ? 5 : 4;
+  unsigned long sizes[5] = {(unsigned long)from.channels}, strides[4] = {(unsigned long)from.channels * 2};
+  unsigned steps[5] = {1, 1, 1, 1, 1};
+  for (int i = 1; i < rank - 1; ++i) {
+    sizes[i] = from.size[i - 1], strides[i] = strides[i - 1] * sizes[i];
+    steps[i] = unsigned(from.step[i - 1]);
+  }
+  sizes[rank - 1] = from.images;
+  const int swizzle = box_channels == 16 ? 1 : box_channels == 32 ? 2 : 3;
+  const int error = encode(&map, 6, rank, from.data, sizes, strides, from.lower, from.upper, box_channels, box_pixels, steps,
+                           0, swizzle, 3, 0);
+  return error ? cudaErrorInvalidValue : cudaSuccess;
 }
 #endif
 

@@ -49,6 +49,14 @@ FN void power_of_two(float maximum, float& scale, float& inverse) {
   inverse = __uint_as_float((exponent - 14) << 23);
 }
 
+//@ next_kernel
+// On Hopper the next kernel's blocks may come as soon as this one's leave: they wait for what it writes themselves.
+FN void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 //@ units: needs halves
 // A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
 // permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
@@ -65,7 +73,7 @@ FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int
   *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }
 
-//@ pack: needs factor, units, device_scope, grid, aligned
+//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned
 // A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
 // Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
@@ -94,12 +102,6 @@ struct packed {
 };
 FN void set_zeros(const packed& to) {
   for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += PACK_THREADS) to.zeroed[i] = 0;
-}
-// On Hopper the product's blocks may come as soon as this one leaves: they wait for the packed factor themselves.
-FN void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 // The largest size in a row, and the largest size in its smallest step that is not all zeros.
 struct row_sizes {

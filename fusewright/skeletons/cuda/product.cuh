@@ -152,7 +152,8 @@ struct box_corner {
 };
 // An infinity or a NaN of a box is computed again as a plain sum, one by each lane of a warp: split factors make NaN of
 // infinity * finite, and a large power of two can overflow where the result does not. The sum runs through k in order and
-// with fused steps, as eager's does: after an overflow the order decides between an infinity and NaN.
+// with fused steps, as eager's does: after an overflow the order decides between an infinity and NaN. Without one, float64
+// knows better.
 template <bool ACROSS, int COLUMNS>
 FN void repair(float* box, int begin, int end, box_corner at, factor left, factor right, product_shape shape) {
   const int lane = lane_here();
@@ -164,9 +165,13 @@ FN void repair(float* box, int begin, int end, box_corner at, factor left, facto
     const float* a = left.data + at.batch * left.batch_stride + (at.batch_row + row) * left.row_stride;
     const float* b = right.data + at.batch * right.batch_stride + (at.column + column) * right.row_stride;
     float sum = 0;
+    double exact = 0;
 #pragma unroll 4
-    for (int k = 0; k < shape.depth; ++k, a += left.depth_stride, b += right.depth_stride) sum = fmaf(*a, *b, sum);
-    result = sum;
+    for (int k = 0; k < shape.depth; ++k, a += left.depth_stride, b += right.depth_stride) {
+      sum = fmaf(*a, *b, sum);
+      exact = fma(double(*a), double(*b), exact);
+    }
+    result = is_finite(sum) ? float(exact) : sum;
   }
   __syncwarp();
 }

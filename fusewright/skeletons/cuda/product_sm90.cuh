@@ -82,6 +82,9 @@ FN void load_matrices(unsigned (&to)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
+// The copy engine may overwrite what a warp is still reading, even where the values have been used already, unless this
+// stands between the reads and the barrier that hands the memory back.
+FN void reads_end() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 FN float larger_size(float most, unsigned bits) { return fmaxf(most, fabsf(__uint_as_float(bits))); }
 FN void split_pair(unsigned first, unsigned second, float scale, unsigned& hi, unsigned& lo) {
   split_in_two(__uint_as_float(first) * scale, __uint_as_float(second) * scale, hi, lo);
@@ -259,6 +262,7 @@ FN void consume(const splitting_consumer<Body>& me, const tiles& all, const dept
       if (chunk == 0) uneven = any_uneven<WIDTH>(scales);
       fragments f;
       split_rows(f, here + mine, stage::bytes);
+      reads_end();
       group_sync(4 + group, 256);
       if (uneven) {
         int again = number;  // or the tile's place would be worked out before, and kept in registers

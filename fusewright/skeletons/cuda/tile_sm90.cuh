@@ -27,17 +27,21 @@ struct tiles {
 //@ fill_box: needs finish, tile_order
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
-// wrong: true then.
+// wrong: true then. Marked factors say themselves whether that can be.
+// `first_warp`: of the consumers.
 struct split_factors {
-  static constexpr bool split = true, packed = true;
+  static constexpr bool split = true, packed = true, marked = false;
+  static constexpr int first_warp = 4;
   const factor &left, &right;
 };
 struct both_split_factors {
-  static constexpr bool split = true, packed = false;
+  static constexpr bool split = true, packed = false, marked = false;
+  static constexpr int first_warp = 4;
   const factor &left, &right;
 };
 struct whole_factors {
-  static constexpr bool split = false, packed = false;
+  static constexpr bool split = false, packed = false, marked = false;
+  static constexpr int first_warp = 4;
 };
 template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, float& poison) {
   float2 pair = make_float2(from[0], from[1]);
@@ -102,7 +106,7 @@ template <class Body, class Factors> struct consumer {
     for (int q = 0; q < WIDTH; q += 64) ask_quarter<WIDTH, SWAPPED, SEGMENT>(tile, q);
   }
   template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_quarter(tiles::place tile, int q) const {
-    const int lane = lane_here(), warp = warp_here() - 4;
+    const int lane = lane_here(), warp = warp_here() - Factors::first_warp;
     const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
     const int row = (SWAPPED ? across + warp % 4 * 16 : along) + lane / 2;
     const int column = (SWAPPED ? along - warp % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
@@ -113,7 +117,7 @@ template <class Body, class Factors> struct consumer {
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
     constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
-    const int warp = warp_here() - 4;
+    const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
     const int top = tile.row * TILE_ROWS + warp * 16;
 #pragma unroll 1
@@ -131,13 +135,15 @@ template <class Body, class Factors> struct consumer {
       const box_corner at{long(tile.batch) * shape.rows + top + r, tile.batch, top + r, column};
       if constexpr (split)
         if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
+      if constexpr (Factors::marked)
+        if (factors.suspect) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
       finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
     }
   }
   // The same where the split factor is `right`: a tile is 64 columns x WIDTH rows of the result.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void columns_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
-    const int group = warp_here() / 4 - 1, warp = warp_here() % 4;
+    const int group = (warp_here() - Factors::first_warp) / 4, warp = warp_here() % 4;
     float* const box = boxes + group * 4 * BOX;
     const int column = tile.row * TILE_ROWS + group * 64;
 #pragma unroll 1
@@ -155,6 +161,8 @@ template <class Body, class Factors> struct consumer {
       const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
       if constexpr (split)
         if (any) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
+      if constexpr (Factors::marked)
+        if (factors.suspect) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
       finish<true, 64, SEGMENT, VECTOR>(body, box, begin, end, at, shape.columns);
     }
   }

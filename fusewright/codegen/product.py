@@ -1,0 +1,101 @@
+"""Kernel with a product -> C++ text: what it reads as a whole, its launch, its scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fusewright.codegen.body import TYPES
+from fusewright.convolution import geometry
+from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, family
+from fusewright.ir import Node, size_text
+from fusewright.nest import Nest
+from fusewright.product import Factor, factors
+from fusewright.schedule import PART_BLOCKS
+from fusewright.tile import SPLIT_ROWS, Tile
+
+
+def whole(product: Node) -> list[str]:
+    """The declarations of the entry's first pointers."""
+    stored = TYPES[product.dtype][0]
+    return [f"const {stored}* left", f"const {stored}* right"]
+
+
+def prepared(product: Node) -> list[str]:
+    """The statements of the entry before its launches."""
+    return _convolution_shape(product) if product.op == "convolution" else []
+
+
+def launcher(product: Node, tile: Tile) -> str:
+    """The skeleton's function that starts the kernel."""
+    return family(product, inline=tile.inline).launcher
+
+
+def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
+    """The call that starts the kernel with accesses of `vector` elements."""
+    name = launcher(product, tile)
+    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
+    chosen += f", {tile.parts}" if tile.parts > 1 else ""
+    chosen += f", {geometry(product).chunk}" if product.op == "convolution" else ""
+    extra = ["workspace"] if workspace(product, tile) else []
+    numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
+    return f"{name}<{chosen}>(body, {numbers})"
+
+
+def workspace(product: Node, tile: Tile) -> str:
+    """Bytes of scratch memory behind the kernel's tensors, as Python text, or ""."""
+    kind = family(product, inline=tile.inline)
+    return SCRATCH[kind.launcher](product, tile) if kind.launcher in SCRATCH else ""
+
+
+# ---- what the families take ----------------------------------------------------------------------
+
+
+def _split(product: Node) -> list[str]:
+    both = zip(("left", "right"), factors(product), strict=True)
+    given = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
+    return [*given, *_sizes(product)]
+
+
+def _half(product: Node) -> list[str]:
+    left, right = factors(product)
+    return [_half_factor(left, "left"), _half_factor(right, "right"), *_sizes(product)]
+
+
+def _half_factor(f: Factor, name: str) -> str:
+    kind = TYPES[f.tensor.dtype][0] + ", true" * f.turned
+    return f"half_factor<{kind}>{{{name}, {size_text(f.batch_stride)}, {size_text(f.line_stride)}}}"
+
+
+def _sizes(product: Node) -> list[str]:
+    m = family(product).matrix(product)
+    return [size_text(size) for size in (m.batches, m.rows, m.columns, m.depth)]
+
+
+def _convolution_shape(product: Node) -> list[str]:
+    g = geometry(product)
+    triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
+    numbers = ", ".join(size_text(n) for n in (g.images, g.groups, g.in_channels, g.out_channels))
+    sizes = ", ".join(f"{{{', '.join(map(str, triple))}}}" for triple in triples)
+    return [f"const convolution_shape shape{{{numbers}, {sizes}}};"]
+
+
+def _packed(product: Node, tile: Tile) -> str:
+    left, right = factors(product)
+    return (left if tile.swapped else right).packed_bytes + _sums(tile)
+
+
+def _sums(tile: Tile) -> str:
+    """Room for the sums of every thread block, and two counts for each; `parts_of` needs it."""
+    return f" + {PART_BLOCKS * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts > 1 else ""
+
+
+ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
+    SPLIT.launcher: _split,
+    INLINE.launcher: _split,
+    HALF.launcher: _half,
+    CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
+}
+SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
+    SPLIT.launcher: _packed,
+    CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
+}

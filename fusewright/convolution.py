@@ -1,0 +1,265 @@
+"""Graph -> Graph: convolutions that a kernel of ours computes become `convolution` nodes.
+
+    conv2d(x, w, b)     ->  convolution(x, w) + b as [out, 1, 1]
+
+A `convolution` is a product that is never stored, like `product`: for each image (and group), the
+weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
+PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
+patches exist in shared memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from math import prod
+from typing import Any
+
+import torch
+
+from fusewright.formula import Value, reshape
+from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
+from fusewright.product import arguments
+from fusewright.target import Target
+
+PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
+NAMES = ("aten.conv1d", "aten.conv2d", "aten.conv3d")
+LEAST_FLOPS = 1 << 28  # below, a launch takes longer than the convolution
+LEAST_CHANNELS, TF32_CHANNELS = 8, 32
+# What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
+MOST_STRIDE = 8
+CORNERS = {2: (-128, 127), 3: (-16, 15)}
+CHUNKS = (16, 32, 64)
+# Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
+# image; exponents behind the last row; five parts, each at a multiple of 256.
+PER_IMAGE, BESIDE = 16, 256 * 4 + 5 * 256
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One convolution, its spatial sizes as (depth, height, width); missing ones are 1.
+
+    pad: at the low side of each dimension; the high side follows from the size of the result.
+    """
+
+    images: Size
+    groups: int
+    in_channels: int
+    out_channels: int
+    in_size: Triple
+    out_size: Triple
+    kernel: Triple
+    stride: Triple
+    pad: Triple
+    dilation: Triple
+
+    @property
+    def pixels(self) -> int:
+        """Of one result image."""
+        return prod(self.out_size)
+
+    @property
+    def chunk(self) -> int:
+        """How many channels of one tap come into shared memory together."""
+        each = self.in_channels // self.groups
+        return next((c for c in CHUNKS if each <= c), CHUNKS[-1])
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group as they are packed, filled up by zeros."""
+        return -(-self.in_channels // self.groups // self.chunk) * self.chunk
+
+    @property
+    def packed_bytes(self) -> str:
+        """The size of its packed images and weights, as Python text; `packed_image_in` of the
+        skeleton needs it."""
+        image = prod(self.in_size) * self.groups * self.channels * 2 + PER_IMAGE
+        weights = self.out_channels * (prod(self.kernel) * self.channels * 2 + 4)
+        return size_text(times(self.images, image)) + f" + {weights + BESIDE}"
+
+    @property
+    def corners(self) -> tuple[tuple[int, int], ...]:
+        """Of each spatial dimension: where the first and the last pixel's patch begin, from the
+        image's own first and last pixel."""
+        return tuple(
+            (-p, (o - 1) * s - p - (i - 1))
+            for i, o, s, p in zip(self.in_size, self.out_size, self.stride, self.pad, strict=True)
+        )
+
+
+def geometry(n: Node) -> Geometry:
+    """The sizes of a convolution node."""
+    image, weight = n.args
+    low = tuple(reversed(_numbers(n["pads"])[::2]))
+    groups, channels, results = _numbers((n["groups"], image.shape[1], weight.shape[0]))
+    return Geometry(
+        n.shape[0],
+        groups,
+        channels,
+        results,
+        _triple(image.shape[2:]),
+        _triple(n.shape[2:]),
+        _triple(weight.shape[2:]),
+        _triple(n["stride"]),
+        _triple(low, 0),
+        _triple(n["dilation"]),
+    )
+
+
+def convolution(
+    graph: Graph,
+    target: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
+    rounds: Rounds | None = None,
+) -> Graph:
+    """Rewrite the library convolutions for which `target` has a kernel.
+
+    precision: "eager" lets a convolution round its operands as TF32 does; "ieee" does not, so all
+    convolutions stay library calls then.  rules: some forbid the packing that kernels begin with.
+    rounds: whether PyTorch's own convolution does round, which differs from size to size; by
+    default, whether most of its kind do on an H200.
+    """
+    numbers = count()
+
+    def change(n: Node) -> Node:
+        if n.op != "library" or n["name"] not in NAMES:
+            return n
+        call = _call(n)
+        why = _complaint(call, n, graph) if call else "its arguments are not plain"
+        why = "our kernels round as TF32 does" if precision != "eager" else why
+        why = "our kernels pack what they read" if rules & PACKING_RULES else why
+        if call is not None and not why:
+            made = _made(call, n, next(numbers))
+            if (rounds or mostly_rounds)(made):
+                return _with_bias(made, call.bias)
+            why = "PyTorch computes it in full float32, and our kernels round as TF32 does"
+        attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
+        return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+    return rebuild(graph, change) if target.convolutions else graph
+
+
+# ---- how precise PyTorch's own convolution is ----------------------------------------------------
+
+Rounds = Callable[[Node], bool]
+
+
+def mostly_rounds(n: Node) -> bool:
+    """Whether 19 of 20 convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md."""
+    g = geometry(n)
+    skips = prod(g.kernel) == 1 and max(g.stride) > 1
+    return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
+
+
+# ---- what a call computes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of conv1d, conv2d or conv3d. pads: of each dimension, low and high."""
+
+    image: Node
+    weight: Node
+    bias: Node | None
+    stride: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def _call(n: Node) -> _Call | None:
+    found = arguments(n)
+    if found is None:
+        return None
+    names = ("image", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = {**dict(zip(names, found[0], strict=False)), **found[1]}
+    weight = given["weight"]
+    rank = len(weight.shape) - 2
+    stride, dilation = (_each(given.get(name, 1), rank) for name in ("stride", "dilation"))
+    reach = tuple(d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True))
+    pads = _pads(given.get("padding", 0), reach)
+    bias, groups = given.get("bias"), given.get("groups", 1)
+    return _Call(given["image"], weight, bias, stride, pads, dilation, groups)
+
+
+def _each(value: Any, rank: int) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * rank if len(values) == 1 else values
+
+
+def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    if padding == "same":  # of an odd number, the larger half is at the high side
+        return tuple((r // 2, r - r // 2) for r in reach)
+    return tuple((p, p) for p in _each(0 if padding == "valid" else padding, len(reach)))
+
+
+def _made(call: _Call, n: Node, number: int) -> Node:
+    """The convolution without its bias; the number keeps two of them apart."""
+    asymmetric = any(low != high for low, high in call.pads)
+    return node(
+        "convolution",
+        [call.image, call.weight],
+        shape=n.shape,
+        dtype=n.dtype,
+        number=number,
+        rank=len(call.stride),
+        stride=call.stride,
+        pads=tuple(p for both in reversed(call.pads) for p in both),  # as functional.pad wants it
+        padding="same" if asymmetric else tuple(low for low, _ in call.pads),
+        dilation=call.dilation,
+        groups=call.groups,
+    )
+
+
+def _with_bias(made: Node, bias: Node | None) -> Node:
+    if bias is None:
+        return node("copy", [made], shape=made.shape, dtype=made.dtype)
+    channels = (made.shape[1], *(1 for _ in made.shape[2:]))
+    return (Value(made) + reshape(Value(bias), channels)).node
+
+
+# ---- whether it is worth a kernel ----------------------------------------------------------------
+
+
+def _complaint(call: _Call, n: Node, graph: Graph) -> str:
+    """Why the convolution stays a library call; "" if it does not."""
+    if n.dtype is not torch.float32:
+        return "our kernels take float32"
+    if len(call.image.shape) != len(call.weight.shape):
+        return "it has no batch"
+    if n.order or call.image.order:
+        return "its image or its result does not lie channel by channel"
+    if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
+        return "a size of its image depends on the batch size"
+    each = call.weight.shape[1]
+    if not isinstance(each, int) or each < LEAST_CHANNELS:
+        return f"{each} input channels fill too little of what a kernel multiplies at a time"
+    flops = 2 * graph.hint(numel(n.shape)) * graph.hint(numel(call.weight.shape[1:]))
+    if flops < LEAST_FLOPS:
+        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    return _misfit(geometry(_made(call, n, 0)))
+
+
+def _misfit(g: Geometry) -> str:
+    """What a tensor map cannot hold; "" if nothing."""
+    if max(g.stride) > MOST_STRIDE:
+        return f"a stride above {MOST_STRIDE} does not fit a tensor map"
+    least, most = CORNERS[3 if g.in_size[0] > 1 or g.kernel[0] > 1 else 2]
+    if any(low < least or high < least or high > most for low, high in g.corners):
+        return "its padding or its reach does not fit a tensor map"
+    return ""
+
+
+def _numbers(values: Any) -> Any:
+    """The same; all of them are known at this point."""
+    assert all(isinstance(v, int) for v in values), "only the number of images is free"
+    return values
+
+
+def _triple(values: Any, fill: int = 1) -> Triple:
+    depth, height, width = (fill,) * (3 - len(values)) + tuple(_numbers(values))
+    return depth, height, width

@@ -1,0 +1,123 @@
+"""Product node -> Family: which kernels compute it, and what every stage asks about them.
+
+A family has one hand-written skeleton per target. To the planner and the schedule, all of them
+compute  result[batch][row][column] = sum over k of left[batch][row][k] * right[batch][column][k].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from fusewright.convolution import geometry
+from fusewright.ir import Node, Size, numel, times
+from fusewright.product import batches, factors, is_half
+
+# Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
+TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
+# The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
+HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
+EACH = {False: (0, 1), True: (0, 1)}
+ONCE = {False: (1, 1), True: (1, 1)}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The sizes of a product. column_dims: how many trailing dimensions of its node are columns."""
+
+    batches: Size
+    rows: Size
+    columns: Size
+    depth: Size
+    column_dims: int = 1
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is the same for all kernels of one kind; `swapped` is that of `Tile`.
+
+    launcher: the skeleton's function.  matrix: the node's sizes.  whole: the tensors that a kernel
+    reads as a whole, in the order of its arguments.  sides: which values `swapped` can have.
+    boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
+    passes: swapped -> how often each tensor's bytes move.  rate: TFLOP/s by the width of a tile.
+    packs: the smaller tensor is packed, which decides `swapped`.  folds: tiles can be folded.
+    numeric: its class.  why: how it computes, for the decision record.
+    """
+
+    launcher: str
+    matrix: Callable[[Node], Matrix]
+    whole: Callable[[Node], tuple[Node, ...]]
+    sides: Callable[[Node], tuple[bool, ...]]
+    boxed: Mapping[bool, tuple[int, ...]]
+    passes: Mapping[bool, tuple[int, int]]
+    rate: Mapping[int, int]
+    numeric: str
+    why: str
+    packs: bool = False
+    folds: bool = True
+
+
+def _matrix(n: Node) -> Matrix:
+    left, right = factors(n)
+    return Matrix(batches(n), left.rows, right.rows, left.depth)
+
+
+def _tensors(n: Node) -> tuple[Node, ...]:
+    return tuple(f.tensor for f in factors(n))
+
+
+def _split_sides(n: Node) -> tuple[bool, ...]:
+    return tuple(k == 1 for k, f in enumerate(factors(n)) if f.splits)
+
+
+def _patches(n: Node) -> Matrix:
+    g = geometry(n)
+    depth = numel(n.args[1].shape[1:])
+    each = g.out_channels // g.groups
+    return Matrix(times(g.images, g.groups), each, g.pixels, depth, len(n.shape) - 2)
+
+
+SPLIT = Family(
+    "run_product",
+    _matrix,
+    _tensors,
+    _split_sides,
+    {False: (0,), True: (1,)},
+    {False: (1, 3), True: (3, 1)},
+    TILE_RATE,
+    "ieee: full float32 from float16 parts",
+    "float32 in two float16 parts, three products, float32 sums every 64 k",
+    packs=True,
+)
+INLINE = replace(
+    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, packs=False,
+)  # fmt: skip
+HALF = replace(
+    INLINE,
+    launcher="run_product_half",
+    sides=lambda _: (False, True),
+    rate=HALF_RATE,
+    numeric="{dtype} with float32 sums",
+    why="{dtype} as it is, float32 sums",
+)
+CONVOLUTION = Family(
+    "run_convolution",
+    _patches,
+    lambda n: n.args,
+    lambda _: (False, True),
+    {False: (), True: ()},
+    {False: (2, 2), True: (2, 2)},  # read, and as float16 written and read
+    HALF_RATE,
+    "tf32: operands rounded to 11 bits, as eager's, with float32 sums",
+    "operands scaled and rounded to the 11 bits of TF32, float32 sums",
+    folds=False,
+)
+
+
+def family(n: Node, *, inline: bool = False) -> Family:
+    """The family of a product node's kernels; inline: of those that pack nothing in memory."""
+    if n.op == "convolution":
+        return CONVOLUTION
+    if is_half(n):
+        return HALF
+    return INLINE if inline else SPLIT

@@ -1,0 +1,57 @@
+"""Convolution node -> whether PyTorch's own one rounds its operands as TF32 does, on this GPU.
+
+cuDNN chooses an algorithm for every size, and most, but not all of them round. A kernel that rounds
+may only stand in for one that does, so the emitted file asks before it runs one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fusewright.convolution import Rounds
+from fusewright.ir import Node, size_text
+
+ROUNDS = '''
+_FUSEWRIGHT_ROUNDS = {}
+
+
+def _fusewright_rounds(convolve, image, weight, *settings):
+    """Whether PyTorch's own convolution rounds its operands to 11 bits, as the kernels do.
+
+    cuDNN decides that for every size. It is asked once, with two images that rounding makes equal.
+    """
+    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
+        precision = torch._C._get_fp32_precision_getter("cuda", "conv")
+    else:
+        precision = torch._C._get_cudnn_allow_tf32()
+    cudnn = torch.backends.cudnn
+    switches = precision, cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+    key = (convolve, image, weight, settings, switches)
+    if key not in _FUSEWRIGHT_ROUNDS:
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        *settings, device = settings
+        like = {"dtype": torch.float32, "device": device}
+        ones = torch.ones(weight, **like)
+        first = convolve(torch.ones(image, **like), ones, None, *settings)
+        second = convolve(torch.full(image, 1 + 2**-12, **like), ones, None, *settings)
+        _FUSEWRIGHT_ROUNDS[key] = torch.equal(first, second)
+    return _FUSEWRIGHT_ROUNDS[key]
+'''
+
+
+def rounds_text(n: Node, batch: str) -> str:
+    """The question to the emitted `_fusewright_rounds`; batch: the variable of the batch size."""
+    image, weight = (", ".join(map(size_text, a.shape)).replace("batch", batch) for a in n.args)
+    settings = ", ".join(repr(n[name]) for name in ("stride", "padding", "dilation", "groups"))
+    call = f"torch.nn.functional.conv{n['rank']}d"
+    return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device)"
+
+
+def asks_here(batch: int) -> Rounds:
+    """Asks this machine's GPU, as the emitted file will."""
+    scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
+    exec(ROUNDS, scope)
+    return lambda n: bool(eval(rounds_text(n, "batch"), scope))

@@ -1,0 +1,398 @@
+// Convolutions of float32 on Hopper (sm_90a) with the 11 bits of TF32: a product of packed weights and packed pixels,
+// both float16, whose sums stay in the tensor cores' float32 from the first k to the last, as eager's do.
+//
+// The product of image n and group g has the group's channels as rows and the result's pixels as columns, and k runs
+// through taps, then channels. A block works as in the product of 16-bit factors; the copy engine gathers the pixels that
+// a tap needs. 64 k of them arrive as 64 / CHUNK boxes, so that few channels leave no k empty. Two blocks, a cluster, have
+// the same channels of two tiles: each fetches one half of the weights for both, since what L2 delivers is the limit.
+//
+// The surprising fact: results that are not numbers, or that float16 had no room for, cost nothing to find. Finite float16
+// never overflows a sum, so packing knows where to look; whatever has no common scale is multiplied by NaN; and what is not
+// finite there is computed again as a plain sum.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "pack_image.cuh"
+#include "product_half_sm90.cuh"
+namespace fusewright {
+
+//@ convolution_repair: needs packed_image, finish
+// What a result that is not finite is computed from: taps and channels in order, with fused steps.
+struct convolution_source {
+  const float *image, *weight;
+  const convolution_shape& shape;
+};
+FN float plain_sum(const convolution_source& from, int batch, int row, int pixel) {
+  const convolution_shape& s = from.shape;
+  const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
+  const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
+  const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
+  const long in_pixels = s.in_pixels();
+  const float* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
+  const float* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
+  float sum = 0;
+  for (int tap = 0; tap < taps; ++tap) {
+    const int across = tap / s.kernel[2];
+    const int u = x + tap % s.kernel[2] * s.dilation[2], v = y + across % s.kernel[1] * s.dilation[1];
+    const int w = z + across / s.kernel[1] * s.dilation[0];
+    const bool inside = u >= 0 && u < s.in_size[2] && v >= 0 && v < s.in_size[1] && w >= 0 && w < s.in_size[0];
+    if (!inside) continue;
+    const float* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
+#pragma unroll 4
+    for (int c = 0; c < channels; ++c) sum = fmaf(here[c * in_pixels], weight[c * taps + tap], sum);
+  }
+  return sum;
+}
+// The factors as `consumer` wants them, for one tile.
+template <int FIRST_WARP> struct convolution_factors {
+  static constexpr bool split = false, packed = false, marked = true;
+  static constexpr int first_warp = FIRST_WARP;
+  const convolution_source &left, &right;
+  bool suspect;
+};
+template <bool ACROSS, int COLUMNS>
+FN void repair(float* box, int begin, int end, box_corner at, const convolution_source& from, const convolution_source&,
+               product_shape shape) {
+  const int lane = lane_here();
+#pragma unroll 1
+  for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
+    const int row = item / (COLUMNS / 32), column = item % (COLUMNS / 32) * 32 + lane;
+    float& result = box[box_place<ACROSS, COLUMNS>(row, column)];
+    if (at.column + column >= shape.columns || is_finite(result)) continue;
+    result = plain_sum(from, int(at.batch), at.batch_row + row, at.column + column);
+  }
+  __syncwarp();
+}
+
+//@ convolution_scale: needs packed_image, here
+// What to multiply by, from the sum of two marked exponents, in two steps where the power alone is beyond float32.
+FN float2 undo_of(int both) {
+  const int exponent = both >= SUSPECT / 2 ? both - SUSPECT : both;
+  const int first = exponent < -126 || exponent > 127 ? exponent / 2 : exponent;
+  const float2 by = make_float2(power(max(first, -126)), power(max(exponent - first, -126)));
+  return both >= SUSPECT + SUSPECT / 2 ? make_float2(__uint_as_float(0x7fffffffu), 1.f) : by;
+}
+// Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
+// 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns.
+template <int WIDTH, bool SWAPPED> struct scale_undo {
+  static constexpr int COUNT = SWAPPED ? WIDTH / 4 : 2;
+  int image;
+  const int* exponents;  // of this lane's first channel
+  FN scale_undo(const packed_image& packed, int image_number, int channel, int warp) {
+    const int lane = lane_here();
+    image = packed.image_exponents[image_number];
+    exponents = packed.weight_exponents + channel + (SWAPPED ? lane % 4 * 2 : warp * 16 + lane / 4);
+  }
+  FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
+  // Sums of the i-th channel of this lane.
+  template <class F> FN static void each(float (&sums)[WIDTH / 64][32], int i, const F& f) {
+    if constexpr (SWAPPED) {
+      float* const at = &sums[i / 16][i / 2 % 8 * 4 + i % 2];
+      f(at[0]), f(at[2]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < WIDTH / 4; ++j) f(sums[j / 16][j / 2 % 8 * 4 + i * 2 + j % 2]);
+    }
+  }
+  // True if a channel or the image is suspect.
+  FN bool run(float (&sums)[WIDTH / 64][32]) const {
+    bool twice = false, suspect = false;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const float2 by = undo_of(both(i));
+      twice |= by.y != 1.f, suspect |= both(i) >= SUSPECT / 2;
+      each(sums, i, [&](float& x) { x *= by.x; });
+    }
+    if (__any_sync(~0u, twice))
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) {
+        const float2 by = undo_of(both(i));
+        each(sums, i, [&](float& x) { x *= by.y; });
+      }
+    return __any_sync(~0u, suspect);
+  }
+};
+
+//@ convolution_stage: needs half_consume
+// BLOCKS blocks share a processor. With two, one of them multiplies while the other hands a tile to the body, and there are
+// twice as many warps to hide the body's latencies; but tiles are narrow, and read more. Registers are shared out equally
+// then, and a single warp, behind the consumers, copies.
+template <int WIDTH, int BLOCKS> struct convolution_stage {
+  static_assert(BLOCKS == 1 || WIDTH <= 128, "there are registers for this");
+  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
+  static constexpr int count = (BLOCKS == 1 ? 196608 : 81920) / bytes, boxes = count * bytes;
+  static constexpr int barriers = boxes + 8 * BOX * 4, shared_bytes = barriers + 16 * count;
+  static constexpr int threads = BLOCKS == 1 ? PRODUCT_THREADS : 288, producer = BLOCKS == 1 ? 0 : 256;
+  static constexpr int first_warp = BLOCKS == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START : 0;
+  static constexpr int pixels(bool swapped) { return swapped ? TILE_ROWS : WIDTH; }
+  static constexpr int channels(bool swapped) { return swapped ? WIDTH : TILE_ROWS; }
+};
+
+//@ convolution_tiles: needs tile_order, convolution_shape, cluster
+// What the clusters have to do: pairs of tiles that differ in their pixels only, and may belong to two images. The last one
+// may be alone.
+struct tile_pairs {
+  int groups, channel_tiles, pixel_tiles, last, count;  // pixel_tiles: of an image; last: tile of pixels of all images
+  struct place {
+    tiles::place tile;
+    bool alone;  // the same as the partner's, who finishes it
+  };
+  template <bool SWAPPED> FN place at(int number, int rank) const {
+    const int kinds = groups * channel_tiles, kind = number % kinds, mine = number / kinds * CLUSTER + rank;
+    const int pixels = mine < last ? mine : last, channels = kind % channel_tiles;
+    const int image = pixels / pixel_tiles, column = pixels % pixel_tiles;
+    return {{image * groups + kind / channel_tiles, SWAPPED ? column : channels, SWAPPED ? channels : column}, mine > last};
+  }
+};
+
+//@ convolution_produce: needs convolution_stage, convolution_tiles, image_map, packed_image
+// Everything that the producer needs; `deep`: whether the image map has five dimensions.
+struct convolution_maps {
+  const tensor_map &weights, &pixels;
+  bool deep;
+};
+FN pixel_place place_of(const convolution_shape& s, int image, int pixel) {
+  const int line = pixel / s.out_size[2];
+  return {{pixel % s.out_size[2] * s.stride[2] - s.pad[2], line % s.out_size[1] * s.stride[1] - s.pad[1],
+           line / s.out_size[1] * s.stride[0] - s.pad[0]}, image};
+}
+// The order of k in pieces of CHUNK: channels first, then taps along W, H and D.
+struct tap_walk {
+  int channel = 0, tap[3] = {0, 0, 0};  // tap: offset in pixels, from W to D
+  FN bool ended(const convolution_shape& s) const { return tap[2] >= s.kernel[0] * s.dilation[0]; }
+  FN void next(const convolution_shape& s, int chunk, int channels) {
+    channel += chunk;
+    if (channel < channels) return;
+    channel = 0, tap[0] += s.dilation[2];
+    if (tap[0] < s.kernel[2] * s.dilation[2]) return;
+    tap[0] = 0, tap[1] += s.dilation[1];
+    if (tap[1] < s.kernel[1] * s.dilation[1]) return;
+    tap[1] = 0, tap[2] += s.dilation[0];
+  }
+};
+// One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks.
+template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS>
+FN void convolution_produce(const convolution_maps& maps, const convolution_shape& shape, const packed_image& packed,
+                            const tile_pairs& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  constexpr int PIXELS = SWAPPED ? TILE_ROWS : WIDTH, CHANNELS = SWAPPED ? WIDTH : TILE_ROWS, HALF = CHANNELS / CLUSTER;
+  constexpr int PIXELS_AT = SWAPPED ? 0 : stage::tall_bytes, WEIGHTS_AT = SWAPPED ? stage::tall_bytes : 0;
+  const int rank = cluster_rank();
+  int slot = 0;
+  unsigned phase = 1;
+  const auto next = [&] {
+    if (++slot == stage::count) slot = 0, phase ^= 1;
+  };
+  for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
+    const tiles::place tile = all.at<SWAPPED>(number, rank).tile;
+    const int group = tile.batch % shape.groups, row = (SWAPPED ? tile.column : tile.row) * CHANNELS + rank * HALF;
+    const pixel_place first = place_of(shape, tile.batch / shape.groups, (SWAPPED ? tile.row : tile.column) * PIXELS);
+    tap_walk at;
+    for (int chunk = 0; chunk < chunks; ++chunk, next()) {
+      const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
+      barrier_wait(empty + 8 * slot, phase);
+      barrier_expect(ready, stage::bytes);
+      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, maps.weights, ready, chunk * HALF_DEPTH, row, group);
+#pragma unroll
+      for (int box = 0; box < HALF_DEPTH / CHUNK; ++box) {
+        // Behind the last k everything reads as zero.
+        const int channel = at.ended(shape) ? shape.groups * packed.channels : group * packed.channels + at.channel;
+        load_pixels(to + PIXELS_AT + box * PIXELS * CHUNK * 2, maps.pixels, ready, channel, first, at.tap, maps.deep);
+        at.next(shape, CHUNK, packed.channels);
+      }
+    }
+  }
+  // This block's barriers have to last until its partner has used them.
+  for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
+}
+
+//@ convolution_consume: needs half_consume, convolution_stage, convolution_tiles, convolution_scale, convolution_repair
+// How the tensor core finds ROWS pixels x 64 k: boxes of CHUNK k, in which a pixel takes CHUNK * 2 bytes.
+template <int CHUNK, int ROWS> struct pixel_operand {
+  static constexpr unsigned long swizzle = CHUNK == 64 ? 1 : CHUNK == 32 ? 2 : 3;
+  FN static unsigned long at(unsigned address) {
+    return swizzle << 62 | (unsigned long)CHUNK << 32 | 1ul << 16 | (address & 0x3ffff) >> 4;
+  }
+  FN static constexpr int step(int j) { return (j * 16 / CHUNK * ROWS * CHUNK * 2 + j * 16 % CHUNK * 2) >> 4; }
+};
+template <int WIDTH, bool SWAPPED, int CHUNK>
+FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int group, bool accumulate) {
+  using pixels = pixel_operand<CHUNK, SWAPPED ? TILE_ROWS : WIDTH>;
+  using weights = half_operand<false>;
+  const unsigned tall = here + group * 64 * (SWAPPED ? CHUNK * 2 : HALF_LINE), wide = here + TILE_ROWS * HALF_LINE;
+  const unsigned long p = pixels::at(SWAPPED ? tall : wide), w = weights::at(SWAPPED ? wide : tall);
+  multiply_fence();
+#pragma unroll
+  for (int j = 0; j < HALF_DEPTH / 16; ++j) {
+    const unsigned long pixel = p + pixels::step(j), weight = w + j * weights::step;
+    half_multiply<half_t, WIDTH>::template run<false, false>(sums, SWAPPED ? pixel : weight, SWAPPED ? weight : pixel,
+                                                             accumulate || j > 0);
+  }
+  multiply_commit();
+}
+// What the consumers share.
+template <class Body, int FIRST_WARP> struct convolution_work {
+  const Body& body;
+  const convolution_source& source;
+  const packed_image& packed;
+  const product_shape& product;
+  float* boxes;
+  FN consumer<Body, convolution_factors<FIRST_WARP>> of_tile(bool suspect) const {
+    return {body, {source, source, suspect}, product, boxes};
+  }
+};
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Work>
+FN void convolution_consume(const Work& work, const tile_pairs& all, int chunks, unsigned stages, unsigned full,
+                            unsigned empty) {
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  const int warp = warp_here() - stage::first_warp, group = warp / 4, groups = work.source.shape.groups;
+  const int rank = cluster_rank(), lane = threadIdx.x % 32;
+  int slot = 0;
+  unsigned phase = 0;
+  if (stage::head_start > 0 && group == 1 && chunks > stage::head_start) barrier_wait(full + 8 * stage::head_start, 0);
+  for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
+    float sums[WIDTH / 64][32];
+    pin_all<WIDTH>(sums);
+    unsigned before = 0;  // the barrier of the stage that the tensor core may still read
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      barrier_wait(full + 8 * slot, phase);
+      convolution_chunk<WIDTH, SWAPPED, CHUNK>(sums, stages + slot * stage::bytes, group, chunk > 0);
+      if (chunk < WIDTH / 64)
+        work.of_tile(false).template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
+      multiply_wait<1>();
+      if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
+      before = empty + 8 * slot;
+      if (++slot == stage::count) slot = 0, phase ^= 1;
+    }
+    multiply_wait<0>();
+    if (lane < CLUSTER) cluster_arrive(before, lane);
+    pin_all<WIDTH>(sums);
+    const tile_pairs::place place = all.at<SWAPPED>(number, rank);
+    if (place.alone) continue;
+    const tiles::place tile = place.tile;
+    const int channel = tile.batch % groups * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
+    const scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / groups, channel, warp);
+    const auto me = work.of_tile(undo.run(sums));
+    if constexpr (SWAPPED)
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+    else
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+  }
+}
+
+//@ run_convolution: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, device_scope
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Body>
+__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), BLOCKS)
+    convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
+                       const __grid_constant__ Body body, const __grid_constant__ convolution_shape shape,
+                       const float* image, const float* weight, const packed_image packed, const product_shape product,
+                       const tile_pairs all, bool deep) {
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
+  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
+  const int chunks = (product.depth + HALF_DEPTH - 1) / HALF_DEPTH;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < stage::count; ++slot) {
+      barrier_init(full + 8 * slot, 1);
+      barrier_init(empty + 8 * slot, 8 * CLUSTER);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // This kernel may have started before the packing ones were done.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  cluster_sync();
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
+    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == stage::producer)
+      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>({weights, pixels, deep}, shape, packed, all, chunks, stages, full,
+                                                         empty);
+  } else {
+    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const convolution_source source{image, weight, shape};
+    float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
+    const convolution_work<Body, stage::first_warp> work{body, source, packed, product, boxes};
+    convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, chunks, stages, full, empty);
+  }
+}
+#ifdef __CUDACC_RTC__
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
+FN int run_convolution(const Body&, const float*, const float*, convolution_shape, void*, int, void*) {
+  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Body> == nullptr || &pack_weights == nullptr ||
+         &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr;
+}
+#else
+// A launch whose blocks may start while the kernel before it ends.
+template <class... Wanted, class... Given>
+int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_bytes, int cluster, cudaStream_t on,
+                 const Given&... given) {
+  cudaLaunchAttribute wishes[2];
+  wishes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  wishes[0].val.programmaticStreamSerializationAllowed = 1;
+  wishes[1].id = cudaLaunchAttributeClusterDimension;
+  wishes[1].val.clusterDim.x = cluster, wishes[1].val.clusterDim.y = wishes[1].val.clusterDim.z = 1;
+  const cudaLaunchConfig_t launch{grid, dim3(threads), size_t(shared_bytes), on, wishes, cluster > 1 ? 2u : 1u};
+  cudaLaunchKernelEx(&launch, kernel, given...);
+  return cudaGetLastError();
+}
+template <int CHUNK>
+int pack_convolution(const float* image, const float* weight, const convolution_shape& shape, const packed_image& to,
+                     cudaStream_t on) {
+  pack_weights<<<grid_of(shape.out_channels), IMAGE_THREADS, 0, on>>>(weight, shape, to);
+  if (int error = cudaGetLastError()) return error;
+  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
+  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
+  return launch_early(vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>, grid, IMAGE_THREADS, 0, 1, on, image,
+                      shape, to);
+}
+// The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
+template <int CHUNK>
+int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
+  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {},
+                    shape.in_size[0] > 1 || shape.out_size[0] > 1 || shape.kernel[0] > 1};
+  for (int i = 0; i < 3; ++i) {
+    const int d = 2 - i;
+    from.size[i] = shape.in_size[d], from.step[i] = shape.stride[d], from.lower[i] = -shape.pad[d];
+    from.upper[i] = (shape.out_size[d] - 1) * shape.stride[d] - shape.pad[d] + 1 - shape.in_size[d];
+  }
+  return map_image(map, from, CHUNK, box_pixels);
+}
+// Of `workspace`, packed_image_in says how large it is. Strides may be up to 8. With one dimension of size 1 or more,
+// `pad` may be up to 128, or, in three dimensions, 16, and so may what is left out at the end; the last tap may lie up to
+// 255 or 31 pixels behind the first.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
+int run_convolution(const Body& body, const float* image, const float* weight, convolution_shape shape, void* workspace,
+                    int device, void* stream) {
+  static_assert(SEGMENT == 0, "a convolution's tail is a map");
+  const long batches = shape.images * shape.groups, rows = shape.out_channels / shape.groups, columns = shape.out_pixels();
+  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Body>;
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  int blocks = 0;
+  if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
+  blocks *= BLOCKS;
+  const long pixel_tiles = (columns + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
+  const long channel_tiles = (rows + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
+  const long pairs = (shape.images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * shape.groups;
+  if (count * CLUSTER > 0x7fffffff) return cudaErrorInvalidValue;
+  const tile_pairs all{shape.groups, int(channel_tiles), int(pixel_tiles), int(shape.images * pixel_tiles - 1), int(count)};
+  packed_image packed;
+  packed_image_in<CHUNK>(workspace, shape, packed);
+  const product_shape product{batches, int(rows), int(columns), shape.taps() * packed.channels};
+  const mapped lines{6, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, shape.groups, rows, product.depth};
+  tensor_map weights, pixels;
+  int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
+  if (!error) error = map_pixels<CHUNK>(pixels, shape, packed, stage::pixels(SWAPPED));
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (!error) error = pack_convolution<CHUNK>(image, weight, shape, packed, on);
+  if (error) return error;
+  const dim3 grid(unsigned(count < blocks / CLUSTER ? count : blocks / CLUSTER) * CLUSTER);
+  const bool deep = shape.in_size[0] > 1 || shape.out_size[0] > 1 || shape.kernel[0] > 1;
+  return launch_early(kernel, grid, stage::threads, stage::shared_bytes, CLUSTER, on, weights, pixels, body, shape, image,
+                      weight, packed, product, all, deep);
+}
+#endif
+
+//@
+}  // namespace fusewright

@@ -1,0 +1,271 @@
+// How the image and the weights of a convolution are brought to float16 for the tensor cores, at every call.
+//
+// Both are scaled by powers of two and rounded to nearest even: float16 then holds the 11 bits that TF32 has. An image
+// [C][D][H][W] becomes [D][H][W][channels], through shared memory; a group's channels are filled up by zeros to a multiple
+// of CHUNK, the channels that one copy of the main kernel takes. Each row of weights becomes [kD][kH][kW][channels].
+//
+// The surprising fact: an image's scale has to be known before its first element is written, but a look at all of it
+// would cost as much as the whole pass. So each block looks at the same few elements, which leave room for larger ones,
+// and the block that ends last packs the image again if they did not tell the truth.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "pack.cuh"
+namespace fusewright {
+
+//@ convolution_shape
+// A convolution of images [C][D][H][W] with up to three dimensions; those that are missing have size 1. Sizes are in this
+// order, channels are those of all groups, and `pad` stands before the first pixel.
+#define BOTH __host__ __device__
+struct convolution_shape {
+  long images;
+  int groups, in_channels, out_channels;
+  int in_size[3], out_size[3], kernel[3], stride[3], pad[3], dilation[3];
+  BOTH long in_pixels() const { return long(in_size[0]) * in_size[1] * in_size[2]; }
+  BOTH long out_pixels() const { return long(out_size[0]) * out_size[1] * out_size[2]; }
+  BOTH int taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+};
+
+//@ packed_image: needs convolution_shape
+// What is found of an image while it is packed: its largest size and its smallest block's largest size that is not zero,
+// both finite and as bits, how many blocks are done, and whether something is not finite.
+struct image_sizes {
+  unsigned most, least, arrived, strange;
+};
+// Where everything lies. Exponents are those of what a result has to be multiplied by. SUSPECT is added where something is
+// not finite. UNEVEN stands for one where elements are so different in size that float16 has no room for all at one scale,
+// and results have to be computed in another way.
+constexpr int SUSPECT = 1 << 20, UNEVEN_SCALE = 1 << 21;
+struct packed_image {
+  unsigned short *pixels, *weights;
+  int *image_exponents, *weight_exponents;
+  image_sizes* sizes;
+  int channels;  // of one group, filled up
+};
+// The exponent of the power of two that brings a maximum, given as bits, into [2^TARGET, 2^(TARGET + 1)), if there is such
+// a power; and that power.
+template <int TARGET> FN int scale_exponent(unsigned most) {
+  const int wanted = TARGET + 127 - int(most >> 23);
+  return most == 0 ? 0 : wanted < 127 ? wanted : 127;
+}
+FN float power(int exponent) { return __uint_as_float(unsigned(exponent + 127) << 23); }
+// float16 has all 11 bits down to 2^-14. Where the largest of a part is 2^-8 or more, what the others lose is below 2^-17
+// of it, and nothing of those down to 1/64 of it.
+constexpr float EVEN_SIZE = 1.f / 256;
+FN bool is_uneven(unsigned least, int exponent) { return __uint_as_float(least) * power(exponent) < EVEN_SIZE; }
+constexpr unsigned INFINITY_BITS = 0x7f800000, LARGEST_BITS = 0x7f7fffff;
+FN unsigned finite_size(float x) {
+  const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
+  return bits < INFINITY_BITS ? bits : 0;
+}
+FN int marked_exponent(unsigned least, int exponent, bool strange) {
+  return is_uneven(least, exponent) ? UNEVEN_SCALE : strange ? SUSPECT - exponent : -exponent;
+}
+// The largest of a block's numbers, two at a time, for all of its threads.
+constexpr int IMAGE_THREADS = 256;
+FN uint2 largest_of_block(unsigned first, unsigned second, uint2 (&parts)[IMAGE_THREADS / 32]) {
+  uint2 most{__reduce_max_sync(~0u, first), __reduce_max_sync(~0u, second)};
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < IMAGE_THREADS / 32; ++i) most = {max(parts[i].x, most.x), max(parts[i].y, most.y)};
+  return most;
+}
+#ifndef __CUDACC_RTC__
+// Everything in `workspace`, each part at a multiple of 256 bytes, with `channels` = in_channels / groups filled up to a
+// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, out_channels * taps * channels * 2 of
+// weights, (out_channels + 256) * 4 and images * 4 of exponents, images * 16 of sizes.
+template <int CHUNK> long packed_image_in(void* workspace, const convolution_shape& shape, packed_image& to) {
+  to.channels = (shape.in_channels / shape.groups + CHUNK - 1) / CHUNK * CHUNK;
+  long end = 0;
+  const auto take = [&](auto*& place, long bytes) {
+    place = reinterpret_cast<std::decay_t<decltype(place)>>(static_cast<char*>(workspace) + end);
+    end += (bytes + 255) / 256 * 256;
+  };
+  take(to.pixels, shape.images * shape.in_pixels() * shape.groups * to.channels * 2);
+  take(to.weights, long(shape.out_channels) * shape.taps() * to.channels * 2);
+  take(to.weight_exponents, (shape.out_channels + 256L) * 4);
+  take(to.image_exponents, shape.images * 4);
+  take(to.sizes, shape.images * 16);
+  return end;
+}
+#endif
+
+//@ pack_weights: needs packed_image, halves, next_kernel, grid
+// One block per row of weights. It also sets up what the next kernel counts in.
+__global__ void __launch_bounds__(IMAGE_THREADS)
+    pack_weights(const float* weight, const convolution_shape shape, const packed_image to) {
+  let_next_kernel_start();
+  __shared__ uint2 parts[IMAGE_THREADS / 32];
+  const long row = block_index();
+  for (long n = row * IMAGE_THREADS + threadIdx.x; n < shape.images; n += long(shape.out_channels) * IMAGE_THREADS)
+    to.sizes[n] = {0, LARGEST_BITS, 0, 0};
+  if (row == 0) to.weight_exponents[shape.out_channels + threadIdx.x] = 0;
+  if (row >= shape.out_channels) return;
+  const int channels = shape.in_channels / shape.groups, taps = shape.taps(), depth = channels * taps;
+  const float* const from = weight + row * depth;
+  // The largest of 32 neighbours stands for a part of the row.
+  unsigned most = 0, least = LARGEST_BITS;
+  bool strange = false;
+#pragma unroll 8
+  for (int first = 0; first < depth; first += IMAGE_THREADS) {
+    const int k = first + threadIdx.x;
+    const float x = k < depth ? from[k] : 0.f;
+    const unsigned size = __reduce_max_sync(~0u, finite_size(x));
+    most = max(size, most);
+    least = size > 0 ? min(size, least) : least;
+    strange |= finite_size(x) != (__float_as_uint(x) & 0x7fffffffu);
+  }
+  const uint2 sizes = largest_of_block(most, LARGEST_BITS - least, parts);
+  strange = __syncthreads_or(strange);
+  const int exponent = scale_exponent<14>(sizes.x);
+  if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent(LARGEST_BITS - sizes.y, exponent, strange);
+  const float scale = power(exponent);
+  const int pieces = to.channels / 8;
+  for (int item = threadIdx.x; item < taps * pieces; item += IMAGE_THREADS) {
+    const int tap = item / pieces, first = item % pieces * 8;
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = first + j < channels ? from[(first + j) * taps + tap] * scale : 0.f;
+    const uint4 packed{two_halves(x[0], x[1]), two_halves(x[2], x[3]), two_halves(x[4], x[5]), two_halves(x[6], x[7])};
+    *reinterpret_cast<uint4*>(to.weights + (row * taps + tap) * to.channels + first) = packed;
+  }
+}
+
+//@ image_tile: needs packed_image, halves
+// What a block packs at a time: `pixels` neighbouring pixels x CHUNK channels. A thread reads four pixels of two channels,
+// four times over; the eight lanes beside it read the next pixels, so that neither the words that are written nor the 16
+// bytes that are read meet in a bank.
+template <int CHUNK> struct image_tile {
+  static constexpr int pixels = 8192 / CHUNK, pieces = CHUNK / 8;
+  long image, first_pixel;
+  int group, first_channel;  // within the group
+  FN image_tile(const convolution_shape& shape, const packed_image& to, long image, long number) : image(image) {
+    const int across = to.channels / CHUNK, all = across * shape.groups, chunk = int(number % all);
+    first_pixel = number / all * pixels, group = chunk / across, first_channel = chunk % across * CHUNK;
+  }
+  BOTH static long count(const convolution_shape& shape, const packed_image& to) {
+    return (shape.in_pixels() + pixels - 1) / pixels * (shape.groups * (to.channels / CHUNK));
+  }
+  FN static int pixel_of(int round) { return part(round) % (pixels / 32) * 32 + threadIdx.x % 8 * 4; }
+  FN static int piece_of(int round) { return part(round) / (pixels / 32); }
+  FN static int part(int round) { return round * 8 + threadIdx.x / 32; }
+  FN static int place(int pixel, int piece) { return (pixel * pieces + piece) ^ (pixel >> 2 & 7); }
+};
+using four_rounds = float[4][2][4];
+template <bool VECTORS, int CHUNK>
+FN void read_tile(four_rounds& x, const float* images, const convolution_shape& shape, const image_tile<CHUNK>& tile) {
+  const int channels = shape.in_channels / shape.groups;
+  const long in_pixels = shape.in_pixels();
+  const float* const from = images + (tile.image * shape.in_channels + tile.group * channels) * in_pixels;
+#pragma unroll
+  for (int round = 0; round < 4; ++round)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int channel = tile.first_channel + tile.piece_of(round) * 8 + threadIdx.x % 32 / 8 * 2 + c;
+      const long pixel = tile.first_pixel + tile.pixel_of(round);
+      const float* const here = from + channel * in_pixels + pixel;
+      float(&to)[4] = x[round][c];
+      if (VECTORS && channel < channels && pixel < in_pixels) {
+        memcpy(to, __builtin_assume_aligned(here, 16), sizeof(to));
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[j] = !VECTORS && channel < channels && pixel + j < in_pixels ? here[j] : 0.f;
+      }
+    }
+}
+template <int CHUNK>
+FN void write_tile(const four_rounds& x, float scale, uint4 (&box)[1024], const convolution_shape& shape,
+                   const packed_image& to, const image_tile<CHUNK>& tile) {
+  unsigned* const words = reinterpret_cast<unsigned*>(box) + threadIdx.x % 32 / 8;
+#pragma unroll
+  for (int round = 0; round < 4; ++round)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      words[tile.place(tile.pixel_of(round) + j, tile.piece_of(round)) * 4] =
+          two_halves(x[round][0][j] * scale, x[round][1][j] * scale);
+  __syncthreads();
+  const long in_pixels = shape.in_pixels(), line = long(shape.groups) * to.channels;
+  unsigned short* const first = to.pixels + (tile.image * in_pixels + tile.first_pixel) * line +
+                                tile.group * to.channels + tile.first_channel;
+#pragma unroll
+  for (int i = threadIdx.x; i < 1024; i += IMAGE_THREADS) {
+    const int pixel = i / tile.pieces, piece = i % tile.pieces;
+    if (tile.first_pixel + pixel < in_pixels)
+      *reinterpret_cast<uint4*>(first + pixel * line + piece * 8) = box[tile.place(pixel, piece)];
+  }
+}
+
+//@ pack_image: needs image_tile, next_kernel, grid, aligned
+// IMAGE_THREADS elements spread over an image stand for all.
+FN unsigned sampled_size(const float* images, const convolution_shape& shape, long image) {
+  const long elements = shape.in_channels * shape.in_pixels();
+  return finite_size(images[image * elements + elements * threadIdx.x / IMAGE_THREADS]);
+}
+// The largest size of what a thread has read, NaN above all.
+FN unsigned largest_of_tile(const four_rounds& x) {
+  float most = 0;
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(x[i / 8][i / 4 % 2][i % 4])));
+  return __float_as_uint(most);
+}
+FN unsigned largest_finite_of_tile(const four_rounds& x) {
+  unsigned most = 0;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) most = max(finite_size(x[i / 8][i / 4 % 2][i % 4]), most);
+  return most;
+}
+// Whether this block is the last one of its image.
+FN bool count_tile(image_sizes& sizes, unsigned most, bool strange, long tiles) {
+  __shared__ bool last;
+  __syncthreads();  // all of the block has written its part
+  if (threadIdx.x == 0) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // until the counts are set up
+#endif
+    atomicMax(&sizes.most, most);
+    if (most > 0) atomicMin(&sizes.least, most);
+    if (strange) atomicOr(&sizes.strange, 1u);
+    __threadfence();
+    last = atomicAdd(&sizes.arrived, 1) == unsigned(tiles - 1);
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+template <bool VECTORS, int CHUNK>
+__global__ void __launch_bounds__(IMAGE_THREADS, VECTORS ? 3 : 2)
+    pack_image(const float* images, const convolution_shape shape, const packed_image to) {
+  let_next_kernel_start();
+  __shared__ uint4 box[1024];
+  __shared__ uint2 parts[IMAGE_THREADS / 32], finite_parts[IMAGE_THREADS / 32];
+  using tile = image_tile<CHUNK>;
+  const long tiles = tile::count(shape, to), image = block_index() / tiles;
+  if (image >= shape.images) return;
+  const tile here(shape, to, image, block_index() % tiles);
+  four_rounds x;
+  read_tile<VECTORS>(x, images, shape, here);
+  uint2 found = largest_of_block(sampled_size(images, shape, image), largest_of_tile(x), parts);
+  const bool strange = found.y >= INFINITY_BITS;
+  if (strange) found.y = largest_of_block(largest_finite_of_tile(x), 0, finite_parts).x;
+  const int guess = scale_exponent<10>(found.x);
+  write_tile(x, power(guess), box, shape, to, here);
+  image_sizes& sizes = to.sizes[image];
+  if (!count_tile(sizes, found.y, strange, tiles)) return;
+  const unsigned most = __ldcg(&sizes.most), least = __ldcg(&sizes.least);
+  int exponent = guess;
+  if (__uint_as_float(most) * power(guess) > 32768.f || is_uneven(least, guess)) {
+    exponent = scale_exponent<14>(most);
+    for (long number = 0; number < tiles && exponent != guess; ++number) {
+      const tile again(shape, to, image, number);
+      read_tile<VECTORS>(x, images, shape, again);
+      __syncthreads();
+      write_tile(x, power(exponent), box, shape, to, again);
+    }
+  }
+  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent(least, exponent, __ldcg(&sizes.strange) != 0);
+}
+
+//@
+}  // namespace fusewright

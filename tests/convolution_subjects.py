@@ -1,0 +1,337 @@
+"""Hand-written bodies of convolution kernels -> CUDA text, a library, launches, their meaning.
+
+A subject is one instantiation of `run_convolution` with one body, in the form that the compiler
+prints. The tests and both benchmarks of convolutions import it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod, sqrt
+from pathlib import Path
+
+import product_subjects as subjects
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fusewright.codegen.skeleton import select
+
+WIDTHS = (64, 128, 192, 256)
+CHUNKS = (16, 32, 64)
+WORDS = ("relu", "sigmoid", "tanh", "log1p", "exp", "load", "store", "read", "write")
+
+_FIELDS = "const float* in0; float* out0; long n; long channels;"
+_MAP = """template <class Range, class Team, class Product>
+  FN void operator()(long row, Range range, Team team, Product product) const"""
+
+
+def _struct(name: str, value: str, setup: str = "", load: str = "") -> str:
+    more = ", float v2" * bool(load)
+    return f"""
+struct {name} {{
+  {_FIELDS}
+  {_MAP} {{
+    {setup}
+    team.each(range, [&](float v0{more}, float& o0) {{ o0 = {value}; }},
+              product{load}, store(out0, row * n));
+  }}
+}};"""
+
+
+_BIAS = "const float v1 = read(in0, unsigned(row) % unsigned(channels));"
+BODIES = "".join(
+    (
+        "FN float mish(float x) { return x * tanh(x > 20.f ? x : log1p(exp(x))); }",
+        _struct("copy", "v0"),
+        _struct("bias_relu", "relu(v0) + v1", _BIAS),
+        _struct("mish_twice", "mish(mish(v0 + v1))", _BIAS),
+        _struct("bias_sigmoid", "sigmoid(v0 + v1)", _BIAS),
+        _struct("residual", "v0 * 0.5f + v2", load=", load(in0, row * n)"),
+    )
+)
+
+
+def meaning(body: str, sums: Tensor, in0: Tensor) -> Tensor:
+    """What the body makes of a convolution [N, K, ...], in its precision."""
+    first = in0.to(sums.dtype)
+    bias = (
+        first.view(1, -1, *(1,) * (sums.dim() - 2)) if body not in ("copy", "residual") else first
+    )
+    return {
+        "copy": lambda: sums,
+        "bias_relu": lambda: sums.relu() + bias,
+        "mish_twice": lambda: functional.mish(functional.mish(sums + bias)),
+        "bias_sigmoid": lambda: (sums + bias).sigmoid(),
+        "residual": lambda: sums * 0.5 + first,
+    }[body]()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One body with one schedule."""
+
+    body: str
+    width: int
+    swapped: bool
+    vector: int
+    chunk: int
+    blocks: int = 1  # that share a processor
+
+    @property
+    def entry(self) -> str:
+        """The name of its C function."""
+        side = "swapped" if self.swapped else "straight"
+        return f"{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
+
+    def text(self) -> str:
+        """Its C function; `sizes`: the fields of convolution_shape."""
+        swapped = "true" if self.swapped else "false"
+        chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
+        return f"""
+extern "C" int {self.entry}(const float* image, const float* weight, const float* in0, float* out0,
+    const int* sizes, void* workspace, int device, void* stream) {{
+  convolution_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
+  for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
+  const {self.body} body{{in0, out0, s.out_pixels(), s.out_channels}};
+  return run_convolution<{chosen}>(body, image, weight, s, workspace, device, stream);
+}}"""
+
+
+# Every tile with every chunk; both vectors and all bodies occur with both sides.
+SCHEDULES = tuple(
+    Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk)
+    for width in WIDTHS
+    for swapped in (False, True)
+    for chunk in CHUNKS
+    for vector in (1, 4)
+)
+EXTRAS = tuple(
+    Subject(body, width, swapped, 4, 64)
+    for body in ("mish_twice", "bias_sigmoid", "residual")
+    for width, swapped in ((256, False), (128, True))
+)
+
+
+def source(some: Iterable[Subject]) -> str:
+    """The CUDA text with the entries of `some`, from the sections that they need."""
+    skeleton = select("sm90", [*WORDS, "run_convolution"])
+    entries = "".join(subject.text() for subject in some)
+    return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where each subject's function is."""
+
+    parts: Mapping[str, ctypes.CDLL]
+
+    def function(self, subject: Subject) -> Callable[..., int]:
+        found: Callable[..., int] = getattr(self.parts[subject.entry], subject.entry)
+        return found
+
+
+def library(
+    some: Sequence[Subject], folder: Path, edit: Callable[[str], str] = lambda text: text
+) -> Library:
+    """Compile `some`, as many compilers at once as there are cores; `edit` changes the text."""
+    pieces = max(1, min(len(some), len(os.sched_getaffinity(0))))
+    jobs = {folder / f"convolution_{k}.so": tuple(some[k::pieces]) for k in range(pieces)}
+    code = subjects.code_for("sm_90a", (9, 0))
+    with ThreadPoolExecutor(pieces) as pool:
+        running = [
+            pool.submit(subjects.build, edit(source(part)), target, code)
+            for target, part in jobs.items()
+        ]
+        for job in running:
+            job.result()
+    parts = {}
+    for target, part in jobs.items():
+        loaded = ctypes.CDLL(str(target))
+        parts.update({subject.entry: loaded for subject in part})
+    return Library(parts)
+
+
+def _three(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
+    return (*(missing,) * (3 - len(sizes)), *sizes)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One convolution; sizes have one number per dimension, `pad` before and behind."""
+
+    images: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    pad: tuple[tuple[int, int], ...] = ()
+    dilation: tuple[int, ...] = ()
+    groups: int = 1
+
+    @property
+    def rank(self) -> int:
+        return len(self.in_size)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.stride or (1,) * self.rank
+
+    @property
+    def spread(self) -> tuple[int, ...]:
+        return self.dilation or (1,) * self.rank
+
+    @property
+    def margins(self) -> tuple[tuple[int, int], ...]:
+        return self.pad or ((0, 0),) * self.rank
+
+    @property
+    def out_size(self) -> tuple[int, ...]:
+        every = zip(self.in_size, self.kernel, self.steps, self.margins, self.spread, strict=True)
+        return tuple((i + sum(p) - (k - 1) * d - 1) // s + 1 for i, k, s, p, d in every)
+
+    @property
+    def flops(self) -> float:
+        taps = prod(self.kernel) * self.in_channels // self.groups
+        return 2.0 * self.images * self.out_channels * prod(self.out_size) * taps
+
+    def chunk(self) -> int:
+        """The chunk that leaves the fewest channels empty, the widest of several."""
+        channels = self.in_channels // self.groups
+        return min(CHUNKS, key=lambda chunk: (-(-channels // chunk) * chunk, -chunk))
+
+    def numbers(self) -> list[int]:
+        """The fields of convolution_shape."""
+        lows = tuple(low for low, _ in self.margins)
+        ones = (self.in_size, self.out_size, self.kernel, self.steps)
+        sizes = [_three(size, 1) for size in ones] + [_three(lows, 0), _three(self.spread, 1)]
+        head = (self.images, self.groups, self.in_channels, self.out_channels)
+        return [*head, *(number for size in sizes for number in size)]
+
+    def workspace_bytes(self, chunk: int) -> int:
+        channels = -(-(self.in_channels // self.groups) // chunk) * chunk
+        parts = (
+            self.images * prod(self.in_size) * self.groups * channels * 2,
+            self.out_channels * prod(self.kernel) * channels * 2,
+            (self.out_channels + 256) * 4,
+            self.images * 4,
+            self.images * 16,
+        )
+        return sum(-(-part // 256) * 256 for part in parts)
+
+    def image(self) -> Tensor:
+        return torch.randn(self.images, self.in_channels, *self.in_size, device="cuda")
+
+    def weight(self) -> Tensor:
+        depth = self.in_channels // self.groups * prod(self.kernel)
+        channels = (self.out_channels, self.in_channels // self.groups)
+        return torch.randn(*channels, *self.kernel, device="cuda") / sqrt(depth)
+
+    def result(self) -> tuple[int, ...]:
+        """The shape of what comes out."""
+        return (self.images, self.out_channels, *self.out_size)
+
+    def torch(self, image: Tensor, weight: Tensor) -> Tensor:
+        """The same by PyTorch, in the tensors' precision."""
+        if any(low != high for low, high in self.margins):
+            sides = [side for margin in reversed(self.margins) for side in margin]
+            image, margins = functional.pad(image, sides), (0,) * self.rank
+        else:
+            margins = tuple(low for low, _ in self.margins)
+        every = (functional.conv1d, functional.conv2d, functional.conv3d)
+        run: Callable[..., Tensor] = every[self.rank - 1]
+        return run(image, weight, None, self.steps, margins, self.spread, self.groups)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Operands of one launch."""
+
+    problem: Problem
+    image: Tensor
+    weight: Tensor
+    in0: Tensor
+    out: Tensor
+    workspace: Tensor
+
+    def launch(self, found: Library, subject: Subject) -> int:
+        """Run on the current stream; the CUDA error."""
+        numbers = self.problem.numbers()
+        operands = (self.image, self.weight, self.in0, self.out)
+        return found.function(subject)(
+            *(ctypes.c_void_p(t.data_ptr()) for t in operands),
+            (ctypes.c_int * len(numbers))(*numbers),
+            ctypes.c_void_p(self.workspace.data_ptr()),
+            ctypes.c_int(self.image.device.index or 0),
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+        )
+
+
+MARGIN, MARK = 64, -12345.5  # elements before and behind an output that nobody may touch
+
+
+def operand(subject: Subject, problem: Problem) -> Tensor:
+    """A random in0 of the size that the body reads."""
+    shape = problem.result() if subject.body == "residual" else (problem.out_channels,)
+    return torch.randn(shape, device="cuda")
+
+
+def guarded(
+    found: Library,
+    subject: Subject,
+    problem: Problem,
+    image: Tensor,
+    weight: Tensor,
+    in0: Tensor,
+) -> tuple[Tensor, int, bool]:
+    """The result, the CUDA error, and whether something was written outside of the result."""
+    count = prod(problem.result())
+    room = torch.full((count + 2 * MARGIN,), MARK, device="cuda")
+    out = room[MARGIN : MARGIN + count].view(problem.result())
+    need = problem.workspace_bytes(subject.chunk)
+    space = torch.full((need + MARGIN,), 0xFF, dtype=torch.uint8, device="cuda")
+    code = Call(problem, image, weight, in0, out, space).launch(found, subject)
+    torch.cuda.synchronize()
+    edges = (room[:MARGIN] != MARK, room[MARGIN + count :] != MARK, space[need:] != 0xFF)
+    return out, code, any(bool(edge.any()) for edge in edges)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The sums in float64, and the largest error that each may have."""
+
+    sums: Tensor
+    allowed: Tensor
+
+
+def exact(problem: Problem, image: Tensor, weight: Tensor) -> Exact:
+    """Both factors are rounded to 11 bits, or to 2^-33 of the image's largest element.
+
+    A rounding is at most 2^-12; those of many products are as good as independent. The tensor cores
+    drop bits below 2^-23 at each of their steps of 16 products.
+    """
+    x, w = image.double(), weight.double()
+    finite = torch.where(x.isfinite(), x.abs(), 0.0)
+    largest = finite.flatten(1).amax(1).view(-1, *(1,) * (x.dim() - 1))
+    depth = prod(weight.shape[1:])
+    allowed = 6 * 2.0**-12 * problem.torch(finite.square(), w.square()).abs().sqrt()
+    allowed += (depth / 16 + 1) * 2.0**-23 * problem.torch(finite, w.abs())
+    allowed += 2.0**-33 * problem.torch(torch.ones_like(x) * largest, w.abs())
+    return Exact(problem.torch(x, w), allowed)
+
+
+def excess(subject: Subject, truth: Exact, in0: Tensor, actual: Tensor) -> float:
+    """The largest error over what is allowed: fine up to 1; what is not finite must be equal."""
+    expected = meaning(subject.body, truth.sums, in0)
+    tail = 0.0 if subject.body == "copy" else in0.abs().max().item()
+    # No body is steeper than 1.2; 1e-6: of its own arithmetic.
+    allowed = 1.2 * truth.allowed + 1e-6 * (expected.abs() * bool(tail) + tail) + 1e-45
+    same = (expected.isnan() & actual.isnan()) | (actual == expected)
+    found = torch.where(same, 0.0, (actual.double() - expected).abs() / allowed)
+    return float(found.max().nan_to_num(nan=float("inf")).item())

@@ -1,0 +1,315 @@
+"""Library convolutions -> convolution nodes -> kernels: which join, what they mean, their text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from emitting import ROOT, Emitted, emit_file
+from torch import Tensor, nn
+
+from fusewright.capture import capture, state_of
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.skeleton import select
+from fusewright.convolution import Geometry, Rounds, convolution, geometry
+from fusewright.interpret import interpret
+from fusewright.ir import Graph, Node, check, show, toposort
+from fusewright.nest import nest
+from fusewright.plan import plan
+from fusewright.rewrite import rewrite
+from fusewright.schedule import schedule
+from fusewright.target import TARGETS
+
+GPU = TARGETS["sm_90a"]
+
+
+class Tailed(nn.Module):
+    """A convolution with something before and behind it."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(x * 2)) + 1
+
+
+# name -> the layer, the input's sizes; every one is large enough for a kernel
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "plain": (nn.Conv2d(64, 128, 3), (4, 64, 36, 36)),
+    "without bias": (nn.Conv2d(64, 128, 3, bias=False), (4, 64, 36, 36)),
+    "padded, strided": (nn.Conv2d(64, 128, 3, stride=(2, 1), padding=(1, 2)), (8, 64, 36, 36)),
+    "dilated": (nn.Conv2d(64, 128, 3, dilation=2), (4, 64, 38, 38)),
+    "same": (nn.Conv2d(64, 128, 3, padding="same"), (4, 64, 34, 34)),
+    "same, even": (nn.Conv2d(64, 128, (4, 2), padding="same"), (4, 64, 34, 34)),
+    "valid": (nn.Conv2d(64, 128, 3, padding="valid"), (4, 64, 36, 36)),
+    "groups": (nn.Conv2d(128, 128, 3, groups=2), (4, 128, 36, 36)),
+    "1 dimension": (nn.Conv1d(64, 128, 5, padding=2), (4, 64, 2048)),
+    "3 dimensions": (nn.Conv3d(32, 64, 3, stride=(1, 2, 1), padding=1), (4, 32, 6, 24, 24)),
+    "one pixel": (nn.Conv2d(256, 512, 1), (4, 256, 18, 18)),
+    "fixed batch": (nn.Conv2d(64, 128, 3), (1, 64, 68, 68)),
+}
+LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
+    "few channels": (nn.Conv2d(3, 128, 7), (4, 3, 128, 128), "3 input channels fill too little"),
+    "depthwise": (
+        nn.Conv2d(128, 128, 5, groups=128),
+        (8, 128, 96, 96),
+        "1 input channels fill too little",
+    ),
+    "not rounded": (nn.Conv2d(64, 512, 1, stride=2), (8, 64, 96, 96), "in full float32"),
+    "groups": (nn.Conv2d(128, 128, 3, groups=2), (4, 128, 36, 36), "in full float32"),
+    "small": (nn.Conv2d(64, 64, 3), (1, 64, 6, 6), "1.18 MFLOP are too few"),
+    "half": (nn.Conv2d(64, 128, 3).half(), (4, 64, 36, 36), "our kernels take float32"),
+    "large stride": (nn.Conv2d(64, 256, 9, stride=9), (4, 64, 90, 90), "a stride above 8"),
+    "reach": (nn.Conv3d(32, 64, 3, dilation=12), (2, 32, 44, 44, 44), "does not fit a tensor map"),
+    "no batch": (nn.Conv2d(64, 128, 3), (64, 70, 70), "it has no batch"),
+}
+
+
+def graphs(
+    module: nn.Module, x: Tensor, rounds: Rounds | None = lambda _: True
+) -> tuple[Graph, Graph]:
+    before, _ = rewrite(capture(module, [x]).graph)
+    return before, check(convolution(before, GPU, rounds=rounds), "convolution")
+
+
+def convolutions(graph: Graph) -> list[Node]:
+    return [n for n in toposort(graph.roots) if n.op == "convolution"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
+    layer, shape = LAYERS[name]
+    module, x = Tailed(layer), torch.randn(shape)
+    before, after = graphs(module, x)
+    assert len(convolutions(after)) == 1
+    assert not [n for n in toposort(after.roots) if n.op == "library"]
+    state = state_of(capture(module, [x]), module)
+    wanted, found = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
+    for a, b in zip(wanted, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_follows_joins_its_kernel(name: str) -> None:
+    layer, shape = LAYERS[name]
+    _, after = graphs(Tailed(layer), torch.randn(shape))
+    made = plan(after, GPU)
+    names = ["mul", f"convolution {'copy' if layer.bias is None else 'add'} relu add"]
+    assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
+    assert not made.libraries
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_geometry_finds_every_pixel(name: str) -> None:
+    """A convolution written out from the sizes alone, tap by tap."""
+    layer, shape = LAYERS[name]
+    module, x = Tailed(layer), torch.randn(shape, dtype=torch.float64)
+    _, after = graphs(module, x.float())
+    (n,) = convolutions(after)
+    g = geometry(n)
+    weight = module.conv.weight.detach().double()  # type: ignore[union-attr, operator]
+    found = by_hand(x.reshape(shape[0], shape[1], *g.in_size), weight, g)
+    wanted = type(layer)._conv_forward(layer, x, weight, None)  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.reshape(wanted.shape), wanted, rtol=1e-10, atol=1e-10)
+
+
+def by_hand(x: Tensor, weight: Tensor, g: Geometry) -> Tensor:
+    weight = weight.reshape(g.out_channels, -1, *g.kernel)
+    each, rows = g.in_channels // g.groups, g.out_channels // g.groups
+    found = torch.zeros(x.shape[0], g.out_channels, *g.out_size, dtype=x.dtype)
+    for tap in torch.cartesian_prod(*map(torch.arange, g.kernel)).reshape(-1, 3).tolist():
+        places = [
+            torch.arange(o) * s - p + t * d
+            for o, s, p, t, d in zip(g.out_size, g.stride, g.pad, tap, g.dilation, strict=True)
+        ]
+        inside = [(at >= 0) & (at < i) for at, i in zip(places, g.in_size, strict=True)]
+        a, b, c = (at.clamp(0, i - 1) for at, i in zip(places, g.in_size, strict=True))
+        patch = x[:, :, a][:, :, :, b][:, :, :, :, c]
+        there = inside[0][:, None, None] & inside[1][:, None] & inside[2]
+        for group in range(g.groups):
+            part = (patch * there)[:, group * each : (group + 1) * each]
+            wanted = weight[group * rows : (group + 1) * rows, :, tap[0], tap[1], tap[2]]
+            found[:, group * rows : (group + 1) * rows] += torch.einsum(
+                "kc,ncdhw->nkdhw", wanted, part
+            )
+    return found
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_library_call_says_why(name: str) -> None:
+    layer, shape, why = LIBRARY[name]
+    x = torch.randn(shape, dtype=next(layer.parameters()).dtype)
+    _, after = graphs(layer, x, None)
+    (step,) = plan(after, GPU).libraries
+    assert why in step.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"precision": "ieee"}, "our kernels round as TF32 does"),
+        ({"rules": frozenset({"no-prepack"})}, "our kernels pack"),
+        ({"rules": frozenset({"no-workspace"})}, "our kernels pack"),
+    ],
+)
+def test_options_that_keep_the_library(options: dict[str, str], why: str) -> None:
+    layer, shape = LAYERS["plain"]
+    before, _ = rewrite(capture(layer, [torch.randn(shape)]).graph)
+    after = convolution(before, GPU, **options)  # type: ignore[arg-type]
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert why in str(call["why"])
+
+
+def test_other_targets_keep_the_library() -> None:
+    layer, shape = LAYERS["plain"]
+    before, _ = rewrite(capture(layer, [torch.randn(shape)]).graph)
+    assert convolution(before, TARGETS["cpu"]) is before
+    assert convolution(before, TARGETS["sm_80"]) is before
+
+
+def test_what_lies_channels_last_stays_with_the_library() -> None:
+    layer, shape = LAYERS["plain"]
+    x = torch.randn(shape).to(memory_format=torch.channels_last)
+    _, after = graphs(layer, x)
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert "does not lie channel by channel" in str(call["why"])
+
+
+# ---- text ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "3 dimensions"])
+def test_golden(name: str, update_golden: bool) -> None:
+    layer, shape = LAYERS[name]
+    _, after = graphs(Tailed(layer), torch.randn(shape))
+    made = plan(after, GPU)
+    kernel = made.kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    text = show(after) + "\n" + entry[entry.index(f"struct {kernel.name}") :]
+    path = Path(__file__).parent / "golden" / "convolution" / f"{name.replace(' ', '_')}.txt"
+    if update_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"
+
+
+SHAPE = "convolution_shape{{{}, {}, {}, {}, {}}}"
+ROOM = """
+#include <cstdio>
+int main() {{
+  using namespace fusewright;
+  packed_image to;
+  std::printf("%ld", packed_image_in<{chunk}>(nullptr, {shape}, to));
+}}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+def test_the_scratch_memory_holds_what_is_packed(tmp_path: Path) -> None:
+    """The skeleton's own count, run on the host, against what the emitted file allocates."""
+    for name in ("plain", "groups", "3 dimensions"):
+        layer, shape = LAYERS[name]
+        _, after = graphs(layer, torch.randn(shape))
+        g = geometry(convolutions(after)[0])
+        triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
+        braced = ", ".join(f"{{{', '.join(map(str, t))}}}" for t in triples)
+        sizes = SHAPE.format(shape[0], g.groups, g.in_channels, g.out_channels, braced)
+        text = select("sm90", ["packed_image"]) + "\n}  // namespace fusewright\n"
+        source = tmp_path / "room.cu"
+        source.write_text(text + ROOM.format(chunk=g.chunk, shape=sizes), encoding="utf-8")
+        options = ["-std=c++17", "-arch=sm_90a", "-o", str(tmp_path / "room")]
+        subprocess.run(["nvcc", *options, str(source)], check=True, capture_output=True)
+        needed = int(subprocess.run([str(tmp_path / "room")], capture_output=True).stdout)
+        given = eval(g.packed_bytes, {"batch": shape[0]})
+        assert needed <= given <= needed + 256 * 10
+
+
+# ---- emitted files -------------------------------------------------------------------------------
+
+SIZES = {"batch_size": "8", "height": "36", "width": "36"}
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    folder = tmp_path_factory.mktemp("convolution")
+    return emit_file(ROOT / "examples" / "conv_relu_bias.py", folder, "sm_90a", SIZES)
+
+
+def test_the_emitted_file(emitted: Emitted) -> None:
+    call = emitted.text.partition('run["fused_0"](')[2].partition(")\n        return")[0]
+    words = [w.strip() for w in call.split(",") if w.strip()]
+    assert words == [
+        "x.data_ptr()", "conv_weight.data_ptr()", "bias.data_ptr()", "conv_bias.data_ptr()",
+        "fused_0.data_ptr()", "scratch.data_ptr()", "batch", "device", "stream",
+    ]  # fmt: skip
+    assert "scratch = torch.empty(batch * " in emitted.text
+    head = emitted.text.partition('"""')[0]
+    assert "fused_0  convolution, add x2, relu -> [batch, 128, 34, 34]" in head
+    assert "its convolution as tf32" in head
+    assert re.search(r"the input .* and conv\.weight .* are packed first", head)
+
+
+QUESTION = """_fusewright_rounds(
+                torch.nn.functional.conv2d,
+                (batch, 64, 36, 36),
+                (128, 64, 3, 3),
+                (1, 1),
+                (0, 0),
+                (1, 1),
+                1,
+                device,
+            )"""
+
+
+def rounded(x: Tensor) -> Tensor:
+    """To 11 bits, as TF32 does; every value here is far from the end of the range."""
+    bits = x.view(torch.int32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32)
+
+
+def test_the_guard_asks_whether_operands_are_rounded(
+    emitted: Emitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each size and each setting of PyTorch's; never while a graph is captured."""
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    assert f"and {QUESTION}" in emitted.text
+    module, cudnn, calls = emitted.load(), torch.backends.cudnn, []
+
+    def full(x: Tensor, *more: object) -> Tensor:
+        calls.append(x.shape)
+        return torch.nn.functional.conv2d(x, *more)  # type: ignore[arg-type]
+
+    def tf32(x: Tensor, *more: object) -> Tensor:
+        return full(rounded(x), *more)
+
+    def asks(convolve: Callable[..., Tensor], batch: int) -> bool:
+        settings = (1, 1), (0, 0), (1, 1), 1, "cpu"
+        found = module._fusewright_rounds(convolve, (batch, 4, 8, 8), (6, 4, 3, 3), *settings)
+        assert isinstance(found, bool)
+        return found
+
+    assert [asks(full, 2), asks(tf32, 2)] == [False, True]
+    assert len(calls) == 4
+    assert [asks(tf32, 2), asks(tf32, 3), asks(tf32, 3)] == [True] * 3
+    assert len(calls) == 6
+    capturing[0] = True
+    assert [asks(tf32, 2), asks(tf32, 4)] == [True, False]
+    assert len(calls) == 6
+    capturing[0] = False
+    before = cudnn.allow_tf32
+    try:
+        cudnn.allow_tf32 = not before
+        assert asks(tf32, 2)
+        assert len(calls) == 8
+    finally:
+        cudnn.allow_tf32 = before
