@@ -12,14 +12,27 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec
 
 import typer
 from rich.console import Console
 
+from fusewright.arguments import (
+    RESTRICTIONS,
+    Algebra,
+    CandidatePath,
+    Device,
+    ProblemPath,
+    ReportPath,
+    Settings,
+    TargetName,
+    parse_names,
+    parse_settings,
+)
 from fusewright.errors import BadUsage, FusewrightError, InternalError
 from fusewright.progress import progress
 from fusewright.report import (
@@ -33,8 +46,8 @@ from fusewright.report import (
     to_json,
     verdict_report,
 )
-from fusewright.target import TARGETS
 from fusewright.target import target as find_target
+from fusewright.turn import ask
 from fusewright.write import check_writable, write_whole
 
 RULES = ("no-library", "no-workspace", "no-prepack")
@@ -50,31 +63,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-ProblemPath = Annotated[
-    Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")
-]
-CandidatePath = Annotated[
-    Path, typer.Argument(metavar="CANDIDATE", help="File that defines ModelNew.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Override a constant of the problem file."),
-]
-ReportPath = Annotated[
-    Path | None, typer.Option("--report", metavar="R.json", help="Write the result as JSON here.")
-]
-Device = Annotated[
-    Literal["cpu", "cuda"] | None,
-    typer.Option("--device", help="Where to run; the GPU if there is one, else the CPU."),
-]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help=f"One of {', '.join(TARGETS)}, cuda; this machine's GPU, else its CPU, if not given.",
-    ),
-]
 
 
 class Output(Console):
@@ -140,14 +128,17 @@ def optimize(
     rules: Annotated[
         str, typer.Option(metavar="RULE,...", help=f"Restrictions: {', '.join(RULES)}.")
     ] = "",
+    algebra: Algebra = True,
     settings: Settings = None,
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
     _check_outputs(problem, output=output, report=report_path, force=force)
     _check_target(target)
-    chosen = frozenset(parse_names("--rules", rules, RULES))
+    chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
 
     def work() -> tuple[Report, int]:
@@ -162,6 +153,8 @@ def optimize(
                 rules=chosen,
                 overrides=overrides,
                 force=force,
+                timing=timing,
+                turn=nullcontext if line is None else partial(ask, line),
                 progress=step,
             )
         show_outcome(Output(highlight=False), outcome)
@@ -172,13 +165,19 @@ def optimize(
 
 @app.command()
 @ends_well
-def explain(problem: ProblemPath, target: TargetName = None, settings: Settings = None) -> int:
+def explain(
+    problem: ProblemPath,
+    target: TargetName = None,
+    algebra: Algebra = True,
+    settings: Settings = None,
+) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
     _check_target(target)
     overrides = parse_settings(settings)
     from fusewright.pipeline import explain_file
 
-    typer.echo(explain_file(problem, target=target, overrides=overrides).rstrip())
+    rules = RESTRICTIONS[algebra]
+    typer.echo(explain_file(problem, target=target, rules=rules, overrides=overrides).rstrip())
     return 0
 
 
@@ -273,6 +272,55 @@ def judge(
     return _reported(report_path, work)
 
 
+@app.command()
+@ends_well
+def suite(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of problem files.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Results go here; DIR_suite else."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Problems at once; one at a time is timed.")] = 1,
+    target: TargetName = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one problem.")
+    ] = 600.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on: keep what an earlier run has finished.")
+    ] = False,
+    algebra: Algebra = True,
+    settings: Settings = None,
+    report_path: ReportPath = None,
+    page_path: Annotated[
+        Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
+    ] = None,
+) -> int:
+    """Optimize every problem of a folder, each in its own process, and sum up."""
+    _check_outputs(output=page_path, report=report_path, force=True)
+    _check_target(target)
+    from fusewright.launch import Options
+    from fusewright.suite import suite as run
+
+    return run(
+        folder,
+        Options(target, timing, algebra, timeout_s, parse_settings(settings)),
+        output or Path(f"{folder.resolve().name}_suite"),
+        one_run,
+        jobs=jobs,
+        resume=resume,
+        report=report_path,
+        page=page_path,
+        console=Output(highlight=False),
+        say=say,
+    )
+
+
+def one_run(words: list[str]) -> None:
+    """One command of a suite, in a process of its own."""
+    app(words, prog_name="fusewright")
+
+
 def _replay(source: Path, case: str, report_path: Path | None) -> int:
     _check_file(source)
     _check_outputs(source, report=report_path)
@@ -299,30 +347,6 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
     if path is not None:
         write_whole(path, to_json(report), force=True)
     return code
-
-
-def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
-    """["batch_size=16"] -> {"batch_size": "16"}."""
-    overrides: dict[str, str] = {}
-    for setting in settings or ():
-        name, equals, value = (part.strip() for part in setting.partition("="))
-        if not (name.isidentifier() and equals and value):
-            raise BadUsage(f"--set {setting}: write --set NAME=VALUE, as in --set batch_size=16.")
-        if name in overrides:
-            raise BadUsage(f"--set {setting}: {name} is set twice; keep one of the two.")
-        overrides[name] = value
-    return overrides
-
-
-def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """ "eager,compile" -> ("eager", "compile"), in the order given, each one known."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise BadUsage(
-            f"{option} {text}: there is no {' or '.join(unknown)}; choose among {', '.join(known)}."
-        )
-    return names
 
 
 def _check_file(*paths: Path) -> None:

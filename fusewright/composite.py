@@ -59,7 +59,7 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "aten.relu6": lambda x: clamp(x, 0.0, 6.0),
     "aten.gelu": gelu,
     "aten.silu": lambda x: x * apply("sigmoid", x),
-    "aten.mish": lambda x: x * apply("tanh", softplus(x)),
+    "aten.mish": lambda x: x * apply("tanh_softplus", x),
     "aten.softplus": softplus,
     "aten.log_sigmoid": log_sigmoid,
     "aten.elu": elu,

@@ -33,7 +33,7 @@ CORNERS = {2: (-128, 127), 3: (-16, 15)}
 CHUNKS = (16, 32, 64)
 # Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
-PER_IMAGE, BESIDE = 16, 256 * 4 + 5 * 256
+PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
 Triple = tuple[int, int, int]
 
 

@@ -139,6 +139,18 @@ def expand(x: Value, shape: Shape) -> Value:
     return x if shape == x.shape else Value(node("expand", [x.node], shape=shape, dtype=x.dtype))
 
 
+def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
+    """Every `step`-th of the elements start .. end - 1 along `dim`; there must be some."""
+    length = -(-(end - start) // step)
+    if length == x.shape[dim]:
+        return x
+    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+    made = node(
+        "narrow", [x.node], shape=shape, dtype=x.dtype, dim=dim, start=start, end=end, step=step
+    )
+    return Value(made)
+
+
 def count(x: Value, dims: Sequence[int]) -> Size:
     """How many elements a fold over `dims` merges."""
     return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1

@@ -136,8 +136,7 @@ class _Forward:
         if id(n) not in self.text:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
             pairs = {"shape": shape_tuple(n.shape)}
-            if n.op == "permute":
-                pairs = {"permutation": python_text(n["permutation"], 0)}
+            pairs |= {name: python_text(value, 0) for name, value in n.attributes}
             self.text[id(n)] = n.row.torch.format(self._reach(n.args[0]), **pairs)
         return self.text[id(n)]
 

@@ -36,7 +36,7 @@ NAMES = {
     "aten.cat": "torch.cat",
     "aten.stack": "torch.stack",
     "aten.cumsum": "torch.cumsum",
-    "aten.embedding": "torch.nn.functional.embedding",
+    "aten.embedding": "torch.embedding",
     "aten.select": "torch.select",
 }
 FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))

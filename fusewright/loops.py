@@ -10,7 +10,8 @@ expands between the nodes cost nothing, and each tensor's address is a sum of st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from fusewright.ir import Batch, Node, Shape, Size, times, toposort
 
@@ -23,11 +24,23 @@ class Incompatible(Exception):
 
 
 @dataclass(frozen=True)
+class Part:
+    """A piece of a tensor, in its memory: the first element, and the stride of each dimension."""
+
+    offset: Size
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
 class Read:
-    """One argument that comes from memory: `leaf`, each of its dimensions a sequence of axes."""
+    """One argument that comes from memory: `leaf`, each of its dimensions a sequence of axes.
+
+    part: where a piece of the leaf lies in it, None for all of it.
+    """
 
     leaf: Node
     dims: Dims
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,9 @@ class _Solver:
             self._unify(a, b)
 
     def _reach_through(self, m: Node, k: int, view: Node, dims: Dims) -> None:
+        if view.op == "narrow":
+            self._read_part(m, k, view, dims)
+            return
         (source,) = view.args
         try:
             self._reach(m, k, source, self._through(view, source, dims))
@@ -174,6 +190,15 @@ class _Solver:
             if any(id(n) in self.inside for n in toposort([source])):
                 raise
             self.edges[id(m), k] = Read(view, dims)
+
+    def _read_part(self, m: Node, k: int, view: Node, dims: Dims) -> None:
+        """A piece of a tensor is read where it lies; pieces of what is computed here are not."""
+        if any(id(n) in self.inside for n in toposort([view])):
+            raise Incompatible("a piece of a value is read from memory")
+        found = part_of(view)
+        self.edges[id(m), k] = Read(
+            *((view, dims) if found is None else (found[0], dims, found[1]))
+        )
 
     def _through(self, view: Node, source: Node, dims: Dims) -> Dims:
         if view.op == "permute":
@@ -192,7 +217,7 @@ class _Solver:
     def _finish(self) -> Loops:
         dims = {id(m): self._resolved(self.dims[id(m)]) for m in self.members}
         edges = {
-            key: Read(edge.leaf, self._resolved(edge.dims)) if isinstance(edge, Read) else edge
+            key: replace(edge, dims=self._resolved(edge.dims)) if isinstance(edge, Read) else edge
             for key, edge in self.edges.items()
         }
         for m in self.members:
@@ -256,6 +281,40 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     return tuple(result)
 
 
+def part_of(n: Node) -> tuple[Node, Part] | None:
+    """The tensor that a chain of pieces, permutes and expands shows, and where; else None."""
+    if n.row.kind != "view":
+        return n, Part(0, strides(n.shape, n.order))
+    if n.op == "reshape" or (found := part_of(n.args[0])) is None:
+        return None
+    leaf, part = found
+    steps = list(part.strides)
+    if n.op == "permute":
+        return leaf, replace(part, strides=tuple(steps[p] for p in _numbers(n["permutation"])))
+    if n.op == "expand":
+        wide = zip(n.args[0].shape, steps, strict=True)
+        return leaf, replace(part, strides=tuple(0 if size == 1 else s for size, s in wide))
+    dim, start, step = _numbers((n["dim"], n["start"], n["step"]))
+    offset = _sum(part.offset, times(steps[dim], start))
+    steps[dim] = times(steps[dim], step)
+    return None if offset is None else (leaf, Part(offset, tuple(steps)))
+
+
+def _numbers(values: Any) -> Any:
+    """Attributes that are whole numbers."""
+    assert all(isinstance(v, int) for v in values)
+    return values
+
+
+def _sum(a: Size, b: Size) -> Size | None:
+    """None if one of them depends on the batch size and the other one does not."""
+    if isinstance(a, Batch) and isinstance(b, Batch):
+        return Batch(a.multiple + b.multiple)
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return a if b == 0 else b if a == 0 else None
+
+
 def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> Strides:
     """The stride of each axis in a tensor with strides `steps`."""
     result: Strides = {}
@@ -277,19 +336,26 @@ class Axis:
     size: Size
 
 
-def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], tuple[Node, Strides]]:
-    """Tensors and their strides by (member id, argument); what is written has argument -1."""
-    result: dict[tuple[int, int], tuple[Node, Strides]] = {}
+class Walk(NamedTuple):
+    """How a kernel goes through one tensor: from element `offset`, each axis with its stride."""
+
+    tensor: Node
+    strides: Strides
+    offset: Size = 0
+
+
+def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
+    """The tensors of a kernel by (member id, argument); what is written has argument -1."""
+    result: dict[tuple[int, int], Walk] = {}
     for key, edge in found.edges.items():
         if isinstance(edge, Read):
-            result[key] = (edge.leaf, _walk(edge.leaf, edge.dims, found))
+            part = edge.part or Part(0, strides(edge.leaf.shape, edge.leaf.order))
+            steps = axis_strides(edge.dims, part.strides, found.sizes)
+            result[key] = Walk(edge.leaf, steps, part.offset)
     for n in outputs:
-        result[id(n), -1] = (n, _walk(n, found.dims[id(n)], found))
+        steps = axis_strides(found.dims[id(n)], strides(n.shape, n.order), found.sizes)
+        result[id(n), -1] = Walk(n, steps)
     return result
-
-
-def _walk(n: Node, dims: Dims, found: Loops) -> Strides:
-    return axis_strides(dims, strides(n.shape, n.order), found.sizes)
 
 
 def merge(axes: Iterable[int], tensors: Iterable[Strides], sizes: Mapping[int, Size]) -> list[Axis]:

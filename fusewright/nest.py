@@ -15,7 +15,7 @@ from functools import reduce
 from math import gcd
 
 from fusewright.ir import Batch, Graph, Node, Size, concrete, numel, size_text, times
-from fusewright.loops import Axis, Strides, merge, walks
+from fusewright.loops import Axis, Strides, Walk, merge, walks
 from fusewright.plan import Kernel
 from fusewright.tile import tail
 
@@ -67,14 +67,14 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
     tensors = walks(kernel.loops, kernel.outputs)
     behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
-    steps = [walk for _, walk in tensors.values()]
+    steps = [walk.strides for walk in tensors.values()]
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
     if not kernel.folds and not merged[1] and merged[0]:
         merged = [merged[0][:-1], merged[0][-1:]]
     outer, columns = merged[1][:-1], merged[1][-1:]
     build = _Addresses(merged[0], outer, columns, graph)
-    reads = {key: build.access(leaf, walk) for key, (leaf, walk) in tensors.items() if key[1] >= 0}
-    writes = {key[0]: build.access(leaf, w) for key, (leaf, w) in tensors.items() if key[1] < 0}
+    reads = {key: build.access(walk) for key, walk in tensors.items() if key[1] >= 0}
+    writes = {key[0]: build.access(walk) for key, walk in tensors.items() if key[1] < 0}
     return Nest(
         kernel,
         numel(a.size for a in merged[0]),
@@ -88,7 +88,7 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
 
 
 def _from_memory(
-    kernel: Kernel, tensors: Mapping[tuple[int, int], tuple[Node, Strides]], graph: Graph
+    kernel: Kernel, tensors: Mapping[tuple[int, int], Walk], graph: Graph
 ) -> tuple[Sequence[int], Sequence[int]]:
     """The axes of rows and columns as they lie in memory."""
     loops = kernel.loops
@@ -100,16 +100,16 @@ def _from_memory(
 
 def _order(
     kernel: Kernel,
-    tensors: Mapping[tuple[int, int], tuple[Node, Strides]],
+    tensors: Mapping[tuple[int, int], Walk],
     hint: Mapping[int, int],
     graph: Graph,
 ) -> list[int]:
     """Axes from the outermost to the innermost, as in the tensor that has most of them."""
     axes = list(kernel.loops.sizes)
-    ranked = sorted(tensors.items(), key=lambda w: (-_volume(w[1][1], hint), w[0][1] >= 0))
+    ranked = sorted(tensors.items(), key=lambda w: (-_volume(w[1].strides, hint), w[0][1] >= 0))
     place: dict[int, tuple[int, int]] = {}
-    for rank, (_, (_, walk)) in enumerate(ranked):
-        for axis, step in walk.items():
+    for rank, (_, walk) in enumerate(ranked):
+        for axis, step in walk.strides.items():
             place.setdefault(axis, (rank, -concrete(step, graph.batch)))
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))
 
@@ -128,15 +128,18 @@ class _Addresses:
         self.graph = graph
         self.used: set[int] = set()
 
-    def access(self, leaf: Node, walk: Strides) -> Access:
+    def access(self, tensor: Walk) -> Access:
+        walk = tensor.strides
         column = walk.get(self.columns[0].parts[-1], 0) if self.columns else 0
         steps = [walk.get(a.parts[-1], 0) for a in self.outer]
         affine = self._affine(steps)
         varies = column != 0 or any(step != 0 for step in steps)
         gather = "" if affine is not None else self._gather(steps, column)
         rows = [walk.get(a.parts[-1], 0) for a in self.rows]
-        alignment = gcd(*(s.multiple if isinstance(s, Batch) else s for s in rows))
-        return Access(leaf, self._base(walk), column, affine or 0, gather, varies, alignment)
+        places = (tensor.offset, *rows)
+        alignment = gcd(*(s.multiple if isinstance(s, Batch) else s for s in places))
+        base = self._base(walk, tensor.offset)
+        return Access(tensor.tensor, base, column, affine or 0, gather, varies, alignment)
 
     def _affine(self, steps: list[Size]) -> Size | None:
         """One stride along o = the outer axes as one number, or None."""
@@ -154,12 +157,13 @@ class _Addresses:
         terms = [_term(c, s) for c, s in zip(coordinates, steps, strict=True) if s != 0]
         return _sum([*terms, *([_term("i", column)] if column != 0 else [])])
 
-    def _base(self, walk: Strides) -> str:
+    def _base(self, walk: Strides, offset: Size) -> str:
+        first = [size_text(offset)] if offset != 0 else []
         steps = [walk.get(a.parts[-1], 0) for a in self.rows]
         whole = self._whole_row(steps)
         if whole is not None:
-            return _sum([_term("row", whole)] if whole != 0 else [])
-        terms = []
+            return _sum([*first, *([_term("row", whole)] if whole != 0 else [])])
+        terms = first
         for k, step in enumerate(steps):
             if step != 0:
                 self.used.add(k)

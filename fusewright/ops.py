@@ -116,6 +116,7 @@ _ROWS = (
     _call("erf", cost=18),
     _call("erfc", cost=25),
     _call("sigmoid", cost=16),
+    _call("tanh_softplus", 1, "torch.tanh(torch.nn.functional.softplus({0}))", cost=18),
     _call("relu", domain="special"),
     # comparisons and choices
     _infix("eq", "==", "bool", "special"),
@@ -149,6 +150,7 @@ _ROWS = (
     Op("reshape", "view", 1, "", "{0}.reshape({shape})"),
     Op("permute", "view", 1, "", "{0}.permute({permutation})"),
     Op("expand", "view", 1, "", "{0}.expand({shape})"),
+    Op("narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"),
     # a matrix product over the last dimension of both factors, which is never stored
     Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either

@@ -1,12 +1,13 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> product -> plan -> storage -> schedule -> codegen -> emit -> build
--> judge
+problem -> capture -> rewrite -> product -> convolution -> windows -> plan -> storage -> schedule
+-> codegen -> emit -> build -> judge
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,29 +20,37 @@ from fusewright.capture import Captured, capture
 from fusewright.codegen.body import Body, body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
+from fusewright.convolution import convolution
 from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
-from fusewright.explain import explain, kernel_reports
+from fusewright.explain import explain, is_degenerate, kernel_reports
+from fusewright.family import family
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
 from fusewright.ir import Node, check
 from fusewright.judge import judge
+from fusewright.judge.judging import open_site
+from fusewright.judge.timing import Turn
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
-from fusewright.product import is_half, product
+from fusewright.product import product
 from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
+from fusewright.rounding import asks_here
+from fusewright.rules import allowed
 from fusewright.schedule import Schedule, schedule
 from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
+from fusewright.window import windows
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
 SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-TIMING_SECONDS = 6.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
+NO_RULES: frozenset[str] = frozenset()
+TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
 @dataclass(frozen=True)
@@ -69,16 +78,25 @@ def make(
     inputs: Sequence[object],
     machine: Target,
     precision: str = "eager",
-    rules: frozenset[str] = frozenset(),
+    rules: frozenset[str] = NO_RULES,
 ) -> Made:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
     rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
     """
-    captured = capture(module, inputs)
-    graph, rewritten = rewrite(captured.graph)
+    return design(capture(module, inputs), machine, precision, rules)
+
+
+def design(
+    captured: Captured, machine: Target, precision: str = "eager", rules: frozenset[str] = NO_RULES
+) -> Made:
+    """`make` for a model that is captured already."""
+    graph, rewritten = rewrite(captured.graph, allowed(rules))
     graph = product(check(graph, "rewrite"), machine)
-    captured = replace(captured, graph=check(graph, "product"))
+    rounds = asks_here(graph.batch) if machine is _this_gpu() else None
+    graph = convolution(check(graph, "product"), machine, precision, rules, rounds)
+    graph = windows(check(graph, "convolution"), machine)
+    captured = replace(captured, graph=check(graph, "windows"))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
     kernels: list[tuple[Body, Nest, Schedule]] = []
@@ -126,9 +144,13 @@ def optimize_file(
     rules: frozenset[str] = frozenset(),
     overrides: Mapping[str, str] = NO_OVERRIDES,
     force: bool = False,
+    timing: bool = True,
+    turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
+
+    turn: entered while calls are timed, so that nothing else of a suite disturbs them.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
@@ -138,38 +160,48 @@ def optimize_file(
     check_writable(out, force=force)
     if here:
         require_tools(machine)
-    problem, module, inputs = _load(problem_path, overrides, progress)
-    progress("planning and generating kernels")
-    made = _made(problem, module, inputs, machine, precision, rules)
-    _check_rules(made, rules)
-    text = emitted_text(made, module, problem)
-    decisions = made.record(problem_path.name)
-    reports = kernel_reports(made.plan, made.tiles)
-    if not here:
-        progress(f"compiling for {machine.name}, which is not this machine")
-        why = cross_compile(cuda_source(made.kernels, machine), machine)
+    # The judge's processes import PyTorch while the model is captured here.
+    with open_site(machine.device, timing=timing) if here else nullcontext() as site:
+        problem, module, inputs = _load(problem_path, overrides, progress)
+        progress("planning and generating kernels")
+        made = _made(problem, module, inputs, machine, precision, rules)
+        _check_rules(made, rules)
+        text = emitted_text(made, module, problem)
+        decisions = made.record(problem_path.name)
+        reports = kernel_reports(made.plan, made.tiles)
+        degenerate = is_degenerate(made.captured.graph)
+        if not here:
+            progress(f"compiling for {machine.name}, which is not this machine")
+            why = cross_compile(cuda_source(made.kernels, machine), machine)
+            write_whole(out, text, force=force)
+            return Outcome(out, decisions, reports, None, why, degenerate)
         write_whole(out, text, force=force)
-        return Outcome(out, decisions, reports, None, why)
-    write_whole(out, text, force=force)
-    del module, inputs
-    verdict = judge(
-        problem_path,
-        out,
-        device=machine.device,
-        overrides=dict(overrides),
-        budget_s=TIMING_SECONDS,
-        progress=progress,
-    )
-    return Outcome(out, decisions, reports, verdict, "")
+        del module, inputs
+        verdict = judge(
+            problem_path,
+            out,
+            device=machine.device,
+            overrides=dict(overrides),
+            budget_s=TIMING_SECONDS,
+            timing=timing,
+            turn=turn,
+            site=site,
+            progress=progress,
+        )
+        return Outcome(out, decisions, reports, verdict, "", degenerate)
 
 
 def explain_file(
-    problem_path: Path, *, target: str | None = None, overrides: Mapping[str, str] = NO_OVERRIDES
+    problem_path: Path,
+    *,
+    target: str | None = None,
+    rules: frozenset[str] = NO_RULES,
+    overrides: Mapping[str, str] = NO_OVERRIDES,
 ) -> str:
     """The decision record of a problem on a target; nothing is built or run."""
     machine, _ = resolve_target(target)
     problem, module, inputs = _load(problem_path, overrides, lambda _: None)
-    return _made(problem, module, inputs, machine).record(problem_path.name)
+    return _made(problem, module, inputs, machine, rules=rules).record(problem_path.name)
 
 
 def optimize(
@@ -309,6 +341,5 @@ def _numeric_classes(made: Made) -> list[str]:
 
 def _product_class(product: Node) -> str:
     """In which precision a kernel computes its product."""
-    if is_half(product):
-        return f", its product as {SHORT[product.dtype]} with float32 sums"
-    return ", its product as ieee: full float32 from float16 parts"
+    numeric = family(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
+    return f", its {product.op} as {numeric}"

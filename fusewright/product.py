@@ -263,7 +263,7 @@ def _misplaced(form: _Form, n: Node) -> str:
 
 def _placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
-    if n.row.kind != "view":
+    if n.row.kind != "view" or n.op == "narrow":  # a piece comes as a copy
         return n, strides(n.shape, n.order)
     found = _placed(n.args[0])
     if found is None:

@@ -1,4 +1,4 @@
-"""Steps of a long command -> lines on a terminal; nothing where there is no terminal."""
+"""Steps of a long command -> lines or a bar on a terminal; nothing where there is no terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 @contextmanager
@@ -34,3 +35,13 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
 
         yield begin
         finish()
+
+
+@contextmanager
+def bar(console: Console, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call after each of `total` steps, with what to show beside the bar."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(*columns, text, console=console, disable=not console.is_terminal) as shown:
+        task = shown.add_task("starting", total=total)
+        yield lambda step: shown.update(task, advance=1, description=step)

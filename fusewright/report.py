@@ -3,7 +3,8 @@
 The report of every command has the same keys:
     verdict      "verified", "refuted" or "not-verified"; `reason` says why in one sentence
     findings     [{check, detail}]: what failed, and what a reader should know
-    kernels      [{name, kind, operators, bytes, flops}]
+    kernels      [{name, kind, operators, bytes, flops, predicted_s}]
+    degenerate   whether no output depends on the inputs
     checks       [{check, outcome, evidence}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
@@ -52,6 +53,7 @@ class KernelReport:
     operators: tuple[str, ...]
     bytes: int  # read and written in one call
     flops: int
+    predicted_s: float = 0.0  # by the bandwidth and the rates of the target, no measurement
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Outcome:
     kernels: tuple[KernelReport, ...]
     verdict: Verdict | None
     why_not: str
+    degenerate: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -72,13 +75,15 @@ class Outcome:
 def verdict_report(verdict: Verdict, kernels: tuple[KernelReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
-    return {**report, "kernels": kernels}
+    return {**report, "kernels": kernels, "degenerate": False}
 
 
 def outcome_report(outcome: Outcome) -> Report:
     if outcome.verdict is None:
-        return _empty_report(outcome.why_not, outcome.kernels)
-    return verdict_report(outcome.verdict, outcome.kernels)
+        report = _empty_report(outcome.why_not, outcome.kernels)
+    else:
+        report = verdict_report(outcome.verdict, outcome.kernels)
+    return {**report, "degenerate": outcome.degenerate}
 
 
 def timing_report(timing: object) -> Report:
@@ -166,7 +171,7 @@ def show_timing(console: Console, timing: object) -> None:
         if ratio is not None:
             interval = f"{_times(ratio.get('low'))} … {_times(ratio.get('high'))}"
             comparison = (_times(ratio.get("median")), interval, str(ratio.get("claim", "")))
-        table.add_row(Text(name), _seconds(side.get("p50_s")), *comparison)
+        table.add_row(Text(name), seconds_text(side.get("p50_s")), *comparison)
     console.print(table)
     for name, value in facts.items():
         console.print(Text(f"  {name}: {_inline(value)}"), soft_wrap=True)
@@ -181,7 +186,7 @@ def _times(value: object) -> str:
     return f"{value:.3f}x" if isinstance(value, (int, float)) else str(value)
 
 
-def _seconds(value: object) -> str:
+def seconds_text(value: object) -> str:
     if not isinstance(value, (int, float)):
         return str(value)
     for unit, size in (("s", 1.0), ("ms", 1e-3)):

@@ -14,16 +14,24 @@ from dataclasses import dataclass
 
 from fusewright.formula import Value, apply, where
 
+ALGEBRA, SPELLING = "algebra", "spelling"
+NO_ALGEBRA = "no-algebra"  # the restriction that switches these rules off
+
 
 @dataclass(frozen=True)
 class Rule:
-    """left -> right, when the constant allows it. `variables` names the arguments of both sides."""
+    """left -> right, when the constant allows it. `variables` names the arguments of both sides.
+
+    kind: "algebra" does less than the model asks for, and can be switched off; "spelling" does the
+    same in a cheaper way.
+    """
 
     name: str
     variables: str
     left: Callable[..., Value]
     right: Callable[..., Value]
     when: Callable[[float], bool] = lambda _c: True
+    kind: str = ALGEBRA
 
 
 def _is(number: float) -> Callable[[float], bool]:
@@ -46,6 +54,10 @@ def _relu(x: Value) -> Value:
     return apply("relu", x)
 
 
+def _tanh_softplus(x: Value) -> Value:
+    return apply("tanh", where(x > 20.0, x, apply("log1p", apply("exp", x))))
+
+
 def _pow(x: Value, c: float) -> Value:
     return apply("pow", x, c)
 
@@ -60,13 +72,22 @@ RULES = (
     Rule("one-times", "xc", lambda x, c: c * x, lambda x, _c: x, _is(1.0)),
     Rule("over-one", "xc", lambda x, c: x / c, lambda x, _c: x, _is(1.0)),
     Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, _c: x, _is(0.0)),
-    Rule("over-power-of-two", "xc", lambda x, c: x / c, lambda x, c: x * (1.0 / c), _power_of_two),
+    Rule("over-power-of-two", "xc", lambda x, c: x / c, lambda x, c: x * (1.0 / c),
+         _power_of_two, SPELLING),
     Rule("max-self", "x", lambda x: apply("maximum", x, x), lambda x: x),
     Rule("min-self", "x", lambda x: apply("minimum", x, x), lambda x: x),
-    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, _c: _relu(x), _is(0.0)),
+    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, _c: _relu(x),
+         _is(0.0), SPELLING),
+    Rule("tanh-softplus", "x", _tanh_softplus, lambda x: apply("tanh_softplus", x), kind=SPELLING),
     Rule("pow-one", "xc", _pow, lambda x, _c: x, _is(1.0)),
-    Rule("pow-two", "xc", _pow, lambda x, _c: x * x, _is(2.0)),
-    Rule("pow-three", "xc", _pow, lambda x, _c: x * x * x, _is(3.0)),
-    Rule("pow-minus-one", "xc", _pow, lambda x, _c: apply("reciprocal", x), _is(-1.0)),
+    Rule("pow-two", "xc", _pow, lambda x, _c: x * x, _is(2.0), SPELLING),
+    Rule("pow-three", "xc", _pow, lambda x, _c: x * x * x, _is(3.0), SPELLING),
+    Rule("pow-minus-one", "xc", _pow, lambda x, _c: apply("reciprocal", x), _is(-1.0),
+         SPELLING),
     Rule("where-same", "bx", lambda b, x: where(b, x, x), lambda _b, x: x),
-)
+)  # fmt: skip
+
+
+def allowed(restrictions: frozenset[str]) -> tuple[Rule, ...]:
+    """The rules that a caller's restrictions leave."""
+    return tuple(r for r in RULES if r.kind != ALGEBRA or NO_ALGEBRA not in restrictions)

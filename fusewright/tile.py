@@ -60,10 +60,10 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
     columns = _folded(last, found) if folds else last
     segment = _segment(numel(found.sizes[a] for a in columns)) if folds else 0
     tensors = walks(found, outputs)
-    if len(merge(columns, [walk for _, walk in tensors.values()], found.sizes)) > 1:
+    if len(merge(columns, [walk.strides for walk in tensors.values()], found.sizes)) > 1:
         raise Incompatible("a tensor does not lie evenly along the product's columns")
-    for (_, k), (_, walk) in tensors.items():
-        if k < 0 and columns and walk.get(columns[-1], 1) != 1:
+    for (_, k), walk in tensors.items():
+        if k < 0 and columns and walk.strides.get(columns[-1], 1) != 1:
             raise Incompatible("a result does not lie row by row as the product does")
     if not tiles(product, segment):
         raise Incompatible(f"a row of {segment} does not fit the columns of a tile")

@@ -103,18 +103,18 @@ extern "C" int {self.entry}(const float* image, const float* weight, const float
 }}"""
 
 
-# Every tile with every chunk; both vectors and all bodies occur with both sides.
+# Every tile with every chunk; all bodies occur with both sides.
 SCHEDULES = tuple(
-    Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk)
-    for width in WIDTHS
+    Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk, blocks)
+    for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2))
     for swapped in (False, True)
     for chunk in CHUNKS
     for vector in (1, 4)
 )
 EXTRAS = tuple(
-    Subject(body, width, swapped, 4, 64)
+    Subject(body, width, swapped, 4, 64, blocks)
     for body in ("mish_twice", "bias_sigmoid", "residual")
-    for width, swapped in ((256, False), (128, True))
+    for width, swapped, blocks in ((256, False, 1), (128, True, 1), (64, True, 2))
 )
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -99,18 +100,21 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     code = run(
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
+        "--no-timing", "--no-algebra",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
     assert callable(options.pop("progress"))
+    assert options.pop("turn") is nullcontext, "alone, it times when it likes"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {
         "out": Path("new.py"),
         "target": "sm_80",
         "precision": "ieee",
-        "rules": frozenset({"no-library", "no-prepack"}),
+        "rules": frozenset({"no-library", "no-prepack", "no-algebra"}),
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
         "force": False,
+        "timing": False,
     }
 
 
@@ -201,7 +205,8 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     assert run("explain", "problem.py", "--target", "cuda", "--set", "batch_size=2") == 0
     ((_, arguments, options),) = stages.calls
     assert arguments == (Path("problem.py"),)
-    assert options == {"target": "cuda", "overrides": {"batch_size": "2"}}
+    nothing: frozenset[str] = frozenset()
+    assert options == {"target": "cuda", "rules": nothing, "overrides": {"batch_size": "2"}}
     assert capsys.readouterr().out == "relu and add share fused_0\n"
 
 
@@ -233,6 +238,12 @@ USAGE = {
     "judge --replay absent.json --case 3": "no such file",
     "bench problem.py candidate.py --against tensorrt": "eager, compile, max-autotune",
     "bench problem.py": "CANDIDATE",
+    "suite": "DIR",
+    "suite . --jobs 0": "--jobs",
+    "suite . --target sm_10": "cpu, sm_80, sm_90a or cuda",
+    "suite sub": "no problem file",
+    "suite absent": "no such folder",
+    "suite . --html absent/r.html": "does not exist",
     "improve problem.py": "improve",
 }
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fusewright.progress import progress
+from fusewright.progress import bar, progress
 
 
 def lines(console: Console) -> list[str]:
@@ -45,4 +45,21 @@ def test_quiet_without_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     with progress(console) as step:
         step("capture")
+    assert lines(console) == []
+
+
+def test_a_bar_counts_and_says_what_is_done() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with bar(console, 2) as step:
+        step("first: [verified]")
+        step("second: refuted; mean 1.250x")
+    shown = "\n".join(lines(console))
+    assert "2/2" in shown
+    assert "second: refuted; mean 1.250x" in shown
+
+
+def test_a_bar_is_silent_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with bar(console, 1) as step:
+        step("first: verified")
     assert lines(console) == []

@@ -109,6 +109,7 @@ def test_verdict_as_json() -> None:
             "operators": ["sigmoid", "mul", "group_norm"],
             "bytes": 1024,
             "flops": 512,
+            "predicted_s": 0.0,
         },
         {
             "name": "linear_0",
@@ -116,6 +117,7 @@ def test_verdict_as_json() -> None:
             "operators": ["linear"],
             "bytes": 4096,
             "flops": 1 << 20,
+            "predicted_s": 0.0,
         },
     ]
     assert found["accuracy"] == {"candidate": 3.1e-4, "eager": 2e-7, "worst": "inf"}

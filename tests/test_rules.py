@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
 
 from fusewright.formula import Value, apply
 from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, node
+from fusewright.ir import Graph, Node, node, toposort
 from fusewright.rewrite import cost, rewrite
-from fusewright.rules import RULES, Rule
+from fusewright.rules import ALGEBRA, NO_ALGEBRA, RULES, SPELLING, Rule, allowed
 
 INF, NAN = math.inf, math.nan
 # Ordinary numbers, both zeros, infinities, NaN, the largest and the smallest, and subnormal ones.
@@ -99,3 +100,25 @@ def test_a_rule_that_is_false_at_zero_would_be_caught() -> None:
     graph = Graph((x.node, y.node), ((x * (y / x)).node, y.node))
     a, b = interpret(graph, [pairs[:, 0], pairs[:, 1]], {})
     assert not torch.allclose(a.nan_to_num(123.0), b.nan_to_num(123.0))
+
+
+def test_algebra_can_be_switched_off() -> None:
+    """What is left does the same work, spelled otherwise: as many operators, none left out."""
+    assert allowed(frozenset()) == RULES
+    left = allowed(frozenset({NO_ALGEBRA}))
+    assert {rule.kind for rule in left} == {SPELLING}
+    assert {rule.kind for rule in RULES} == {ALGEBRA, SPELLING}
+    x = Value(node("input", position=0, shape=(4,), dtype=torch.float32))
+    result = (apply("relu", apply("relu", x)) / 4.0).node
+    _, used = rewrite(Graph((x.node,), (result,)), left)
+    assert used == ("over-power-of-two",)
+    _, used = rewrite(Graph((x.node,), (result,)), allowed(frozenset()))
+    assert sorted(used) == ["over-power-of-two", "relu-relu"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+def test_algebra_leaves_something_out(rule: Rule) -> None:
+    """The kind of a rule is what it does: algebra has fewer operators, spelling has others."""
+    left, right, _, _ = sides(rule, numbers(rule)[-1], torch.float32)
+    before, after = (Counter(n.op for n in toposort([side])) for side in (left, right))
+    assert (after - before == Counter()) == (rule.kind == ALGEBRA)

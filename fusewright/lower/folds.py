@@ -33,6 +33,17 @@ def _fold(op: str) -> Lowering:
     return build
 
 
+def _global_mean(call: Call) -> Lowered:
+    """Adaptive average pooling to one element is the mean of all spatial dimensions."""
+    x, sizes = call.args
+    if any(size != 1 for size in sizes) or len(x.shape) < len(sizes) + 1:
+        return None
+    dims = range(len(x.shape) - len(sizes), len(x.shape))
+    if not _foldable(x, dims):
+        return None
+    return cast(fold("mean", composite.wide(x), dims, keepdim=True), call.dtype)
+
+
 def _position(op: str) -> Lowering:
     def build(call: Call) -> Lowered:
         x: Value = call.args[0]
@@ -75,10 +86,7 @@ def _variance(call: Call) -> Lowered:
     keepdim = bool(call.kwargs.get("keepdim", call.args[3] if len(call.args) > 3 else False))
     wide = composite.wide(x)
     result = composite.variance(wide, dims, correction, keepdim)
-    result = cast(apply("sqrt", result) if "std" in call.name else result, call.dtype)
-    if "mean" not in call.name:
-        return result
-    return result, cast(fold("mean", wide, dims, keepdim), call.dtype)
+    return cast(apply("sqrt", result) if "std" in call.name else result, call.dtype)
 
 
 def _correction(call: Call) -> float:
@@ -125,6 +133,7 @@ def _vector_norm(call: Call) -> Lowered:
 LOWER: dict[str, Lowering] = {
     "aten.sum": _fold("sum"),
     "aten.mean": _fold("mean"),
+    **{f"aten.adaptive_avg_pool{rank}d": _global_mean for rank in (1, 2, 3)},
     "aten.amax": _fold("max"),
     "aten.amin": _fold("min"),
     "aten.prod": _fold("prod"),
@@ -134,7 +143,10 @@ LOWER: dict[str, Lowering] = {
     "aten.argmin": _position("argmin"),
     "aten.max": _extreme("max"),
     "aten.min": _extreme("min"),
-    **{f"aten.{name}": _variance for name in ("var", "std", "var_mean", "std_mean")},
+    # Not var_mean and std_mean: the mean that PyTorch returns with them is rounded once, and NaN
+    # where an infinity is followed by something.
+    "aten.var": _variance,
+    "aten.std": _variance,
     "aten.softmax": _softmax(composite.softmax),
     "aten.log_softmax": _softmax(composite.log_softmax),
     "aten.logsumexp": _logsumexp,

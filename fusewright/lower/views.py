@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from itertools import accumulate
 
 from fusewright import formula
-from fusewright.formula import Value, cast, constant, permute, reshape
+from fusewright.formula import Value, cast, constant, narrow, permute, reshape
 from fusewright.lower.call import Call, Lowered, copy
 
 FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
@@ -60,6 +62,60 @@ def _copy_into(call: Call) -> Lowered:
     return copy(cast(spread, target.dtype, rounds=True))
 
 
+def _slice(call: Call) -> Lowered:
+    """x[start:end:step] of one dimension; None where its size or a limit depends on the batch."""
+    x: Value = call.args[0]
+    dim = call.get(1, "dim", 0) % len(x.shape)
+    size = x.shape[dim]
+    given = (call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1))
+    if given[0] in (None, 0) and given[1] in (None, sys.maxsize) and given[2] == 1:
+        return x
+    if not isinstance(size, int) or not all(v is None or type(v) is int for v in given):
+        return None
+    start, end, step = slice(*given).indices(size)
+    return narrow(x, dim, start, end, step) if end > start else None
+
+
+def _select(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dim, index = call.args[1] % len(x.shape), call.args[2]
+    size = x.shape[dim]
+    if not isinstance(size, int) or type(index) is not int:
+        return None
+    return reshape(narrow(x, dim, index % size, index % size + 1), call.shape)
+
+
+def _narrow(call: Call) -> Lowered:
+    x, dim, start, length = call.args
+    size = x.shape[dim % len(x.shape)]
+    if not all(type(v) is int for v in (size, start, length)) or length < 1:
+        return None
+    return narrow(x, dim % len(x.shape), start % size, start % size + length)
+
+
+def _unbind(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dim = call.get(1, "dim", 0) % len(x.shape)
+    if not isinstance(x.shape[dim], int):
+        return None
+    pieces = (narrow(x, dim, k, k + 1) for k in range(len(call.results)))
+    return tuple(reshape(p, r.shape) for p, r in zip(pieces, call.results, strict=True))
+
+
+def _pieces(call: Call) -> Lowered:
+    """split, split_with_sizes, chunk: neighbours along one dimension."""
+    x: Value = call.args[0]
+    dim = call.get(2, "dim", 0) % len(x.shape)
+    sizes = [r.shape[dim] for r in call.results]
+    if not all(isinstance(s, int) and s > 0 for s in (x.shape[dim], *sizes)):
+        return None
+    ends = list(accumulate(s for s in sizes if isinstance(s, int)))
+    return tuple(
+        narrow(x, dim, end - (s if isinstance(s, int) else 0), end)
+        for s, end in zip(sizes, ends, strict=True)
+    )
+
+
 def _broadcast(call: Call) -> Lowered:
     rank = len(call.shape)
     wide = [reshape(x, (1,) * (rank - len(x.shape)) + x.shape) for x in call.args[0]]
@@ -87,4 +143,9 @@ LOWER: dict[str, Callable[[Call], Lowered]] = {
     "aten.t": _transpose,
     "aten.permute": _permute,
     "aten.expand": _expand,
+    "aten.slice": _slice,
+    "aten.select": _select,
+    "aten.narrow": _narrow,
+    "aten.unbind": _unbind,
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _pieces),
 }

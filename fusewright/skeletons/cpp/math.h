@@ -203,6 +203,17 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 
+//@ tanh_softplus: needs exp
+// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
+FN float tanh_softplus(float x) {
+  const float e = exp(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
+  return n / (n + 2.0f);
+}
+FN double tanh_softplus(double x) {
+  const double e = exp(x > 20.0 ? 20.0 : x), n = e * (e + 2.0);
+  return n / (n + 2.0);
+}
+
 //@ tanh: needs exp_parts
 FN float tanh(float x) {
   float a = __builtin_fabsf(x);

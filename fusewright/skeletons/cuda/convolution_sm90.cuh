@@ -114,18 +114,18 @@ template <int WIDTH, bool SWAPPED> struct scale_undo {
 };
 
 //@ convolution_stage: needs half_consume
-// BLOCKS blocks share a processor. With two, one of them multiplies while the other hands a tile to the body, and there are
-// twice as many warps to hide the body's latencies; but tiles are narrow, and read more. Registers are shared out equally
+// BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
+// block multiplies while the other hands a tile to it; but tiles are narrow, and read more. Registers are shared out equally
 // then, and a single warp, behind the consumers, copies.
 template <int WIDTH, int BLOCKS> struct convolution_stage {
-  static_assert(BLOCKS == 1 || WIDTH <= 128, "there are registers for this");
+  static_assert(BLOCKS == 1 || WIDTH == 64, "there are registers for no more");
   static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
   static constexpr int count = (BLOCKS == 1 ? 196608 : 81920) / bytes, boxes = count * bytes;
   static constexpr int barriers = boxes + 8 * BOX * 4, shared_bytes = barriers + 16 * count;
   static constexpr int threads = BLOCKS == 1 ? PRODUCT_THREADS : 288, producer = BLOCKS == 1 ? 0 : 256;
   static constexpr int first_warp = BLOCKS == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START : 0;
-  static constexpr int pixels(bool swapped) { return swapped ? TILE_ROWS : WIDTH; }
-  static constexpr int channels(bool swapped) { return swapped ? WIDTH : TILE_ROWS; }
+  BOTH static constexpr int pixels(bool swapped) { return swapped ? TILE_ROWS : WIDTH; }
+  BOTH static constexpr int channels(bool swapped) { return swapped ? WIDTH : TILE_ROWS; }
 };
 
 //@ convolution_tiles: needs tile_order, convolution_shape, cluster
@@ -146,11 +146,6 @@ struct tile_pairs {
 };
 
 //@ convolution_produce: needs convolution_stage, convolution_tiles, image_map, packed_image
-// Everything that the producer needs; `deep`: whether the image map has five dimensions.
-struct convolution_maps {
-  const tensor_map &weights, &pixels;
-  bool deep;
-};
 FN pixel_place place_of(const convolution_shape& s, int image, int pixel) {
   const int line = pixel / s.out_size[2];
   return {{pixel % s.out_size[2] * s.stride[2] - s.pad[2], line % s.out_size[1] * s.stride[1] - s.pad[1],
@@ -172,12 +167,14 @@ struct tap_walk {
 };
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks.
 template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS>
-FN void convolution_produce(const convolution_maps& maps, const convolution_shape& shape, const packed_image& packed,
-                            const tile_pairs& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+FN void convolution_produce(const tensor_map& weights, const tensor_map& image, const convolution_shape& shape,
+                            const packed_image& packed, const tile_pairs& all, int chunks, unsigned stages, unsigned full,
+                            unsigned empty) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
-  constexpr int PIXELS = SWAPPED ? TILE_ROWS : WIDTH, CHANNELS = SWAPPED ? WIDTH : TILE_ROWS, HALF = CHANNELS / CLUSTER;
+  constexpr int PIXELS = stage::pixels(SWAPPED), CHANNELS = stage::channels(SWAPPED), HALF = CHANNELS / CLUSTER;
   constexpr int PIXELS_AT = SWAPPED ? 0 : stage::tall_bytes, WEIGHTS_AT = SWAPPED ? stage::tall_bytes : 0;
   const int rank = cluster_rank();
+  const bool deep = shape.deep();
   int slot = 0;
   unsigned phase = 1;
   const auto next = [&] {
@@ -192,12 +189,12 @@ FN void convolution_produce(const convolution_maps& maps, const convolution_shap
       const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::bytes);
-      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, maps.weights, ready, chunk * HALF_DEPTH, row, group);
+      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, weights, ready, chunk * HALF_DEPTH, row, group);
 #pragma unroll
       for (int box = 0; box < HALF_DEPTH / CHUNK; ++box) {
         // Behind the last k everything reads as zero.
         const int channel = at.ended(shape) ? shape.groups * packed.channels : group * packed.channels + at.channel;
-        load_pixels(to + PIXELS_AT + box * PIXELS * CHUNK * 2, maps.pixels, ready, channel, first, at.tap, maps.deep);
+        load_pixels(to + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready, channel, first, at.tap, deep);
         at.next(shape, CHUNK, packed.channels);
       }
     }
@@ -286,7 +283,7 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
     convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
                        const __grid_constant__ Body body, const __grid_constant__ convolution_shape shape,
                        const float* image, const float* weight, const packed_image packed, const product_shape product,
-                       const tile_pairs all, bool deep) {
+                       const tile_pairs all) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
@@ -299,14 +296,13 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   // This kernel may have started before the packing ones were done.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous_kernel();
   cluster_sync();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == stage::producer)
-      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>({weights, pixels, deep}, shape, packed, all, chunks, stages, full,
-                                                         empty);
+      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>(weights, pixels, shape, packed, all, chunks, stages, full, empty);
   } else {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     const convolution_source source{image, weight, shape};
@@ -319,7 +315,8 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
 FN int run_convolution(const Body&, const float*, const float*, convolution_shape, void*, int, void*) {
   return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Body> == nullptr || &pack_weights == nullptr ||
-         &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr;
+         &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr ||
+         &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
 }
 #else
 // A launch whose blocks may start while the kernel before it ends.
@@ -340,26 +337,28 @@ int pack_convolution(const float* image, const float* weight, const convolution_
                      cudaStream_t on) {
   pack_weights<<<grid_of(shape.out_channels), IMAGE_THREADS, 0, on>>>(weight, shape, to);
   if (int error = cudaGetLastError()) return error;
-  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
+  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images), checks = grid_of(shape.images);
   const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
-  return launch_early(vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>, grid, IMAGE_THREADS, 0, 1, on, image,
-                      shape, to);
+  const auto pack = vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
+  const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
+  if (int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to)) return error;
+  return launch_early(check, checks, IMAGE_THREADS, 0, 1, on, image, shape, to);
 }
 // The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
 template <int CHUNK>
 int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
-  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {},
-                    shape.in_size[0] > 1 || shape.out_size[0] > 1 || shape.kernel[0] > 1};
+  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
   for (int i = 0; i < 3; ++i) {
     const int d = 2 - i;
+    if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
     from.size[i] = shape.in_size[d], from.step[i] = shape.stride[d], from.lower[i] = -shape.pad[d];
     from.upper[i] = (shape.out_size[d] - 1) * shape.stride[d] - shape.pad[d] + 1 - shape.in_size[d];
   }
   return map_image(map, from, CHUNK, box_pixels);
 }
-// Of `workspace`, packed_image_in says how large it is. Strides may be up to 8. With one dimension of size 1 or more,
-// `pad` may be up to 128, or, in three dimensions, 16, and so may what is left out at the end; the last tap may lie up to
-// 255 or 31 pixels behind the first.
+// How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
+// with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
+// (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
 int run_convolution(const Body& body, const float* image, const float* weight, convolution_shape shape, void* workspace,
                     int device, void* stream) {
@@ -388,9 +387,8 @@ int run_convolution(const Body& body, const float* image, const float* weight, c
   if (!error) error = pack_convolution<CHUNK>(image, weight, shape, packed, on);
   if (error) return error;
   const dim3 grid(unsigned(count < blocks / CLUSTER ? count : blocks / CLUSTER) * CLUSTER);
-  const bool deep = shape.in_size[0] > 1 || shape.out_size[0] > 1 || shape.kernel[0] > 1;
   return launch_early(kernel, grid, stage::threads, stage::shared_bytes, CLUSTER, on, weights, pixels, body, shape, image,
-                      weight, packed, product, all, deep);
+                      weight, packed, product, all);
 }
 #endif
 

@@ -145,7 +145,7 @@ FN int cluster_rank() {
   return rank;
 }
 FN void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 // `release.cluster` would say the same and wait for all memory.
 FN void cluster_arrive(unsigned barrier, int rank) {

@@ -120,6 +120,17 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+//@ tanh_softplus: needs exp
+// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
+FN float tanh_softplus(float x) {
+  const float e = exp(x > 20.f ? 20.f : x), n = e * (e + 2.f);
+  return __fdividef(n, n + 2.f);
+}
+FN double tanh_softplus(double x) {
+  const double e = exp(x > 20. ? 20. : x), n = e * (e + 2.);
+  return n / (n + 2.);
+}
+
 //@ tanh
 FN float tanh(float x) { return ::tanhf(x); }
 FN double tanh(double x) { return ::tanh(x); }

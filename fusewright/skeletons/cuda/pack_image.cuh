@@ -6,7 +6,7 @@
 //
 // The surprising fact: an image's scale has to be known before its first element is written, but a look at all of it
 // would cost as much as the whole pass. So each block looks at the same few elements, which leave room for larger ones,
-// and the block that ends last packs the image again if they did not tell the truth.
+// and a kernel behind packs an image again if they did not tell the truth.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -24,13 +24,15 @@ struct convolution_shape {
   BOTH long in_pixels() const { return long(in_size[0]) * in_size[1] * in_size[2]; }
   BOTH long out_pixels() const { return long(out_size[0]) * out_size[1] * out_size[2]; }
   BOTH int taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+  BOTH bool deep() const { return in_size[0] > 1 || out_size[0] > 1 || kernel[0] > 1 || pad[0] > 0; }
 };
 
 //@ packed_image: needs convolution_shape
 // What is found of an image while it is packed: its largest size and its smallest block's largest size that is not zero,
-// both finite and as bits, how many blocks are done, and whether something is not finite.
+// both finite and as bits, whether something is not finite, and the exponent of the scale that it got.
 struct image_sizes {
-  unsigned most, least, arrived, strange;
+  unsigned most, least, strange;
+  int guess;
 };
 // Where everything lies. Exponents are those of what a result has to be multiplied by. SUSPECT is added where something is
 // not finite. UNEVEN stands for one where elements are so different in size that float16 has no room for all at one scale,
@@ -216,26 +218,8 @@ FN unsigned largest_finite_of_tile(const four_rounds& x) {
   for (int i = 0; i < 32; ++i) most = max(finite_size(x[i / 8][i / 4 % 2][i % 4]), most);
   return most;
 }
-// Whether this block is the last one of its image.
-FN bool count_tile(image_sizes& sizes, unsigned most, bool strange, long tiles) {
-  __shared__ bool last;
-  __syncthreads();  // all of the block has written its part
-  if (threadIdx.x == 0) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");  // until the counts are set up
-#endif
-    atomicMax(&sizes.most, most);
-    if (most > 0) atomicMin(&sizes.least, most);
-    if (strange) atomicOr(&sizes.strange, 1u);
-    __threadfence();
-    last = atomicAdd(&sizes.arrived, 1) == unsigned(tiles - 1);
-    __threadfence();
-  }
-  __syncthreads();
-  return last;
-}
 template <bool VECTORS, int CHUNK>
-__global__ void __launch_bounds__(IMAGE_THREADS, VECTORS ? 3 : 2)
+__global__ void __launch_bounds__(IMAGE_THREADS, 3)
     pack_image(const float* images, const convolution_shape shape, const packed_image to) {
   let_next_kernel_start();
   __shared__ uint4 box[1024];
@@ -250,21 +234,38 @@ __global__ void __launch_bounds__(IMAGE_THREADS, VECTORS ? 3 : 2)
   const bool strange = found.y >= INFINITY_BITS;
   if (strange) found.y = largest_of_block(largest_finite_of_tile(x), 0, finite_parts).x;
   const int guess = scale_exponent<10>(found.x);
-  write_tile(x, power(guess), box, shape, to, here);
-  image_sizes& sizes = to.sizes[image];
-  if (!count_tile(sizes, found.y, strange, tiles)) return;
-  const unsigned most = __ldcg(&sizes.most), least = __ldcg(&sizes.least);
-  int exponent = guess;
-  if (__uint_as_float(most) * power(guess) > 32768.f || is_uneven(least, guess)) {
-    exponent = scale_exponent<14>(most);
-    for (long number = 0; number < tiles && exponent != guess; ++number) {
-      const tile again(shape, to, image, number);
-      read_tile<VECTORS>(x, images, shape, again);
-      __syncthreads();
-      write_tile(x, power(exponent), box, shape, to, again);
-    }
+  if (threadIdx.x == 0) {
+    image_sizes& sizes = to.sizes[image];
+    wait_for_previous_kernel();  // it sets the sizes up
+    atomicMax(&sizes.most, found.y);
+    if (found.y > 0) atomicMin(&sizes.least, found.y);
+    if (strange) sizes.strange = 1;
+    sizes.guess = guess;  // all blocks say the same
   }
-  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent(least, exponent, __ldcg(&sizes.strange) != 0);
+  write_tile(x, power(guess), box, shape, to, here);
+}
+// One block per image: whether its scale was right, or else all of it once more.
+template <bool VECTORS, int CHUNK>
+__global__ void __launch_bounds__(IMAGE_THREADS, 2)
+    check_images(const float* images, const convolution_shape shape, const packed_image to) {
+  let_next_kernel_start();
+  __shared__ uint4 box[1024];
+  using tile = image_tile<CHUNK>;
+  const long tiles = tile::count(shape, to), image = block_index();
+  if (image >= shape.images) return;
+  wait_for_previous_kernel();
+  const image_sizes sizes = to.sizes[image];
+  int exponent = sizes.guess;
+  if (__uint_as_float(sizes.most) * power(exponent) > 32768.f || is_uneven(sizes.least, exponent))
+    exponent = scale_exponent<14>(sizes.most);
+  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent(sizes.least, exponent, sizes.strange != 0);
+  for (long number = 0; number < tiles && exponent != sizes.guess; ++number) {
+    const tile again(shape, to, image, number);
+    four_rounds x;
+    read_tile<VECTORS>(x, images, shape, again);
+    __syncthreads();  // the tile before may still be read
+    write_tile(x, power(exponent), box, shape, to, again);
+  }
 }
 
 //@

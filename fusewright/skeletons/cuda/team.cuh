@@ -244,10 +244,10 @@ template <class T> struct moments_of {
   };
   chunk all = none();
   template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
-    T x[W], sum = 0, m2 = 0;
+    T x[W], rest = 0, m2 = 0;
 #pragma unroll
-    for (int j = 0; j < W; ++j) sum += x[j] = element(j);
-    const T mean = sum / W;
+    for (int j = 0; j < W; ++j) x[j] = element(j), rest += x[j] - x[0];
+    const T mean = x[0] + rest / W;  // exact where all are equal
 #pragma unroll
     for (int j = 0; j < W; ++j) m2 += (x[j] - mean) * (x[j] - mean);
     all = join(all, {T(W), mean, m2});
@@ -260,6 +260,15 @@ template <class T> struct moments_of {
     return {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share)};
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
+};
+// Sums of deviations and of their squares; the first is what rounding left in the mean.
+template <class T> struct deviations_of {
+  static constexpr bool symmetric = true;
+  struct sums {
+    T plain, squares;
+  };
+  static FN sums none() { return {0, 0}; }
+  static FN sums join(sums a, sums b) { return {a.plain + b.plain, a.squares + b.squares}; }
 };
 template <class T, int SLOTS, int ROW_W> struct held_row {
   static constexpr bool kept = true;
@@ -279,13 +288,18 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
     held_row<T, lay::slots, lay::W> row;
     walk(team, span, row, f, operand...);
     const T mean = team.template join<sum_of<T>>(row.sum) / T(span.total);
-    T m2 = 0;
+    typename deviations_of<T>::sums mine = deviations_of<T>::none();
 #pragma unroll
     for (int s = 0; s < lay::slots; ++s)
       if ((s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total)
 #pragma unroll
-        for (int j = 0; j < lay::W; ++j) m2 += (row.x[s][j] - mean) * (row.x[s][j] - mean);
-    return {mean, team.template join<sum_of<T>>(m2)};
+        for (int j = 0; j < lay::W; ++j) {
+          const T d = row.x[s][j] - mean;
+          mine.plain += d, mine.squares += d * d;
+        }
+    const auto all = team.template join<deviations_of<T>>(mine);
+    const T shift = all.plain / T(span.total);
+    return {mean + shift, all.squares - all.plain * shift};
   }
 }
 

@@ -56,6 +56,8 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
   constexpr int ROWS = BOX / COLUMNS;
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
   float poison = 0;  // becomes NaN with the first infinity or NaN
+  // Rows g and g + 8 are twisted alike, and 8 more columns differ in bits that nothing else touches.
+  const int base = (ROWS == 16 ? g : 0) * COLUMNS + (twist_of<false>(g) * 4 | t * 2);
 #pragma unroll
   for (int c = 0; c < COLUMNS; c += 64) {
     float2 scale[8];
@@ -67,7 +69,8 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
       if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
       const float* const from = &master[(first_column + c) / 64][i * 2];
       const float2 pair = scaled_pair<Factors>(from, scale[i / 2], poison);
-      *reinterpret_cast<float2*>(box + box_place<false, COLUMNS>(row, column)) = pair;
+      const int place = ROWS == 16 ? (base ^ i / 2 * 8) + i % 2 * 8 * COLUMNS : box_place<false, COLUMNS>(row, column);
+      *reinterpret_cast<float2*>(box + place) = pair;
     }
   }
   return poison != poison;

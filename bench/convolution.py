@@ -1,0 +1,212 @@
+"""Convolution kernels with their tails -> a Markdown table of times and errors beside PyTorch's.
+
+python bench/convolution.py [--only NUMBER] [--all-chunks] [--no-compile]
+
+Needs an NVIDIA H100 or H200, nvcc and torch. Every time includes packing image and weights. 256 MB
+are overwritten before each launch, so nothing is in L2. Variants are separated by a pause: heat
+lowers clocks. The ratio is that of torch.compile over the variant. The floor is what a copy of the
+input and the output would take. The last line of a job shows the kernels of its fastest variant
+alone; they overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+
+import convolution_subjects as convolutions  # noqa: E402
+from convolution_subjects import CHUNKS, WIDTHS, Library, Problem, Subject, meaning  # noqa: E402
+from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
+
+KERNELS = ("pack_weights", "pack_image", "check_images", "convolution_kernel")
+COPIED_BYTES = 1 << 30
+
+
+def same(*pads: int) -> tuple[tuple[int, int], ...]:
+    return tuple((pad, pad) for pad in pads)
+
+
+# What comes behind each: the name of a body.
+JOBS: tuple[tuple[Problem, str], ...] = (
+    (Problem(128, 64, 128, (128, 128), (3, 3)), "bias_relu"),
+    (Problem(32, 96, 160, (160, 160), (3, 3)), "mish_twice"),
+    (Problem(64, 256, 256, (28, 28), (3, 3), pad=same(1, 1)), "copy"),
+    (Problem(96, 12, 48, (224, 224), (5, 5), pad=same(2, 2)), "bias_sigmoid"),
+    (Problem(16, 32, 64, (32, 32, 32), (3, 3, 3)), "bias_relu"),
+    (Problem(48, 12, 40, (24, 56, 56), (3, 3, 3)), "copy"),
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One job with its operands, and the exact result of its first image."""
+
+    problem: Problem
+    body: str
+    image: Tensor
+    weight: Tensor
+    in0: Tensor
+    exact: Tensor
+
+    def eager(self) -> Tensor:
+        return meaning(self.body, self.problem.torch(self.image, self.weight), self.in0)
+
+    def error(self, result: Tensor) -> tuple[float, float]:
+        """Of the first image: relative Frobenius error, and the largest one over the largest."""
+        wrong = result[:1].double() - self.exact
+        whole, most = wrong.norm() / self.exact.norm(), wrong.abs().max() / self.exact.abs().max()
+        return float(whole.item()), float(most.item())
+
+
+def layer(problem: Problem, body: str) -> Layer:
+    torch.manual_seed(0)
+    image, weight = problem.image(), problem.weight()
+    in0 = convolutions.operand(Subject(body, 64, False, 1, 64), problem)
+    exact = meaning(body, problem.torch(image[:1].double(), weight.double()), in0)
+    return Layer(problem, body, image, weight, in0, exact)
+
+
+def variants(problem: Problem, body: str, all_chunks: bool) -> Iterator[Subject]:
+    vector = 4 if prod(problem.out_size) % 4 == 0 else 1
+    for chunk in CHUNKS if all_chunks else (problem.chunk(),):
+        for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2)):
+            for swapped in (False, True):
+                yield Subject(body, width, swapped, vector, chunk, blocks)
+
+
+def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:
+    """What runs one variant, and where its result goes."""
+    out = torch.full(job.problem.result(), float("nan"), device="cuda")
+    need = job.problem.workspace_bytes(subject.chunk)
+    space = torch.empty(need, dtype=torch.uint8, device="cuda")
+    call = convolutions.Call(job.problem, job.image, job.weight, job.in0, out, space)
+
+    def run() -> None:
+        code = call.launch(library, subject)
+        if code:
+            raise RuntimeError(f"{subject.entry} returned CUDA error {code}")
+
+    return run, out
+
+
+def kernel_times(run: Callable[[], object], scratch: Tensor) -> str:
+    """Microseconds of each kernel alone, the median of five launches."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(5):
+            scratch.zero_()
+            run()
+        torch.cuda.synchronize()
+    events = profiled.events() or ()
+    times = {
+        kernel: [event.device_time for event in events if kernel in event.name]
+        for kernel in KERNELS
+    }
+    return ", ".join(f"{k} {statistics.median(v):.0f} us" for k, v in times.items() if v)
+
+
+def pytorch(job: Layer, compiled: bool) -> dict[str, Callable[[], object]]:
+    """PyTorch's ways, by name."""
+    form = {2: torch.channels_last, 3: torch.channels_last_3d}.get(job.problem.rank)
+    ways: dict[str, Callable[[], object]] = {
+        "eager": job.eager,
+        "convolution alone": lambda: job.problem.torch(job.image, job.weight),
+    }
+    if form is not None:
+        image, weight = (t.contiguous(memory_format=form) for t in (job.image, job.weight))
+        ways["convolution alone, channels last"] = lambda: job.problem.torch(image, weight)
+    if compiled:
+        torch._dynamo.reset()  # or it would compile for any shape from the second job on
+        run = torch.compile(job.eager, dynamic=False)
+        ways["torch.compile"] = run
+    return ways
+
+
+def floor_ms(job: Layer, scratch: Tensor) -> float:
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    one = median_ms(lambda: target.copy_(source), scratch) / (2 * COPIED_BYTES)
+    return one * 4 * (job.image.numel() + prod(job.problem.result()))
+
+
+def measure(library: Library, job: Layer, scratch: Tensor, options: argparse.Namespace) -> bool:
+    """Print the rows of one job; whether no variant is less accurate than eager."""
+    problem, times = job.problem, {}
+    print(f"| {problem.numbers()}, {job.body} | floor | {floor_ms(job, scratch):.4f} | | | |")
+    theirs = job.error(job.eager())
+    ways = pytorch(job, not options.no_compile)
+    for name, run in ways.items():
+        run()
+        time.sleep(PAUSE_S)
+        times[name] = median_ms(run, scratch)
+        print(line(name, times[name], problem, times[name], theirs), flush=True)
+    ways.clear()
+    baseline = times.get("torch.compile", times["eager"])
+    rows, good = [], True
+    for subject in variants(problem, job.body, options.all_chunks):
+        run_ours, out = launcher(library, subject, job)
+        time.sleep(PAUSE_S)
+        rows.append((median_ms(run_ours, scratch), subject, job.error(out)))
+        good &= rows[-1][2][0] <= max(theirs[0] * 1.02, 3.2e-4)
+        del run_ours, out
+        torch.cuda.empty_cache()
+    best = min(rows, key=lambda row: row[0])
+    for ms, subject, error in rows:
+        name = name_of(subject)
+        print(line(f"**{name}**" if ms == best[0] else name, ms, problem, baseline / ms, error))
+    run_best, _ = launcher(library, best[1], job)
+    print(f"| | {kernel_times(run_best, scratch)} | | | | |", flush=True)
+    return good
+
+
+def name_of(subject: Subject) -> str:
+    side = "channels" if subject.swapped else "pixels"
+    blocks = ", two blocks" * (subject.blocks - 1)
+    return f"{subject.width} {side} wide, chunk {subject.chunk}{blocks}"
+
+
+def line(name: str, ms: float, problem: Problem, ratio: float, error: tuple[float, float]) -> str:
+    rate = problem.flops / ms / 1e9
+    return f"| | {name} | {ms:.4f} | {rate:.0f} | {ratio:.2f} | {error[0]:.2e}, {error[1]:.2e} |"
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--only", type=int, metavar="NUMBER", help="this job alone, from 1")
+    options.add_argument("--all-chunks", action="store_true", help="also those that waste channels")
+    options.add_argument("--no-compile", action="store_true", help="eager is the baseline")
+    given = options.parse_args()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("bench/convolution.py needs a GPU of compute capability 9.0: run it where one is.")
+        return 3
+    scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    jobs = JOBS if given.only is None else JOBS[given.only - 1 : given.only]
+    every = [s for problem, body in jobs for s in variants(problem, body, given.all_chunks)]
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        library = convolutions.library(tuple(dict.fromkeys(every)), Path(folder))
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+        print("| convolution_shape | variant | ms | TFLOP/s | ratio | error |")
+        print("|---|---|---:|---:|---:|---:|")
+        for problem, body in jobs:
+            good &= measure(library, layer(problem, body), scratch, given)
+            torch.cuda.empty_cache()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

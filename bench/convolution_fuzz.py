@@ -1,0 +1,141 @@
+"""Random small convolutions through prebuilt kernels -> those that differ from float64.
+
+python bench/convolution_fuzz.py [--count 3000] [--seed 1] [--only NUMBER]
+
+Needs an NVIDIA H100 or H200, nvcc and torch. Problem NUMBER of a seed is always the same, so that a
+failure can be run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import convolution_subjects as convolutions  # noqa: E402
+from convolution_subjects import EXTRAS, SCHEDULES, Library, Problem, Subject  # noqa: E402
+
+SUBJECTS = (*SCHEDULES, *EXTRAS)
+PIXELS = {1: 300, 2: 40, 3: 12}  # along each dimension, at most
+MOST_FLOPS = 3e8
+# How images are made: name -> how often.
+KINDS = {"plain": 6, "positive": 1, "spike": 1, "blocks": 1, "huge": 1, "tiny": 1, "sparse": 1}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One random problem."""
+
+    subject: Subject
+    problem: Problem
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.subject.entry}, {self.kind}, {self.problem}"
+
+
+def size(dice: random.Random, largest: int) -> int:
+    """Log-uniform from 1 to `largest`."""
+    return min(largest, int(float(largest + 1) ** dice.random()))
+
+
+def _problem(dice: random.Random) -> Problem | None:
+    rank = dice.choice((1, 2, 2, 2, 3))
+    every = range(rank)
+    groups = dice.choice((1, 1, 1, 2, 3))
+    kernel = tuple(dice.choice((1, 2, 3, 3, 5)) for _ in every)
+    pad = tuple((dice.randint(0, k // 2 + 1), dice.randint(0, k // 2 + 1)) for k in kernel)
+    found = Problem(
+        dice.choice((1, 1, 2, 3, 9)),
+        size(dice, 130) * groups,
+        size(dice, 300) * groups,
+        tuple(size(dice, PIXELS[rank]) for _ in every),
+        kernel,
+        tuple(dice.choice((1, 1, 1, 2, 3)) for _ in every),
+        pad if dice.random() < 0.7 else ((0, 0),) * rank,
+        tuple(dice.choice((1, 1, 1, 2)) for _ in every),
+        groups,
+    )
+    fits = min(found.out_size) > 0 and found.flops < MOST_FLOPS
+    return found if fits else None
+
+
+def trial(seed: int, number: int) -> Trial:
+    """Problem `number` of a seed."""
+    dice = random.Random(f"{seed} {number}")
+    problem = None
+    while problem is None:
+        problem = _problem(dice)
+    whole = prod(problem.out_size) % 4 == 0
+    subject = dice.choice([s for s in SUBJECTS if s.vector == 1 or whole])
+    kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+    return Trial(subject, problem, kind)
+
+
+def image_of(given: Trial) -> Tensor:
+    image = given.problem.image()
+    flat = image.flatten()
+    if given.kind == "positive":
+        image.abs_()
+    elif given.kind == "spike":
+        flat[torch.randint(flat.numel(), (1,))] = 1e6
+    elif given.kind == "blocks":
+        scales = torch.tensor([1.0, 1e-3, 1e-6, 1e-9], device="cuda")
+        chosen = torch.randint(4, (flat.numel() // 100 + 1,), device="cuda")
+        flat *= scales[chosen].repeat_interleave(100)[: flat.numel()]
+    elif given.kind == "sparse":
+        flat *= torch.rand_like(flat) < 0.003
+    return image * {"huge": 1e20, "tiny": 1e-20}.get(given.kind, 1.0)
+
+
+def excess(library: Library, given: Trial, seed: int) -> float:
+    """The largest error over what is allowed: fine up to 1."""
+    torch.manual_seed(seed)
+    image, weight = image_of(given), given.problem.weight()
+    in0 = convolutions.operand(given.subject, given.problem)
+    subject, problem = given.subject, given.problem
+    out, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
+    if code or outside:
+        return float("inf")
+    return convolutions.excess(subject, convolutions.exact(problem, image, weight), in0, out)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=3000)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--only", type=int, metavar="NUMBER", help="this problem alone")
+    given = options.parse_args()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("bench/convolution_fuzz.py needs a GPU of compute capability 9.0.")
+        return 3
+    numbers = range(given.count) if given.only is None else [given.only]
+    with tempfile.TemporaryDirectory() as folder:
+        library = convolutions.library(SUBJECTS, Path(folder))
+        start, wrong, worst = time.perf_counter(), 0, 0.0
+        for number in numbers:
+            problem = trial(given.seed, number)
+            found = excess(library, problem, given.seed * 1_000_003 + number)
+            worst = max(worst, found)
+            if found > 1:
+                wrong += 1
+                print(f"problem {number}: {problem}: {found:.3g} of what is allowed", flush=True)
+    seconds = time.perf_counter() - start
+    print(f"{torch.cuda.get_device_name()}, seed {given.seed}, {seconds:.0f} s:")
+    print(f"{len(numbers)} problems, {wrong} wrong, worst {worst:.3f} of what is allowed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

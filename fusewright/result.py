@@ -1,0 +1,192 @@
+"""The report of one run, or how the run ended -> one row of a suite; rows -> totals.
+
+A row has one of the judge's three words. A run that ended without a report is `not-verified`, and
+`end` says what happened: unusable, unreadable, crashed, time limit, out of memory, disk full, bug.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusewright.judge.findings import Word
+
+CANDIDATE, EAGER, COMPILED = "candidate", "eager", "torch.compile"
+# What a run says when memory was short: PyTorch on a CPU and on a GPU, Python, the judge.
+SHORT_OF_MEMORY = ("MemoryError", "OutOfMemory", "out of memory", "can't allocate", "little memory")
+# Words in the reason, then the exit code -> how it ended.
+DISK_FULL = "disk full"
+PHRASES = dict.fromkeys(SHORT_OF_MEMORY, "out of memory") | {"No space left": DISK_FULL}
+ENDS = {2: "unusable", 70: "bug"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much faster the candidate is than a baseline: above 1 is faster."""
+
+    median: float
+    low: float
+    high: float
+    claim: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One problem of a suite. error: relative L2 against float64.  times: seconds per call by side.
+
+    ratios: by baseline.  roofline: the time that the target's bandwidth and rates predict for the
+    plan, over the measured one.  operators: those in kernels of ours, and those left to PyTorch.
+    degenerate: no output depends on an input.
+    """
+
+    name: str
+    verdict: Word
+    reason: str
+    end: str = ""
+    error: float | None = None
+    eager_error: float | None = None
+    times: Mapping[str, float] | None = None
+    ratios: Mapping[str, Comparison] | None = None
+    roofline: float | None = None
+    kernels: int = 0
+    library_nodes: int = 0
+    fused_operators: int = 0
+    library_operators: tuple[str, ...] = ()
+    degenerate: bool = False
+    seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """What the table shows as the verdict."""
+        more = self.end or "degenerate" * self.degenerate
+        return f"{self.verdict} ({more})" if more else self.verdict
+
+    @property
+    def counts(self) -> bool:
+        """Whether its times count in a mean."""
+        return self.verdict == "verified" and not self.degenerate
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a whole suite came to; means are geometric, over the timed rows that count."""
+
+    problems: int
+    verified: int
+    refuted: int
+    not_verified: int
+    means: Mapping[str, float]
+    faster: Mapping[str, int]
+    slower: Mapping[str, int]
+    fused_operators: int
+    library_operators: int
+    unsupported: int  # problems that could not be captured or loaded
+    library: Mapping[str, int]  # name of a library node -> how often
+    exit_code: int
+
+
+def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) -> Result:
+    """The row of a run that left a report."""
+    kernels: Sequence[Mapping[str, Any]] = report["kernels"]
+    library = [k for k in kernels if k["kind"] == "library" and k["name"] != "item"]
+    fused = [k for k in kernels if k["kind"] != "library"]
+    accuracy = report["accuracy"]
+    timing = report["timing"] or {}
+    times = {side: float(facts["p50_s"]) for side, facts in timing.get("sides", {}).items()}
+    predicted = sum(float(k["predicted_s"]) for k in kernels)
+    reason = str(report["reason"])
+    return Result(
+        name,
+        report["verdict"],
+        reason,
+        end=_end(code, reason),
+        error=_number(accuracy.get("candidate", {}).get("rel_l2")),
+        eager_error=_number(accuracy.get("eager", {}).get("rel_l2")),
+        times=times or None,
+        ratios={n: _comparison(r) for n, r in timing.get("ratios", {}).items()} or None,
+        roofline=predicted / times[CANDIDATE] if CANDIDATE in times else None,
+        kernels=len(fused),
+        library_nodes=len(library),
+        fused_operators=sum(len(k["operators"]) for k in fused),
+        library_operators=tuple(k["name"] for k in library),
+        degenerate=bool(report["degenerate"]),
+        seconds=seconds,
+    )
+
+
+def ended(name: str, code: int, last_words: str, seconds: float) -> Result:
+    """The row of a run that left no report; code: as subprocess gives it."""
+    if code < 0:
+        end, reason = "crashed", f"the run ended with {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            end, reason = "out of memory", f"{reason}: most often there was too little memory"
+    else:
+        end, reason = _end(code, last_words) or "crashed", f"the run ended with exit code {code}"
+    text = f"{reason}. {last_words}" if last_words else f"{reason}."
+    return Result(name, "not-verified", text, end=end, seconds=seconds)
+
+
+def not_started(name: str, why: str, seconds: float) -> Result:
+    """The row of a problem that no process could be started for."""
+    return Result(name, "not-verified", why, end=_phrase(why) or "crashed", seconds=seconds)
+
+
+def totals(results: Iterable[Result]) -> Totals:
+    rows = list(results)
+    words = [r.verdict for r in rows]
+    good = [r.ratios for r in rows if r.counts and r.ratios]
+    library = [n for r in rows for n in r.library_operators]
+    return Totals(
+        problems=len(rows),
+        verified=words.count("verified"),
+        refuted=words.count("refuted"),
+        not_verified=words.count("not-verified"),
+        means={n: mean for n in (EAGER, COMPILED) if (mean := geometric_mean(rows, n))},
+        faster={n: _claims(good, n, "faster") for n in (EAGER, COMPILED)},
+        slower={n: _claims(good, n, "slower") for n in (EAGER, COMPILED)},
+        fused_operators=sum(r.fused_operators for r in rows),
+        library_operators=len(library),
+        unsupported=sum(r.end == "unusable" for r in rows),
+        library={n: library.count(n) for n in sorted(set(library), key=_by_count(library))},
+        exit_code=1 if "refuted" in words else 3 if "not-verified" in words else 0,
+    )
+
+
+def geometric_mean(results: Iterable[Result], baseline: str) -> float | None:
+    """Of the results that count and were timed against this baseline; None if there are none."""
+    logs = [
+        math.log(r.ratios[baseline].median)
+        for r in results
+        if r.counts and r.ratios and baseline in r.ratios
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _end(code: int, reason: str) -> str:
+    if code in (0, 1):
+        return ""
+    return _phrase(reason) or ENDS.get(code, "")
+
+
+def _phrase(reason: str) -> str:
+    return next((end for words, end in PHRASES.items() if words in reason), "")
+
+
+def _comparison(ratio: Mapping[str, Any]) -> Comparison:
+    low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
+    return Comparison(median, low, high, str(ratio["claim"]))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float | str) else None
+
+
+def _claims(good: Iterable[Mapping[str, Comparison]], baseline: str, claim: str) -> int:
+    return sum(baseline in ratios and ratios[baseline].claim == claim for ratios in good)
+
+
+def _by_count(names: Sequence[str]) -> Any:
+    return lambda name: (-names.count(name), name)

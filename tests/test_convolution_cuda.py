@@ -1,0 +1,241 @@
+"""Convolution kernels: every result is the exact convolution of operands rounded to 11 bits.
+
+All need a GPU of compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import convolution_subjects as convolutions
+import pytest
+import torch
+from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, Library, Problem, Subject
+from torch import Tensor
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no GPU for sm_90a here")
+    folder = tmp_path_factory.mktemp("convolutions")
+    return convolutions.library((*SCHEDULES, *EXTRAS), folder)
+
+
+def both(*pads: int) -> tuple[tuple[int, int], ...]:
+    return tuple((pad, pad) for pad in pads)
+
+
+def copies() -> Iterator[Subject]:
+    """Each width, side and chunk with a body that only stores."""
+    return (s for s in SCHEDULES if s.body == "copy")
+
+
+def check(library: Library, subject: Subject, problem: Problem, image: Tensor, weight: Tensor,
+          truth: convolutions.Exact) -> None:  # fmt: skip
+    in0 = convolutions.operand(subject, problem)
+    out, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
+    assert code == 0, f"{subject.entry}: CUDA error {code}"
+    assert not outside, f"{subject.entry} writes outside of its output or workspace"
+    found = convolutions.excess(subject, truth, in0, out)
+    assert found <= 1, f"{subject.entry}: {found:.3g} of what is allowed for {problem}"
+
+
+def check_all(library: Library, problem: Problem, image: Tensor, weight: Tensor) -> None:
+    """All copying kernels, whatever their chunk."""
+    truth = convolutions.exact(problem, image, weight)
+    for subject in copies():
+        check(library, subject, problem, image, weight, truth)
+
+
+PROBLEMS = (
+    Problem(1, 1, 1, (1, 1), (1, 1)),
+    Problem(5, 8, 300, (1, 1), (1, 1)),
+    Problem(2, 64, 128, (20, 20), (3, 3)),
+    Problem(3, 32, 48, (17, 23), (3, 3), pad=both(1, 1)),
+    Problem(2, 12, 20, (30, 111), (5, 5), pad=both(2, 2)),
+    Problem(2, 100, 130, (14, 14), (3, 3), stride=(2, 2), pad=both(1, 1)),
+    Problem(2, 20, 7, (111, 9), (3, 3), (3, 2), ((1, 0), (2, 3)), (2, 1)),
+    Problem(1, 64, 96, (7, 7), (7, 7), pad=both(3, 3)),
+    Problem(2, 64, 66, (20, 20), (3, 3), pad=both(1, 1), groups=2),
+    Problem(3, 24, 24, (15, 15), (3, 3), groups=24),
+    Problem(3, 24, 40, (100,), (5,), stride=(2,), pad=both(2)),
+    Problem(1, 16, 8, (3000,), (255,), pad=both(127)),
+    Problem(2, 16, 33, (9, 10, 11), (3, 3, 3), pad=both(1, 1, 1)),
+    Problem(2, 40, 24, (6, 12, 10), (2, 3, 1), (2, 1, 2), ((0, 1), (1, 2), (0, 0)), (1, 2, 1)),
+    Problem(40, 48, 64, (13, 13), (3, 3), pad=both(1, 1)),
+    Problem(2, 48, 70, (40, 40), (1, 1), stride=(8, 8)),
+    Problem(1, 256, 256, (28, 28), (3, 3), pad=both(1, 1)),
+    Problem(700, 3, 5, (4, 4), (2, 2)),
+    # All results are in the padding.
+    Problem(1, 42, 2, (1, 2, 4), (1, 3, 5), (3, 1, 1), ((1, 0), (2, 2), (2, 2))),
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: "-".join(map(str, p.numbers())))
+def test_sizes(library: Library, problem: Problem) -> None:
+    torch.manual_seed(1)
+    check_all(library, problem, problem.image(), problem.weight())
+
+
+@pytest.mark.parametrize("subject", [*SCHEDULES, *EXTRAS], ids=lambda s: str(s.entry))
+def test_tails(library: Library, subject: Subject) -> None:
+    torch.manual_seed(2)
+    for problem in (
+        Problem(2, 20, 7, (12, 12), (3, 3), pad=both(1, 1)),
+        Problem(3, 48, 150, (26, 18), (3, 3)),
+    ):
+        image, weight = problem.image(), problem.weight()
+        truth = convolutions.exact(problem, image, weight)
+        check(library, subject, problem, image, weight, truth)
+
+
+CONV = Problem(3, 72, 80, (50, 44), (3, 3), pad=both(1, 1))
+
+
+HAZARDS = (
+    "positive", "spike", "blocks", "huge", "tiny", "border", "rest", "sparse", "one by one",
+)  # fmt: skip
+
+
+def hazards() -> dict[str, Tensor]:
+    """Images of all sizes and shapes of numbers."""
+    torch.manual_seed(3)
+    plain = CONV.image()
+    spike, blocks, border, rest = (plain.clone() for _ in range(4))
+    spike[1, 5, 20, 20] = 1e6
+    blocks[:, :, :20] *= 1e-3
+    blocks[:, :, 20:40] *= 1e-6
+    border[:, :, 1:] = 0
+    rest[0] = 0
+    rest[1] *= 1e-40
+    rest[2, :, 25:] *= 1e-20
+    return {
+        "positive": plain.abs(),
+        "spike": spike,
+        "blocks": blocks,
+        "huge": plain * 1e30,
+        "tiny": plain * 1e-30,
+        "border": border,
+        "rest": rest,
+        "sparse": plain * (torch.rand_like(plain) < 0.001),
+        "one by one": plain * torch.tensor([1.0, 1e-12, 1e12], device="cuda").view(3, 1, 1, 1),
+    }
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_images_of_any_size(library: Library, name: str) -> None:
+    image, weight = hazards()[name], CONV.weight()
+    check_all(library, CONV, image, weight)
+    # Not worse than eager, which rounds to the same 11 bits or fewer.
+    truth = convolutions.exact(CONV, image, weight).sums
+    theirs = CONV.torch(image, weight).double() - truth
+    subject = next(s for s in copies() if s.chunk == 64)
+    ours = convolutions.guarded(library, subject, CONV, image, weight, image)[0].double() - truth
+    assert ours.norm() <= max(1.02 * theirs.norm(), 3.2e-4 * truth.norm())
+    assert ours.abs().max() <= max(1.2 * theirs.abs().max(), 6e-4 * truth.abs().max())
+
+
+def test_weights_of_any_size(library: Library) -> None:
+    torch.manual_seed(4)
+    image, weight = CONV.image(), CONV.weight()
+    rows = torch.logspace(-30, 30, CONV.out_channels, device="cuda").view(-1, 1, 1, 1)
+    check_all(library, CONV, image, weight * rows)
+    channels = torch.ones(CONV.in_channels, device="cuda")
+    channels[:40] = 1e-9
+    channels = channels.view(1, -1, 1, 1)
+    check_all(library, CONV, image / channels, weight * channels)
+    weight[::3] = 0
+    check_all(library, CONV, image * 1e25, weight * 1e-25)
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_infinities_and_nan_are_where_float64_has_them(library: Library, pad: int) -> None:
+    torch.manual_seed(5)
+    problem = replace(CONV, pad=both(pad, pad))
+    image, weight = problem.image(), problem.weight()
+    for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
+        image[i % 2, i * 7, 3 + i * 11, i * 9] = value
+    if pad == 0:  # an infinity times what is not there has no meaning
+        weight[3, 5, 1, 1], weight[9, 7, 0, 2] = float("inf"), float("nan")
+    truth = convolutions.exact(problem, image, weight)
+    assert int((~truth.sums.isfinite()).sum()) > 300
+    # What is not finite is repaired in float32: no bound is derived from infinite weights.
+    finite = torch.where(weight.isfinite(), weight, 0.0)
+    truth = replace(truth, allowed=convolutions.exact(problem, image, finite).allowed)
+    for subject in copies():
+        check(library, subject, problem, image, weight, truth)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1, 16, 16, (90, 90), (3, 3), stride=(1, 9)),
+        Problem(1, 16, 16, (300,), (3,), pad=((129, 0),)),
+        Problem(1, 16, 16, (600,), (3,), dilation=(128,), pad=both(128)),
+        Problem(1, 16, 16, (4, 4, 40), (1, 1, 33), pad=((0, 0), (0, 0), (0, 40))),
+        Problem(1, 16, 16, (4, 4, 40), (1, 1, 19)),
+    ],
+    ids=["stride", "pad", "dilation", "far tap", "end"],
+)
+def test_what_the_copy_engine_cannot_do_is_an_error(library: Library, problem: Problem) -> None:
+    image, weight = problem.image(), problem.weight()
+    for subject in copies():
+        code, outside = convolutions.guarded(library, subject, problem, image, weight, image)[1:]
+        assert code != 0
+        assert not outside
+
+
+def test_nothing_to_do(library: Library) -> None:
+    problem = replace(CONV, images=0)
+    out = torch.empty(problem.result(), device="cuda")
+    for subject in copies():
+        empty = convolutions.Call(problem, out, problem.weight(), out, out, out)
+        assert empty.launch(library, subject) == 0
+
+
+def test_the_same_bits_every_time_and_inside_a_cuda_graph(library: Library) -> None:
+    torch.manual_seed(6)
+    image, weight = CONV.image(), CONV.weight()
+    for subject in copies():
+        first = convolutions.guarded(library, subject, CONV, image, weight, image)[0].clone()
+        again = convolutions.guarded(library, subject, CONV, image, weight, image)[0]
+        assert torch.equal(again, first), subject.entry
+        out = torch.zeros_like(first)
+        need = CONV.workspace_bytes(subject.chunk)
+        call = convolutions.Call(
+            CONV, image, weight, image, out, torch.empty(need, dtype=torch.uint8, device="cuda")
+        )
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            code = call.launch(library, subject)
+        assert code == 0
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, first), subject.entry
+
+
+def test_many_launches_one_after_the_other(library: Library) -> None:
+    """A kernel that starts early must not read what the one before it still writes."""
+    torch.manual_seed(7)
+    subject = Subject("copy", 128, False, 1, 64)
+    images, weight = [CONV.image() * 10.0**k for k in range(-3, 3)], CONV.weight()
+    alone = [
+        convolutions.guarded(library, subject, CONV, image, weight, image)[0] for image in images
+    ]
+    space = torch.empty(CONV.workspace_bytes(64), dtype=torch.uint8, device="cuda")
+    outs = [torch.empty(CONV.result(), device="cuda") for _ in range(60)]
+    for number, out in enumerate(outs):
+        image = images[number % len(images)]
+        call = convolutions.Call(CONV, image, weight, image, out, space)
+        assert call.launch(library, subject) == 0
+    for number, out in enumerate(outs):
+        assert torch.equal(out, alone[number % len(images)])
+
+
+def test_every_chunk_is_used() -> None:
+    assert {p.chunk() for p in PROBLEMS} == set(CHUNKS)

@@ -1,0 +1,20 @@
+"""The logarithm of a sum of exponentials down each column."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.logsumexp(x * 2.0, dim=0)
+
+
+rows, columns = 1024, 512
+
+
+def get_inputs():
+    return [torch.randn(rows, columns)]
+
+
+def get_init_inputs():
+    return []
