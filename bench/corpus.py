@@ -1,16 +1,23 @@
 """The whole corpus through the whole judge, several times in a row: escapes, false alarms, flakes.
 
-    python bench/corpus.py [--runs 10] [--gpu] [NAME]...
+    python bench/corpus.py [--runs 10] [--jobs 2] [--gpu] [--output SUMMARY.json] [NAME]...
 
 CI tries each cheat only on the experiments that can set off its check; here nothing is left out.
+Without an installed fusewright: PYTHONPATH=. python3 bench/corpus.py
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import importlib.metadata
+import json
+import os
+import platform
+import resource
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,32 +27,52 @@ from corpus import WORKERS, Entry, Outcome, cheats, controls, judged, lacking, o
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--gpu", action="store_true", help="the entries that need a GPU, too")
-    parser.add_argument("names", nargs="*")
-    options = parser.parse_args()
+    options = _arguments()
+    every = [*cheats(), *controls()]
+    unknown = set(options.names) - {entry.name for entry in every}
+    if unknown:
+        sys.exit(f"no entry of tests/cheats or tests/controls is called {', '.join(unknown)}")
     entries = [
         entry
-        for entry in (*cheats(), *controls())
-        if (not options.names or entry.name in options.names)
-        and (options.gpu or not entry.on_gpu)
-        and not lacking(entry)
+        for entry in every
+        if (not options.names or entry.name in options.names) and (options.gpu or not entry.on_gpu)
     ]
-    wrong: collections.Counter[str] = collections.Counter()
+    left_out = {entry.name: why for entry in entries if (why := lacking(entry))}
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}")
+    entries = [entry for entry in entries if entry.name not in left_out]
+    surprises: list[dict[str, object]] = []
     begin = time.monotonic()
     for run in range(1, options.runs + 1):
-        with ThreadPoolExecutor(WORKERS) as pool:
+        with ThreadPoolExecutor(options.jobs) as pool:
             for entry, outcome in zip(entries, pool.map(_judged, entries), strict=True):
-                complaint = _complaint(entry, outcome)
-                if complaint:
-                    wrong[entry.name] += 1
-                    print(f"run {run}: {entry.name}: {complaint}\n{outcome}", flush=True)
-        minutes = (time.monotonic() - begin) / 60
-        print(f"run {run}: {len(entries)} entries, {sum(wrong.values())} wrong, {minutes:.1f} min")
-    for name, times in wrong.most_common():
+                if complaint := _complaint(entry, outcome):
+                    first = outcome.reason.strip().splitlines()[-1]
+                    print(f"run {run}: {entry.name} {complaint}; {first}", flush=True)
+                    row = {"run": run, "entry": entry.name, "complaint": complaint}
+                    surprises.append(row | {"outcome": str(outcome).splitlines()})
+        minutes, cpu = (time.monotonic() - begin) / 60, _cpu_seconds() / 60
+        print(
+            f"run {run}: {len(entries)} entries, {len(surprises)} surprises so far, "
+            f"{minutes:.1f} min, {cpu:.1f} min of processor time",
+            flush=True,
+        )
+        if options.output:
+            told = _summary(entries, left_out, surprises, run, minutes * 60)
+            options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    for name, times in collections.Counter(s["entry"] for s in surprises).most_common():
         print(f"{times} of {options.runs} runs: {name}")
-    return 1 if wrong else 0
+    return 1 if surprises else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=WORKERS, help="judgings at a time")
+    parser.add_argument("--gpu", action="store_true", help="the entries that need a GPU, too")
+    parser.add_argument("--output", type=Path, help="a file for the summary, as JSON")
+    parser.add_argument("names", nargs="*", help="entries; all of them if none is named")
+    return parser.parse_args()
 
 
 def _judged(entry: Entry) -> Outcome:
@@ -54,13 +81,41 @@ def _judged(entry: Entry) -> Outcome:
 
 def _complaint(entry: Entry, outcome: Outcome) -> str:
     if entry.check and outcome.verdict != "refuted":
-        return "escaped"
+        return f"escaped: {outcome.verdict}"
     if entry.check and entry.check not in outcome.failing:
-        return f"was not refuted by {entry.check}"
+        return f"was not refuted by {entry.check}, but by {', '.join(outcome.failing)}"
     if not entry.check and outcome.verdict != "verified":
-        return "is honest and was not verified"
+        return f"is honest and was {outcome.verdict}"
     missing = sorted(set(entry.notes) - set(outcome.notes))
     return f"lacks the notes {', '.join(missing)}" if missing else ""
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that have ended; those killed with a namespace are not in it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _summary(
+    entries: Sequence[Entry],
+    left_out: Mapping[str, str],
+    surprises: Sequence[Mapping[str, object]],
+    runs: int,
+    seconds: float,
+) -> dict[str, object]:
+    return {
+        "runs": runs,
+        "entries": len(entries),
+        "cheats": sum(bool(entry.check) for entry in entries),
+        "controls": sum(not entry.check for entry in entries),
+        "left out": dict(left_out),
+        "surprises": list(surprises),
+        "seconds": round(seconds),
+        "cpu seconds": round(_cpu_seconds()),
+        "torch": importlib.metadata.version("torch"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ LEAST_FLOPS = 1 << 28  # below, a launch takes longer than the convolution
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 MOST_STRIDE = 8
-CORNERS = {2: (-128, 127), 3: (-16, 15)}
+CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
 CHUNKS = (16, 32, 64)
 # Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
@@ -64,7 +64,7 @@ class Geometry:
     def chunk(self) -> int:
         """How many channels of one tap come into shared memory together."""
         each = self.in_channels // self.groups
-        return next((c for c in CHUNKS if each <= c), CHUNKS[-1])
+        return min(CHUNKS, key=lambda c: (-(-each // c) * c, -c))
 
     @property
     def channels(self) -> int:
@@ -248,8 +248,11 @@ def _misfit(g: Geometry) -> str:
     """What a tensor map cannot hold; "" if nothing."""
     if max(g.stride) > MOST_STRIDE:
         return f"a stride above {MOST_STRIDE} does not fit a tensor map"
-    least, most = CORNERS[3 if g.in_size[0] > 1 or g.kernel[0] > 1 else 2]
-    if any(low < least or high < least or high > most for low, high in g.corners):
+    deep = max(g.in_size[0], g.out_size[0], g.kernel[0]) > 1 or g.pad[0] > 0
+    least, most, furthest = CORNERS[3 if deep else 2]
+    reach = max((k - 1) * d for k, d in zip(g.kernel, g.dilation, strict=True))
+    corners = [corner for both in g.corners for corner in both]
+    if min(corners) < least or max(corners) > most or reach > furthest:
         return "its padding or its reach does not fit a tensor map"
     return ""
 

@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 TESTS = Path(__file__).resolve().parent
 PROBLEMS, CHEATS, CONTROLS = TESTS / "problems", TESTS / "cheats", TESTS / "controls"
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 DEADLINE_S = 240.0  # for one judging; the judge's own deadlines are shorter
+SANITIZING_S = 1800.0  # four tools, each with a process that takes its time to load PyTorch
 # What a header may ask for -> the option of the judge that provides it.
 OPTIONS: Mapping[str, Mapping[str, object]] = {
     "timing": {"timing": True, "against": ["eager"], "budget_s": 30.0},
@@ -175,7 +177,8 @@ def focused(entry: Entry) -> dict[str, object]:
 def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Outcome:
     """The verdict on one candidate."""
     order = {"problem": str(problem), "candidate": str(candidate), **options}
-    return next(iter(judged_in_turn([order])))
+    (outcome,) = judged_in_turn([order])  # to its end: the process is waited for
+    return outcome
 
 
 def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
@@ -187,7 +190,8 @@ def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
             env=environment,
         )  # fmt: skip
-        guard = threading.Timer(DEADLINE_S * len(orders), process.kill)
+        guard = threading.Timer(sum(map(_deadline, orders)), process.kill)
+        guard.daemon = True  # where nobody asks for the rest
         guard.start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -202,6 +206,10 @@ def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
         complaints.seek(0)
         lost = Outcome("no answer", (), (), f"status {status}: {complaints.read()[-1500:]}", ())
     yield from [lost] * (len(orders) - answered)
+
+
+def _deadline(order: Mapping[str, object]) -> float:
+    return DEADLINE_S + (SANITIZING_S if order.get("sanitize") else 0.0)
 
 
 def _outcome(verdict: Mapping[str, Any]) -> Outcome:
@@ -231,7 +239,7 @@ class Bench:
             self._pool.submit(_fulfil, futures, orders)
 
     def outcome(self, entry: Entry) -> Outcome:
-        return self._futures[entry.name].result(DEADLINE_S * GROUP)
+        return self._futures[entry.name].result(DEADLINE_S * GROUP + SANITIZING_S)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -258,6 +266,8 @@ def _groups(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def parameters(entries: Iterable[Entry]) -> list[Any]:
+    import pytest  # not at the top: bench/corpus.py runs where it is not installed
+
     marks = {True: [pytest.mark.gpu], False: []}
     return [pytest.param(entry, id=entry.name, marks=marks[entry.on_gpu]) for entry in entries]
 
@@ -266,6 +276,8 @@ def running(
     request: pytest.FixtureRequest, options: Callable[[Entry], Mapping[str, object]]
 ) -> Iterator[Bench]:
     """The body of a module's fixture: judges what this run has chosen of the module's entries."""
+    import pytest
+
     chosen: list[Any] = [
         item.callspec.params["entry"]
         for item in request.session.items

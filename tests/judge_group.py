@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fusewright.errors import FusewrightError
 from fusewright.judge import judging
-from fusewright.judge.processes import Site, Worker, open_site
-from fusewright.judge.session import PHASES, Limits, Request, Session
-
-SLOTS = len(PHASES) + 8  # phases, the self-test, the sides of a timing
+from fusewright.judge.processes import Worker
+from fusewright.judge.session import Limits, Request, Session
+from fusewright.judge.site import Site, open_site
 
 
 def _silent(line: str) -> None:
@@ -27,17 +27,11 @@ def _silent(line: str) -> None:
 
 
 class Member(Session):
-    """A session that borrows the reference worker of the group's first one."""
+    """A session whose self-test was made by the group's first one, on the same site."""
 
     def __init__(self, request: Request, site: Site, first: Session) -> None:
         super().__init__(request, site, _silent)
         self._first = first
-
-    def open_slots(self, count: int) -> None:
-        self.slots = self._first.slots[:count]
-
-    def start_reference(self) -> None:
-        self.reference = self._first.reference
 
     def start_candidate(self, name: str, slot: int, **options: Any) -> Worker:
         if name == "canary":
@@ -48,10 +42,6 @@ class Member(Session):
         row = next(row for row in self._first.ledger.rows() if row.check == "self-canary")
         self.ledger.add("self-canary", row.outcome, row.evidence)
 
-    def close(self) -> None:
-        self.slots = []
-        super().close()
-
 
 def main() -> None:
     orders = json.loads(sys.stdin.read())
@@ -59,8 +49,6 @@ def main() -> None:
     with open_site(requests[0].device) as site:
         first = Session(requests[0], site, _silent)
         try:
-            first.open_slots(SLOTS)
-            first.start_reference()
             problem, overrides = requests[0].problem, requests[0].overrides
             first.lab = first.open_lab("problem", problem, overrides)
             first.run_canaries(first.start_candidate("canary", 0), 0)
@@ -83,7 +71,7 @@ def _request(order: Mapping[str, Any]) -> Request:
 
 def _judged(session: Member) -> dict[str, object]:
     try:
-        judging._judge(session)
+        judging._judge(session, nullcontext)
     except FusewrightError as error:
         session.ledger.gaps.append(str(error))
     finally:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fusewright.errors import BadUsage, UnusableProblem
+from fusewright.errors import BadUsage, NotVerifiable, UnusableProblem
 from fusewright.judge import canary, judging, session, warden
 from fusewright.judge.findings import CHECKS, Ledger, Verdict
 from fusewright.judge.judging import judge_request, replay
@@ -124,7 +128,7 @@ def test_a_worker_killed_at_any_step_is_never_verified(
 
     def killing(self: Session, worker: Worker, seconds: float) -> Any:
         if worker.name == "first" and self._received.get(worker, -1) + 1 == step:
-            for pid in warden.descendants(worker._process.pid)[-1:]:
+            for pid in warden.descendants(worker.pid)[-1:]:
                 os.kill(pid, signal.SIGKILL)
         return collect(self, worker, seconds)
 
@@ -142,7 +146,7 @@ def test_without_the_trusted_worker_nothing_is_verified(
     run_phase = Session.run_phase
 
     def killing(self: Session, *rest: Any) -> None:
-        os.kill(warden.descendants(self.reference._process.pid)[-1], signal.SIGKILL)
+        os.kill(warden.descendants(self.reference.pid)[-1], signal.SIGKILL)
         run_phase(self, *rest)
 
     monkeypatch.setattr(Session, "run_phase", killing)
@@ -150,6 +154,90 @@ def test_without_the_trusted_worker_nothing_is_verified(
     assert verdict.verdict == "not-verified"
     assert verdict.exit_code == 3
     assert "SIGKILL" in verdict.reason
+
+
+def test_without_the_nursery_nothing_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_phase = Session.run_phase
+
+    def killing(self: Session, *rest: Any) -> None:
+        run_phase(self, *rest)
+        for nursery in self.site.nurseries.values():
+            os.kill(nursery.pid, signal.SIGKILL)
+            nursery._process.wait(10)
+
+    monkeypatch.setattr(Session, "run_phase", killing)
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict == "not-verified"
+    assert "starts workers" in verdict.reason
+
+
+def test_deadlines_are_longer_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    for load, wanted in ((0.0, 1.0), (2.0 * cores, 1.0), (6.0 * cores, 3.0), (1e4 * cores, 10.0)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert session._patience() == wanted
+
+
+# --- no room ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of 80 MB, where temporary files go."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=80m,mode=1777", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a file system here")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with open(folder / "filler", "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    continue
+
+
+def test_a_disk_that_is_full_at_the_start(tmp_path: Path, small_disk: Path) -> None:
+    fill(small_disk)
+    with pytest.raises(NotVerifiable, match="TMPDIR"):
+        judge_request(request(tmp_path), lambda _: None)
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+def test_a_disk_that_fills_up_on_the_way_refutes_nobody(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_phase = Session.run_phase
+
+    def filling(self: Session, *rest: Any) -> None:
+        fill(small_disk)
+        run_phase(self, *rest)
+
+    monkeypatch.setattr(Session, "run_phase", filling)
+    verdict = judged(request(tmp_path))
+    assert verdict.verdict == "not-verified", verdict.reason
+    assert "TMPDIR" in verdict.reason
+
+
+def test_a_limit_on_file_sizes_ends_in_a_report(tmp_path: Path) -> None:
+    asked, report = request(tmp_path), tmp_path / "report.json"
+    command = [sys.executable, "-m", "fusewright", "judge", str(asked.problem)]
+    command += [str(asked.candidate), "--no-timing", "--report", str(report)]
+    limited = ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *command]
+    ended = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 3, ended.stderr
+    assert "ulimit" in ended.stderr
+    assert json.loads(report.read_text())["verdict"] == "not-verified"
+
+
+# --- the judge misjudges ----------------------------------------------------------------------
 
 
 def test_a_judge_that_misjudges_a_canary_refuses_to_judge(

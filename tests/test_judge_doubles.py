@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fusewright.judge.doubles import POOL, SMALL, Doubles, generator, shaken
+from fusewright.judge.doubles import POOL, SMALL, Doubles, generator, repeated, scaled, shaken
+from fusewright.judge.patterns import _lower, _odd, rounded
+from fusewright.judge.states import redrawn
 
 BIG = 2 * SMALL
 
@@ -61,3 +63,31 @@ def test_large_tensors_take_their_draws_from_a_pool() -> None:
     assert abs(float(steps.mean())) < 1e-2
     assert abs(float(steps.std()) - 1) < 1e-2
     assert float(steps.abs().max()) <= 3**0.5 + 1e-9
+
+
+def test_repeated_and_scaled_cover_every_element() -> None:
+    values = torch.arange(1.0, 8.0)
+    for count in (0, 5, 7, 20):
+        wanted = torch.tensor([float(i % 7 + 1) for i in range(count)])
+        assert torch.equal(repeated(values, torch.Size([count])), wanted)
+        assert torch.equal(scaled(torch.full((count,), 3.0), values), 3 * wanted)
+    assert scaled(torch.ones(4, 5, dtype=torch.half), values).dtype is torch.float32
+
+
+def test_large_weights_are_redrawn_everywhere() -> None:
+    """Constants take draws over and over, other values are moved and scaled; none stays."""
+    shape = (3, POOL)
+    for old in (torch.zeros(shape), torch.ones(shape), torch.randn(shape)):
+        new = redrawn(old, "P", torch.Generator().manual_seed(2))
+        assert new.shape == old.shape
+        assert float((new == old).double().mean()) < 1e-3
+        assert new.unique().numel() > POOL // 2
+
+
+def test_large_probes_are_like_small_ones() -> None:
+    """Odd integers that the lower class cannot hold, and the same in the lower class."""
+    large = _odd(torch.zeros(2, POOL + 3), 4)
+    assert bool((large.abs() % 2 == 1).all())
+    lower = _lower(large)
+    assert torch.equal(lower.double(), rounded(large, 11))
+    assert float((lower == large).double().mean()) < 0.5

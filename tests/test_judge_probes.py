@@ -206,6 +206,21 @@ def test_odd_inputs(inputs: list[Tensor]) -> None:
             assert probe.check(double_of(probe.inputs, probe.state)) is None
 
 
+def test_a_mask_among_the_buffers() -> None:
+    """A buffer of booleans has no sign to take off."""
+
+    def masked(i: Sequence[Tensor], s: State) -> list[Tensor]:
+        return [(i[0] @ s["weight"]).masked_fill(s["mask"], 0.0)]
+
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 5, generator=generator)
+    state = {"weight": weight, "mask": torch.ones(4, 5).triu(1).bool()}
+    inputs = [torch.randn(4, 6, generator=generator)]
+    found = [p for p in probes.iterate(masked, masked, inputs, state, 0) if p.applies]
+    assert "integer-weight" in {p.name for p in found}
+    assert all(p.check(masked(p.inputs, p.state)) is None for p in found)
+
+
 @pytest.mark.parametrize(("bits", "value", "expected"), [(11, 8191.0, 8192.0), (8, 255.5, 256.0)])
 def test_rounded(bits: int, value: float, expected: float) -> None:
     assert float(patterns.rounded(torch.tensor(value), bits)) == expected

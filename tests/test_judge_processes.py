@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from fusewright.errors import NotVerifiable
 from fusewright.judge import processes, sandbox, warden
-from fusewright.judge.processes import Site, Worker, open_site
+from fusewright.judge import site as sites
+from fusewright.judge.processes import Worker
 from fusewright.judge.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
+from fusewright.judge.site import CHECKED, Site, open_site
 
 ROOT = Path(__file__).resolve().parent.parent
 DAEMON = """
@@ -42,10 +45,11 @@ def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield opened
 
 
-def start(site: Site) -> Worker:
-    regions = ((Region("in", 1 << 20), Region("out", 1 << 20)),)
-    options = {"device": "cpu"}
-    return site.start("tested", "fusewright.judge.candidate", options=options, regions=regions)
+def start(site: Site, environment: Mapping[str, str] = CHECKED) -> Worker:
+    return site.start(
+        "tested", "fusewright.judge.candidate", options={"device": "cpu"},
+        regions=((Region("in", 1 << 20), Region("out", 1 << 20)),), environment=environment,
+    )  # fmt: skip
 
 
 def answer(worker: Worker, number: int, seconds: float = 60.0) -> str:
@@ -56,6 +60,18 @@ def answer(worker: Worker, number: int, seconds: float = 60.0) -> str:
 def run_source(worker: Worker, source: str) -> None:
     message = {"do": "import", "source": source, "name": "c", "class": "ModelNew", "threads": 1}
     worker.channel.send_json({**message, "sequence": 1}, time.monotonic() + 5)
+
+
+def said(site: Site, source: str) -> str:
+    """What a worker of its own printed while it imported `source`."""
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    run_source(worker, source + "\nModelNew = object")
+    assert answer(worker, 1) == "done", worker.kill("over").tail
+    worker.channel.send_json({"do": "leave", "sequence": 2}, time.monotonic() + 5)
+    end = worker.finish(20)
+    assert end.clean
+    return end.tail.strip()
 
 
 def processes_called(argument: str) -> list[int]:
@@ -100,8 +116,8 @@ def test_a_hung_worker_is_killed_with_its_daemon(site: Site) -> None:
 def test_a_worker_without_its_warden_is_swept_up(site: Site) -> None:
     worker = start(site)
     assert answer(worker, 0) == "ready"
-    below = warden.descendants(worker._process.pid)
-    os.kill(worker._process.pid, signal.SIGKILL)
+    below = warden.descendants(worker.pid)
+    os.kill(worker.pid, signal.SIGKILL)
     end = worker.finish(10)
     assert not end.clean
     assert end.dead
@@ -109,6 +125,116 @@ def test_a_worker_without_its_warden_is_swept_up(site: Site) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in below)
+
+
+def test_a_daemon_without_a_mark_does_not_outlive_its_warden(site: Site) -> None:
+    """Its environment is empty and it is nobody's child: the nursery gets it, and kills it."""
+    seconds = f"7{os.getpid()}.{time.time_ns() % 10**6}"
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    bare = DAEMON.format(seconds=seconds).replace("execv(", "execve(").replace('"])', '"], {})')
+    run_source(worker, bare)
+    assert answer(worker, 1) == "done"
+    assert processes_called(seconds)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert worker.finish(10).dead
+    deadline = time.monotonic() + 5
+    while processes_called(seconds) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_called(seconds)
+
+
+def test_a_site_that_lost_its_nursery_says_so(site: Site) -> None:
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    assert not site.lost()
+    (nursery,) = site.nurseries.values()
+    os.kill(nursery.pid, signal.SIGKILL)
+    end = worker.finish(20)
+    assert not end.clean
+    assert site.lost()
+    with pytest.raises(NotVerifiable, match="starts workers"):
+        start(site)
+
+
+def test_a_nursery_that_was_stopped_is_lost_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "KILL_S", 1.0)
+    worker = start(site)
+    assert answer(worker, 0) == "ready"
+    (nursery,) = site.nurseries.values()
+    os.kill(nursery.pid, signal.SIGSTOP)
+    assert site.lost()
+    os.kill(nursery.pid, signal.SIGCONT)
+    assert worker.kill("over").dead
+
+
+def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
+    worker = site.start(
+        "tested", "fusewright.judge.candidate", options={"device": "cpu"},
+        regions=((Region("in", 1 << 20), Region("out", 1 << 20)),), launcher=("env", "LAUNCHED=1"),
+        plan=sandbox.Plan(0),
+    )  # fmt: skip
+    assert answer(worker, 0) == "ready"
+    assert all(worker.pid not in warden.children(n.pid) for n in site.nurseries.values())
+    run_source(worker, "import os; print(os.environ['LAUNCHED'])\nModelNew = object")
+    assert answer(worker, 1) == "done"
+    worker.channel.send_json({"do": "leave", "sequence": 2}, time.monotonic() + 5)
+    end = worker.finish(20)
+    assert end.clean
+    assert end.tail.strip() == "1"
+
+
+# --- what a fork must not hand on -------------------------------------------------------------
+
+
+def test_workers_draw_different_numbers(site: Site) -> None:
+    source = (
+        "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1))"
+    )
+    drawn = [said(site, source).split() for _ in range(2)]
+    assert all(a != b for a, b in zip(*drawn, strict=True))
+
+
+def test_a_worker_has_its_own_environment_and_mark(site: Site) -> None:
+    told = [said(site, "import os; print(os.environ['HOME'], os.getcwd())") for _ in range(2)]
+    homes = [line.split() for line in told]
+    assert all(home == folder for home, folder in homes)
+    assert homes[0] != homes[1]
+    first, second = start(site), start(site)
+    for worker in (first, second):
+        assert answer(worker, 0) == "ready"
+        assert str(worker.pid) in _marked(worker._mark)
+    assert not set(_marked(first._mark)) & set(_marked(second._mark))
+    assert all(worker.kill("over").dead for worker in (first, second))
+
+
+def test_a_worker_holds_nothing_of_the_nursery(site: Site) -> None:
+    """Its standard streams, its channel, its two regions (mapping one doubles it); no device."""
+    source = (
+        "import os, torch\n"
+        "kinds = sorted(os.readlink(f'/proc/self/fd/{n}').split(':')[0].split(' ')[0] "
+        "for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}'))\n"
+        "print(kinds, torch.cuda.is_initialized())"
+    )
+    told = said(site, source)
+    assert told.count("socket") == 1, told
+    assert told.count("memfd") == 4, told
+    assert told.count("pipe") == 2, told
+    assert told.endswith("] False")
+
+
+def test_fresh_memory_is_not_zero_and_differs_between_workers(site: Site) -> None:
+    """glibc reads its environment when a process starts; the fork has to tell it again."""
+    source = "import torch; print(sorted(set(torch.empty(40_000, dtype=torch.uint8).tolist())))"
+    for poison in (0x21, 0x84):
+        worker = start(site, CHECKED | {"MALLOC_PERTURB_": str(poison)})
+        assert answer(worker, 0) == "ready"
+        run_source(worker, source + "\nModelNew = object")
+        assert answer(worker, 1) == "done"
+        worker.channel.send_json({"do": "leave", "sequence": 2}, time.monotonic() + 5)
+        assert worker.finish(20).tail.strip() == f"[{poison ^ 0xFF}]"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +247,7 @@ def test_a_worker_without_its_warden_is_swept_up(site: Site) -> None:
 def test_limits_end_a_worker_and_say_which(
     site: Site, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
-    monkeypatch.setattr(processes, "memory_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(sites, "memory_bytes", lambda: 2 << 30)
     worker = start(site)
     assert answer(worker, 0) == "ready"
     run_source(worker, source)
@@ -151,7 +277,7 @@ def test_workers_die_with_their_judge(tmp_path: Path) -> None:
     script.write_text(
         "import sys, time\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from fusewright.judge.processes import open_site\n"
+        "from fusewright.judge.site import open_site\n"
         "from fusewright.judge.protocol import Region\n"
         "with open_site('cpu') as site:\n"
         "    regions = ((Region('i', 4096), Region('o', 4096)),)\n"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.judge import processes, sandbox
-from fusewright.judge.processes import Site, open_site
+from fusewright.errors import NotVerifiable
+from fusewright.judge import sandbox
+from fusewright.judge.site import Site, open_site
 
 
 def plans() -> tuple[sandbox.Plan, ...]:
@@ -37,7 +38,7 @@ def test_every_plan_keeps_its_promise_or_says_that_it_cannot(
     try:
         for site in opened(monkeypatch, number):
             assert site.plan.tier == PLANS[number].tier
-    except processes.NotVerifiable as error:
+    except NotVerifiable as error:
         told = str(error)
         plain = PLANS[number].tier == 0
         if plain or "does not work here" not in told:

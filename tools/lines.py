@@ -25,7 +25,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 8_600, "judge/": 7_500, "skeletons/": 5_000})
+ROOMS: Mapping[str, int] = MappingProxyType({"": 10_400, "judge/": 7_700, "skeletons/": 5_700})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
 from fusewright.schedule import PART_BLOCKS
-from fusewright.tile import SPLIT_ROWS, Tile
+from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile
 
 
 def whole(product: Node) -> list[str]:
@@ -35,7 +35,7 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     name = launcher(product, tile)
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
     chosen += f", {tile.parts}" if tile.parts > 1 else ""
-    chosen += f", {geometry(product).chunk}" if product.op == "convolution" else ""
+    chosen += _convolution_choice(product, tile) if product.op == "convolution" else ""
     extra = ["workspace"] if workspace(product, tile) else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
     return f"{name}<{chosen}>(body, {numbers})"
@@ -77,6 +77,11 @@ def _convolution_shape(product: Node) -> list[str]:
     numbers = ", ".join(size_text(n) for n in (g.images, g.groups, g.in_channels, g.out_channels))
     sizes = ", ".join(f"{{{', '.join(map(str, triple))}}}" for triple in triples)
     return [f"const convolution_shape shape{{{numbers}, {sizes}}};"]
+
+
+def _convolution_choice(product: Node, tile: Tile) -> str:
+    """How many channels come together, and how many narrow tiles share a processor."""
+    return f", {geometry(product).chunk}" + ", 2" * (tile.width == WIDTHS[0])
 
 
 def _packed(product: Node, tile: Tile) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import random
 import socket
 import sys
 import time
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,7 @@ from fusewright.judge import layout, state_of_torch
 from fusewright.judge.protocol import (
     DONE,
     KINDS,
+    NO_ROOM,
     RAISED,
     READY,
     Channel,
@@ -47,11 +50,16 @@ _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
 
 
+class _NoRoom(Exception):
+    """This program, not the candidate, could not write a file."""
+
+
 def main(config: Message) -> None:
     channel_fd, inputs_fd, outputs_fd = config["descriptors"]
     channel = Channel(socket.socket(fileno=channel_fd))
     nonce, options = bytes.fromhex(config["nonce"]), config["options"]
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    _draw_seeds()
     host = Host(inputs_fd, outputs_fd, str(options["device"]))
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
@@ -68,6 +76,13 @@ def main(config: Message) -> None:
         answer = _answer(host, message)
 
 
+def _draw_seeds() -> None:
+    """Workers are forks of one process, and shall not draw the same numbers."""
+    random.seed()
+    numpy.random.seed()
+    torch.default_generator.seed()
+
+
 def _answer(host: Host, message: Message) -> Record:
     handler: Callable[[Host, Message], Record] = HANDLERS[message["do"]]
     begin = _now()
@@ -75,6 +90,8 @@ def _answer(host: Host, message: Message) -> Record:
         record = handler(host, message)
         own = (_now() - begin, 0, 0)
         return record if record.clocks_ns != _NO_CLOCKS else replace(record, clocks_ns=own)
+    except _NoRoom as error:
+        return Record(KINDS[RAISED], (), f"{NO_ROOM}{error}", _NO_CLOCKS)
     # The candidate's code may raise anything, `sys.exit()` included.
     except BaseException as error:  # noqa: BLE001
         lines = traceback.format_exception_only(error)
@@ -139,7 +156,10 @@ def _import(host: Host, message: Message) -> Record:
 def _module(source: str, name: str) -> ModuleType:
     """A file of its own, because inspect, Triton and tracebacks want to read the source."""
     path = Path.cwd() / f"{name}.py"
-    path.write_text(source, encoding="utf-8")
+    try:
+        path.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise _NoRoom(str(error)) from error
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -173,21 +193,23 @@ def _entries(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _state(host: Host, message: Message) -> Record:
-    """Names as text, values as results; P parameter, B buffer."""
+    """Names as text, values as results if they are wanted; P parameter, B buffer."""
     entries = _entries(host.instances[message["instance"]])
     kinds = ("P" if isinstance(t, nn.Parameter) else "B" for t in entries.values())
     text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, entries, strict=True))
-    return host.done(text, list(entries.values()), [])
+    if message["values"]:
+        return host.done(text, list(entries.values()), [])
+    return Record(KINDS[DONE], tuple(map(layout.outline, entries.values())), text, _NO_CLOCKS)
 
 
 def _load(host: Host, message: Message) -> Record:
-    model = host.instances[message["instance"]]
-    blocks = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
-    values: dict[str, Tensor] = layout.values_in(message["arguments"], blocks)[0]
-    if message["how"] == "load_state_dict":
-        model.load_state_dict(values, strict=message["strict"])
+    model, arguments = host.instances[message["instance"]], message["arguments"]
+    if message["how"] == "load_state_dict":  # the candidate's own code may keep what it gets here
+        blocks = layout.fresh_blocks(arguments, host.inputs, host.device)
+        model.load_state_dict(layout.values_in(arguments, blocks)[0])
         return host.done("", [], [])
     entries = _entries(model)
+    values = layout.values_in(arguments, layout.seen_blocks(arguments, host.inputs))[0]
     for name, value in values.items():
         target = entries[name].data if message["how"] == "data" else entries[name]
         with torch.no_grad():

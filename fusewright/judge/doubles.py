@@ -74,12 +74,26 @@ def shaken(t: Tensor, size: float, draws: torch.Generator) -> Tensor:
     """x (1 + size d) in float64, d uniform with variance 1."""
     factors = torch.empty(min(t.numel(), POOL), dtype=torch.float64, device=t.device)
     factors.uniform_(-math.sqrt(3), math.sqrt(3), generator=draws).mul_(size).add_(1.0)
-    moved = torch.empty(t.numel(), dtype=torch.float64, device=t.device)
-    flat = t.reshape(-1)
-    for start in range(0, t.numel(), POOL):
-        part = flat[start : start + POOL]
-        torch.mul(part, factors[: part.numel()], out=moved[start : start + POOL])
-    return moved.view(t.shape)
+    return scaled(t, factors)
+
+
+def scaled(t: Tensor, factors: Tensor) -> Tensor:
+    """t times the factors, over and over, in their type."""
+    made = torch.empty(t.numel(), dtype=factors.dtype, device=t.device)
+    flat, pool = t.reshape(-1), max(factors.numel(), 1)
+    for start in range(0, t.numel(), pool):
+        part = flat[start : start + pool]
+        torch.mul(part, factors[: part.numel()], out=made[start : start + pool])
+    return made.view(t.shape)
+
+
+def repeated(values: Tensor, shape: torch.Size) -> Tensor:
+    """The values, over and over, in another shape."""
+    made = torch.empty(shape.numel(), dtype=values.dtype, device=values.device)
+    for start in range(0, made.numel(), max(values.numel(), 1)):
+        part = made[start : start + values.numel()]
+        part.copy_(values[: part.numel()])
+    return made.view(shape)
 
 
 def generator(t: Tensor, seed: int) -> torch.Generator:

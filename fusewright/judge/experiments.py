@@ -48,14 +48,16 @@ def setup(t: Trial) -> Steps:
         yield from construct(t, 0)
         t.say("constructor", "pass", f"{len(lab.init_inputs)} arguments")
         t.label = t.reports_to = "parameters"
-        answer = yield from t.ask("state", instance=0)
+        answer = yield from t.ask("state", instance=0, values=False)
         wrong = _state_differences(lab, answer)
         if wrong:
             raise Refused(wrong)
-        yield from t.load(lab.state)
         size = sum(v.numel() * v.element_size() for v in lab.state.values())
         if size < SMALL_BYTES or not lab.calls_compared:  # a large one only once
+            yield from t.load(lab.state)
             t.stopped = not (yield from unchanged(t, lab.state, "read back"))
+        else:
+            yield from t.load(lab.state, "inplace")
         t.say("parameters", "pass", f"{len(lab.kinds)} entries pushed and read back")
     except Refused as refusal:
         t.say(t.reports_to, "fail", str(refusal))
@@ -86,7 +88,7 @@ def _state_differences(lab: Lab, answer: Answer) -> str:
 
 def unchanged(t: Trial, state: State, when: str) -> Judging:
     """Are parameters (and here buffers, too) still, bit for bit, what was pushed?"""
-    answer = yield from t.ask("state", instance=0)
+    answer = yield from t.ask("state", instance=0, values=True)
     records = {name: record for name, _, record in named(answer)}
     for name, wanted in state.items():
         if name not in records or not t.holds(records[name], wanted):
@@ -195,7 +197,7 @@ def weight_change(t: Trial) -> Steps:
     if not any(v.is_floating_point() for v in lab.state.values()):
         t.say(check, "skip", "the model has no floating point state")
         return
-    other = lab.new_state("changed")
+    other = lab.changed
     asked = lab.modes[: affordable(t, "modes", len(lab.modes), 1)]
     for how, state in (("load_state_dict", other), ("inplace", lab.state), ("data", other)):
         yield from t.load(state, how)
@@ -208,7 +210,7 @@ def weight_change(t: Trial) -> Steps:
             if t.dirty:
                 yield from t.load(state, how)
                 t.dirty = False
-    yield from t.load(lab.state)
+    yield from t.load(lab.state, "inplace")
     t.say(check, "pass", "load_state_dict, in-place and .data writes were noticed")
 
 
@@ -250,7 +252,7 @@ def buffers(t: Trial) -> Steps:
         assert t.expected is not None
         state = dict(t.expected.state)
         lab.truth("train")(mapped(values, upcast), true)
-    answer = yield from t.ask("state", instance=0)
+    answer = yield from t.ask("state", instance=0, values=True)
     records = {name: record for name, _, record in named(answer)}
     for name in names:
         found = t.result(records[name]) if name in records else None
@@ -269,7 +271,7 @@ def buffers(t: Trial) -> Steps:
 def instances(t: Trial) -> Steps:
     """Two instances with different weights, interleaved; the first one's output must survive."""
     lab, check = t.lab, "instances"
-    states = {0: lab.state, 1: lab.new_state("changed")}
+    states = {0: lab.state, 1: lab.changed}
     buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
     yield from construct(t, 1)
     yield from t.load(states[1], instance=1)
@@ -325,9 +327,12 @@ def soak(t: Trial) -> Steps:
             return
     calls = affordable(t, "leak", LEAK_CALLS, 4)
     arguments = t.ship(t.lab.inputs("leak"))
-    answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
-    grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
-    if grown > LEAK_BYTES:
+    for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
+        answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
+        grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
+        if grown <= LEAK_BYTES:
+            break
+    else:
         t.say("resources", "fail", f"{calls} calls left {grown >> 20} MB more in use")
     # Right for the first few hundred calls, and then no longer?
     yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls", typical=True)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
 from fusewright.errors import BadUsage, NotVerifiable
 from fusewright.judge import sanitizer
+from fusewright.judge import site as sites
 from fusewright.judge import timing as clocks
 from fusewright.judge.environment import accuracy_table, describe
 from fusewright.judge.findings import Verdict
-from fusewright.judge.processes import Worker, open_site
+from fusewright.judge.processes import Worker
 from fusewright.judge.session import PHASES, Limits, Phase, Progress, Request, Session, Stopped
+from fusewright.judge.site import CHECKED, Site
 
 DEFAULT_LIMITS = Limits()
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
@@ -40,13 +43,19 @@ def judge(
     budget_s: float = 20.0,
     progress: Progress | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    turn: clocks.Turn = nullcontext,
+    site: Site | None = None,
 ) -> Verdict:
-    """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate."""
+    """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
+
+    turn: entered for the timed calls, which wait there until the machine is theirs.
+    site: of `open_site`, where the judge's processes have got ready before; else one is opened.
+    """
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, grad, sanitize,
         timing, tuple(against), dict(overrides), budget_s, limits,
     )  # fmt: skip
-    return judge_request(request, progress or _silent)
+    return judge_request(request, progress or _silent, turn, site)
 
 
 def replay(report: Path | str, case: str, progress: Progress | None = None) -> Verdict:
@@ -67,15 +76,30 @@ def replay(report: Path | str, case: str, progress: Progress | None = None) -> V
     return judge_request(request, progress or _silent)
 
 
-def judge_request(request: Request, progress: Progress) -> Verdict:
+def open_site(device: str, *, timing: bool = True) -> AbstractContextManager[Site]:
+    """Where a judging happens; all its processes start at once, and get ready meanwhile."""
+    kinds = (CHECKED, clocks.ENVIRONMENT) if timing else (CHECKED,)
+    return sites.open_site(device, kinds)
+
+
+def judge_request(
+    request: Request,
+    progress: Progress,
+    turn: clocks.Turn = nullcontext,
+    site: Site | None = None,
+) -> Verdict:
     _check(request)
     begin = time.monotonic()
-    with open_site(request.device) as site:
+    opened = nullcontext(site) if site else open_site(request.device, timing=request.timing)
+    with opened as site:
         session = Session(request, site, progress)
         try:
-            timed = _judge(session)
+            timed = _judge(session, turn)
         except NotVerifiable as error:
             session.ledger.gaps.append(str(error))
+            timed = None
+        except OSError as error:  # of a file or process of our own: the disk is full, for instance
+            session.ledger.gaps.append(f"the judge could not go on: {error}")
             timed = None
         finally:
             session.close()
@@ -112,12 +136,10 @@ def _check(request: Request) -> None:
             raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
 
 
-def _judge(session: Session) -> clocks.Timing | None:
+def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = clocks.participants(request) if request.timing else ()
-    session.open_slots(2 + len(phases) + len(timers))
-    session.start_reference()
     first = 1 + len(phases)
     sides = clocks.start(session, timers, range(first, first + len(timers)))
     session.lab = session.open_lab("problem", request.problem, request.overrides)
@@ -132,24 +154,30 @@ def _judge(session: Session) -> clocks.Timing | None:
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
-    complete = _run_phases(session, workers)
+    complete = _run_phases(session, workers, sides)
     session.part()
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, first + len(timers))
     if not request.timing or session.ledger.failed():
         return None
-    return clocks.measure(session, sides)
+    return clocks.measure(session, sides, turn)
 
 
 def _asked(phase: Phase, request: Request) -> bool:
     return not request.only or any(name in phase.experiments for name in request.only)
 
 
-def _run_phases(session: Session, workers: Mapping[Phase, Worker]) -> bool:
+def _run_phases(
+    session: Session, workers: Mapping[Phase, Worker], sides: Sequence[clocks.Side]
+) -> bool:
     """True if every phase ran to its end."""
     complete = True
     for slot, (phase, worker) in enumerate(workers.items(), 1):
+        if slot == len(workers) and not session.ledger.failed():
+            for side in sides:
+                if side.name == clocks.CANDIDATE:
+                    clocks.prepare(session, side)
         try:
             session.run_phase(phase, worker, slot)
         except Stopped:

@@ -24,19 +24,20 @@ from torch.func import functional_call
 
 from fusewright.judge import contract, layout, states
 from fusewright.judge.doubles import Doubles, generator
+from fusewright.judge.floor import floors
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
 
 FOREVER = float("inf")
-# Of a copy's time: several cores and their caches together copy faster than one.
-FLOOR_SHARE = {"cpu": 0.25, "cuda": 0.9}
-LAUNCH_S = {"cpu": 2e-6, "cuda": 20e-6}
 # All experiments share so many seconds; one that costs more makes fewer calls, never none.
 EFFORT_S = {"cpu": 8.0, "cuda": 45.0}
 COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity where it may
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
+
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class NotJudgeable(Exception):
@@ -149,6 +150,11 @@ class Lab:
             state[name] = made[id(t)]
         return state
 
+    @cached_property
+    def changed(self) -> dict[str, Tensor]:
+        """A second state, for those who ask whether a change is noticed."""
+        return self.new_state("changed")
+
     def own(self, state: State) -> dict[str, Tensor]:
         """What a run of eager may write to: copies of all that it ever writes to."""
         return {n: t.clone() if n in self.touched else t for n, t in state.items()}
@@ -173,10 +179,39 @@ class Lab:
 
     def accepts(self, values: Sequence[object], mode: str) -> Expected | None:
         """Does eager take these arguments, in this very layout? Then they are legal."""
+        if self.device == "cuda" and not self._cpu_accepts(values, mode):
+            return None
         try:
             return self.expect(layout.pack(values, 0), self.state, mode)
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            self._outlives(error)
             return None
+
+    def _cpu_accepts(self, values: Sequence[object], mode: str) -> bool:
+        """Whole numbers may be indices: on a GPU, one out of range ends the process's CUDA."""
+        whole = [t for t in layout.tensors_of(values) if t.dtype in WHOLE]
+        if not whole:
+            return True
+        model = copy.deepcopy(self.model).cpu()
+        here = {n: t.cpu() for n, t in self.state.items()}
+        try:
+            with torch.no_grad():
+                self.run(model, mapped(list(values), Tensor.cpu), here, mode)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        return True
+
+    def _outlives(self, error: Exception) -> None:
+        """Raise NotJudgeable if the error took the GPU away from this process."""
+        if self.device != "cuda":
+            return
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            raise NotJudgeable(
+                "PyTorch's own kernels end CUDA for the whole process on arguments of other sizes, "
+                f"values or addresses: {str(error).splitlines()[0]}"
+            ) from error
 
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
@@ -236,8 +271,8 @@ class Lab:
         key = (mode, *(t.requires_grad for t in layout.tensors_of(list(values))))
         if key not in self._known_differentiable:
             ready = {
-                n: t.clone().requires_grad_(self.requires[n] and t.is_floating_point())
-                for n, t in state.items()
+                n: t.detach().requires_grad_(self.requires[n] and t.is_floating_point())
+                for n, t in self.own(state).items()
             }
             copies = mapped(values, Tensor.clone)
             with torch.set_grad_enabled(True):
@@ -272,21 +307,11 @@ class Lab:
         with _default_double():
             return self.gradients(self.true_model, values, state, cotangents, mode)
 
-    def floor_seconds(self) -> float:
-        """Arguments in and outputs out cannot take less than a share of copying as much."""
-        values = self.inputs("floor")
-        outputs = self.eager(self.modes[0])(values, self.state)
-        count = sum(t.numel() * t.element_size() for t in (*layout.tensors_of(values), *outputs))
-        source = torch.zeros(max(count // 2, 1), dtype=torch.uint8, device=self.device)
-        target = torch.empty_like(source)
-        times = []
-        for _ in range(20):
-            begin = time.perf_counter()
-            target.copy_(source)
-            if self.device == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - begin)
-        return FLOOR_SHARE[self.device] * max(0.0, min(times) - LAUNCH_S[self.device])
+    def floors(self) -> Mapping[str, float]:
+        """What no call can go below, for all that this machine shows."""
+        values = mapped(self.own_values, Tensor.clone)
+        run = partial(self.run_quietly, values, self.own(self.state), self.modes[0])
+        return floors(self.call_bytes, run, self.device)
 
     def cast(self, dtype: torch.dtype) -> Lab:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""

@@ -157,8 +157,8 @@ def pack(values: Sequence[object], seed: int, room: Room = _beside) -> Shipment:
 
 def _span(t: Tensor) -> tuple[int, int]:
     """First byte and the byte after the last one that the elements of `t` cover."""
-    if t.layout is not torch.strided or t.dtype not in _NAMES:
-        raise UnusableOutput(f"a tensor of layout {t.layout} and dtype {t.dtype}")
+    if t.layout is not torch.strided or t.dtype not in _NAMES or t.is_meta:
+        raise UnusableOutput(f"a tensor of layout {t.layout} and dtype {t.dtype} on {t.device}")
     if t.numel() == 0:
         return (0, 0)
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
@@ -228,10 +228,13 @@ def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
 
 def fresh_blocks(message: Mapping[str, Any], region: mmap.mmap, device: str) -> list[Tensor]:
     """New memory, at addresses of this process's choosing, filled from the region."""
+    return [aligned(raw, device) for raw in seen_blocks(message, region)]
+
+
+def seen_blocks(message: Mapping[str, Any], region: mmap.mmap) -> list[Tensor]:
+    """The region itself, where nobody but the judge sees these tensors, and only to copy them."""
     return [
-        aligned(
-            _frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"]), device
-        )
+        _frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"])
         for b in message["blocks"]
     ]
 
@@ -300,6 +303,12 @@ def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) ->
     alias = pointers.get(pointer, -1) if pointer else -1
     size = t.numel() * t.element_size()
     return TensorRecord(_NAMES[t.dtype], tuple(t.shape), offset, size, flags, alias)
+
+
+def outline(t: Tensor) -> TensorRecord:
+    """What a tensor is, without its bytes."""
+    _span(t)
+    return TensorRecord(_NAMES[t.dtype], tuple(t.shape), 0, 0, ABSENT, -1)
 
 
 def _bytes_of(t: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy
 import torch
 from torch import Tensor
 
-from fusewright.judge.doubles import generator
+from fusewright.judge.doubles import POOL, generator, repeated
 from fusewright.judge.tree import mapped, tensors
 
 # Significant bits of the next lower class of arithmetic: float64 -> float32, float32 -> TF32 and
@@ -117,19 +118,23 @@ def _coarse(inputs: list[object]) -> list[object]:
 
 
 def _lower(t: Tensor) -> Tensor:
-    return rounded(t, LOWER_BITS[t.dtype]).to(t.dtype)
+    made, flat = torch.empty_like(t, memory_format=torch.contiguous_format), t.reshape(-1)
+    for start in range(0, t.numel(), POOL):  # weights may be large, and float64 twice that
+        part = slice(start, start + POOL)
+        made.view(-1)[part] = rounded(flat[part], LOWER_BITS[t.dtype])
+    return made
 
 
 def _odd(t: Tensor, seed: int) -> Tensor:
     """Odd integers with two bits more than the lower class keeps, of random sign."""
     half = 1 << LOWER_BITS[t.dtype]
-    # In place, and in float64 where float32 could not hold them: weights may be large.
+    # In float64 where float32 could not hold them.
     exact = torch.promote_types(t.dtype, torch.float32)
-    values = torch.empty(t.shape, dtype=exact, device=t.device)
+    values = torch.empty(min(t.numel(), POOL), dtype=exact, device=t.device)
     values.random_(-half, half, generator=_draws(t, seed, "odd"))
     # Sizes from `half` to twice that, of both signs.
     away = torch.where(values < 0, -float(half), float(half))
-    return values.add_(away).mul_(2).add_(1).to(t.dtype)
+    return repeated(values.add_(away).mul_(2).add_(1).to(t.dtype), t.shape)
 
 
 def _hot(t: Tensor, reach: str, seed: int) -> Tensor:
@@ -178,10 +183,14 @@ def integers(own: Arguments, target: str, largest: int, seed: int) -> Arguments:
 
     inputs = mapped(own.inputs, small)
     state = {
-        name: small(t.detach()) if name == target else _quiet(name, t, seed).abs()
+        name: small(t.detach()) if name == target else _positive(_quiet(name, t, seed))
         for name, t in own.state.items()
     }
     return Arguments(inputs, state)
+
+
+def _positive(t: Tensor) -> Tensor:
+    return t if t.dtype is torch.bool else t.abs()
 
 
 def influences(
@@ -206,7 +215,7 @@ def _moved(own: Arguments, index: int, place: int) -> Arguments:
 
 def _move(t: Tensor, place: int) -> None:
     low, high = float(t.min()), float(t.max())
-    at = torch.unravel_index(torch.tensor(place), t.shape)
+    at = numpy.unravel_index(place, t.shape)  # torch's own imports sympy, which takes a second
     now = float(t[at])
     t.detach()[at] = low if now - low > high - now else high
 

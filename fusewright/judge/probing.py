@@ -24,7 +24,7 @@ def probe_runs(t: Trial) -> Steps:
     mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
     applied: dict[str, list[str]] = {}
     skipped: list[str] = []
-    yield from t.load(lab.state)
+    yield from t.load(lab.state, "inplace")
     runs = lab.eager(mode), lab.truth(mode)
     for probe in probes.iterate(
         *runs, lab.own_values, lab.state, lab.seed("probes") % 2**31, doubles=lab.doubles,
@@ -62,5 +62,5 @@ def _run_probe(
         if state is None:
             outputs = yield from t.bare_call(probe.inputs, label=probe.name, mode=mode)
         elif state:
-            yield from t.load(state, strict=False)
+            yield from t.load(state, "inplace")
     return outputs

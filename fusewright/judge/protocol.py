@@ -38,6 +38,7 @@ DTYPE_CODES = {name: code for code, (name, _) in enumerate(DTYPES)}
 ITEM_BYTES = dict(DTYPES)
 
 READY, DONE, RAISED = 1, 2, 3
+NO_ROOM = "no room: "  # how the text of a `raised` begins where a file could not be written
 KINDS = {READY: "ready", DONE: "done", RAISED: "raised"}
 # What a worker says about one tensor besides its bytes.
 REQUIRES_GRAD, HAS_GRAD_FN, OVERLAPPING, ABSENT, OTHER_DEVICE = 1, 2, 4, 8, 16

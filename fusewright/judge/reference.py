@@ -126,7 +126,7 @@ class Bench:
             offset = layout.end_of(arguments)
             made.append({"arguments": arguments, "instance": 0})
         construct = {"do": "construct", "seed": lab.model_seed, **made[0]}
-        load = {"do": "load", "how": "load_state_dict", "strict": True, **made[1]}
+        load = {"do": "load", "how": "load_state_dict", **made[1]}
         call = {"do": "call", "mode": lab.modes[0], **CALL_OPTIONS, **made[2], "cold": True}
         return {"steps": [construct, load, call]}
 
@@ -145,7 +145,7 @@ class Bench:
         return {"rows": trial.rows}
 
     def do_floor(self, message: Message) -> Message:
-        return {"seconds": self._labs[message["lab"]].floor_seconds()}
+        return self._labs[message["lab"]].floors()
 
     def _drawn(self, lab: Lab, message: Message) -> layout.Shipment:
         key = message["round"], message["call"]

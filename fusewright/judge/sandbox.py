@@ -25,7 +25,7 @@ from typing import Any
 
 from fusewright.judge.protocol import Channel
 
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -122,17 +122,17 @@ def _call(name: str, result: int) -> None:
 
 def prctl(option: int, *values: int) -> None:
     padded = (*values, 0, 0, 0, 0)[:4]
-    _call(f"prctl {option}", _libc.prctl(option, *map(ctypes.c_ulong, padded)))
+    _call(f"prctl {option}", libc.prctl(option, *map(ctypes.c_ulong, padded)))
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     encoded = kind.encode() if kind else None
     arguments = (source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), data.encode())
-    _call(f"mount {target}", _libc.mount(*arguments))
+    _call(f"mount {target}", libc.mount(*arguments))
 
 
 def _syscall(name: str, number: int, *arguments: object) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    result: int = libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -145,7 +145,7 @@ def leave_namespaces(plan: Plan) -> None:
         return
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC
-    _call("unshare", _libc.unshare(flags | (CLONE_NEWUSER if plan.user_namespace else 0)))
+    _call("unshare", libc.unshare(flags | (CLONE_NEWUSER if plan.user_namespace else 0)))
     if plan.user_namespace:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -195,7 +195,7 @@ def _drop_capabilities() -> None:
 def _private_root(plan: Plan, folder: str) -> None:
     """Build a root directory of bind mounts on a tmpfs and move into it."""
     # Here and not in the warden: pivot_root would move the warden, too.
-    _call("unshare", _libc.unshare(CLONE_NEWNS))
+    _call("unshare", libc.unshare(CLONE_NEWNS))
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     root = os.path.join(folder, ".root")
     os.makedirs(root, exist_ok=True)
@@ -216,7 +216,7 @@ def _private_root(plan: Plan, folder: str) -> None:
     number = _PIVOT_ROOT[platform.machine()]
     _syscall("pivot_root", number, root.encode(), f"{root}/.old".encode())
     os.chdir("/")
-    _call("umount2", _libc.umount2(b"/.old", MNT_DETACH))
+    _call("umount2", libc.umount2(b"/.old", MNT_DETACH))
     os.rmdir("/.old")
 
 
@@ -335,7 +335,7 @@ def probe(plan: Plan, secret: str, judge_pid: int, must_read: Sequence[str]) -> 
         found["CUDA starts"] = _cuda_starts()
     if plan.tier >= 1:
         found["no network"] = not _can(lambda: socket.socket(socket.AF_INET).close())
-        found["no ptrace"] = _libc.ptrace(0, 0, 0, 0) != 0  # TRACEME: harmless where it works
+        found["no ptrace"] = libc.ptrace(0, 0, 0, 0) != 0  # TRACEME: harmless where it works
         if plan.namespaces or plan.landlock or plan.uid is not None:
             found["judge's files hidden"] = not _readable(secret)
         if plan.uid is not None and not plan.namespaces:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,18 +25,19 @@ from fusewright.errors import (
 )
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.findings import Ledger
-from fusewright.judge.processes import End, Site, Worker
+from fusewright.judge.processes import End, Worker
 from fusewright.judge.protocol import (
+    NO_ROOM,
     RECORD_LIMIT,
     REGION_BYTES,
     Gone,
     Late,
     ProtocolViolation,
     Record,
-    Region,
     decode_record,
 )
 from fusewright.judge.sandbox import Plan
+from fusewright.judge.site import CHECKED, ROOM, Site
 
 Progress = Callable[[str], None]
 _ERRORS: Mapping[str, type[FusewrightError]] = {
@@ -99,12 +101,6 @@ PHASES = (
 )
 
 
-# Waiting threads sleep: where cores are scarce, spinning makes small operators 20 times slower.
-_PATIENT = {"OMP_WAIT_POLICY": "passive"}
-# The trusted worker keeps the memory that it has: zeroing fresh pages takes as long as arithmetic.
-_THRIFTY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 46)}
-
-
 class Stopped(Exception):
     """The candidate's worker cannot be asked anything more."""
 
@@ -121,7 +117,8 @@ class Session:
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
         self.ledger = Ledger(wanted)
         self.source = _source(request.candidate)
-        self.slots: list[tuple[Region, Region]] = []
+        self.slots = site.slots
+        self.reference = site.reference
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
         self._sent: dict[Worker, int] = {}
@@ -129,24 +126,10 @@ class Session:
         self._builds = any(word in self.source for word in _BUILDS)
         self.workers: list[Worker] = []
         self._leaving: list[Worker] = []
-        self.reference: Worker
         self.numbers: Mapping[str, float] = {}
         self.compared = 0
 
     # --- workers ----------------------------------------------------------------------------
-
-    def open_slots(self, count: int) -> None:
-        self.slots = [(Region(f"in-{i}"), Region(f"out-{i}")) for i in range(count)]
-
-    def start_reference(self) -> None:
-        self.reference = self.site.start(
-            "reference",
-            "fusewright.judge.reference",
-            regions=tuple(self.slots),
-            trusted=True,
-            environment=_PATIENT | _THRIFTY,
-        )
-        self.workers.append(self.reference)
 
     def start_candidate(
         self,
@@ -157,14 +140,14 @@ class Session:
         plan: Plan | None = None,
         launcher: Sequence[str] = (),
     ) -> Worker:
-        # glibc fills what it hands out and takes back with this byte: no zeros, no old answers.
+        # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}
         worker = self.site.start(
             name,
             "fusewright.judge.candidate",
             options={"device": self.request.device},
             regions=(self.slots[slot],),
-            environment=poison | _PATIENT if environment is None else environment,
+            environment=CHECKED | poison if environment is None else environment,
             plan=plan,
             launcher=launcher,
             memory=self.request.limits.memory_bytes,
@@ -262,6 +245,8 @@ class Session:
                 reply = self.ask_reference(do="abort", slot=slot, why=why)
                 self._note(experiment, reply["over"], ledger)
                 raise Stopped from error
+            if record.kind == "raised" and record.text.startswith(NO_ROOM):
+                raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
             reply = self.ask_reference(do="answer", slot=slot, record=asdict(record))
         self._note(experiment, reply["over"], ledger)
         if reply.get("stop"):
@@ -278,8 +263,9 @@ class Session:
         if self._builds and self._sent.get(worker, 0) < 8:
             return limits.build_s
         if message["do"] == "import":
-            return limits.import_s
-        return max(limits.call_s, 50 * eager_s) * max(1.0, int(message.get("calls", 1)) / 10)
+            return limits.import_s * _patience()
+        calls = max(1.0, int(message.get("calls", 1)) / 10)
+        return max(limits.call_s * _patience(), 50 * eager_s) * calls
 
     def _record_death(self, worker: Worker, error: Exception, step: str, ledger: Ledger) -> str:
         """Which check the loss of a worker belongs to; kills what is left of it."""
@@ -299,6 +285,8 @@ class Session:
 
     def _look_back(self, worker: Worker, end: End) -> None:
         self._note_leftovers(end, self.ledger)
+        if end.reason.startswith("limit"):
+            self.ledger.add("resources", "fail", f"{worker.name} ended with {end.exit}")
         if not end.clean and not self.ledger.failed("crash", "timeout", "protocol", "resources"):
             self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
         self._demand_dead(worker, end)
@@ -379,10 +367,11 @@ class Session:
 
     def close(self) -> None:
         for worker in self.workers:
+            worker.stop("the judging is over")
+        for worker in self.workers:
             self._demand_dead(worker, worker.kill("the judging is over"))
-        for inputs, outputs in self.slots:
-            inputs.close()
-            outputs.close()
+        if self.site.lost():
+            self.ledger.gaps.append("the process that starts workers was killed")
 
     def replay_data(self) -> dict[str, object]:
         kept = ("device", "accuracy", "grad", "overrides")
@@ -390,6 +379,11 @@ class Session:
         own = {name: request[name] for name in kept}
         paths = {name: str(request[name]) for name in ("problem", "candidate")}
         return {"seed": self.seed, "request": own | paths, "cases": self.cases}
+
+
+def _patience() -> float:
+    """A deadline allows for twice as many busy processes as cores; more of them, more time."""
+    return min(10.0, max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1))))
 
 
 def _source(path: Path) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from fusewright.judge.doubles import POOL, repeated, scaled
+
 
 def same(a: Tensor, b: Tensor) -> bool:
     """The same numbers, NaN included."""
@@ -45,13 +47,14 @@ def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
     if bool(low != high) and kind != "P":
         return t.clone()  # a table or a mask: its values mean something
     kept = torch.promote_types(t.dtype, torch.float32)
-    noise = torch.rand(flat.shape, generator=draws, dtype=kept, device=t.device)
+    count = min(t.numel(), POOL)
+    noise = torch.rand(count, generator=draws, dtype=kept, device=t.device)
     if bool(low != high):
         turn = int(torch.randint(t.numel(), (), generator=draws, device=t.device))
-        new = noise.mul_(0.5).add_(0.75).mul_(flat.roll(turn))
+        new = scaled(flat.roll(turn), noise.mul_(0.5).add_(0.75))
     elif bool(low == 0):
-        new = noise.sub_(0.5)
+        new = repeated(noise.sub_(0.5), flat.shape)
     else:
-        new = noise.add_(0.5).mul_(flat)
+        new = scaled(flat, noise.add_(0.5))
     new = new.to(t.dtype)
     return (new if finite else torch.where(torch.isfinite(flat), new, flat)).view(t.shape)

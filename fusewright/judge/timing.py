@@ -8,10 +8,12 @@ compared like any other.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics as plain
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +26,24 @@ if TYPE_CHECKING:
     from fusewright.judge.processes import Worker
     from fusewright.judge.session import Request, Session
 
+Turn = Callable[[], AbstractContextManager[None]]
 CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
 # Untimed and timed calls of a turn, by the seconds that one takes with everything around it: where
-# the turns of a long problem are few, more rounds are worth more than more calls in a row.
-CALLS_BY_SECONDS = ((0.03, (2, 5)), (0.06, (2, 3)), (float("inf"), (1, 1)))
+# the turns of a long problem are few, more rounds are worth more than more calls in a row. On a
+# processor a long call needs none before it: caches are flushed, and threads wake in microseconds.
+CALLS_BY_SECONDS: Mapping[str, Sequence[tuple[float, tuple[int, int]]]] = {
+    "cpu": ((0.03, (2, 5)), (0.06, (2, 3)), (0.12, (1, 1)), (float("inf"), (0, 1))),
+    "cuda": ((0.03, (2, 5)), (0.06, (2, 3)), (float("inf"), (1, 1))),
+}
 MIN_ROUNDS = 30
 FEWEST_ROUNDS = 6  # fewer have no 95 % interval; a problem too slow for more gets a wide one
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else it leaves helpers running
     # The processor's own list of features is believed; else each is tried with the compiler, which
     # takes longer than compiling the model.
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    # For the few kernels of a problem this takes longer than compiling them without.
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
 TRANSPORT_SHARE = 0.25  # what moving the same bytes may differ between two processes
 LIES_ABOVE = 0.25  # of eager's time: the parent's clock must find at most this much unexplained
@@ -50,7 +59,8 @@ class Timing:
     first_s: Mapping[str, float]  # import, construction, parameters and first call
     resolution_s: float  # a call's time is believed to this, by the parent's own clock
     believed: Mapping[str, float]  # ratio if all that is unexplained were the candidate's time
-    floor_s: float
+    floor_s: float  # for the bytes: no call can be faster
+    products_s: float  # for eager's operations: faster ones found other algebra, or left work out
     calls_per_turn: int
     stopped: str
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +78,7 @@ class Side:
     device: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     first_s: float = 0.0
+    prepared: bool = False
 
 
 def participants(request: Request) -> tuple[str, ...]:
@@ -85,31 +96,33 @@ def start(session: Session, names: Sequence[str], slots: Sequence[int]) -> list[
             uid = plan.uid if plan.namespaces else None  # another uid may not read the problem
             own = replace(plan, readable=shown, uid=uid)
         own_name = name.replace(" ", "-")
-        worker = session.start_candidate(own_name, slot, environment=_ENVIRONMENT, plan=own)
+        worker = session.start_candidate(own_name, slot, environment=ENVIRONMENT, plan=own)
         sides.append(Side(name, worker, slot))
     return sides
 
 
 def prepare(session: Session, side: Side) -> None:
     """Queue import, construction, parameters and a first call."""
-    request = session.request
+    request, side.prepared = session.request, True
     if side.name == CANDIDATE:
         what: dict[str, Any] = {"source": session.source, "name": "candidate", "class": "ModelNew"}
     else:
         overrides = dict(request.overrides)
         what = {"problem": str(request.problem), "overrides": overrides, "class": "Model"}
-    session.post(side.worker, {"do": "import", "threads": session.lab["threads"], **what})
-    for message in session.ask_reference(do="prepare", lab="problem", slot=side.slot)["steps"]:
-        extra = {"compile": True} if side.name == COMPILED else {}
-        session.post(side.worker, {**message, **extra})
+    steps = session.ask_reference(do="prepare", lab="problem", slot=side.slot)["steps"]
+    extra = {"compile": True} if side.name == COMPILED else {}
+    with suppress(Gone, Late):  # who waits for the answers will notice
+        session.post(side.worker, {"do": "import", "threads": session.lab["threads"], **what})
+        for message in steps:
+            session.post(side.worker, {**message, **extra})
 
 
-def measure(session: Session, sides: list[Side]) -> Timing | None:
+def measure(session: Session, sides: list[Side], turn: Turn = nullcontext) -> Timing | None:
     """Turns until the interval is narrow or the time is over; the ledger gets the checks."""
     session.progress("timing")
     missing: dict[str, str] = {}
     for side in list(sides):
-        if side.name == CANDIDATE:
+        if not side.prepared:
             prepare(session, side)
         why = _ready(session, side)
         if why and side.name == COMPILED:
@@ -121,13 +134,14 @@ def measure(session: Session, sides: list[Side]) -> Timing | None:
             session.ledger.add("timing-outputs", "fail", f"in the timing process: {why}")
             return None
     try:
-        stopped, calls = _take_turns(session, sides)
+        with turn():
+            stopped, calls = _take_turns(session, sides)
     except _Lost as lost:
         session.ledger.add("timing-outputs", "fail", str(lost))
         return None
-    floor = float(session.ask_reference(do="floor", lab="problem")["seconds"])
+    floors = session.ask_reference(do="floor", lab="problem")
     by_name = {side.name: side for side in sides}
-    return _conclude(session, by_name, stopped, calls, missing, floor)
+    return _conclude(session, by_name, stopped, calls, missing, floors)
 
 
 class _Lost(Exception):
@@ -151,8 +165,8 @@ def _ready(session: Session, side: Side) -> str:
 
 def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
     request, order = session.request, random.SystemRandom()
-    first = {s.name: s for s in sides}
-    begin, number, warm, calls = time.monotonic(), 0, 1, 1
+    first, limits = {s.name: s for s in sides}, CALLS_BY_SECONDS[request.device]
+    begin, number, (warm, calls) = time.monotonic(), 0, limits[-1][1]
     while True:
         turn = list(sides)
         order.shuffle(turn)
@@ -160,7 +174,7 @@ def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
             _turn(session, side, number, warm, calls)
         if number == 0:  # the first round only tells how long a turn may be
             typical = (time.monotonic() - begin) / (len(sides) * (warm + calls))
-            warm, calls = next(n for limit, n in CALLS_BY_SECONDS if typical < limit)
+            warm, calls = next(n for limit, n in limits if typical < limit)
             for side in sides:
                 for series in (side.turns, side.unexplained, side.device, side.cpu):
                     series.clear()
@@ -226,7 +240,8 @@ def _check_output(session: Session, side: Side, record: Record, number: int, cal
 
 
 def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: int,
-              missing: Mapping[str, str], floor: float) -> Timing | None:  # fmt: skip
+              missing: Mapping[str, str],
+              floors: Mapping[str, float]) -> Timing | None:  # fmt: skip
     ledger, mine, eager = session.ledger, sides[CANDIDATE], sides[EAGER]
     checked = sum(map(len, mine.turns))
     ledger.add("timing-outputs", "pass", f"the outputs of all {checked} timed calls")
@@ -234,14 +249,9 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
     if fault:
         ledger.add("timing-clocks", "fail", fault)
         return None
-    resolution = _check_clocks(session, mine, eager)
+    resolution = _check_clocks(session, mine, eager, sides[AGAIN])
     fastest = statistics.side(mine.turns)
-    if fastest.p50_s < floor:
-        text = f"{fastest.p50_s * 1e6:.2f} us a call, moving the bytes takes {floor * 1e6:.2f} us"
-        ledger.add("timing-floor", "fail", text)
-    else:
-        text = f"{fastest.p50_s * 1e6:.2f} us a call, the floor is {floor * 1e6:.2f} us"
-        ledger.add("timing-floor", "pass", text)
+    _check_floors(session, fastest.p50_s, floors)
     null = statistics.null_threshold(eager.turns, sides[AGAIN].turns)
     others = {n: s for n, s in sides.items() if n in (EAGER, COMPILED)}
     ratios = {n: statistics.ratio(s.turns, mine.turns) for n, s in others.items()}
@@ -254,24 +264,53 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
         first_s={n: round(s.first_s, 2) for n, s in sides.items()},
         resolution_s=resolution,
         believed={n: r.median * share for n, r in ratios.items()},
-        floor_s=floor,
+        floor_s=floors["copying_s"],
+        products_s=floors["products_s"],
         calls_per_turn=calls,
         stopped=stopped,
         missing=missing,
     )
 
 
-def _check_clocks(session: Session, mine: Side, eager: Side) -> float:
+def _check_floors(session: Session, seconds: float, floors: Mapping[str, float]) -> None:
+    took, copying = f"{seconds * 1e6:.2f} us a call", floors["copying_s"]
+    if seconds < copying:
+        text = f"{took}, moving the bytes takes {copying * 1e6:.2f} us"
+        session.ledger.add("timing-floor", "fail", text)
+    else:
+        text = f"{took}, the floor is {copying * 1e6:.2f} us"
+        session.ledger.add("timing-floor", "pass", text)
+    if seconds < floors["products_s"]:
+        text = (
+            f"{took}; eager's {floors['flops']:.3g} operations take this machine "
+            f"{floors['products_s'] * 1e6:.2f} us at best: other algebra, or work left out"
+        )
+        session.ledger.add("tripwire", "note", text)
+
+
+def _spread(usual: Sequence[float], count: int) -> float:
+    """How far the median of `count` honest calls may lie from that of these.
+
+    The quarters' distance, or three standard errors of a difference of medians, which is more where
+    a costly problem was timed in a few rounds on a busy machine.
+    """
+    quarters = plain.quantiles(usual, n=4)
+    one = 0.93  # the standard error of a median, for one call, in distances of the quarters
+    errors = 3 * one * math.sqrt(1 / count + 1 / len(usual))
+    return (quarters[2] - quarters[0]) * max(1.0, errors)
+
+
+def _check_clocks(session: Session, mine: Side, eager: Side, again: Side) -> float:
     """The parent's clock around each call, the worker's CPU time, and device events must agree.
 
     Both sides run the same program on the same data, so what the parent's clock sees beyond the
     worker's claim must be the same for both. What is more is hidden work. Returns the resolution.
     """
     typical = statistics.side(eager.turns).p50_s
-    spread = plain.quantiles(eager.unexplained, n=4)
-    noise = spread[2] - spread[0]
-    excess = plain.median(mine.unexplained) - plain.median(eager.unexplained)
-    transport = TRANSPORT_SHARE * plain.median(eager.unexplained)
+    usual = [*eager.unexplained, *again.unexplained]
+    noise = _spread(usual, len(mine.unexplained))
+    excess = plain.median(mine.unexplained) - plain.median(usual)
+    transport = TRANSPORT_SHARE * plain.median(usual)
     allowed = max(LIES_ABOVE * typical, noise, transport, 200e-6)
     claimed = plain.median(t for turn in mine.turns for t in turn)
     threads = max(1, int(session.lab["threads"]))
@@ -304,19 +343,17 @@ def bench(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Timing:
     """Times only; every timed output is compared all the same. Raises where that fails."""
-    from fusewright.judge.processes import open_site
     from fusewright.judge.session import Request, Session
+    from fusewright.judge.site import open_site
 
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, against=against,
         overrides=dict(overrides or {}), budget_s=budget_s,
     )  # fmt: skip
-    with open_site(device) as site:
+    with open_site(device, (ENVIRONMENT,)) as site:
         session = Session(request, site, progress)
         try:
             names = participants(request)
-            session.open_slots(len(names))
-            session.start_reference()
             sides = start(session, names, range(len(names)))
             session.lab = session.open_lab("problem", request.problem, request.overrides)
             for side in reversed(sides):

@@ -103,11 +103,9 @@ class Trial:
             raise Refused(str(answer["text"])[:1500])
         return answer
 
-    def load(self, state: State, how: str = "load_state_dict", instance: int = 0,
-             strict: bool = True) -> Steps:  # fmt: skip
+    def load(self, state: State, how: str = "load_state_dict", instance: int = 0) -> Steps:
         plain = {name: t.detach() for name, t in state.items()}
-        fields = {"how": how, "instance": instance, "strict": strict}
-        yield from self.ask("load", arguments=self.ship([plain]), **fields)
+        yield from self.ask("load", arguments=self.ship([plain]), how=how, instance=instance)
 
     def call(
         self, values: Sequence[object], *, label: str, state: State | None = None, mode: str = "",

@@ -2,9 +2,9 @@
 
     parent ── warden ── [init of a pid namespace ──] worker ── whatever the worker starts
 
-The warden loads no torch and none of the candidate's code. It is a subreaper, so a daemon that
-forks twice and starts a session of its own still ends up below it. It watches memory and the
-number of processes, keeps the tail of the output, and writes one record when everything is dead.
+The warden runs none of the candidate's code. It is a subreaper, so a daemon that forks twice and
+starts a session of its own still ends up below it. It watches memory and the number of processes,
+keeps the tail of the output, and writes one record when everything is dead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation
 TAIL_BYTES = 16 * 1024
 OUTPUT_LIMIT = 64 << 20
 WATCH_S = 0.25
-GRACE_S = 1.5  # for helpers that end by themselves when the worker is gone
+GRACE_S = 4.0  # for helpers that end by themselves when the worker is gone
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 Config = Mapping[str, Any]
 
@@ -43,10 +43,11 @@ class Seen:
     tail: bytes = b""
 
 
-def main(arguments: list[str]) -> None:
-    """argv: the line to the parent. Returns in the worker too, when its program is over."""
-    line = Channel(socket.socket(fileno=int(arguments[0])))
-    config: Config = line.receive_json(time.monotonic() + 30)
+def main(arguments: Sequence[str | int]) -> None:
+    """Descriptors: the line to the parent, then the worker's. Returns in the worker, too."""
+    line_fd, *descriptors = map(int, arguments)
+    line = Channel(socket.socket(fileno=line_fd))
+    config: Config = line.receive_json(time.monotonic() + 30) | {"descriptors": descriptors}
     sandbox.prctl(sandbox.PR_SET_PDEATHSIG, signal.SIGKILL)
     sandbox.prctl(sandbox.PR_SET_CHILD_SUBREAPER, 1)
     plan = sandbox.plan_from(config["plan"])
@@ -63,15 +64,16 @@ def main(arguments: list[str]) -> None:
         os.close(output)
         os.close(status)
         if plan.namespaces and (worker := os.fork()):
-            _be_init(worker, init_status, [*config["descriptors"], worker_output])
+            _be_init(worker, init_status, [*descriptors, worker_output])
         os.close(init_status)
         _be_worker(config, plan, worker_output)
         return
-    for descriptor in (*config["descriptors"], worker_output, init_status):
+    for descriptor in (*descriptors, worker_output, init_status):
         os.close(descriptor)
     seen = _guard(line, child, output, status, config)
     record = asdict(seen) | {"tail": seen.tail.decode("utf-8", "replace")}
     line.send_json(record, time.monotonic() + 5)
+    os._exit(0)  # tidying up an interpreter that has loaded PyTorch takes a while
 
 
 def _be_init(worker: int, status_pipe: int, descriptors: list[int]) -> NoReturn:
@@ -98,7 +100,6 @@ def _be_worker(config: Config, plan: sandbox.Plan, output: int) -> None:
     os.close(null)
     os.close(output)
     sandbox.enter(plan, config["folder"])
-    os.environ.update(config["environment"])
     importlib.import_module(config["program"]).main(config)
 
 
@@ -116,13 +117,13 @@ def _guard(line: Channel, child: int, output: int, status: int, config: Config) 
             seen.reason = _order(line)
         if time.monotonic() - looked > WATCH_S:
             looked = time.monotonic()
-            _look(seen, config)
+            _look(seen, config, child)
         seen.status = _ended(child, status, ready, namespaces=config["plan"]["namespaces"])
         if status in ready and seen.status is None:
             poll.unregister(status)
     if not seen.reason:
         seen.leftovers = _survivors(child)
-    _kill_all()
+    kill_all()
     while _drain(output, seen) and seen.output_bytes < OUTPUT_LIMIT:
         continue
     return seen
@@ -155,9 +156,14 @@ def _drain(output: int, seen: Seen) -> bool:
     return bool(part)
 
 
-def _look(seen: Seen, config: Config) -> None:
+def _look(seen: Seen, config: Config, child: int) -> None:
     below = descendants(os.getpid())
-    seen.peak_bytes = max(seen.peak_bytes, sum(map(_resident, below)))
+    if config["plan"]["namespaces"]:  # the child is the init of the namespace: our own code
+        below = [pid for pid in below if pid != child]
+    used = sum(map(_resident, below))
+    if used > config["memory_bytes"]:  # forks share pages; what they share is counted once
+        used = sum(map(_proportional, below))
+    seen.peak_bytes = max(seen.peak_bytes, used)
     limits = (
         ("memory", seen.peak_bytes, config["memory_bytes"]),
         ("processes", len(below), config["processes"]),
@@ -173,25 +179,25 @@ def descendants(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        children = [c for c in _children(waiting.pop()) if c not in found]
-        found += children
-        waiting += children
+        new = [c for c in children(waiting.pop()) if c not in found]
+        found += new
+        waiting += new
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    children: list[int] = []
+    found: list[int] = []
     for thread in threads:
         try:
             text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
         except OSError:
             continue
-        children += map(int, text.split())
-    return children
+        found += map(int, text.split())
+    return found
 
 
 def _fields(pid: int) -> list[str]:
@@ -211,6 +217,16 @@ def _resident(pid: int) -> int:
         return 0
 
 
+def _proportional(pid: int) -> int:
+    """Resident bytes, each page divided by its users; finding that out takes a while."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return _resident(pid)
+    sizes = [line.split()[1] for line in text.splitlines() if line.startswith("Pss:")]
+    return int(sizes[0]) * 1024 if sizes else 0
+
+
 def _survivors(init: int) -> list[str]:
     """Names of processes that outlive the worker by more than the grace."""
     until = time.monotonic() + GRACE_S
@@ -222,16 +238,19 @@ def _survivors(init: int) -> list[str]:
         time.sleep(0.02)
 
 
-def _kill_all() -> None:
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def kill_all() -> None:
     """Kill until nothing is below; new children of the dying come to this process too."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        below = descendants(os.getpid())
-        for pid in below:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(descendants(os.getpid()))
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue

@@ -264,9 +264,7 @@ template <class T> struct moments_of {
 // Sums of deviations and of their squares; the first is what rounding left in the mean.
 template <class T> struct deviations_of {
   static constexpr bool symmetric = true;
-  struct sums {
-    T plain, squares;
-  };
+  struct sums { T plain, squares; };
   static FN sums none() { return {0, 0}; }
   static FN sums join(sums a, sums b) { return {a.plain + b.plain, a.squares + b.squares}; }
 };
@@ -293,10 +291,8 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
     for (int s = 0; s < lay::slots; ++s)
       if ((s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total)
 #pragma unroll
-        for (int j = 0; j < lay::W; ++j) {
-          const T d = row.x[s][j] - mean;
-          mine.plain += d, mine.squares += d * d;
-        }
+        for (int j = 0; j < lay::W; ++j)
+          mine = deviations_of<T>::join(mine, {row.x[s][j] - mean, (row.x[s][j] - mean) * (row.x[s][j] - mean)});
     const auto all = team.template join<deviations_of<T>>(mine);
     const T shift = all.plain / T(span.total);
     return {mean + shift, all.squares - all.plain * shift};

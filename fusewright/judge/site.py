@@ -1,0 +1,277 @@
+"""A device -> a `Site`: a private folder, an isolation plan that proved itself, warm processes.
+
+Candidates' workers are forked by a nursery of the site. The judge's own worker is started by exec,
+and so are those under a launcher: the first shares no address, no hash seed and no heap with a
+candidate. Everything starts at once, so that it gets ready while the caller does something else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fusewright.errors import NotVerifiable
+from fusewright.judge import sandbox
+from fusewright.judge.nursery import MARK, MARK_LENGTH
+from fusewright.judge.processes import PACKAGE, Nursery, Worker, command, library_folder, spawn
+from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation, Region
+
+ROOM = "Free some space, or name a folder with more in TMPDIR."
+ROOM_BYTES = 64 << 20
+SLOTS = 12  # pairs of regions: the self-test, the phases, the sides of a timing, the sanitizer
+_INHERITED = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CC", "CXX")
+# What a process reads when it starts, for every worker of a candidate that is not timed. Waiting
+# threads sleep: where cores are scarce, spinning makes small operators 20 times slower. glibc fills
+# what it hands out and takes back; `Session` gives each worker a byte of its own.
+CHECKED = {"OMP_WAIT_POLICY": "passive", "MALLOC_PERTURB_": "1"}
+# The trusted worker keeps the memory that it has: zeroing fresh pages takes as long as arithmetic.
+_TRUSTED = {
+    "OMP_WAIT_POLICY": "passive",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 46),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    folder: Path
+    plan: sandbox.Plan
+    device: str
+    build: Path  # compiled extensions, shared by the workers of one candidate
+    notes: tuple[str, ...] = ()
+    # What a worker writes to and what it reads from; the trusted worker has all of them.
+    slots: tuple[tuple[Region, Region], ...] = ()
+    # By the names of the variables that a worker gets: some are read when a library is loaded.
+    nurseries: dict[frozenset[str], Nursery] = field(default_factory=dict)
+    _trusted: list[Worker] = field(default_factory=list)
+
+    def start(
+        self,
+        name: str,
+        program: str,
+        *,
+        options: Mapping[str, object] | None = None,
+        regions: tuple[tuple[Region, Region], ...] = (),
+        trusted: bool = False,
+        environment: Mapping[str, str] = CHECKED,
+        plan: sandbox.Plan | None = None,
+        launcher: Sequence[str] = (),
+        memory: int = 0,
+    ) -> Worker:
+        """Start `program` (a module with `main(config)`) behind a warden of its own."""
+        mark = secrets.token_hex(MARK_LENGTH // 2)
+        folder = self.folder / mark[:12]  # which phase this is, is none of the worker's business
+        _make_private(folder, None if trusted else self.plan.uid)
+        plan = plan or (sandbox.Plan(0, cuda=self.plan.cuda) if trusted else self.plan)
+        line, warden_line = socket.socketpair()
+        channel, worker_channel = socket.socketpair()
+        worker = Worker(name, Channel(line), Channel(channel), mark)
+        descriptors = [warden_line.detach(), worker_channel.detach()]
+        for pair in regions:
+            descriptors += _ends(pair, trusted=trusted)
+        full = self.environment(folder) | dict(environment) | {MARK: mark}
+        try:
+            if trusted or launcher:
+                arguments = [*launcher, *command("warden", descriptors)]
+                log = self.folder / f"{name}.log"
+                worker.process = spawn(arguments, full, log, descriptors)
+                worker.pid = worker.process.pid
+            else:
+                worker.pid = self.nursery(environment).fork(full, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        limit = memory or memory_bytes() * (10 if trusted else 6) // 10
+        config = {
+            "plan": asdict(plan), "folder": str(folder), "program": program,
+            "nonce": worker.nonce.hex(), "processes": 4096, "options": dict(options or {}),
+            "memory_bytes": limit,
+        }  # fmt: skip
+        worker.line.send_json(config, time.monotonic() + 10)
+        return worker
+
+    @property
+    def reference(self) -> Worker:
+        """The trusted worker; it is started when it is first asked for."""
+        if not self._trusted:
+            own: dict[str, Any] = {"regions": self.slots, "trusted": True, "environment": _TRUSTED}
+            self._trusted.append(self.start("reference", "fusewright.judge.reference", **own))
+        return self._trusted[0]
+
+    def nursery(self, environment: Mapping[str, str]) -> Nursery:
+        """The one for workers with these variables; it is started when it is first needed."""
+        kind = frozenset(environment)
+        if kind not in self.nurseries:
+            folder = self.folder / f"nursery-{len(self.nurseries)}"
+            _make_private(folder, None)
+            own = {MARK: secrets.token_hex(MARK_LENGTH // 2)}
+            full = self.environment(folder) | dict(environment) | own
+            self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"))
+        return self.nurseries[kind]
+
+    def close(self) -> None:
+        for worker in self._trusted:
+            worker.stop("the judging is over")
+        for nursery in self.nurseries.values():
+            nursery.close()
+        for pair in self.slots:
+            for region in pair:
+                region.close()
+        for worker in self._trusted:  # giving back its memory has taken a while
+            worker.kill("the judging is over")
+
+    def lost(self) -> bool:
+        """Has a nursery died? Then something below it may have got away."""
+        return not all(nursery.alive() for nursery in self.nurseries.values())
+
+    def tool_path(self) -> str:
+        home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+        own = Path(sys.executable).parent
+        return os.pathsep.join(map(str, (own, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")))
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Built from scratch: nothing of the caller's that could steer Python or CUDA."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        own = {
+            "PATH": self.tool_path(), "HOME": str(folder), "LANG": "C.UTF-8",
+            "TMPDIR": str(folder), "TORCH_EXTENSIONS_DIR": str(self.build),
+            "TRITON_CACHE_DIR": str(self.build / "triton"), "USER": "judged",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "LOGNAME": "judged",
+            "CUDA_CACHE_PATH": str(folder / "cuda"), "MAX_JOBS": str(os.cpu_count() or 1),
+            "CUDA_VISIBLE_DEVICES": visible if self.device == "cuda" else "",
+        }  # fmt: skip
+        return own | {name: os.environ[name] for name in _INHERITED if name in os.environ}
+
+
+def _ends(pair: tuple[Region, Region], *, trusted: bool) -> list[int]:
+    """The judge's worker writes inputs and reads outputs; a candidate's the other way."""
+    inputs, outputs = pair
+    if trusted:
+        return [os.dup(inputs.fd), outputs.read_only()]
+    return [inputs.read_only(), os.dup(outputs.fd)]
+
+
+def _make_private(folder: Path, uid: int | None) -> None:
+    folder.mkdir(mode=0o700)
+    if uid is not None:
+        os.chown(folder, uid, uid)
+
+
+def memory_bytes() -> int:
+    """What this machine, or the control group around us, has."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+@contextmanager
+def open_site(device: str, kinds: Sequence[Mapping[str, str]] = (CHECKED,)) -> Iterator[Site]:
+    """A private folder with the strongest isolation that proves itself on this machine.
+
+    kinds: the environments of the workers that will be wanted; their nurseries get warm meanwhile.
+    """
+    # An odd user id of our own, so that no other process of the machine shares it.
+    uid = 61_000 + secrets.randbelow(4_000)
+    folder = _new_folder()
+    build = folder / "build"
+    libraries = {sys.prefix, sys.base_prefix, str(PACKAGE), library_folder()}
+    plans = sandbox.candidates_for(
+        root=os.geteuid() == 0,
+        uid=uid,
+        readable=sorted(libraries),
+        writable=[str(build)],
+        cuda=device == "cuda",
+    )
+    notes: list[str] = []
+    site = Site(folder, plans[0], device, build)
+    try:
+        site = replace(site, slots=_new_slots())
+        for plan in plans:
+            site = replace(site, plan=plan)
+            if plan.uid is not None:
+                os.chown(build, plan.uid, plan.uid)
+            broken = _self_test(site)
+            if not broken:
+                _warm_up(site, kinds)
+                yield replace(site, notes=tuple(notes))
+                return
+            notes.append(f"{plan.says()} does not work here: {broken}")
+        raise NotVerifiable("No process can be started for a candidate here: " + "; ".join(notes))
+    finally:
+        site.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_folder() -> Path:
+    """With a file that no candidate may read, and room for what the judge and builds write."""
+    with _writing():
+        folder = Path(tempfile.mkdtemp(prefix="fusewright-judge-"))
+    try:
+        with _writing():
+            folder.chmod(0o711)
+            (folder / "secret").write_text("not for candidates")
+            (folder / "secret").chmod(0o600)
+            (folder / "build").mkdir(mode=0o777)
+            free = shutil.disk_usage(folder).free
+        if free < ROOM_BYTES:
+            raise NotVerifiable(f"Only {free >> 20} MB are free in {folder.parent}. {ROOM}")
+    except NotVerifiable:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotVerifiable(f"The judge cannot write its files ({error}). {ROOM}") from error
+
+
+def _new_slots() -> tuple[tuple[Region, Region], ...]:
+    try:
+        return tuple((Region(f"in-{i}"), Region(f"out-{i}")) for i in range(SLOTS))
+    except OSError as error:
+        raise NotVerifiable(
+            f"No shared memory for the judge's processes ({error}). Raise the limits on file "
+            "size and open files (ulimit -f, -n)."
+        ) from error
+
+
+def _warm_up(site: Site, kinds: Sequence[Mapping[str, str]]) -> None:
+    """Start what takes its time; nobody waits for it here."""
+    assert site.reference.pid
+    for environment in kinds:
+        site.nursery(environment).load()
+
+
+def _self_test(site: Site) -> str:
+    """What does not hold inside a worker of this plan; empty if all of it does."""
+    torch_file = Path(library_folder()) / "torch" / "__init__.py"
+    options = {
+        "secret": str(site.folder / "secret"),
+        "judge": os.getpid(),
+        "must_read": [os.__file__, str(torch_file), str(PACKAGE / "judge" / "candidate.py")],
+    }
+    worker = site.start("probe", "fusewright.judge.sandbox", options=options)
+    try:
+        found = worker.channel.receive_json(time.monotonic() + 60)
+    except (Gone, Late, ProtocolViolation, ValueError) as error:
+        end = worker.kill("the self-test of the sandbox did not answer")
+        return f"{error}; {end.reason or end.exit} {end.tail[-200:]}".strip()
+    end = worker.finish()
+    broken = [name for name, holds in found.items() if not holds]
+    return ", ".join(broken) if broken or end.clean else end.exit
