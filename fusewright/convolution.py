@@ -25,7 +25,7 @@ from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = ("aten.conv1d", "aten.conv2d", "aten.conv3d")
-LEAST_FLOPS = 1 << 28  # below, a launch takes longer than the convolution
+LEAST_FLOPS = 1 << 31  # a prediction: below, four launches take longer than PyTorch's kernels
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 MOST_STRIDE = 8

@@ -28,6 +28,7 @@ def _fusewright_rounds(convolve, image, weight, *settings):
         precision = torch._C._get_cudnn_allow_tf32()
     cudnn = torch.backends.cudnn
     switches = precision, cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+    switches += (torch.are_deterministic_algorithms_enabled(),)
     key = (convolve, image, weight, settings, switches)
     if key not in _FUSEWRIGHT_ROUNDS:
         if torch.cuda.is_current_stream_capturing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from emitting import ROOT, Emitted, emit_file
 from torch import Tensor, nn
 
+from fusewright import convolution as convolution_module
 from fusewright.capture import capture, state_of
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
@@ -27,6 +28,14 @@ from fusewright.schedule import schedule
 from fusewright.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
+LEAST_FLOPS = 1 << 28  # so that the layers here may be small
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones_too() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        yield
 
 
 class Tailed(nn.Module):

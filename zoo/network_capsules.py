@@ -10,7 +10,7 @@ class Model(nn.Module):
         self.rounds = rounds
 
     def forward(self, votes):
-        logits = torch.zeros(votes.shape[:3])
+        logits = votes.new_zeros(votes.shape[:3])
         for _ in range(self.rounds):
             shares = torch.softmax(logits, dim=2).unsqueeze(-1)
             total = (shares * votes).sum(dim=1, keepdim=True)

@@ -14,7 +14,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         decay = torch.exp(-F.softplus(self.decay))
-        state = torch.zeros(x.shape[0], *self.decay.shape)
+        state = x.new_zeros(x.shape[0], *self.decay.shape)
         outputs = []
         for step in x.unbind(1):
             state = decay * state + self.enter * step.unsqueeze(-1)
