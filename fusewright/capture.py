@@ -22,7 +22,20 @@ from torch.utils import _pytree as pytree
 from fusewright.errors import CaptureFailed
 from fusewright.export import export, multiple
 from fusewright.formula import Value
-from fusewright.ir import Batch, Graph, Node, Size, Update, base, check, concrete, node, numel
+from fusewright.ir import (
+    Batch,
+    Graph,
+    Node,
+    Size,
+    Update,
+    base,
+    check,
+    concrete,
+    copied,
+    node,
+    numel,
+    on_other_memory,
+)
 from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
 from fusewright.settings import Setting, settings_read, unchanged
@@ -245,11 +258,11 @@ class _Builder:
             )
         memory, n = _memory(given), value.node
         if memory in changed:
-            return _replace_base(n, self.values[memory].node, changed[memory])
+            return on_other_memory(n, self.values[memory].node, changed[memory])
         shared = owner.setdefault(id(base(n)), memory) is not memory
         order = _order(given.meta["val"])
         if shared or n.op == "constant" or _moved(n, order):
-            return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=position)
+            return copied(n, order, position)
         return n
 
 
@@ -291,17 +304,6 @@ def _memory(n: torch.fx.Node) -> torch.fx.Node:
         assert isinstance(first, torch.fx.Node), "views take a tensor first"
         n = first
     return n
-
-
-def _replace_base(n: Node, old: Node, new: Node) -> Node:
-    """The same views on other memory."""
-    if n is old:
-        return new
-    if n.row.kind != "view":
-        return n
-    inner = _replace_base(n.args[0], old, new)
-    attributes: dict[str, Any] = dict(n.attributes)
-    return node(n.op, [inner], shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
 
 def _moved(n: Node, order: tuple[int, ...]) -> bool:

@@ -166,6 +166,27 @@ def base(n: Node) -> Node:
     return n
 
 
+def on_other_memory(n: Node, old: Node, new: Node) -> Node:
+    """The same views of `new` as `n` is of `old`."""
+    if n is old:
+        return new
+    return _with_args(n, (on_other_memory(n.args[0], old, new),)) if n.row.kind == "view" else n
+
+
+def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
+    """`n` in memory of its own, as an output that must be nobody else's tensor.
+
+    A piece keeps its gaps, so all of its memory is copied. number: keeps two copies apart.
+    """
+    whole, pieces = n, False
+    while whole.row.kind == "view" and not pieces:
+        pieces, whole = whole.op == "narrow", whole.args[0]
+    if not pieces:
+        return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=number)
+    memory = base(n)
+    return on_other_memory(n, memory, copied(memory, memory.order, number))
+
+
 def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
     """All nodes that `roots` need, arguments first; deterministic."""
     done: dict[int, Node] = {}

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from fusewright.formula import Value, constant
-from fusewright.ir import Batch, Graph, Node, base, node, rebuild, toposort
+from fusewright.ir import Batch, Graph, Node, base, copied, node, rebuild, toposort
 from fusewright.ops import meaning
 from fusewright.rules import RULES, Rule
 
@@ -58,7 +58,7 @@ def _apart(before: Graph, after: Graph) -> Graph:
         exposed = _own_memory(base(o)) and not _own_memory(base(n))
         if shared or exposed:
             order = o.order if o.row.kind in ("map", "fold") else ()
-            n = node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=k)
+            n = copied(n, order, k)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs))
 

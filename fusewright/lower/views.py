@@ -85,14 +85,6 @@ def _select(call: Call) -> Lowered:
     return reshape(narrow(x, dim, index % size, index % size + 1), call.shape)
 
 
-def _narrow(call: Call) -> Lowered:
-    x, dim, start, length = call.args
-    size = x.shape[dim % len(x.shape)]
-    if not all(type(v) is int for v in (size, start, length)) or length < 1:
-        return None
-    return narrow(x, dim % len(x.shape), start % size, start % size + length)
-
-
 def _unbind(call: Call) -> Lowered:
     x: Value = call.args[0]
     dim = call.get(1, "dim", 0) % len(x.shape)
@@ -103,7 +95,7 @@ def _unbind(call: Call) -> Lowered:
 
 
 def _pieces(call: Call) -> Lowered:
-    """split, split_with_sizes, chunk: neighbours along one dimension."""
+    """split and split_with_sizes: neighbours along one dimension."""
     x: Value = call.args[0]
     dim = call.get(2, "dim", 0) % len(x.shape)
     sizes = [r.shape[dim] for r in call.results]
@@ -145,7 +137,6 @@ LOWER: dict[str, Callable[[Call], Lowered]] = {
     "aten.expand": _expand,
     "aten.slice": _slice,
     "aten.select": _select,
-    "aten.narrow": _narrow,
     "aten.unbind": _unbind,
-    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _pieces),
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes"), _pieces),
 }
