@@ -229,3 +229,21 @@ def test_rounded(bits: int, value: float, expected: float) -> None:
 def test_rounding_to_eleven_bits_is_half_precision() -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(patterns.rounded(x, 11).float(), x.half().float())
+
+
+def test_what_only_float64_rounds_is_no_yardstick() -> None:
+    """Equal numbers less their mean: eager may be exact by luck, and nobody else has to be."""
+
+    def deviations(i: Sequence[Tensor], s: State) -> list[Tensor]:
+        product = i[0] @ s["weight"]
+        bits = patterns.LOWER_BITS[torch.float32]
+        round_ = torch.equal(i[0].double(), patterns.rounded(i[0], bits))
+        return [product * 0 + (1e-18 if round_ else 0.0)]
+
+    generator = torch.Generator().manual_seed(0)
+    state = {"weight": torch.randn(6, 5, generator=generator)}
+    inputs = [torch.randn(8, 6, generator=generator)]
+    found = list(probes.iterate(deviations, deviations, inputs, state, 0))
+    selections = [p for p in found if p.name.startswith("select-")]
+    assert selections
+    assert not any(p.applies for p in selections)

@@ -18,11 +18,12 @@ from fusewright.judge import patterns
 from fusewright.judge.contract import Run, compare, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.patterns import LOWER_BITS, Arguments
-from fusewright.judge.tree import mapped, upcast
+from fusewright.judge.tree import mapped, tensors, upcast
 
 INPUTS = 3  # of every kind of probe, at most so many inputs and weights are aimed at
 CLEAR = 64.0  # float32: the lower class must stand out of the noise by this factor
 SHARE = 0.5  # an error of half the lower class's counts as the lower class
+SELF_NOISE = 2.0**-36  # of the arguments: far above what float64 rounds, far below 11 or 8 bits
 DISTINCT = 16  # fewer different values may well be round numbers
 INTEGERS = (32, 8)  # largest operand of the integer probe: the first that stays exact
 FEW = 16  # elements below which a share of them says nothing
@@ -146,7 +147,8 @@ def _selections(model: _Model) -> Iterator[Probe]:
             continue
         given, rounded = make()
         eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
-        limits = [_select_limit(*three) for three in zip(eager, truth, coarse, strict=True)]
+        least = SELF_NOISE * _largest(given)
+        limits = [_select_limit(*three, least) for three in zip(eager, truth, coarse, strict=True)]
         aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
         if not aimed:
             why = "rounding to the lower class does not stand out of eager's own error"
@@ -157,8 +159,18 @@ def _selections(model: _Model) -> Iterator[Probe]:
         yield Probe(name, "precision", True, why, given.inputs, given.state, check)
 
 
-def _select_limit(eager: Tensor, truth: Tensor, coarse: Tensor) -> Tensor:
-    """Largest error that is not a sign of the lower class; infinite where nothing can be said."""
+def _largest(given: Arguments) -> float:
+    """The largest finite size among the floating arguments."""
+    floats = (t for t in tensors(given.inputs) if t.is_floating_point() and t.numel())
+    return max((float(t.double().abs().nan_to_num(0, 0, 0).max()) for t in floats), default=0.0)
+
+
+def _select_limit(eager: Tensor, truth: Tensor, coarse: Tensor, least: float) -> Tensor:
+    """Largest error that is not a sign of the lower class; infinite where nothing can be said.
+
+    least: what moves by less may have moved by the rounding of float64 itself, as the deviations of
+    equal numbers from their mean do.
+    """
     never = torch.full(truth.shape, float("inf"), dtype=torch.float64, device=truth.device)
     if not eager.is_floating_point() or not eager.numel():
         return never
@@ -170,6 +182,7 @@ def _select_limit(eager: Tensor, truth: Tensor, coarse: Tensor) -> Tensor:
     else:
         noise = torch.finfo(eager.dtype).eps * _row_max(truth.abs()) + loss
         clear = (moved > 0) & (moved >= CLEAR * noise)
+    clear &= moved >= least
     return torch.where(clear & torch.isfinite(moved), SHARE * moved, never)
 
 
