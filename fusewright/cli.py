@@ -103,14 +103,24 @@ def say(paragraph: str) -> None:
 
 
 def _bug(error: Exception) -> str:
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="fusewright-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.write("".join(traceback.format_exception(error)))
+    text = "".join(traceback.format_exception(error))
+    where = f"The traceback is in {name}" if (name := _kept(text)) else f"The traceback:\n{text}"
     return (
         f"fusewright: {type(error).__name__}: {error}. This is a bug in fusewright, not in your "
-        f"file. The traceback is in {file.name}; please report it together with the problem file."
+        f"file. {where}; please report it together with the problem file."
     )
+
+
+def _kept(text: str) -> str:
+    """The name of a file with the text, or "" where there is no room for one."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="fusewright-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return ""
+    return file.name
 
 
 @app.command()

@@ -304,6 +304,20 @@ def test_a_bug_of_ours_says_so(
         path.unlink()
 
 
+def test_a_bug_on_a_full_disk_says_so(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fusewright.cli.tempfile.NamedTemporaryFile", full)
+    stages.result = InternalError("a promise is broken")
+    assert run("explain", "problem.py") == 70
+    err = capsys.readouterr().err
+    assert "a promise is broken" in err
+    assert "Traceback (most recent call last)" in err
+
+
 def test_a_failure_replaces_the_old_report(stages: Stages, files: Path) -> None:
     """Otherwise a script would read the verdict of an earlier run."""
     stages.result = ToolMissing("there is no compiler")
