@@ -30,8 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import CHUNKS, WIDTHS, Library, Problem, Subject, meaning  # noqa: E402
+from convolution_subjects import CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
+from product_subjects import Library  # noqa: E402
 
 KERNELS = ("pack_weights", "pack_image", "check_images", "convolution_kernel")
 COPIED_BYTES = 1 << 30

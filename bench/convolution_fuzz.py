@@ -12,7 +12,6 @@ import argparse
 import random
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,10 +20,12 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import EXTRAS, SCHEDULES, Library, Problem, Subject  # noqa: E402
+from convolution_subjects import EXTRAS, SCHEDULES, Problem, Subject  # noqa: E402
+from product_fuzz import fuzz  # noqa: E402
+from product_subjects import Library  # noqa: E402
 
 SUBJECTS = (*SCHEDULES, *EXTRAS)
 PIXELS = {1: 300, 2: 40, 3: 12}  # along each dimension, at most
@@ -123,18 +124,12 @@ def main() -> int:
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
         library = convolutions.library(SUBJECTS, Path(folder))
-        start, wrong, worst = time.perf_counter(), 0, 0.0
-        for number in numbers:
-            problem = trial(given.seed, number)
-            found = excess(library, problem, given.seed * 1_000_003 + number)
-            worst = max(worst, found)
-            if found > 1:
-                wrong += 1
-                print(f"problem {number}: {problem}: {found:.3g} of what is allowed", flush=True)
-    seconds = time.perf_counter() - start
-    print(f"{torch.cuda.get_device_name()}, seed {given.seed}, {seconds:.0f} s:")
-    print(f"{len(numbers)} problems, {wrong} wrong, worst {worst:.3f} of what is allowed")
-    return 1 if wrong else 0
+        return fuzz(
+            numbers,
+            f"{torch.cuda.get_device_name()}, seed {given.seed}",
+            lambda number: trial(given.seed, number),
+            lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
+        )
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +32,8 @@ LARGEST = 300
 # Of one element, in units of (norm of its left row) x (norm of its right row).
 PRODUCT_TOLERANCE = 4e-7
 MARGIN, MARK = 64, -12345.5
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,26 @@ def _tail_size(given: Trial, ins: tuple[Tensor, Tensor]) -> float:
     return 0.0 if given.subject.body == "copy" else max(t.abs().max().item() for t in ins)
 
 
+def fuzz(
+    numbers: Sequence[int],
+    where: str,
+    problem_of: Callable[[int], P],
+    excess_of: Callable[[P, int], float],
+) -> int:
+    """Try every problem, print those that are wrong and a summary; 1 if there are any, else 0."""
+    start, wrong, worst = time.perf_counter(), 0, 0.0
+    for number in numbers:
+        problem = problem_of(number)
+        found = excess_of(problem, number)
+        worst = max(worst, found)
+        if found > 1:
+            wrong += 1
+            print(f"problem {number}: {problem}: {found:.3g} of what is allowed", flush=True)
+    print(f"{where}, {time.perf_counter() - start:.0f} s:")
+    print(f"{len(numbers)} problems, {wrong} wrong, worst {worst:.3f} of what is allowed")
+    return 1 if wrong else 0
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a")
@@ -146,18 +170,13 @@ def main() -> int:
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
         library = subjects.libraries([given.arch], SUBJECTS, Path(folder))[given.arch]
-        start, wrong, worst = time.perf_counter(), 0, 0.0
-        for number in numbers:
-            problem = trial(given.seed, number, given.arch)
-            found = excess(library, problem, given.seed * 1_000_003 + number)
-            worst = max(worst, found)
-            if found > 1:
-                wrong += 1
-                print(f"problem {number}: {problem}: {found:.3g} of what is allowed", flush=True)
-    seconds = time.perf_counter() - start
-    print(f"{given.arch} on {torch.cuda.get_device_name()}, seed {given.seed}, {seconds:.0f} s:")
-    print(f"{len(numbers)} problems, {wrong} wrong, worst {worst:.3f} of what is allowed")
-    return 1 if wrong else 0
+        where = f"{given.arch} on {torch.cuda.get_device_name()}, seed {given.seed}"
+        return fuzz(
+            numbers,
+            where,
+            lambda number: trial(given.seed, number, given.arch),
+            lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
+        )
 
 
 if __name__ == "__main__":

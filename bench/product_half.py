@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import half_subjects  # noqa: E402
-from half_subjects import Half, Library  # noqa: E402
+from half_subjects import Half  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms, sustained_ms  # noqa: E402
-from product_subjects import WIDTHS, Subject  # noqa: E402
+from product_subjects import WIDTHS, Library, Subject  # noqa: E402
 
 # rows x columns x depth
 SHAPES = (

@@ -178,14 +178,14 @@ def _call(n: Node) -> _Call | None:
     given = {**dict(zip(names, found[0], strict=False)), **found[1]}
     weight = given["weight"]
     rank = len(weight.shape) - 2
-    stride, dilation = (_each(given.get(name, 1), rank) for name in ("stride", "dilation"))
+    stride, dilation = (each(given.get(name, 1), rank) for name in ("stride", "dilation"))
     reach = tuple(d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True))
     pads = _pads(given.get("padding", 0), reach)
     bias, groups = given.get("bias"), given.get("groups", 1)
     return _Call(given["image"], weight, bias, stride, pads, dilation, groups)
 
 
-def _each(value: Any, rank: int) -> tuple[int, ...]:
+def each(value: Any, rank: int) -> tuple[int, ...]:
     """One number for all dimensions, or one for each."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * rank if len(values) == 1 else values
@@ -194,7 +194,7 @@ def _each(value: Any, rank: int) -> tuple[int, ...]:
 def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     if padding == "same":  # of an odd number, the larger half is at the high side
         return tuple((r // 2, r - r // 2) for r in reach)
-    return tuple((p, p) for p in _each(0 if padding == "valid" else padding, len(reach)))
+    return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
 
 
 def _made(call: _Call, n: Node, number: int) -> Node:

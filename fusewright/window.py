@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product as combinations
 from math import prod
-from typing import Any
 
+from fusewright.convolution import each
 from fusewright.formula import Value, apply, narrow
 from fusewright.ir import Graph, Node, rebuild
 from fusewright.product import arguments
@@ -57,21 +57,16 @@ def _pool(n: Node) -> _Pool | None:
     image, *rest = found[0]
     given = dict(zip(POOLS[str(n["name"])], rest, strict=False))
     rank = int(str(n["name"])[-2])
-    kernel = _each(given["kernel"], rank)
-    stride = _each(given.get("stride") or kernel, rank)
-    plain = not any(_each(given.get("padding", 0), rank)) and not given.get("divisor")
-    plain = plain and set(_each(given.get("dilation", 1), rank)) == {1}
+    kernel = each(given["kernel"], rank)
+    stride = each(given.get("stride") or kernel, rank)
+    plain = not any(each(given.get("padding", 0), rank)) and not given.get("divisor")
+    plain = plain and set(each(given.get("dilation", 1), rank)) == {1}
     sizes = (*image.shape[-rank:], *n.shape[-rank:])
     if not plain or not all(isinstance(s, int) for s in sizes) or prod(kernel) > MOST_PIECES:
         return None
     last = ((o - 1) * s + k for o, s, k in zip(sizes[rank:], stride, kernel, strict=True))
     inside = all(end <= size for end, size in zip(last, sizes[:rank], strict=True))
     return _Pool(Value(image), kernel, stride) if inside else None
-
-
-def _each(value: Any, rank: int) -> tuple[int, ...]:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _written(pool: _Pool, n: Node) -> Node:

@@ -7,15 +7,14 @@ prints. The tests and both benchmarks of convolutions import it.
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from pathlib import Path
 
 import product_subjects as subjects
 import torch
+from product_subjects import Library
 from torch import Tensor
 from torch.nn import functional
 
@@ -125,36 +124,11 @@ def source(some: Iterable[Subject]) -> str:
     return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
 
 
-@dataclass(frozen=True)
-class Library:
-    """Where each subject's function is."""
-
-    parts: Mapping[str, ctypes.CDLL]
-
-    def function(self, subject: Subject) -> Callable[..., int]:
-        found: Callable[..., int] = getattr(self.parts[subject.entry], subject.entry)
-        return found
-
-
 def library(
     some: Sequence[Subject], folder: Path, edit: Callable[[str], str] = lambda text: text
 ) -> Library:
     """Compile `some`, as many compilers at once as there are cores; `edit` changes the text."""
-    pieces = max(1, min(len(some), len(os.sched_getaffinity(0))))
-    jobs = {folder / f"convolution_{k}.so": tuple(some[k::pieces]) for k in range(pieces)}
-    code = subjects.code_for("sm_90a", (9, 0))
-    with ThreadPoolExecutor(pieces) as pool:
-        running = [
-            pool.submit(subjects.build, edit(source(part)), target, code)
-            for target, part in jobs.items()
-        ]
-        for job in running:
-            job.result()
-    parts = {}
-    for target, part in jobs.items():
-        loaded = ctypes.CDLL(str(target))
-        parts.update({subject.entry: loaded for subject in part})
-    return Library(parts)
+    return subjects.hopper_library(some, lambda part: edit(source(part)), folder)
 
 
 def _three(sizes: Sequence[int], missing: int) -> tuple[int, ...]:

@@ -7,16 +7,14 @@ instantiation of `run_product_half`, in the form that the compiler prints.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import product_subjects as subjects
 import torch
-from product_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Subject
+from product_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Library, Subject
 from torch import Tensor
 
 from fusewright.codegen.skeleton import select
@@ -87,36 +85,11 @@ def source(halves: Iterable[Half]) -> str:
     return f"{skeleton}\n{bodies}\n{entries}\n}}  // namespace fusewright\n"
 
 
-@dataclass(frozen=True)
-class Library:
-    """Where each kernel's function is."""
-
-    parts: Mapping[str, ctypes.CDLL]
-
-    def function(self, half: Half) -> Callable[..., int]:
-        found: Callable[..., int] = getattr(self.parts[half.entry], half.entry)
-        return found
-
-
 def library(
     halves: Sequence[Half], folder: Path, edit: Callable[[str], str] = lambda text: text
 ) -> Library:
     """Compile `halves`, as many compilers at once as there are cores; `edit` changes the text."""
-    pieces = max(1, min(len(halves), len(os.sched_getaffinity(0))))
-    jobs = {folder / f"half_{k}.so": tuple(halves[k::pieces]) for k in range(pieces)}
-    code = subjects.code_for("sm_90a", (9, 0))
-    with ThreadPoolExecutor(pieces) as pool:
-        running = [
-            pool.submit(subjects.build, edit(source(some)), target, code)
-            for target, some in jobs.items()
-        ]
-        for job in running:
-            job.result()
-    parts = {}
-    for target, some in jobs.items():
-        loaded = ctypes.CDLL(str(target))
-        parts.update({half.entry: loaded for half in some})
-    return Library(parts)
+    return subjects.hopper_library(halves, lambda part: edit(source(part)), folder)
 
 
 def strides(factor: Tensor, turned: bool) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -89,6 +90,13 @@ template <long SEGMENT> struct row_sum {{
 """
 # The sections that the bodies name.
 WORDS = ("relu", "exp", "rsqrt", "moments", "max", "sum", "fixed", "load", "store")
+
+
+class Entry(Protocol):
+    """Anything with a C function of its own."""
+
+    @property
+    def entry(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -221,14 +229,32 @@ def code_for(arch: str, capability: tuple[int, int]) -> str:
 
 @dataclass(frozen=True)
 class Library:
-    """Where each subject's function is, for one architecture."""
+    """Where each subject's function is, by its entry, for one architecture."""
 
     parts: Mapping[str, ctypes.CDLL]
 
-    def function(self, subject: Subject) -> Callable[..., int]:
+    def function(self, subject: Entry) -> Callable[..., int]:
         """The C function of a subject."""
         found: Callable[..., int] = getattr(self.parts[subject.entry], subject.entry)
         return found
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def hopper_library(
+    some: Sequence[E], source_of: Callable[[Sequence[E]], str], folder: Path
+) -> Library:
+    """Compile `some` for sm_90a, as many compilers at once as there are cores, and load them."""
+    pieces = max(1, min(len(some), len(os.sched_getaffinity(0))))
+    jobs = {folder / f"piece_{k}.so": some[k::pieces] for k in range(pieces)}
+    code = code_for("sm_90a", (9, 0))
+    with ThreadPoolExecutor(pieces) as pool:
+        running = [pool.submit(build, source_of(part), to, code) for to, part in jobs.items()]
+        for job in running:
+            job.result()
+    loaded = {target: ctypes.CDLL(str(target)) for target in jobs}
+    return Library({s.entry: loaded[target] for target, part in jobs.items() for s in part})
 
 
 def libraries(

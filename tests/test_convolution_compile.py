@@ -13,7 +13,7 @@ from pathlib import Path
 import convolution_subjects as convolutions
 import pytest
 from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, WIDTHS, Problem
-from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
+from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
 from fusewright import tile
 from fusewright.codegen.skeleton import select
@@ -30,22 +30,15 @@ COMPILED = (*CHOSEN, *EXTRAS)
 
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
-    text = tmp_path / "convolutions.cu"
-    text.write_text(convolutions.source(COMPILED), encoding="utf-8")
-    done = subprocess.run(
-        ["nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings",
-         "-Xptxas", "-v", "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    kernels = usages(done.stdout)
+    report = strict_report(convolutions.source(COMPILED), tmp_path / "convolutions.cu")
+    kernels = usages(report)
     names = [re.sub(r"ILb.*|EPK.*", "", k.name) for k in kernels]
     assert sum("convolution_kernel" in name for name in names) == len(COMPILED)
     for kernel in ("pack_image", "check_images"):
         assert sum(kernel in name for name in names) == 2 * len(CHUNKS)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
-    assert re.findall(r"C75\d\d.*", done.stdout) == []
+    assert re.findall(r"C75\d\d.*", report) == []
 
 
 @needs_nvcc

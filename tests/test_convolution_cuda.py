@@ -11,7 +11,8 @@ from dataclasses import replace
 import convolution_subjects as convolutions
 import pytest
 import torch
-from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, Library, Problem, Subject
+from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, Problem, Subject
+from product_subjects import Library
 from torch import Tensor
 
 pytestmark = pytest.mark.gpu

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import half_subjects
 import pytest
-from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
+from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 from half_subjects import HALVES, KINDS, LAYOUTS
 from product_subjects import SHARED_BYTES, WIDTHS
 
@@ -24,19 +23,12 @@ needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
-    text = tmp_path / "halves.cu"
-    text.write_text(half_subjects.source(HALVES), encoding="utf-8")
-    done = subprocess.run(
-        ["nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings",
-         "-Xptxas", "-v", "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    kernels = [k for k in usages(done.stdout) if "half_product_kernel" in k.name]
+    report = strict_report(half_subjects.source(HALVES), tmp_path / "halves.cu")
+    kernels = [k for k in usages(report) if "half_product_kernel" in k.name]
     assert len(kernels) == len(HALVES)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
-    assert re.findall(r"C75\d\d.*", done.stdout) == []
+    assert re.findall(r"C75\d\d.*", report) == []
 
 
 @needs_nvcc

@@ -11,7 +11,8 @@ import half_subjects
 import product_subjects as subjects
 import pytest
 import torch
-from half_subjects import HALVES, Half, Library
+from half_subjects import HALVES, Half
+from product_subjects import Library
 from torch import Tensor
 
 pytestmark = pytest.mark.gpu

@@ -187,16 +187,19 @@ class Lab:
             self._outlives(error)
             return None
 
+    @cached_property
+    def _cpu_model(self) -> nn.Module:
+        return copy.deepcopy(self.model).cpu()
+
     def _cpu_accepts(self, values: Sequence[object], mode: str) -> bool:
         """Whole numbers may be indices: on a GPU, one out of range ends the process's CUDA."""
         whole = [t for t in layout.tensors_of(values) if t.dtype in WHOLE]
         if not whole:
             return True
-        model = copy.deepcopy(self.model).cpu()
         here = {n: t.cpu() for n, t in self.state.items()}
         try:
             with torch.no_grad():
-                self.run(model, mapped(list(values), Tensor.cpu), here, mode)
+                self.run(self._cpu_model, mapped(list(values), Tensor.cpu), here, mode)
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
         return True
