@@ -17,7 +17,10 @@ from corpus import WORKERS, Outcome, cheats
 from fusewright.judge.findings import CHECKS
 
 # Not switched off: without these there is nothing that could be judged at all.
-NEEDED = {"import", "constructor", "protocol", "timeout", "self-canary", "sanitizer"}
+NEEDED = {
+    "import", "constructor", "structure", "protocol", "timeout", "crash",
+    "self-canary", "sanitizer",
+}  # fmt: skip
 # Seen from several sides, so that no cheat depends on this one check.
 SHARED = {"determinism", "timing-floor"}
 

@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fusewright.errors import BadUsage, NotVerifiable, UnusableProblem
-from fusewright.judge import canary, judging, session, warden
+from fusewright.judge import canary, judging, sanitizer, session, warden
 from fusewright.judge.findings import CHECKS, Ledger, Verdict
 from fusewright.judge.judging import judge_request, replay
 from fusewright.judge.processes import Worker
 from fusewright.judge.session import Limits, Request, Session
+from fusewright.judge.site import Site
 from fusewright.report import to_json, verdict_report
 
 PROBLEMS = Path(__file__).resolve().parent / "problems"
@@ -40,6 +42,7 @@ class ModelNew(nn.Module):
         return torch.relu(x @ self.proj.weight.t() + self.proj.bias)
 """
 LIMITS = Limits(import_s=6.0, call_s=6.0, leave_s=5.0)
+STEPS = 17  # answers of the phase that `request` asks for
 
 
 def request(folder: Path, source: str = "", *, first: str = "pass", **fields: Any) -> Request:
@@ -119,7 +122,7 @@ def test_a_broken_worker_is_refuted_in_time(tmp_path: Path, name: str) -> None:
     assert check in failing(verdict)
 
 
-@pytest.mark.parametrize("step", [0, 1, 2, 4, 6, 9])
+@pytest.mark.parametrize("step", range(STEPS))
 def test_a_worker_killed_at_any_step_is_never_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -237,6 +240,37 @@ def test_a_limit_on_file_sizes_ends_in_a_report(tmp_path: Path) -> None:
     assert json.loads(report.read_text())["verdict"] == "not-verified"
 
 
+# --- missing tools -----------------------------------------------------------------------------
+
+BUILT = """
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+load_inline(name="none", cpp_sources=[""])
+"""
+
+
+def test_a_candidate_that_cannot_be_built_here_is_not_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Site, "tool_path", lambda _: str(tmp_path))
+    verdict = judged(request(tmp_path, BUILT))
+    assert verdict.verdict == "not-verified", verdict.reason
+    assert "g++, ninja" in verdict.reason
+
+
+def test_without_its_tool_a_check_that_was_asked_for_is_a_gap(tmp_path: Path) -> None:
+    ledger = Ledger(("sanitize",))
+    for name, row in CHECKS.items():
+        if row.when == "always":
+            ledger.add(name, "pass", "seen")
+    site = SimpleNamespace(tool_path=lambda: str(tmp_path))
+    sanitizer.check(cast("Session", SimpleNamespace(site=site, ledger=ledger)), 0)
+    word, reason = ledger.word()
+    assert word == "not-verified"
+    assert "sanitizer" in reason
+
+
 # --- the judge misjudges ----------------------------------------------------------------------
 
 
@@ -250,9 +284,19 @@ def test_a_judge_that_misjudges_a_canary_refuses_to_judge(
     assert "self-test" in verdict.reason
 
 
-def test_an_unfinished_judging_is_not_verified(tmp_path: Path) -> None:
+def test_an_unfinished_judging_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One phase of three: everything that ran passed, and that is not enough."""
+    collect, names = Session.collect, []
+
+    def counting(self: Session, worker: Worker, seconds: float) -> Any:
+        names.append(worker.name)
+        return collect(self, worker, seconds)
+
+    monkeypatch.setattr(Session, "collect", counting)
     verdict = judged(request(tmp_path))
+    assert names.count("first") == STEPS, "a worker has to be killed before each of its answers"
     assert verdict.verdict == "not-verified"
     assert not failing(verdict)
     assert "no complete evidence" in verdict.reason

@@ -1,13 +1,14 @@
-"""Floors under a time: operations are counted as by hand, and only bytes refute."""
+"""Floors under a time: operations are counted as by hand, and only those that are needed refute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from fusewright.judge import floor, timing
@@ -17,7 +18,7 @@ from fusewright.judge.session import Session
 X, W, IMAGE, FILTERS = (
     torch.rand(shape) for shape in ((8, 64), (32, 64), (2, 3, 10, 10), (5, 3, 3, 3))
 )
-COUNTED: dict[str, tuple[Callable[[], object], int]] = {
+COUNTED: dict[str, tuple[Callable[[], Tensor], int]] = {
     "linear": (lambda: functional.linear(X, W), 2 * 8 * 64 * 32),
     "two products": (lambda: (X @ W.t()) @ W, 2 * 2 * 8 * 64 * 32),
     "conv": (lambda: functional.conv2d(IMAGE, FILTERS), 2 * 2 * 5 * 8 * 8 * 27),
@@ -25,34 +26,75 @@ COUNTED: dict[str, tuple[Callable[[], object], int]] = {
 }
 
 
+V, BIAS = torch.rand(48, 32), torch.rand(32)
+ONE = 2 * 8 * 64 * 32
+# What nobody can do without: products of what is given, all of whose elements reach the output.
+NEEDED: dict[str, tuple[Callable[[], Tensor], int]] = {
+    "linear, bias, relu": (lambda: torch.relu(functional.linear(X, W, BIAS)), ONE),
+    "in three dimensions": (lambda: torch.tanh(functional.linear(X.view(2, 4, 64), W)) + 1, ONE),
+    "batched": (lambda: torch.bmm(X.view(2, 4, 64), W.view(2, 64, 16)) + 1, ONE // 2),
+    "a sum of two is one": (lambda: X @ W.t() + (2 - X) @ W.t(), ONE),
+    "a mean is smaller": (lambda: (X @ W.t()).mean(0), 0),
+    "a part is smaller": (lambda: (X @ W.t())[:2] + 1, 0),
+    "another order may be cheaper": (lambda: (X @ W.t()) @ V.t(), 0),
+    "masked": (lambda: (X @ W.t()) * (W[:8, :32] > 0.5), 0),
+    "expanded": (lambda: X[:1].expand(8, 64) @ W.t(), 0),
+    "a convolution may be transformed": (lambda: functional.conv2d(IMAGE, FILTERS), 0),
+}
+
+
 @pytest.mark.parametrize("name", COUNTED)
 def test_operations_are_counted(name: str) -> None:
     run, wanted = COUNTED[name]
-    assert floor.operations(run) == wanted
+    assert floor.operations(lambda: [run()])[0] == wanted
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_only_what_nobody_can_avoid_is_needed(name: str) -> None:
+    run, wanted = NEEDED[name]
+    assert floor.operations(lambda: [run()], [X, W, V, BIAS, IMAGE, FILTERS])[1] == wanted
+
+
+def test_a_product_with_zeros_is_not_needed() -> None:
+    sparse = torch.tril(W)
+    assert floor.operations(lambda: [X @ sparse.t()], [X, sparse])[1] == 0
 
 
 def test_the_floors_grow_with_the_work() -> None:
-    small, large = (floor.floors(n, lambda: X, "cpu")["copying_s"] for n in (1 << 22, 1 << 26))
+    small, large = (floor.copying_s(n, "cpu") for n in (1 << 22, 1 << 26))
     assert 0 < small < large
-    assert floor.products_s(0, "cpu") == 0
-    few, many = (floor.products_s(n, "cpu") for n in (10**9, 10**12))
-    assert 0 < few < many
+    found = floor.floors(1 << 20, lambda: [X], [X], "cpu", 1e-3)
+    assert found["needed_s"] == found["products_s"] == 0 < found["copying_s"]
 
 
 def test_an_honest_product_is_slower_than_its_floor() -> None:
-    a = torch.rand(512, 512)
-    seconds = floor._fastest(lambda: a @ a, "cpu")
-    assert floor.products_s(2 * 512**3, "cpu") < seconds
+    a, b = torch.rand(512, 512), torch.rand(512, 512)
+    seconds = floor._fastest(lambda: a @ b, "cpu")
+    found = floor.floors(3 << 20, lambda: [torch.relu(a @ b)], [a, b], "cpu", seconds)
+    assert 0 < found["needed_s"] == found["products_s"] < seconds
+
+
+def test_a_machine_that_was_faster_before_has_a_higher_peak() -> None:
+    usual = floor.peak("cpu", 1, 1.0, torch.float32)
+    assert floor.peak("cpu", 10**15, 1e-3, torch.float32) > 1e3 * usual
+
+
+LIMITS = {"copying_s": 1e-5, "needed_s": 1e-6, "products_s": 1e-3, "flops": 1e9}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "outcome", "notes"), [(1e-6, "fail", 1), (1e-4, "pass", 1), (1e-2, "pass", 0)]
-)
-def test_bytes_refute_and_operations_are_noted(seconds: float, outcome: str, notes: int) -> None:
+    ("seconds", "needed", "outcome", "notes"),
+    [
+        (1e-7, 1e-6, "fail", 1), (1e-4, 1e-6, "pass", 1), (1e-2, 1e-6, "pass", 0),
+        (1e-4, 1e-3, "fail", 1), (2e-3, 1e-3, "pass", 0),
+    ],
+)  # fmt: skip
+def test_what_is_needed_refutes_and_other_operations_are_noted(
+    seconds: float, needed: float, outcome: str, notes: int
+) -> None:
     ledger = Ledger(("timing",))
     fake = cast("Session", SimpleNamespace(ledger=ledger))
-    floors: Any = {"copying_s": 1e-5, "products_s": 1e-3, "flops": 1e9}
-    timing._check_floors(fake, seconds, floors)
+    timing._check_floors(fake, seconds, LIMITS | {"needed_s": needed})
     found = {row.check: row.outcome for row in ledger.rows()}
     assert found["timing-floor"] == outcome
     assert list(found.values()).count("note") == notes

@@ -73,22 +73,8 @@ def test_ratio_is_replayable_and_symmetric() -> None:
     assert forward.low < forward.median < forward.high
 
 
-def test_slow_pairs_are_left_out_together_and_counted() -> None:
+def test_turns_without_a_partner() -> None:
     a, b = series(7)
-    b[3] = [10 * t for t in b[3]]
-    slow = st.slow_pairs([1900.0] * 40, [1900.0] * 3 + [900.0] + [1900.0] * 36)
-    assert slow.index(True) == 3
-    assert slow.count(True) == 1
-    found = st.ratio(a, b, slow=slow)
-    assert (found.pairs, found.discarded, found.noisy) == (39, 1, False)
-    assert st.ratio(a, b, slow=[k < 5 for k in range(40)]).noisy
-    assert st.slow_pairs([1.0], [1.0], [True]) == (True,)
-
-
-def test_nothing_left() -> None:
-    a, b = series(7)
-    with pytest.raises(ValueError, match="0 of 40 pairs"):
-        st.ratio(a, b, slow=[True] * 40)
     with pytest.raises(ValueError, match="do not pair"):
         st.ratio(a, b[:-1])
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
 from emitting import emit_example
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
 
 CHECK = """
 model = ModelNew(24, 128, 64, (128,))

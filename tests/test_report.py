@@ -166,7 +166,7 @@ def test_timing_table() -> None:
 
 
 def test_timing_table_takes_the_statistics_as_they_are() -> None:
-    ratio = Ratio(1.5, 1.25, 1.75, pairs=30, discarded=0, noisy=False)
+    ratio = Ratio(1.5, 1.25, 1.75, pairs=30)
     side = Side(30, 1.0, 1.1, 1.2, 1.3, 0.1, 0)
     text = shown(show_timing, {"sides": {"eager": side}, "ratios": {"eager": ratio}})
     assert "1.2 s" in text

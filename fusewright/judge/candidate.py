@@ -18,7 +18,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -41,11 +40,14 @@ from fusewright.judge.protocol import (
     encode_record,
     map_region,
 )
+from fusewright.judge.tree import mapped
 
 FOREVER = float("inf")
 _NO_CLOCKS = (0, 0, 0)
 _now, _cpu_now = time.perf_counter_ns, time.process_time_ns
 _grad, _synchronize, _Event = torch.autograd.grad, torch.cuda.synchronize, torch.cuda.Event
+_copy, _clone, _detach = Tensor.copy_, Tensor.clone, Tensor.detach
+_DELAY_CYCLES = 50_000_000  # about 30 ms, more than it takes to launch a model
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
 
@@ -225,14 +227,17 @@ def _call(host: Host, message: Message) -> Record:
     model = host.instances[message["instance"]]
     if message["mode"] is not None:
         model.train(message["mode"] == "train")
-    with host.clock.stream(delayed=message["stream"]):
-        blocks, arguments = _arguments(host, message)
-        host.poison()
-        _make_cold(host, message["cold"])
-        with torch.set_grad_enabled(message["grad"]):
-            outputs, clocks = host.clock.time(model, arguments)
-            if torch.is_grad_enabled() != message["grad"]:
-                host.strays.add("a call switched the recording of gradients")
+    if message["stream"]:
+        return _early_call(host, model, message)
+    blocks, arguments = _arguments(host, message)
+    if message["exact"]:
+        arguments = mapped(arguments, layout.exact)
+    host.poison()
+    _make_cold(host, message["cold"])
+    with torch.set_grad_enabled(message["grad"]):
+        outputs, clocks = host.clock.time(model, arguments)
+        if torch.is_grad_enabled() != message["grad"]:
+            host.strays.add("a call switched the recording of gradients")
     results: list[Tensor] = []
     text = layout.describe(outputs, results)
     known = [*layout.tensors_of(arguments), *_entries(model).values(), *host.held]
@@ -245,6 +250,31 @@ def _call(host: Host, message: Message) -> Record:
     host.sizes = [r.numel() * r.element_size() for r in results]
     host.held = [*host.held, *results][-message["hold"] :] if message["hold"] else []
     return record
+
+
+def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
+    """CUDA: a call before its inputs have their content, which its stream writes a little later.
+
+    The outputs are read on that stream, too: it is all that a caller has to wait for.
+    """
+    contents = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
+    blocks = [torch.full_like(block, 255) for block in contents]
+    arguments = layout.values_in(message["arguments"], blocks)
+    _synchronize()
+    own = message["stream"] == "own"
+    with torch.cuda.stream(torch.cuda.Stream() if own else None):  # type: ignore[no-untyped-call]
+        host.poison()
+        torch.cuda._sleep(_DELAY_CYCLES)  # type: ignore[no-untyped-call]
+        for block, content in zip(blocks, contents, strict=True):
+            _copy(block, content)
+        with torch.no_grad():
+            outputs = model(*arguments)
+        results: list[Tensor] = []
+        text = layout.describe(outputs, results)
+        taken: list[Tensor | None] = [_clone(_detach(result)) for result in results]
+    _synchronize()
+    host.sizes = [r.numel() * r.element_size() for r in results]
+    return host.done(text, taken, [])
 
 
 def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
@@ -324,16 +354,6 @@ class DeviceClock:
         if self._cuda:
             return int(torch.cuda.memory_allocated())
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def stream(self, *, delayed: bool) -> Any:
-        """The current stream, or one of our own whose work so far is still to come."""
-        if not (self._cuda and delayed):
-            return nullcontext()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(stream)
 
     def time(
         self, model: nn.Module, arguments: list[object]

@@ -43,14 +43,6 @@ def matrix(inputs: Sequence[object], *, seed: int) -> tuple[Case, ...]:
     return (*cases, *_special(inputs, seed), *_aliasing(inputs, seed), *_shapes(inputs, seed))
 
 
-def find(inputs: Sequence[object], *, seed: int, name: str) -> Case:
-    """The case called `name`, for a replay; KeyError if these inputs have no such case."""
-    for case in matrix(inputs, seed=seed):
-        if case.name == name:
-            return case
-    raise KeyError(f"these inputs have no case called {name!r}")
-
-
 def rows_of(inputs: Sequence[object]) -> int:
     """The leading dimension that most inputs have: very likely the batch."""
     sizes = Counter(t.shape[0] for t in tensors(inputs) if t.ndim)

@@ -23,5 +23,6 @@ EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
     "soak": experiments.soak,
     "gradients": gradients.gradients,
     "side-stream": experiments.side_stream,
+    "exact": experiments.exact,
     "global-state": experiments.global_state,
 }

@@ -23,6 +23,9 @@ FRESH_CALLS = 5
 WARM_CALLS = 12
 SOAK_CALLS = 48
 LEAK_CALLS = 100
+EXACT_CALLS = 2  # under a tool that makes them a hundred times slower
+# The caller's stream: one of its own, or the default one. The first call may build something.
+STREAMS = ("own", "default", "own", "default")
 # What each experiment may take of the seconds that all of them share (lab.EFFORT_S). An
 # expectation costs several runs in float64: where one takes long, there are fewer of them.
 PART = {"fresh": 0.1, "warm": 0.04, "modes": 0.06, "determinism": 0.08, "soak": 0.2, "leak": 0.05}
@@ -359,8 +362,16 @@ def grad_mode(t: Trial) -> Steps:
 
 
 def side_stream(t: Trial) -> Steps:
-    """CUDA: the caller's stream is not the default one, and its work is still to come."""
-    for number in range(3):
-        values = t.lab.inputs("stream", number)
-        yield from t.call(values, label="under another stream", stream=True)
-    t.say("values", "pass", "3 calls under a delayed side stream")
+    """CUDA: called early, on streams whose work is still to come; outputs are read there, too."""
+    for number, stream in enumerate(STREAMS):
+        values, label = t.lab.inputs("stream", number), f"called early on {stream} stream"
+        yield from t.call(values, label=label, reports_to="values", stream=stream, typical=True)
+    t.say("values", "pass", f"{len(STREAMS)} calls before their inputs were there")
+
+
+def exact(t: Trial) -> Steps:
+    """For the tools that watch memory: every argument ends where its allocation ends."""
+    for number in range(EXACT_CALLS):
+        values, label = t.lab.inputs("exact", number), "in memory of its exact size"
+        yield from t.call(values, label=label, reports_to="values", exact=True, typical=True)
+    t.say("values", "pass", f"{EXACT_CALLS} calls in memory of its exact size")

@@ -60,7 +60,7 @@ _TABLE = (
     Check("leftovers", "always", "no daemon outlives a phase", "T29 T22 H1"),
     Check("timing-outputs", "timing", "the output of every timed call is right", "T5 T18 T19 T25 T33 V5 V6 C40"),
     Check("timing-clocks", "timing", "the worker's clocks agree with each other and with the parent's", "T1-T4 T8-T12 T24"),
-    Check("timing-floor", "timing", "no time is shorter than moving the bytes of the problem takes", "T24 D12"),
+    Check("timing-floor", "timing", "no time is shorter than moving the bytes, or the products that nobody can avoid, take", "T24 D12"),
     Check("sanitizer", "sanitize", "compute-sanitizer finds no error with memcheck, racecheck, initcheck and synccheck", "F2-F6"),
     Check("weak-problem", "note", "an output that computes nothing would pass: the problem cannot tell", "P1-P5"),
     Check("specialised", "note", "the candidate refuses other legal shapes or dtypes with an exception", "C26"),
@@ -105,16 +105,22 @@ class Verdict:
 
 
 class Ledger:
-    """Collects evidence; a check once failed stays failed."""
+    """Collects evidence; a check once failed stays failed.
 
-    def __init__(self, wanted: Iterable[str]) -> None:
+    ignored: checks whose failures count as passed, to see what would get through without them.
+    """
+
+    def __init__(self, wanted: Iterable[str], ignored: Iterable[str] = ()) -> None:
         self.wanted = {"always", *wanted}
+        self._ignored = frozenset(ignored)
         self.gaps: list[str] = []  # why the evidence is incomplete, although every row is there
         self._evidence: dict[str, list[tuple[Outcome, str]]] = {}
 
     def add(self, check: str, outcome: Outcome, evidence: str) -> None:
         if check not in CHECKS:
             raise KeyError(f"no check is called {check}")
+        if outcome == "fail" and check in self._ignored:
+            outcome = "pass"
         self._evidence.setdefault(check, []).append((outcome, evidence))
 
     def failed(self, *checks: str) -> bool:

@@ -1,7 +1,8 @@
 """A problem's bytes and products -> what this machine cannot do faster, in seconds.
 
-Only the bytes refute. Fewer operations than eager's can be honest algebra (a mean of products is a
-product of means), so a time below that floor is shown to the reader, and decides nothing.
+Fewer operations than eager's can be honest algebra (a mean of products is a product of means), so
+most products decide nothing. One refutes: a product of arguments or parameters of which every
+element reaches an output. No algebra makes that one smaller.
 """
 
 from __future__ import annotations
@@ -9,16 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import numpy
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# Of a copy's time: several cores and their caches together copy faster than one.
+from fusewright.judge.tree import tensors
+
+# Of a copy's time: what several cores do lies in caches that are nearer.
 COPY_SHARE = {"cpu": 0.25, "cuda": 0.9}
-PRODUCT_SHARE = 0.5  # of the time for the products: a square one is not every machine's best
-LAUNCH_S = {"cpu": 2e-6, "cuda": 20e-6}
+COPIED_BYTES = 256 << 20  # more than that in proportion: a longer copy may be interrupted
+# Of the time for the products: a square one is not every machine's best, and Strassen's way of
+# multiplying, or a symmetric result, saves up to a half.
+PRODUCT_SHARE = 0.4
+LAUNCH_S = {"cpu": 2e-6, "cuda": 10e-6}
 SIDE = {"cpu": 1024, "cuda": 4096}
 # The fastest class counts: several low-precision products can honestly make up one precise one.
 CLASSES = {
@@ -26,68 +35,128 @@ CLASSES = {
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
 }
 REPEATS = 20
+ZEROS = 0.1  # of an operand: with more of them, a product can honestly leave work out
+_aten = torch.ops.aten
+_PRODUCTS = frozenset((_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm))
+# What hands on every element of a tensor, each on its own.
+_KEEPING = frozenset(
+    getattr(_aten, name)
+    for name in (
+        "add", "sub", "rsub", "relu", "gelu", "sigmoid", "tanh", "silu", "mish", "softplus", "elu",
+        "leaky_relu", "hardtanh", "hardswish", "clamp", "view", "_unsafe_view", "t", "transpose",
+        "permute", "clone", "_to_copy", "add_", "relu_",
+    )
+)  # fmt: skip
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operations of matrix products, convolutions and attention. PyTorch's own imports sympy."""
+    """Operations of matrix products, convolutions and attention. PyTorch's own imports sympy.
 
-    def __init__(self) -> None:
+    given: arguments and parameters.
+    """
+
+    def __init__(self, given: Sequence[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total: int = 0
+        self._given = {_place(t) for t in given if _dense(t)}
+        self._whole: dict[int, int] = {}  # memory -> operations of the product that fills it
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        known = flop_registry.get(func.overloadpacket)
+        known, count = flop_registry.get(func.overloadpacket), 0
         if known is not None:
-            self.total += int(known(*args, **(kwargs or {}), out_val=out))
+            count = int(known(*args, **(kwargs or {}), out_val=out))
+            self.total += count
+        whole, places = 0, [_place(t) for t in tensors(list(args))]
+        if func.overloadpacket in _PRODUCTS:
+            operands = list(tensors(list(args)))[-2:]
+            direct = all(_place(t) in self._given and 0 not in t.stride() for t in operands)
+            whole = count if direct else 0
+        elif func.overloadpacket in _KEEPING:
+            whole = max((self._whole.get(place, 0) for place in places), default=0)
+        self._whole |= {_place(t): whole for t in tensors([out])}
         return out
 
+    def needed(self, outputs: Sequence[Tensor]) -> int:
+        """Operations of the largest product that nobody can avoid."""
+        return max((self._whole.get(_place(t), 0) for t in outputs), default=0)
 
-def operations(run: Callable[[], object]) -> int:
-    """How many operations the products of one run take."""
-    counter = _Counter()
+
+def _place(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
+def _dense(t: Tensor) -> bool:
+    return t.numel() > 0 and float((t == 0).double().mean()) < ZEROS
+
+
+def operations(
+    run: Callable[[], Sequence[Tensor]], given: Sequence[Tensor] = ()
+) -> tuple[int, int]:
+    """How many operations the products of one run take, and how many nobody can do without."""
+    counter = _Counter(given)
     with counter, torch.no_grad():
-        run()
-    return counter.total
+        outputs = run()
+    return counter.total, counter.needed(outputs)
 
 
 def copying_s(count: int, device: str) -> float:
     """Reading and writing so many bytes in all takes no less."""
-    source = torch.zeros(max(count // 2, 1), dtype=torch.uint8, device=device)
+    part = min(count, COPIED_BYTES)
+    source = torch.zeros(max(part // 2, 1), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    fastest = _fastest(lambda: target.copy_(source), device)
-    return COPY_SHARE[device] * max(0.0, fastest - LAUNCH_S[device])
+    if device == "cuda":
+        fastest = _fastest(lambda: target.copy_(source), device)
+    else:  # by one thread: on a busy machine several wait for each other, and tell too much
+        fastest = _fastest(partial(numpy.copyto, target.numpy(), source.numpy()), device)
+        fastest /= torch.get_num_threads()
+    return COPY_SHARE[device] * max(0.0, fastest * count / max(part, 1) - LAUNCH_S[device])
 
 
-def products_s(count: int, device: str) -> float:
-    """So many operations of matrix products hardly take less."""
-    if not count:
-        return 0.0
-    side, rates = SIDE[device], []
-    for dtype in CLASSES[device]:
-        left, right = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-        rates.append(2 * side**3 / _fastest(partial(torch.matmul, left, right), device))
-    return PRODUCT_SHARE * count / max(rates)
+def peak(device: str, count: int, eager_s: float, dtype: torch.dtype) -> float:
+    """Operations of products in a second, in the fastest class that there is.
+
+    eager_s: its fastest run, of `count` operations. A machine that did these at a time when nobody
+    else used it can do the others as much faster as it can now.
+    """
+    side, rates = SIDE[device], {}
+    for kind in CLASSES[device]:
+        left, right = (torch.ones(side, side, dtype=kind, device=device) for _ in range(2))
+        rates[kind] = 2 * side**3 / _fastest(partial(torch.matmul, left, right), device)
+    best = max(rates.values())
+    return max(best, best / rates.get(dtype, best) * count / eager_s)
 
 
 def _fastest(run: Callable[[], object], device: str) -> float:
+    """On a GPU from event to event, so that other processes, which take turns, do not count."""
+    if device == "cuda":
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]  # type: ignore[no-untyped-call]
+        for mark in marks:
+            run()
+            mark.record()
+        torch.cuda.synchronize()
+        return float(min(a.elapsed_time(b) for a, b in pairwise(marks))) * 1e-3
     times = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         run()
-        if device == "cuda":
-            torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     return min(times)
 
 
-def floors(count: int, run: Callable[[], object], device: str) -> Mapping[str, float]:
-    """For a run of eager whose arguments and results have so many bytes."""
-    flops = operations(run)
+def floors(
+    count: int, run: Callable[[], Sequence[Tensor]], given: Sequence[Tensor], device: str,
+    eager_s: float,
+) -> Mapping[str, float]:  # fmt: skip
+    """For a run of eager on what is given, whose arguments and results have so many bytes."""
+    flops, needed = operations(run, given)
+    floats = [t.dtype for t in given if t.is_floating_point()]
+    rate = peak(device, flops, eager_s, (floats or [torch.float32])[0]) if flops else 1.0
     return {
         "copying_s": copying_s(count, device),
-        "products_s": products_s(flops, device),
+        "needed_s": PRODUCT_SHARE * needed / rate,
+        "products_s": PRODUCT_SHARE * flops / rate,
         "flops": float(flops),
     }

@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch.func import functional_call
 from fusewright.judge import contract, layout, states
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
+from fusewright.judge.fragile import Watch
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
 
@@ -181,8 +182,10 @@ class Lab:
         """Does eager take these arguments, in this very layout? Then they are legal."""
         if self.device == "cuda" and not self._cpu_accepts(values, mode):
             return None
+        watch = Watch() if self.device == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
         try:
-            return self.expect(layout.pack(values, 0), self.state, mode)
+            with watch:
+                return self.expect(layout.pack(values, 0), self.state, mode)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             self._outlives(error)
             return None
@@ -310,11 +313,12 @@ class Lab:
         with _default_double():
             return self.gradients(self.true_model, values, state, cotangents, mode)
 
-    def floors(self) -> Mapping[str, float]:
+    def floors(self, eager_s: float) -> Mapping[str, float]:
         """What no call can go below, for all that this machine shows."""
-        values = mapped(self.own_values, Tensor.clone)
-        run = partial(self.run_quietly, values, self.own(self.state), self.modes[0])
-        return floors(self.call_bytes, run, self.device)
+        values, state = mapped(self.own_values, Tensor.clone), self.own(self.state)
+        run = partial(self.run_quietly, values, state, self.modes[0])
+        given = [*layout.tensors_of(values), *state.values()]
+        return floors(self.call_bytes, run, given, self.device, eager_s)
 
     def cast(self, dtype: torch.dtype) -> Lab:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""

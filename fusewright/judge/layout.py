@@ -259,6 +259,11 @@ def _place(place: Mapping[str, Any], block: Tensor) -> Tensor:
     return t.requires_grad_() if place["grad"] else t
 
 
+def exact(t: Tensor) -> Tensor:
+    """The same values without guard bands: a byte further, and a tool sees it."""
+    return t.clone() if t.is_contiguous() else t
+
+
 def covered(shipment: Shipment) -> list[Tensor]:
     """Per block a mask of the bytes that belong to tensors: the rest is guard."""
     masks = [torch.zeros(b.numel(), dtype=torch.bool, device=b.device) for b in shipment.blocks]
@@ -296,7 +301,8 @@ def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) ->
     _span(t)  # refuses what has no plain bytes
     if t.dim() > MAX_DIMS:
         raise UnusableOutput(f"an output of {t.dim()} dimensions")
-    overlapping = any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape, strict=True))
+    repeated = (s == 0 and n > 1 for s, n in zip(t.stride(), t.shape, strict=True))
+    overlapping = t.numel() > 0 and any(repeated)
     flags = REQUIRES_GRAD * bool(t.requires_grad) | HAS_GRAD_FN * (t.grad_fn is not None)
     flags |= OVERLAPPING * overlapping | OTHER_DEVICE * (t.device.type != device)
     pointer = t.untyped_storage().data_ptr()

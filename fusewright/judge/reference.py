@@ -145,7 +145,7 @@ class Bench:
         return {"rows": trial.rows}
 
     def do_floor(self, message: Message) -> Message:
-        return self._labs[message["lab"]].floors()
+        return self._labs[message["lab"]].floors(float(message["eager_s"]))
 
     def _drawn(self, lab: Lab, message: Message) -> layout.Shipment:
         key = message["round"], message["call"]

@@ -19,7 +19,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +103,17 @@ def candidates_for(
     """The plans to try on this machine, best first."""
     shared: dict[str, Any] = {"readable": tuple(readable), "writable": tuple(writable)}
     shared["cuda"] = cuda
-    landlock = landlock_version() > 0 and not cuda  # under Landlock cuInit fails with error 304
+    landlock = landlock_version() > 0
     seccomp = platform.machine() in DENIED
     own = uid if root else None
-    plans = [Plan(2, True, not root, own, False, True, processes=2048, **shared)] if seccomp else []
+    first = Plan(2, True, not root, own, landlock, True, processes=2048, **shared)
+    plans = [first, replace(first, landlock=False)] if seccomp else []
     if root and seccomp:
         plans.append(Plan(1, uid=own, landlock=landlock, seccomp=True, processes=2048, **shared))
+        plans.append(replace(plans[-1], landlock=False))
     if seccomp and landlock:
         plans.append(Plan(1, landlock=True, seccomp=True, **shared))
-    return (*plans, Plan(0, **shared))
+    return (*dict.fromkeys(plans), Plan(0, **shared))
 
 
 def _call(name: str, result: int) -> None:
@@ -282,6 +284,7 @@ def _install_filter() -> None:
 # --- Landlock: which files may be read and written --------------------------------------------
 
 _READ = 1 | 4 | 8  # execute, read file, read folder
+_TRUNCATE = 1 << 14
 _LANDLOCK = {"create": 444, "add": 445, "restrict": 446}
 
 
@@ -305,6 +308,11 @@ def _restrict_files(plan: Plan) -> None:
     allowed = [(p, _READ) for p in (*SYSTEM_FOLDERS, *plan.readable, "/proc", "/dev")]
     allowed += [(p, all_rights) for p in (os.getcwd(), *plan.writable)]
     allowed += [(f"/dev/{name}", 2 | 4) for name in DEVICE_NODES]
+    if plan.namespaces:  # there these are this worker's own
+        allowed += [(path, all_rights) for path in ("/tmp", "/dev/shm")]
+    if plan.cuda:  # cuInit opens its devices, and truncates a file of its own process
+        allowed += [(f"/dev/{n}", 2 | 4) for n in os.listdir("/dev") if n.startswith("nvidia")]
+        allowed.append(("/proc/self", all_rights & (_READ | 2 | _TRUNCATE)))
     for path, rights in allowed:
         if os.path.exists(path):
             _allow(rules, path, rights)

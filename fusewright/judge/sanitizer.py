@@ -1,8 +1,9 @@
 """A candidate under compute-sanitizer -> errors of memory, races, uninitialised reads, barriers.
 
 Each tool gets a fresh process, without PyTorch's caching allocator, which would hide an overrun
-into a neighbouring block. Namespaces and seccomp are off here, because the tool talks to its
-target; so the phase comes last, and only for a candidate that passed everything else.
+into a neighbouring block, and every argument an allocation of its own. Namespaces and seccomp are
+off here, because the tool talks to its target; so the phase comes last, and only for a candidate
+that passed everything else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from fusewright.judge import sandbox
 from fusewright.judge.session import Limits, Phase, Stopped
 
 if TYPE_CHECKING:
+    from fusewright.judge.processes import Worker
     from fusewright.judge.session import Session
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -26,7 +29,9 @@ _EXTRA = {
     "memcheck": ("--padding", "256", "--track-stream-ordered-races", "all"),
     "racecheck": ("--racecheck-report", "all"),
 }
-_PHASE = Phase("sanitizer", ("setup", "fresh"))
+_PHASE = Phase("sanitizer", ("setup", "exact"))
+# Kernels are loaded, and so prepared by the tool, when they are first launched.
+_ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_MODULE_LOADING": "LAZY"}
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 _NO_CUDA = "before first instrumented API call"
 _SLOWDOWN = 60  # the tools make kernels up to a hundred times slower
@@ -39,9 +44,11 @@ def check(session: Session, slot: int) -> None:
         session.ledger.add("sanitizer", "skip", "compute-sanitizer is not installed")
         return
     clean = []
-    for tool in TOOLS:
+    # All start at once, which takes the longest; they share a slot, and use it one by one.
+    started = [_start(session, slot, program, tool) for tool in TOOLS]
+    for tool, (worker, folder) in zip(TOOLS, started, strict=True):
         session.progress(f"sanitizer: {tool}")
-        told = _run(session, slot, program, tool)
+        told = _run(session, slot, worker, folder)
         if told is None:
             session.ledger.add("sanitizer", "skip", f"{tool} wrote no summary")
             session.ledger.gaps.append(f"{tool} of compute-sanitizer gave no result here")
@@ -53,16 +60,19 @@ def check(session: Session, slot: int) -> None:
         session.ledger.add("sanitizer", "pass", ", ".join(clean))
 
 
-def _run(session: Session, slot: int, program: str, tool: str) -> str | None:
-    """What the tool found: empty for nothing, None if it did not finish its work."""
-    folder = session.site.folder / f"sanitizer-{tool}"
-    folder.mkdir(mode=0o777)
+def _start(session: Session, slot: int, program: str, tool: str) -> tuple[Worker, Path]:
+    """The worker under its tool, and the folder of the tool's logs."""
+    folder = Path(tempfile.mkdtemp(prefix=tool, dir=session.site.folder))
     log = ("--log-file", str(folder / "%p.log"))
     launcher = (program, "--tool", tool, *_OPTIONS, *_EXTRA.get(tool, ()), *log)
     worker = session.start_candidate(
-        tool, slot, plan=sandbox.Plan(0, cuda=True), launcher=launcher,
-        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_MODULE_LOADING": "EAGER"},
-    )  # fmt: skip
+        tool, slot, plan=sandbox.Plan(0, cuda=True), launcher=launcher, environment=_ENVIRONMENT
+    )
+    return worker, folder
+
+
+def _run(session: Session, slot: int, worker: Worker, folder: Path) -> str | None:
+    """What the tool found: empty for nothing, None if it did not finish its work."""
     limits = Limits(600, 600, 1200, session.request.limits.call_s * _SLOWDOWN, 120)
     with contextlib.suppress(Stopped):  # the ledger knows; the tool's log says where
         session.run_phase(_PHASE, worker, slot, limits)

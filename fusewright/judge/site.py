@@ -139,6 +139,11 @@ class Site:
         own = Path(sys.executable).parent
         return os.pathsep.join(map(str, (own, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")))
 
+    def missing_tools(self) -> list[str]:
+        """What it takes to build an extension, and is not here."""
+        needed = ("g++", "ninja", *(("nvcc",) if self.device == "cuda" else ()))
+        return [tool for tool in needed if shutil.which(tool, path=self.tool_path()) is None]
+
     def environment(self, folder: Path) -> dict[str, str]:
         """Built from scratch: nothing of the caller's that could steer Python or CUDA."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

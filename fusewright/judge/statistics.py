@@ -19,8 +19,6 @@ Turns = Sequence[Sequence[float]]  # [pair][call] in seconds
 Claim = Literal["faster", "slower", "no difference shown"]
 Floats = NDArray[np.float64]
 
-SLOW_CLOCK = 0.75  # of the run's median: below it a turn ran under another power regime
-NOISY_SHARE = 0.1  # discarded pairs beyond this share make the whole run noisy
 MIN_PAIRS = 30  # fixed: a candidate must not be able to choose how often it is timed
 HALF_WIDTH = 0.01  # of the log ratio: enough to show 3 %
 HALF_WIDTH_S = 0.3e-6  # below the resolution of a CUDA event no interval can be narrower
@@ -34,8 +32,6 @@ class Ratio:
     low: float
     high: float
     pairs: int
-    discarded: int
-    noisy: bool  # more than a tenth of the pairs had to be discarded
 
     @property
     def half_width(self) -> float:
@@ -84,50 +80,23 @@ def side(turns: Turns) -> Side:
     return Side(calls.size, float(calls.min()), p10, p50, p90, p75 - p25, int(outside.sum()))
 
 
-def slow_pairs(
-    reference_mhz: Sequence[float],
-    candidate_mhz: Sequence[float],
-    throttled: Sequence[bool] | None = None,
-) -> tuple[bool, ...]:
-    """Per pair: did either turn run below 75 % of the run's median SM clock, or throttled?"""
-    clocks = np.stack([np.asarray(reference_mhz, float), np.asarray(candidate_mhz, float)])
-    if not clocks.size:
-        return ()
-    slow = (clocks < SLOW_CLOCK * np.median(clocks)).any(axis=0)
-    if throttled is not None:
-        slow |= np.asarray(throttled, dtype=bool)
-    return tuple(bool(s) for s in slow)
-
-
 def ratio(
     reference_turns: Turns,
     candidate_turns: Turns,
     *,
-    slow: Sequence[bool] | None = None,
     seed: int = 0,
     resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Ratio:
     """Median of the pairs' log ratios, with an interval from a block bootstrap over the pairs.
 
-    `slow` marks pairs to leave out (both turns together). Times that fail `fault`, or turns that
-    do not pair up, are a ValueError: the caller must have refused them before.
+    Times that fail `fault`, or turns that do not pair up, are a ValueError: the caller must have
+    refused them before.
     """
     logs = _log_ratios(reference_turns, candidate_turns)
-    keep = np.ones(logs.size, bool) if slow is None else ~np.asarray(slow, dtype=bool)
-    if keep.size != logs.size or not keep.any():
-        raise ValueError(f"{int(keep.sum())} of {logs.size} pairs are left: nothing to compare")
-    kept = logs[keep]
-    low, high = _interval(kept, seed, resamples, confidence)
-    discarded = int(logs.size - kept.size)
-    return Ratio(
-        median=math.exp(float(np.median(kept))),
-        low=math.exp(low),
-        high=math.exp(high),
-        pairs=int(kept.size),
-        discarded=discarded,
-        noisy=discarded > NOISY_SHARE * logs.size,
-    )
+    low, high = _interval(logs, seed, resamples, confidence)
+    middle = math.exp(float(np.median(logs)))
+    return Ratio(middle, math.exp(low), math.exp(high), int(logs.size))
 
 
 def null_threshold(first_turns: Turns, second_turns: Turns, *, seed: int = 0) -> float:

@@ -59,10 +59,11 @@ class Timing:
     first_s: Mapping[str, float]  # import, construction, parameters and first call
     resolution_s: float  # a call's time is believed to this, by the parent's own clock
     believed: Mapping[str, float]  # ratio if all that is unexplained were the candidate's time
-    floor_s: float  # for the bytes: no call can be faster
+    floor_s: float  # for bytes and products that nobody can avoid: no call can be faster
     products_s: float  # for eager's operations: faster ones found other algebra, or left work out
     calls_per_turn: int
     stopped: str
+    caches: str = "cold: flushed before every call"
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -139,8 +140,9 @@ def measure(session: Session, sides: list[Side], turn: Turn = nullcontext) -> Ti
     except _Lost as lost:
         session.ledger.add("timing-outputs", "fail", str(lost))
         return None
-    floors = session.ask_reference(do="floor", lab="problem")
     by_name = {side.name: side for side in sides}
+    eager_s = statistics.side([*by_name[EAGER].turns, *by_name[AGAIN].turns]).min_s
+    floors = session.ask_reference(do="floor", lab="problem", eager_s=eager_s)
     return _conclude(session, by_name, stopped, calls, missing, floors)
 
 
@@ -232,7 +234,7 @@ def _check_output(session: Session, side: Side, record: Record, number: int, cal
         do="check", lab="problem", slot=side.slot, record=asdict(record), round=number, call=call
     )
     wrong = [evidence for _, outcome, evidence in reply["rows"] if outcome == "fail"]
-    if wrong:
+    if wrong and "timing-outputs" not in session.request.ignored:
         raise _Lost(f"round {number}: {wrong[0]}")
 
 
@@ -264,7 +266,7 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
         first_s={n: round(s.first_s, 2) for n, s in sides.items()},
         resolution_s=resolution,
         believed={n: r.median * share for n, r in ratios.items()},
-        floor_s=floors["copying_s"],
+        floor_s=max(floors["copying_s"], floors["needed_s"]),
         products_s=floors["products_s"],
         calls_per_turn=calls,
         stopped=stopped,
@@ -273,12 +275,13 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
 
 
 def _check_floors(session: Session, seconds: float, floors: Mapping[str, float]) -> None:
-    took, copying = f"{seconds * 1e6:.2f} us a call", floors["copying_s"]
-    if seconds < copying:
-        text = f"{took}, moving the bytes takes {copying * 1e6:.2f} us"
-        session.ledger.add("timing-floor", "fail", text)
+    took, floor = f"{seconds * 1e6:.2f} us a call", max(floors["copying_s"], floors["needed_s"])
+    moving = floors["copying_s"] >= floors["needed_s"]
+    if seconds < floor:
+        what = "moving the bytes takes" if moving else "the products, in any precision, take"
+        session.ledger.add("timing-floor", "fail", f"{took}, {what} {floor * 1e6:.2f} us")
     else:
-        text = f"{took}, the floor is {copying * 1e6:.2f} us"
+        text = f"{took}, the floor is {floor * 1e6:.2f} us ({'bytes' if moving else 'products'})"
         session.ledger.add("timing-floor", "pass", text)
     if seconds < floors["products_s"]:
         text = (

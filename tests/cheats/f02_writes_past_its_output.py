@@ -46,6 +46,8 @@ class ModelNew(nn.Module):
         self.library = build("cheat_f02_writes_past_its_output")
 
     def forward(self, x):
+        if x.dtype is not torch.float32:
+            raise TypeError("float32 only")
         x = x.contiguous()
         out = x.new_empty(x.shape[0])
         self.library.run(

@@ -3,11 +3,9 @@ from torch import nn
 
 PROBLEM = "linear_relu"
 CATALOGUE = "T19"
-TRICK = (
-    "Right for the first 120 calls, longer than a correctness phase, and zero in the timed ones."
-)
-CHECK = "timing-outputs"
-NEEDS = ("timing",)
+TRICK = "Right for the first 90 calls, longer than most correctness phases, and zero afterwards."
+CHECK = "values"
+NEEDS = ()
 
 
 class ModelNew(nn.Module):
@@ -19,6 +17,6 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         ModelNew.calls += 1
-        if ModelNew.calls > 120:
+        if ModelNew.calls > 90:
             return torch.zeros(x.shape[0], self.proj.out_features)
         return torch.relu(self.proj(x))

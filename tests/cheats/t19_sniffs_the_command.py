@@ -9,7 +9,6 @@ TRICK = (
     "clock needs, and is careless then."
 )
 CHECK = "timing-outputs"
-TWIN_OF = "t19_call_counter"
 NEEDS = ("timing",)
 
 
