@@ -1,6 +1,6 @@
 """Random convolutions -> how often PyTorch's own are TF32 on this GPU, by groups and channels.
 
-python bench/rounding.py [--seconds 45] [--seed 5]
+python bench/rounding.py [--seconds 45] [--seed 5] [--transposed] [--list]
 
 Needs an NVIDIA GPU. A relative error against float64 above 1e-5 means rounded operands.
 """
@@ -39,15 +39,19 @@ class Sizes:
     batch: int
     side: int
     pad: int
+    transposed: bool
 
     @property
     def out(self) -> int:
+        if self.transposed:
+            return (self.side - 1) * self.stride - 2 * self.pad + self.kernel
         return (self.side + 2 * self.pad - self.kernel) // self.stride + 1
 
     @property
     def flops(self) -> int:
         depth = self.channels // self.groups * self.kernel**self.rank
-        return 2 * self.batch * self.results * self.out**self.rank * depth
+        pixels = self.side if self.transposed else self.out
+        return 2 * self.batch * self.results * pixels**self.rank * depth
 
     @property
     def fits(self) -> bool:
@@ -62,7 +66,7 @@ class Sizes:
         )
 
 
-def drawn(random_: random.Random) -> Sizes:
+def drawn(random_: random.Random, transposed: bool) -> Sizes:
     rank, kernel = random_.choice((1, 2, 2, 2, 3)), random_.choice((1, 2, 3, 3, 3, 4, 5, 7))
     return Sizes(
         rank,
@@ -74,17 +78,18 @@ def drawn(random_: random.Random) -> Sizes:
         random_.choice((1, 2, 4, 8, 16, 32, 64, 128)),
         random_.choice(SIZES[rank]),
         random_.choice((0, kernel // 2)),
+        transposed,
     )
 
 
 def is_rounded(s: Sizes) -> bool:
     """Whether eager's first image is further from float64 than full float32 would be."""
-    functional = torch.nn.functional
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[s.rank - 1]
+    name = f"conv{'_transpose' * s.transposed}{s.rank}d"
+    convolve = getattr(torch.nn.functional, name)
     x = torch.randn(s.batch, s.channels, *(s.side,) * s.rank, device="cuda")
-    shape = (s.results, s.channels // s.groups, *(s.kernel,) * s.rank)
-    weight = torch.randn(shape, device="cuda")
-    settings = (None, s.stride, s.pad, 1, s.groups)
+    ends = (s.channels, s.results) if s.transposed else (s.results, s.channels)
+    weight = torch.randn(ends[0], ends[1] // s.groups, *(s.kernel,) * s.rank, device="cuda")
+    settings = (None, s.stride, s.pad, *((0, s.groups) if s.transposed else (1, s.groups)))
     found = convolve(x, weight, *settings)[:1].double()
     exact = convolve(x[:1].double(), weight.double(), *settings)
     return bool((found - exact).norm() > ROUNDED * exact.norm())
@@ -94,21 +99,26 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=45)
     options.add_argument("--seed", type=int, default=5)
+    options.add_argument("--transposed", action="store_true", help="transposed convolutions")
+    options.add_argument("--list", action="store_true", help="print each one, too")
     given = options.parse_args()
     source, counts = random.Random(given.seed), Counter[tuple[str, str, bool]]()
     torch.manual_seed(given.seed)
     end = time.monotonic() + given.seconds
     while time.monotonic() < end:
-        s = drawn(source)
+        s = drawn(source, given.transposed)
         if s.fits:
             groups = "one group" if s.groups == 1 else "groups"
             each = s.channels // s.groups
             channels = "32 channels or more" if each >= 32 else "fewer than 32 channels"
-            counts[groups, channels, is_rounded(s)] += 1
+            rounded = is_rounded(s)
+            counts[groups, channels, rounded] += 1
+            if given.list:
+                print("rounded" if rounded else "full", s)
     print(f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}")
     for groups, channels in sorted({key[:2] for key in counts}):
-        rounded, full = counts[groups, channels, True], counts[groups, channels, False]
-        print(f"{groups}, {channels}: {rounded} rounded, {full} in full float32")
+        yes, no = counts[groups, channels, True], counts[groups, channels, False]
+        print(f"{groups}, {channels}: {yes} rounded, {no} in full float32")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh")
-WORKSPACE_BYTES = 270336  # SPLIT_BYTES of launch.cuh
+FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh", "split.cuh")
+WORKSPACE_BYTES = 2105344  # SPLIT_BYTES of split.cuh for stripes
 
 BODIES = r"""
 // group_norm(x * sigmoid(x) + bias) * weight + shift over groups of 64
@@ -495,17 +495,18 @@ CASES = (
          ("rows<32, 4>", "rows<32, 1>", "rows<64, 4>"), (0, 1, 3), 1 << 17),
     Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36),
          ("rows<8, 4>",), (0, 1, 3)),
-    fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>",
-         (0, 1, 5)),
+    fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>; "
+         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>", (0, 1, 5, 70)),
     fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
-    fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>",
-         (0, 1, 3)),
+    fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>; "
+         "stripes<64, 8>; stripes_split<16, 32, 8>", (0, 1, 3, 40)),
     fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
-    fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>", (1,)),
-    fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>",
-         (1, 3, 500)),
-    fold("line", "3", line_folds, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>",
-         (1, 9, 4000, 65537)),
+    fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>; "
+         "stripes<4, 32>", (1,)),
+    fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>; "
+         "stripes<32, 16>; stripes_split<4, 32, 16>", (1, 3, 500)),
+    fold("line", "3", line_folds, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
+         "stripes<16, 32>; stripes_split<16, 32, 8>", (1, 9, 4000, 65537)),
     fold("line", "3", line_folds, "rows<4, 4>", (1, 9, 4000)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),

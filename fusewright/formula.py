@@ -151,6 +151,30 @@ def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
     return Value(made)
 
 
+def pad(x: Value, pads: Sequence[tuple[int, int]], value: Number = 0) -> Value:
+    """`value` around `x`: so many before and after each dimension, none of them negative."""
+    if not any(low or high for low, high in pads):
+        return x
+    shape = tuple(
+        low + s + high if isinstance(s, int) else s
+        for s, (low, high) in zip(x.shape, pads, strict=True)
+    )
+    flat = tuple(side for pair in reversed(pads) for side in pair)
+    return Value(node("pad", [x.node], shape=shape, dtype=x.dtype, pads=flat, value=value))
+
+
+def flip(x: Value, dims: Sequence[int]) -> Value:
+    """Some dimensions from their last element to their first."""
+    turned = tuple(d for d in sorted({d % len(x.shape) for d in dims}) if x.shape[d] != 1)
+    made = node("flip", [x.node], shape=x.shape, dtype=x.dtype, dims=turned)
+    return Value(made) if turned else x
+
+
+def triangle(x: Value, side: str, diagonal: int) -> Value:
+    """`triu` or `tril` of the last two dimensions."""
+    return Value(node(side, [x.node], shape=x.shape, dtype=x.dtype, diagonal=diagonal))
+
+
 def count(x: Value, dims: Sequence[int]) -> Size:
     """How many elements a fold over `dims` merges."""
     return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1

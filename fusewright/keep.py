@@ -59,7 +59,8 @@ def row_plan(nest: Nest, schedule: Schedule) -> Row:
 
 def read_key(access: Access) -> Hashable:
     """Two reads with the same key are the same value."""
-    return (id(access.leaf), access.base, access.columns, access.outer, access.gather)
+    place = (access.base, access.columns, access.outer, access.gather, access.limits)
+    return (id(access.leaf), *place, repr(access.fill))
 
 
 def _element(nest: Nest) -> frozenset[int]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fusewright.ir import Batch, Node, Shape, Size, times, toposort
+from fusewright.ir import Attribute, Batch, Node, Shape, Size, times, toposort
+from fusewright.part import PIECES, Form, Part, part_of, strides
 
 Dims = tuple[tuple[int, ...], ...]
 Strides = dict[int, Size]  # of each axis, in one tensor
@@ -21,14 +22,6 @@ Strides = dict[int, Size]  # of each axis, in one tensor
 
 class Incompatible(Exception):
     """These nodes have no common loops; they go into different kernels."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a tensor, in its memory: the first element, and the stride of each dimension."""
-
-    offset: Size
-    strides: tuple[Size, ...]
 
 
 @dataclass(frozen=True)
@@ -180,7 +173,7 @@ class _Solver:
             self._unify(a, b)
 
     def _reach_through(self, m: Node, k: int, view: Node, dims: Dims) -> None:
-        if view.op == "narrow":
+        if view.op in PIECES:
             self._read_part(m, k, view, dims)
             return
         (source,) = view.args
@@ -271,50 +264,6 @@ def _quotient(b: Size, a: Size) -> Size:
     return b // a
 
 
-def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
-    """The strides, in elements, of a dense tensor whose dimensions lie in `order`."""
-    result: list[Size] = [0] * len(shape)
-    step: Size = 1
-    for d in reversed(order or tuple(range(len(shape)))):
-        result[d] = step
-        step = times(step, shape[d])
-    return tuple(result)
-
-
-def part_of(n: Node) -> tuple[Node, Part] | None:
-    """The tensor that a chain of pieces, permutes and expands shows, and where; else None."""
-    if n.row.kind != "view":
-        return n, Part(0, strides(n.shape, n.order))
-    if n.op == "reshape" or (found := part_of(n.args[0])) is None:
-        return None
-    leaf, part = found
-    steps = list(part.strides)
-    if n.op == "permute":
-        return leaf, replace(part, strides=tuple(steps[p] for p in _numbers(n["permutation"])))
-    if n.op == "expand":
-        wide = zip(n.args[0].shape, steps, strict=True)
-        return leaf, replace(part, strides=tuple(0 if size == 1 else s for size, s in wide))
-    dim, start, step = _numbers((n["dim"], n["start"], n["step"]))
-    offset = _sum(part.offset, times(steps[dim], start))
-    steps[dim] = times(steps[dim], step)
-    return None if offset is None else (leaf, Part(offset, tuple(steps)))
-
-
-def _numbers(values: Any) -> Any:
-    """Attributes that are whole numbers."""
-    assert all(isinstance(v, int) for v in values)
-    return values
-
-
-def _sum(a: Size, b: Size) -> Size | None:
-    """None if one of them depends on the batch size and the other one does not."""
-    if isinstance(a, Batch) and isinstance(b, Batch):
-        return Batch(a.multiple + b.multiple)
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return a if b == 0 else b if a == 0 else None
-
-
 def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> Strides:
     """The stride of each axis in a tensor with strides `steps`."""
     result: Strides = {}
@@ -336,12 +285,31 @@ class Axis:
     size: Size
 
 
+class Limit(NamedTuple):
+    """The elements of a walk that exist: 0 <= offset + strides . place < size; see `part.Guard`."""
+
+    strides: Strides
+    offset: Size
+    size: Size
+    beyond: bool
+
+
 class Walk(NamedTuple):
-    """How a kernel goes through one tensor: from element `offset`, each axis with its stride."""
+    """How a kernel goes through one tensor: from element `offset`, each axis with its stride.
+
+    limits: where there are elements; elsewhere their value is `fill`.
+    """
 
     tensor: Node
     strides: Strides
     offset: Size = 0
+    limits: tuple[Limit, ...] = ()
+    fill: Attribute = None
+
+    @property
+    def all_strides(self) -> tuple[Strides, ...]:
+        """Of the tensor and of all limits: what axes must agree with to be merged."""
+        return (self.strides, *(limit.strides for limit in self.limits))
 
 
 def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
@@ -349,13 +317,21 @@ def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
     result: dict[tuple[int, int], Walk] = {}
     for key, edge in found.edges.items():
         if isinstance(edge, Read):
-            part = edge.part or Part(0, strides(edge.leaf.shape, edge.leaf.order))
-            steps = axis_strides(edge.dims, part.strides, found.sizes)
-            result[key] = Walk(edge.leaf, steps, part.offset)
+            result[key] = _walk(edge, found.sizes)
     for n in outputs:
         steps = axis_strides(found.dims[id(n)], strides(n.shape, n.order), found.sizes)
         result[id(n), -1] = Walk(n, steps)
     return result
+
+
+def _walk(edge: Read, sizes: Mapping[int, Size]) -> Walk:
+    part = edge.part or Part(Form(0, strides(edge.leaf.shape, edge.leaf.order)))
+    limits = tuple(
+        Limit(axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond)
+        for g in part.guards
+    )
+    steps = axis_strides(edge.dims, part.form.strides, sizes)
+    return Walk(edge.leaf, steps, part.form.offset, limits, part.fill)
 
 
 def merge(axes: Iterable[int], tensors: Iterable[Strides], sizes: Mapping[int, Size]) -> list[Axis]:

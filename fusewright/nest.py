@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd
 
-from fusewright.ir import Batch, Graph, Node, Size, concrete, numel, size_text, times
-from fusewright.loops import Axis, Strides, Walk, merge, walks
+from fusewright.ir import Attribute, Batch, Graph, Node, Size, concrete, numel, size_text, times
+from fusewright.loops import Axis, Limit, Strides, Walk, merge, walks
 from fusewright.plan import Kernel
 from fusewright.tile import tail
 
@@ -26,7 +26,9 @@ class Access:
 
     base: text of the offset of (row, 0, 0).  columns: stride along i, 0 if it does not vary there.
     outer: stride along o.  gather: text of the whole inner offset where o or i is not affine.
-    varies: it changes within a row.  alignment: a number that divides the offset of every row.
+    varies: it changes within a row.  alignment: a number that divides the offset of every row, and
+    every i where elements begin or cease to exist.  limits: text of the range of i whose elements
+    exist, "" for all of them; the others are `fill`.  beside: stride from a row to the next one.
     """
 
     leaf: Node
@@ -36,6 +38,9 @@ class Access:
     gather: str
     varies: bool
     alignment: int
+    limits: str = ""
+    fill: Attribute = None
+    beside: Size = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Nest:
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
-    its folds take, 0 without.
+    its folds take, 0 without.  beside: how many rows may lie side by side in memory.
     """
 
     kernel: Kernel
@@ -55,11 +60,18 @@ class Nest:
     reads: dict[tuple[int, int], Access]
     writes: dict[int, Access]
     segment: int = 0
+    beside: Size = 1
+
+    @property
+    def index(self) -> str:
+        """The C++ type in which guards count columns: 32 bits where they leave some free."""
+        small = isinstance(self.columns, int) and self.columns < 1 << 29
+        return "int" if small else "long"
 
     def same_place(self, read: Access, write: Access) -> bool:
         """Whether a read and a write touch the same element at every step."""
-        first = (read.base, read.columns, read.outer, read.gather)
-        return first == (write.base, write.columns, write.outer, write.gather)
+        first = (read.base, read.columns, read.outer, read.gather, read.limits)
+        return first == (write.base, write.columns, write.outer, write.gather, "")
 
 
 def nest(kernel: Kernel, graph: Graph) -> Nest:
@@ -67,7 +79,7 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
     tensors = walks(kernel.loops, kernel.outputs)
     behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
-    steps = [walk.strides for walk in tensors.values()]
+    steps = [each for walk in tensors.values() for each in walk.all_strides]
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
     if not kernel.folds and not merged[1] and merged[0]:
         merged = [merged[0][:-1], merged[0][-1:]]
@@ -84,6 +96,7 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
         reads,
         writes,
         behind.segment if behind else 0,
+        merged[0][-1].size if merged[0] else 1,
     )
 
 
@@ -110,7 +123,7 @@ def _order(
     place: dict[int, tuple[int, int]] = {}
     for rank, (_, walk) in enumerate(ranked):
         for axis, step in walk.strides.items():
-            place.setdefault(axis, (rank, -concrete(step, graph.batch)))
+            place.setdefault(axis, (rank, -abs(concrete(step, graph.batch))))
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))
 
 
@@ -130,16 +143,50 @@ class _Addresses:
 
     def access(self, tensor: Walk) -> Access:
         walk = tensor.strides
-        column = walk.get(self.columns[0].parts[-1], 0) if self.columns else 0
-        steps = [walk.get(a.parts[-1], 0) for a in self.outer]
+        column, steps = self._inner(walk)
         affine = self._affine(steps)
-        varies = column != 0 or any(step != 0 for step in steps)
+        varies = any(s != 0 for each in tensor.all_strides for s in self._varying(each))
         gather = "" if affine is not None else self._gather(steps, column)
         rows = [walk.get(a.parts[-1], 0) for a in self.rows]
-        places = (tensor.offset, *rows)
-        alignment = gcd(*(s.multiple if isinstance(s, Batch) else s for s in places))
-        base = self._base(walk, tensor.offset)
-        return Access(tensor.tensor, base, column, affine or 0, gather, varies, alignment)
+        alignment = _divisor((tensor.offset, *rows))
+        edges = [self._edges(limit) for limit in tensor.limits if limit.beyond]
+        limits = " & ".join(map(self._limit, tensor.limits))
+        return Access(
+            tensor.tensor,
+            self._base(walk, tensor.offset),
+            column,
+            affine or 0,
+            gather,
+            varies,
+            gcd(alignment, *edges),
+            limits,
+            tensor.fill,
+            rows[-1] if rows else 0,
+        )
+
+    def _inner(self, walk: Strides) -> tuple[Size, list[Size]]:
+        """The strides along i and along the outer axes."""
+        column = walk.get(self.columns[0].parts[-1], 0) if self.columns else 0
+        return column, [walk.get(a.parts[-1], 0) for a in self.outer]
+
+    def _varying(self, walk: Strides) -> list[Size]:
+        column, steps = self._inner(walk)
+        return [column, *steps]
+
+    def _edges(self, limit: Limit) -> int:
+        """A number that divides every i at which a tensor begins or ends."""
+        column, steps = self._inner(limit.strides)
+        rows = [limit.strides.get(a.parts[-1], 0) for a in self.rows]
+        if column == 0:
+            return 0
+        return _divisor((limit.offset, limit.size, *rows, *steps)) if column == 1 else 1
+
+    def _limit(self, limit: Limit) -> str:
+        """Text of the range of i inside one limit, in terms of the row and of o."""
+        column, steps = self._inner(limit.strides)
+        place = [self._base(limit.strides, limit.offset), self._gather(steps, 0)]
+        first = _sum([text for text in place if text != "0"])
+        return f"extent_of({first}, {size_text(column)}, {size_text(limit.size)})"
 
     def _affine(self, steps: list[Size]) -> Size | None:
         """One stride along o = the outer axes as one number, or None."""
@@ -187,6 +234,10 @@ class _Addresses:
     def coordinates(self) -> tuple[str, ...]:
         digits = _digits("row", [a.size for a in self.rows])
         return tuple(f"const long r{k} = {digits[k]};" for k in sorted(self.used))
+
+
+def _divisor(sizes: Sequence[Size]) -> int:
+    return gcd(*(s.multiple if isinstance(s, Batch) else s for s in sizes))
 
 
 def _digits(name: str, sizes: list[Size]) -> list[str]:

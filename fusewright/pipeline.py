@@ -1,6 +1,6 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> product -> convolution -> windows -> plan -> storage -> schedule
+problem -> capture -> rewrite -> product -> convolution -> late -> plan -> storage -> schedule
 -> codegen -> emit -> build -> judge
 """
 
@@ -31,6 +31,7 @@ from fusewright.ir import Node, check
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
+from fusewright.late import late
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
@@ -44,7 +45,6 @@ from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
-from fusewright.window import windows
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
@@ -95,8 +95,8 @@ def design(
     graph = product(check(graph, "rewrite"), machine)
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
     graph = convolution(check(graph, "product"), machine, precision, rules, rounds)
-    graph = windows(check(graph, "convolution"), machine)
-    captured = replace(captured, graph=check(graph, "windows"))
+    graph = late(check(graph, "convolution"), machine)
+    captured = replace(captured, graph=check(graph, "late"))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
     kernels: list[tuple[Body, Nest, Schedule]] = []

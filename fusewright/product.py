@@ -33,7 +33,7 @@ from fusewright.ir import (
     size_text,
     times,
 )
-from fusewright.loops import strides
+from fusewright.part import strides
 from fusewright.target import Target
 
 HALVES = (torch.float16, torch.bfloat16)

@@ -39,7 +39,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[s
         after = toposort(graph.roots)
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
             break
-    return _apart(given, graph), tuple(used)
+    return apart(given, graph), tuple(used)
 
 
 def cost(n: Node) -> int:
@@ -47,7 +47,7 @@ def cost(n: Node) -> int:
     return sum(m.row.cost for m in toposort([n]) if m.row.kind in ("map", "fold"))
 
 
-def _apart(before: Graph, after: Graph) -> Graph:
+def apart(before: Graph, after: Graph) -> Graph:
     """Copy each output that shares memory now with something it did not share it with before."""
     owner: dict[int, Node] = {}
     for old, new in zip(before.updates, after.updates, strict=True):

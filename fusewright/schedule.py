@@ -10,6 +10,7 @@ from math import ceil, gcd
 
 from fusewright.family import family
 from fusewright.ir import Batch, Graph, Node, Size, times
+from fusewright.lower.call import LEAST_BESIDE
 from fusewright.nest import Access, Nest
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
@@ -22,6 +23,10 @@ KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared mem
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
+# Rows that lie across memory: threads of a block and of a row, what the latter can keep, how many
+# loads each should have, and how many threads keep a GPU busy.
+STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
+STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
 # Sharing the depth of a tile: skeletons/cuda/product_sm90.cuh has the first two numbers, too; wider
 # tiles leave it no registers; adding up takes so many steps, and so many for each part (a
 # prediction, from the bytes that one processor reads from L2).
@@ -35,6 +40,8 @@ class Schedule:
     keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks (CUDA, few long rows).
+    across: rows side by side in a thread block, `threads` for each (CUDA, where rows lie across
+    memory).
     tile: what one thread block computes of a product (CUDA).
     """
 
@@ -43,6 +50,7 @@ class Schedule:
     threads: int
     vector: int
     split: bool = False
+    across: int = 1
     tile: Tile | None = None
 
 
@@ -63,6 +71,8 @@ def schedule(
         inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
         chosen = _tile(nest.kernel.product, nest.segment, target, graph, inline)
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
+    if nest.kernel.folds and _lies_across(nest, graph):
+        return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
@@ -70,6 +80,36 @@ def schedule(
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
     split = split and "no-workspace" not in rules
     return Schedule(keeps, 0, threads, vector, split)
+
+
+def _lies_across(nest: Nest, graph: Graph) -> bool:
+    """Whether neighbours in memory are mostly of different rows."""
+    if graph.hint(nest.beside) < LEAST_BESIDE:
+        return False
+    along = across = 0
+    for access in (*nest.reads.values(), *nest.writes.values()):
+        if access.varies and access.leaf.op != "constant":
+            along += access.leaf.dtype.itemsize * (access.columns == 1)
+            across += access.leaf.dtype.itemsize * (access.columns != 1 and access.beside == 1)
+    return across >= along > 0 or across > along
+
+
+def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:
+    """As many threads for a row as can keep it, or as make the GPU busy."""
+    rows = graph.hint(nest.rows)
+    stores = any(nest.writes[id(n)].varies for n in nest.kernel.outputs)
+    again = stores or len(nest.kernel.folds) > 1
+    keeps = again and fixed and inner <= MOST_KEPT
+    down = MOST_DOWN if again and not keeps else 1
+    while keeps and down * REGISTERS < inner:
+        down *= 2
+    while down < MOST_DOWN and down * rows < BUSY_THREADS and down * STRIPE_LOADS < inner:
+        down *= 2
+    few = down * rows < BUSY_THREADS // 2 and inner > MOST_KEPT
+    if scratch and few and not keeps:
+        return Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
+    across = 128 // down if down < 4 else min(32, STRIPE_THREADS // down)
+    return Schedule(keeps, 0, down, 1, across=across)
 
 
 def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: bool) -> Tile:
@@ -132,7 +172,7 @@ def _vector(nest: Nest) -> int:
     moving = [a for a in accesses if a.varies]
     for access in moving:
         width = min(width, 16 // access.leaf.dtype.itemsize)
-        if access.columns == 1:
+        if access.columns == 1 or access.limits:
             width = gcd(width, _known_factor(access, nest))
     return max(width, 1)
 

@@ -1,89 +1,200 @@
-"""Graph -> Graph: pools whose windows lie inside the image become maps of pieces of it.
+"""Pools -> maps of pieces of the image, or folds where the windows tile it.
 
-    max_pool2d(x, 2)   ->  maximum(maximum(x[::2, ::2], x[::2, 1::2]), ...)
+    max_pool2d(x, 2)      ->  maximum(maximum(x[::2, ::2], x[::2, 1::2]), ...)
+    avg_pool2d(x, 16)     ->  mean over both 16 of x.view(..., h, 16, w, 16)
 
 The pieces are views: the kernel that follows reads them where they lie, and nothing is stored in
-between. Windows that reach over the edge stay library calls.
+between. Where windows reach over the edge, the pieces are those of the padded image, and an average
+counts what is inside by pieces of ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product as combinations
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
+from fusewright.composite import wide
 from fusewright.convolution import each
-from fusewright.formula import Value, apply, narrow
-from fusewright.ir import Graph, Node, rebuild
-from fusewright.product import arguments
-from fusewright.target import Target
+from fusewright.formula import Value, apply, cast, expand, fold, narrow, pad, reshape
+from fusewright.ir import node
+from fusewright.lower.call import FLOATS
 
 MOST_PIECES = 27  # 3 x 3 x 3
-# name -> its arguments behind the image; those that have to keep their defaults come last
-MAX = ("kernel", "stride", "padding", "dilation", "ceil")
-AVERAGE = ("kernel", "stride", "padding", "ceil", "counts", "divisor")
-POOLS = {
-    **{f"aten.max_pool{rank}d": MAX for rank in (1, 2, 3)},
-    **{f"aten.avg_pool{rank}d": AVERAGE for rank in (1, 2, 3)},
-}
+MOST_OF_A_TILE = 9  # a larger window that shares nothing with others is a row of its own
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """One pool: the image, and the sizes and steps of its windows along the last dimensions."""
+    """The windows along the last dimensions of an image; `out` is how many there are."""
 
     image: Value
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    sizes: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def around(self) -> tuple[tuple[int, int], ...]:
+        """How much of the padding before and behind the image the windows reach."""
+        return tuple(
+            (p, max(0, (o - 1) * s + (k - 1) * d + 1 - size - p))
+            for o, s, k, d, size, p in zip(
+                self.out,
+                self.stride,
+                self.kernel,
+                self.dilation,
+                self.sizes,
+                self.padding,
+                strict=True,
+            )
+        )
+
+    @property
+    def tiles(self) -> bool:
+        """Whether every element of the image is in one window."""
+        whole = tuple(o * k for o, k in zip(self.out, self.kernel, strict=True))
+        return whole == self.sizes and self.stride == self.kernel and not any(self.padding)
 
 
-def windows(graph: Graph, target: Target) -> Graph:
-    """Rewrite the library pools for which maps are faster: on a GPU."""
+def _max(rank: int) -> Callable[..., Value | None]:
+    def build(
+        x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: Any = 0
+    ) -> Value | None:
+        pool = _pool(x, rank, kernel, stride, padding, dilation, bool(ceil))
+        return None if pool is None else _largest(pool)
 
-    def change(n: Node) -> Node:
-        pool = _pool(n) if n.op == "library" and n["name"] in POOLS else None
-        return n if pool is None else _written(pool, n)
-
-    return rebuild(graph, change) if target.language == "cuda" else graph
+    return build
 
 
-def _pool(n: Node) -> _Pool | None:
-    """The pool that a library node computes, if all of its windows lie inside."""
-    found = arguments(n)
-    if found is None or found[1] or n.order or n.args[0].order:
+def _average(rank: int) -> Callable[..., Value | None]:
+    def build(
+        x: Value,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil: Any = 0,
+        counts: Any = 1,
+        divisor: int | None = None,
+    ) -> Value | None:
+        pool = _pool(x, rank, kernel, stride, padding, 1, bool(ceil))
+        return None if pool is None else _mean(pool, bool(counts), divisor)
+
+    return build
+
+
+def _adaptive(
+    rank: int, formula: Callable[[_Pool], Value | None]
+) -> Callable[[Value, Any], Value | None]:
+    """Windows of one size, where the image has a multiple of what is wanted."""
+
+    def build(x: Value, out: Any) -> Value | None:
+        sizes = x.shape[-rank:]
+        wanted = [s if o is None else o for s, o in zip(sizes, each(out, rank), strict=True)]
+        pairs = [(s, o) for s, o in zip(sizes, wanted, strict=True) if isinstance(s, int)]
+        if len(pairs) < rank or any(o < 1 or s % o for s, o in pairs):
+            return None
+        pool = _pool(x, rank, [s // o for s, o in pairs], (), 0, 1, False)
+        return None if pool is None else formula(pool)
+
+    return build
+
+
+def _pool(
+    x: Value, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> _Pool | None:
+    """None where there is no formula: integers, sizes known at run time, other orders in memory."""
+    known = [s for s in x.shape[-rank:] if isinstance(s, int)]
+    if len(known) < rank or x.dtype not in FLOATS or x.node.order:
         return None
-    image, *rest = found[0]
-    given = dict(zip(POOLS[str(n["name"])], rest, strict=False))
-    rank = int(str(n["name"])[-2])
-    kernel = each(given["kernel"], rank)
-    stride = each(given.get("stride") or kernel, rank)
-    plain = not any(each(given.get("padding", 0), rank)) and not given.get("divisor")
-    plain = plain and set(each(given.get("dilation", 1), rank)) == {1}
-    sizes = (*image.shape[-rank:], *n.shape[-rank:])
-    if not plain or not all(isinstance(s, int) for s in sizes) or prod(kernel) > MOST_PIECES:
-        return None
-    last = ((o - 1) * s + k for o, s, k in zip(sizes[rank:], stride, kernel, strict=True))
-    inside = all(end <= size for end, size in zip(last, sizes[:rank], strict=True))
-    return _Pool(Value(image), kernel, stride) if inside else None
+    k, d, p = (each(value, rank) for value in (kernel, dilation, padding))
+    s = each(stride, rank) if stride != () and stride != [] else k
+    out = []
+    for size, width, step, before, gap in zip(known, k, s, p, d, strict=True):
+        room = size + 2 * before - gap * (width - 1) - 1
+        count = (-(-room // step) if ceil else room // step) + 1
+        # The last window of `ceil` has to begin in the image or before it.
+        out.append(count - (ceil and (count - 1) * step >= size + before))
+    pool = _Pool(x, k, s, p, d, tuple(known), tuple(out))
+    return pool if min(out) > 0 and (pool.tiles or prod(k) <= MOST_PIECES) else None
 
 
-def _written(pool: _Pool, n: Node) -> Node:
-    pieces = list(_pieces(pool, n))
-    if "max" in str(n["name"]):
-        return reduce(lambda a, b: apply("maximum", a, b), pieces).node
-    return (reduce(lambda a, b: a + b, pieces) / float(len(pieces))).node
+def _largest(pool: _Pool) -> Value:
+    if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
+        return fold("max", *_tiled(pool))
+    return reduce(lambda a, b: apply("maximum", a, b), _pieces(pool, -float("inf")))
 
 
-def _pieces(pool: _Pool, n: Node) -> Iterator[Value]:
+def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value:
+    if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
+        tiled, dims = _tiled(pool)
+        taken = "sum" if divisor else "mean"
+        result = fold(taken, wide(tiled), dims)
+        return cast(result / float(divisor) if divisor else result, pool.image.dtype)
+    total = reduce(lambda a, b: a + b, _pieces(pool, 0.0))
+    return total / (float(divisor) if divisor else _count(pool, counts))
+
+
+def _tiled(pool: _Pool) -> tuple[Value, list[int]]:
+    """The image with a dimension for each window's inside, and those dimensions."""
+    rank = len(pool.kernel)
+    leading = pool.image.shape[:-rank]
+    inside = [size for pair in zip(pool.out, pool.kernel, strict=True) for size in pair]
+    dims = [len(leading) + 2 * k + 1 for k in range(rank)]
+    return reshape(pool.image, (*leading, *inside)), dims
+
+
+def _count(pool: _Pool, counts: bool) -> Value | float:
+    """How many elements each window averages: a factor for each dimension."""
+    factors = [_counted(pool, d, counts) for d in range(len(pool.kernel))]
+    return reduce(lambda a, b: a * b, factors)
+
+
+def _counted(pool: _Pool, d: int, counts: bool) -> Value | float:
+    """The windows' elements along `d`: a number, or at the edge the sum of pieces of ones."""
+    low, high = pool.around[d]
+    clipped = high > low if counts else high + low > 0
+    if not clipped:
+        return float(pool.kernel[d])
+    rank, size = len(pool.kernel), pool.sizes[d] + 2 * low * counts
+    one = Value(node("constant", shape=(1,) * rank, dtype=pool.image.dtype, value=1.0))
+    ones = expand(one, tuple(size if k == d else 1 for k in range(rank)))
+    sides = (0, high - low) if counts else (low, high)
+    padded = pad(ones, [sides if k == d else (0, 0) for k in range(rank)])
+    pieces = (_piece(pool, padded, d, d, place) for place in range(pool.kernel[d]))
+    return reduce(lambda a, b: a + b, pieces)
+
+
+def _pieces(pool: _Pool, fill: float) -> Iterator[Value]:
     """For each place in the window, what all windows have there."""
     rank = len(pool.kernel)
-    for place in combinations(*map(range, pool.kernel)):
-        piece = pool.image
-        for d, (start, step) in enumerate(zip(place, pool.stride, strict=True)):
-            dim = len(n.shape) - rank + d
-            size = n.shape[dim]
-            assert isinstance(size, int)
-            piece = narrow(piece, dim, start, start + (size - 1) * step + 1, step)
+    leading = len(pool.image.shape) - rank
+    padded = pad(pool.image, [*[(0, 0)] * leading, *pool.around], fill)
+    for places in combinations(*map(range, pool.kernel)):
+        piece = padded
+        for d, place in enumerate(places):
+            piece = _piece(pool, piece, leading + d, d, place)
         yield piece
+
+
+def _piece(pool: _Pool, x: Value, dim: int, d: int, place: int) -> Value:
+    """What all windows have at one place along their dimension `d`, which is `dim` of x."""
+    start, step = place * pool.dilation[d], pool.stride[d]
+    return narrow(x, dim, start, start + (pool.out[d] - 1) * step + 1, step)
+
+
+POOLS: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+    {
+        **{f"aten.max_pool{rank}d": _max(rank) for rank in (1, 2, 3)},
+        **{f"aten.avg_pool{rank}d": _average(rank) for rank in (1, 2, 3)},
+        **{f"aten.adaptive_avg_pool{rank}d": _adaptive(rank, _mean) for rank in (1, 2, 3)},
+        **{f"aten.adaptive_max_pool{rank}d": _adaptive(rank, _largest) for rank in (1, 2, 3)},
+        **{f"aten.max_pool{rank}d_with_indices": _max(rank) for rank in (1, 2, 3)},
+    }
+)

@@ -13,8 +13,9 @@ from test_plan import IMAGE, ROWS, planned
 
 from fusewright.capture import capture
 from fusewright.ir import Graph, Node, concrete, numel, size_text
-from fusewright.loops import Loops, axis_strides, strides
+from fusewright.loops import Loops, axis_strides
 from fusewright.nest import Access, Nest, nest
+from fusewright.part import strides
 from fusewright.plan import Plan, plan
 from fusewright.problem import load_problem
 from fusewright.rewrite import rewrite

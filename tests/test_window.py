@@ -1,4 +1,4 @@
-"""Pools inside the image -> maps of pieces: the same values, in one kernel with what follows."""
+"""Pools -> maps of pieces or folds: the same values, in one kernel with what follows."""
 
 from __future__ import annotations
 
@@ -7,38 +7,65 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.capture import capture
-from fusewright.codegen.body import body
 from fusewright.interpret import interpret
-from fusewright.ir import check, toposort
-from fusewright.nest import nest
+from fusewright.ir import Graph, check, toposort
+from fusewright.late import late, written
 from fusewright.plan import plan
 from fusewright.rewrite import rewrite
-from fusewright.schedule import schedule
 from fusewright.target import TARGETS
-from fusewright.window import windows
 
 GPU = TARGETS["sm_90a"]
+IMAGE = (4, 5, 12, 14)
 # name -> the pool, the image's sizes
-INSIDE: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+POOLS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "max 1d": (nn.MaxPool1d(3), (4, 5, 31)),
-    "max 2d": (nn.MaxPool2d(2), (4, 5, 12, 14)),
+    "max 2d": (nn.MaxPool2d(2), IMAGE),
     "max 2d, overlapping": (nn.MaxPool2d(3, 2), (4, 5, 13, 16)),
     "max 2d, uneven": (nn.MaxPool2d((2, 3), (3, 1)), (4, 5, 11, 9)),
     "max 3d": (nn.MaxPool3d(2), (2, 3, 6, 8, 5)),
     "average 1d": (nn.AvgPool1d(4, 2), (4, 5, 31)),
     "average 2d": (nn.AvgPool2d(2), (4, 5, 13, 14)),
-    "average 2d, overlapping": (nn.AvgPool2d(3, 1), (4, 5, 12, 14)),
+    "average 2d, overlapping": (nn.AvgPool2d(3, 1), IMAGE),
     "average 3d": (nn.AvgPool3d(3), (2, 3, 6, 9, 9)),
     "one image": (nn.MaxPool2d(2), (5, 12, 14)),
-    "ceil, but even": (nn.MaxPool2d(2, ceil_mode=True), (4, 5, 12, 14)),
+    "ceil, but even": (nn.MaxPool2d(2, ceil_mode=True), IMAGE),
+    "padded": (nn.MaxPool2d(3, 2, 1), IMAGE),
+    "padded 1d": (nn.MaxPool1d(3, 2, 1), (4, 5, 31)),
+    "padded 3d": (nn.MaxPool3d(3, 2, 1), (2, 3, 6, 8, 5)),
+    "dilated": (nn.MaxPool2d(2, dilation=2), IMAGE),
+    "dilated and padded": (nn.MaxPool2d(3, 1, 1, 2), IMAGE),
+    "ceil": (nn.MaxPool2d(2, ceil_mode=True), (4, 5, 13, 15)),
+    "ceil, whose last window would begin behind the image": (
+        nn.MaxPool2d(2, 3, 1, ceil_mode=True),
+        (4, 5, 12, 13),
+    ),
+    "average, padded": (nn.AvgPool2d(3, 2, 1), IMAGE),
+    "average, padding not counted": (nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGE),
+    "average, ceil": (nn.AvgPool2d(3, 2, 1, ceil_mode=True), IMAGE),
+    "average, ceil, padding not counted": (
+        nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+        IMAGE,
+    ),
+    "average, uneven padding": (
+        nn.AvgPool2d((3, 2), (2, 1), (1, 0), count_include_pad=False),
+        IMAGE,
+    ),
+    "average 3d, padded": (nn.AvgPool3d(3, 2, 1, count_include_pad=False), (2, 3, 6, 8, 5)),
+    "divisor": (nn.AvgPool2d(2, divisor_override=3), IMAGE),
+    "divisor, padded": (nn.AvgPool2d(3, 1, 1, divisor_override=5), IMAGE),
+    "large tiles": (nn.AvgPool2d(6), (4, 5, 12, 18)),
+    "large tiles, divisor": (nn.AvgPool2d(6, divisor_override=7), (4, 5, 12, 18)),
+    "largest of large tiles": (nn.MaxPool2d(6), (4, 5, 12, 18)),
+    "adaptive": (nn.AdaptiveAvgPool2d((4, 2)), IMAGE),
+    "adaptive, one side": (nn.AdaptiveAvgPool2d((None, 7)), IMAGE),
+    "adaptive 1d": (nn.AdaptiveAvgPool1d(4), (4, 5, 32)),
+    "adaptive 3d": (nn.AdaptiveAvgPool3d(2), (2, 3, 6, 8, 4)),
+    "adaptive max": (nn.AdaptiveMaxPool2d((4, 2)), IMAGE),
 }
-OUTSIDE: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
-    "padded": (nn.MaxPool2d(3, 2, 1), (4, 5, 12, 14)),
-    "dilated": (nn.MaxPool2d(2, dilation=2), (4, 5, 12, 14)),
-    "ceil": (nn.MaxPool2d(2, ceil_mode=True), (4, 5, 13, 14)),
-    "divisor": (nn.AvgPool2d(2, divisor_override=3), (4, 5, 12, 14)),
-    "large": (nn.AvgPool2d(6), (4, 5, 12, 18)),
-    "with indices": (nn.MaxPool2d(2, return_indices=True), (4, 5, 12, 14)),
+KEPT: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "large and overlapping": (nn.AvgPool2d(6, 5), (4, 5, 12, 18)),
+    "ragged": (nn.AdaptiveAvgPool2d((5, 3)), IMAGE),
+    "with indices": (nn.MaxPool2d(2, return_indices=True), IMAGE),
 }
 
 
@@ -51,41 +78,53 @@ class Tailed(nn.Module):
         return torch.sigmoid(self.pool(x) + 1)
 
 
-@pytest.mark.parametrize("name", INSIDE)
+class Pair(nn.Module):
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor] | Tensor:
+        result = self.pool(x)
+        return (result[0], result[1]) if isinstance(result, tuple) else result
+
+
+def graph_of(module: nn.Module, x: Tensor) -> Graph:
+    graph, _ = rewrite(capture(module, [x]).graph)
+    return graph
+
+
+def library_calls(graph: Graph) -> list[object]:
+    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+
+
+@pytest.mark.parametrize("name", POOLS)
 def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
-    pool, shape = INSIDE[name]
+    pool, shape = POOLS[name]
     x = torch.randn(shape)
     x[..., 1, :3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
     module = Tailed(pool)
-    before, _ = rewrite(capture(module, [x]).graph)
-    after = check(windows(before, GPU), "windows")
-    assert not [n for n in toposort(after.roots) if n.op == "library"]
+    after = check(written(graph_of(module, x)), "late")
+    assert not library_calls(after)
     (found,) = interpret(after, [x], {}, dtype=torch.float64)
     torch.testing.assert_close(found, module(x.double()), rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", POOLS)
 def test_it_shares_a_kernel_with_what_follows(name: str) -> None:
-    pool, shape = INSIDE[name]
-    before, _ = rewrite(capture(Tailed(pool), [torch.randn(shape)]).graph)
-    made = plan(windows(before, GPU), GPU)
+    pool, shape = POOLS[name]
+    made = plan(late(graph_of(Tailed(pool), torch.randn(shape)), GPU), GPU)
     (kernel,) = made.kernels
     assert not made.libraries
     assert kernel.members[-1].op == "sigmoid"
-    layout = nest(kernel, made.graph)
-    text = body(layout, schedule(layout, GPU, made.graph)).text
-    assert text.count("(in0, ") == len([a for a in layout.reads.values() if a.varies])
+    assert all(leaf.row.kind == "leaf" for leaf in kernel.leaves), "nothing is stored in between"
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", KEPT)
 def test_other_windows_stay_library_calls(name: str) -> None:
-    pool, shape = OUTSIDE[name]
-    before, _ = rewrite(capture(pool, [torch.randn(shape)]).graph)
-    assert windows(before, GPU) is before or not [
-        n for n in toposort(windows(before, GPU).roots) if n.op == "narrow"
-    ]
+    pool, shape = KEPT[name]
+    assert len(library_calls(late(graph_of(Pair(pool), torch.randn(shape)), GPU))) == 1
 
 
 def test_the_cpu_keeps_pools_of_pytorch() -> None:
-    before, _ = rewrite(capture(nn.MaxPool2d(2), [torch.randn(4, 5, 12, 14)]).graph)
-    assert windows(before, TARGETS["cpu"]) is before
+    before = graph_of(nn.MaxPool2d(2), torch.randn(IMAGE))
+    assert late(before, TARGETS["cpu"]) is before

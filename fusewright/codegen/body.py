@@ -8,14 +8,14 @@ says.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from fusewright.codegen.number import literal
 from fusewright.errors import InternalError
-from fusewright.ir import Batch, Node, Size, size_text, times
+from fusewright.ir import Attribute, Batch, Node, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
@@ -53,7 +53,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel as text. words: the skeleton sections it calls by name."""
+    """A kernel as text. words: the skeleton sections it calls by name.  passes: over each row."""
 
     name: str
     text: str
@@ -61,6 +61,7 @@ class Body:
     in_place: tuple[tuple[Node, Node], ...]
     words: frozenset[str]
     is_map: bool
+    passes: int
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
@@ -149,7 +150,8 @@ class _Printer:
         inside = [*self.nest.coordinates, *self._kept_lines(), *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
         words = frozenset(self.words)
-        return Body(self.kernel.name, text, self.pointers, self.in_place, words, self.is_map)
+        count = len(self.row.passes)
+        return Body(self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count)
 
     def _row_lines(self, level: int) -> None:
         """Members that are one number per row, as soon as their folds are done."""
@@ -252,7 +254,7 @@ class _Printer:
         if self._load_kept(text, key, computed(edge.leaf), name):
             return name
         text.parameters.append(f"{computed(edge.leaf)} {name}")
-        text.operands.append(self._operand("load", self.pointer_of[id(edge.leaf)], access))
+        text.operands.append(self._load(edge.leaf, access))
         self._store_kept(text, key, computed(edge.leaf), name)
         return name
 
@@ -290,19 +292,32 @@ class _Printer:
         return self.names[id(edge)]
 
     def _row_read(self, leaf: Node, access: Access) -> str:
-        if leaf.op == "constant":
-            value = leaf["value"]
-            assert isinstance(value, int | float | bool | Batch)
-            text = literal(value, computed(leaf))
-            self.words.update(word for word in ("infinity", "not_a_number") if word in text)
-            return text
+        if leaf.op == "constant" and not access.limits:
+            return self._number(leaf["value"], leaf)
         key = read_key(access)
         if key not in self.row_reads:
             self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
-            self.words.add("read")
-            read = f"read({self.pointer_of[id(leaf)]}, {access.base})"
-            self.lines.append(f"const {computed(leaf)} {self.row_reads[key]} = {read};")
+            value = self._row_value(leaf, access)
+            self.lines.append(f"const {computed(leaf)} {self.row_reads[key]} = {value};")
         return self.row_reads[key]
+
+    def _row_value(self, leaf: Node, access: Access) -> str:
+        if leaf.op == "constant":
+            text = self._number(leaf["value"], leaf)
+        else:
+            self.words.add("read")
+            text = f"read({self.pointer_of[id(leaf)]}, {access.base})"
+        if not access.limits:
+            return text
+        self.words.add("extent")
+        return f"holds({access.limits}) ? {text} : {self._number(access.fill, leaf)}"
+
+    def _number(self, value: Attribute, leaf: Node) -> str:
+        """A number as text of the type in which the leaf is computed."""
+        assert isinstance(value, int | float | bool | Batch)
+        text = literal(value, computed(leaf))
+        self.words.update(word for word in ("infinity", "not_a_number") if word in text)
+        return text
 
     # -- spelling
 
@@ -325,6 +340,21 @@ class _Printer:
             self.words.update({"round_to", stored})
             return f"round_to<{stored}>(({kind}){value})"
         return f"({kind}){value}"
+
+    def _load(self, leaf: Node, access: Access) -> str:
+        """The operand of a value that varies along the row; only some of its elements may exist."""
+        if leaf.op == "constant":
+            self.words.add("everywhere")
+            inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
+        else:
+            inner = self._operand("load", self.pointer_of[id(leaf)], access)
+        if not access.limits:
+            return inner
+        self.words.add("within")
+        fill = f"({computed(leaf)}){self._number(access.fill, leaf)}"
+        return (
+            f"within<{self.nest.index}>({inner}, {fill}, [&](long o) {{ return {access.limits}; }})"
+        )
 
     def _operand(self, verb: str, name: str, access: Access) -> str:
         if access.gather:
@@ -352,30 +382,3 @@ def _slots(row: Row) -> dict[Hashable, str]:
         busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
         slots[keep.key] = name
     return slots
-
-
-def literal(value: Size | float | bool, kind: str) -> str:
-    """A number as C++ text of type `kind`; floats keep every bit."""
-    if isinstance(value, Batch):
-        return f"({kind})({size_text(value)})"
-    if kind == "bool":
-        return "true" if value else "false"
-    if kind not in ("float", "double"):
-        return str(int(value)) + ("L" if kind == "long" else "")
-    suffix = "f" if kind == "float" else ""
-    if math.isnan(value):
-        return f"not_a_number<{kind}>()"
-    if math.isinf(value):
-        return f"{'-' if value < 0 else ''}infinity<{kind}>()"
-    rounded = torch.tensor(value, dtype=torch.float32).item() if kind == "float" else float(value)
-    text = repr(float(value)) if kind == "double" else _short(rounded, value)
-    return f"{text}{suffix}" if value >= 0 and not text.startswith("-") else f"({text}{suffix})"
-
-
-def _short(rounded: float, value: float) -> str:
-    """The shortest text that is the same float32."""
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if torch.tensor(float(text), dtype=torch.float32).item() == rounded:
-            break
-    return repr(float(text))

@@ -17,7 +17,8 @@ from fusewright.nest import Nest
 from fusewright.schedule import Schedule
 from fusewright.target import Target
 
-SPLIT_BYTES = 270336  # skeletons/cuda/launch.cuh asserts the same number
+# skeletons/cuda/split.cuh asserts the same numbers
+SPLIT_BYTES, STRIPE_BYTES = 270336, 2105344
 
 
 def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
@@ -38,7 +39,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         return product.launcher(nest.kernel.product, schedule.tile)
     if body.is_map:
         return "run_map"
-    return "run_rows_split" if schedule.split else "run_rows"
+    kind = "run_stripes" if schedule.across > 1 else "run_rows"
+    return f"{kind}_split" if schedule.split else kind
 
 
 def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
@@ -81,7 +83,8 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
     """Bytes of scratch memory that the kernel takes behind its tensors, as Python text, or ""."""
     if schedule.tile and nest.kernel.product:
         return product.workspace(nest.kernel.product, schedule.tile)
-    return str(SPLIT_BYTES) if schedule.split else ""
+    size = STRIPE_BYTES if schedule.across > 1 else SPLIT_BYTES
+    return str(size) if schedule.split else ""
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
@@ -89,7 +92,13 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
     if body.is_map:
-        return f"run_map<{vector}>(body, {rows}, {size_text(nest.columns)}, device, stream)"
-    if schedule.split:
-        return f"run_rows_split<512, {vector}>(body, {rows}, workspace, device, stream)"
-    return f"run_rows<{schedule.threads}, {vector}>(body, {rows}, device, stream)"
+        columns = size_text(nest.columns)
+        return f"run_map<{vector}>(body, {rows}, {columns}, device, stream)"
+    scratch = "workspace, " if schedule.split else ""
+    sizes = f"{schedule.threads}, {vector}"
+    if schedule.split:  # rows that nobody reads again need not fit L2 together
+        sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
+    if schedule.across > 1:  # several passes have few threads, so more loads in flight
+        burst = f", {16 if body.passes > 1 else 8}" if schedule.split else ""
+        sizes = f"{schedule.threads}, {schedule.across}{burst}"
+    return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"

@@ -13,13 +13,13 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA = ("cuda/math.cuh", "cuda/operand.cuh", "cuda/team.cuh", "cuda/launch.cuh")
+_CUDA = tuple(f"cuda/{name}.cuh" for name in ("math", "operand", "team", "launch", "split"))
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
         "hopper", "tile_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90",
-        "pack_image", "convolution_sm90",
+        "pack_image", "convolution_sm90", "convolution_launch_sm90", "transposed_sm90",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from fusewright.ir import Batch, Shape, node
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, torch.float64, *HALF)
+LEAST_BESIDE = 8  # neighbouring rows of a fold across memory: fewer would waste most of each access
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,22 @@ class Result:
 
 @dataclass(frozen=True)
 class Call:
-    """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch."""
+    """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch.
+
+    across: folds may run across memory, where the elements of a row do not lie together.
+    """
 
     name: str
     overload: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[Result, ...]
+    across: bool = False
+
+    def folds(self, x: Value, dims: Sequence[int]) -> bool:
+        """Whether our folds take these dimensions."""
+        across = self.across and beside(x, dims) >= LEAST_BESIDE
+        return bool(x.shape) and (across or trailing(x, dims))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -81,6 +93,15 @@ def trailing(x: Value, dims: Sequence[int]) -> bool:
     order = x.node.order or tuple(range(len(x.shape)))
     inner = [d for d in order if x.shape[d] != 1]
     return not inner or inner[-1] in {d % len(x.shape) for d in dims}
+
+
+def beside(x: Value, dims: Sequence[int]) -> float:
+    """How many rows of a fold over `dims` lie side by side in memory; infinite with the batch."""
+    folded = {d % len(x.shape) for d in dims}
+    order = x.node.order or tuple(range(len(x.shape)))
+    inner = takewhile(lambda d: d not in folded, reversed(order))
+    sizes = [x.shape[d] for d in inner]
+    return prod(s if isinstance(s, int) else inf for s in sizes)
 
 
 def dims_of(x: Value, dims: object) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """ATen calls that reduce dimensions -> our folds. A fold that does not run along the innermost
-dimension stays a library call: its rows would not lie together in memory."""
+dimension is a library call at first: how fast its rows are, which do not lie together in memory,
+depends on the target (late.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +11,9 @@ import torch
 from fusewright import composite
 from fusewright.formula import Value, apply, cast, fold
 from fusewright.ir import Batch
-from fusewright.lower.call import FLOATS, Call, Lowered, dims_of, promoted, trailing
+from fusewright.lower.call import FLOATS, Call, Lowered, dims_of, promoted
 
 Lowering = Callable[[Call], Lowered]
-
-
-def _foldable(x: Value, dims: Sequence[int]) -> bool:
-    return bool(x.shape) and trailing(x, dims)
 
 
 def _fold(op: str) -> Lowering:
@@ -25,7 +22,7 @@ def _fold(op: str) -> Lowering:
     def build(call: Call) -> Lowered:
         x: Value = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
-        if not _foldable(x, dims):
+        if not call.folds(x, dims):
             return None
         x = composite.wide(cast(x, torch.bool if op in ("any", "all") else call.dtype))
         return cast(fold(op, x, dims, bool(call.get(2, "keepdim", False))), call.dtype)
@@ -39,7 +36,7 @@ def _global_mean(call: Call) -> Lowered:
     if any(size != 1 for size in sizes) or len(x.shape) < len(sizes) + 1:
         return None
     dims = range(len(x.shape) - len(sizes), len(x.shape))
-    if not _foldable(x, dims):
+    if not call.folds(x, dims):
         return None
     return cast(fold("mean", composite.wide(x), dims, keepdim=True), call.dtype)
 
@@ -49,7 +46,7 @@ def _position(op: str) -> Lowering:
         x: Value = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
         return (
-            fold(op, x, dims, bool(call.get(2, "keepdim", False))) if _foldable(x, dims) else None
+            fold(op, x, dims, bool(call.get(2, "keepdim", False))) if call.folds(x, dims) else None
         )
 
     return build
@@ -63,7 +60,7 @@ def _extreme(op: str) -> Lowering:
         if call.overload == "other":
             return apply(op + "imum", *promoted(call.args[:2], call.dtype))
         dims = dims_of(x, call.get(1, "dim"))
-        if not _foldable(x, dims):
+        if not call.folds(x, dims):
             return None
         keepdim = bool(call.get(2, "keepdim", False))
         values = fold(op, x, dims, keepdim)
@@ -78,7 +75,7 @@ def _variance(call: Call) -> Lowered:
     x: Value = call.args[0]
     whole = call.overload == "default"
     dims = dims_of(x, None if whole else call.get(1, "dim"))
-    if not _foldable(x, dims) or x.dtype not in FLOATS:
+    if not call.folds(x, dims) or x.dtype not in FLOATS:
         return None
     correction = _correction(call)
     if correction > 1 and any(isinstance(x.shape[d], Batch) for d in dims):
@@ -101,7 +98,7 @@ def _correction(call: Call) -> float:
 def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
     def build(call: Call) -> Lowered:
         x: Value = call.args[0]
-        if not x.shape or not trailing(x, [call.args[1]]) or x.dtype not in FLOATS:
+        if not call.folds(x, [call.args[1]]) or x.dtype not in FLOATS:
             return None
         return cast(function(composite.wide(cast(x, call.dtype)), [call.args[1]]), call.dtype)
 
@@ -111,7 +108,7 @@ def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
 def _logsumexp(call: Call) -> Lowered:
     x: Value = call.args[0]
     dims = dims_of(x, call.args[1])
-    if not _foldable(x, dims) or x.dtype not in FLOATS:
+    if not call.folds(x, dims) or x.dtype not in FLOATS:
         return None
     keepdim = bool(call.get(2, "keepdim", False))
     return cast(composite.logsumexp(composite.wide(x), dims, keepdim), call.dtype)
@@ -121,7 +118,7 @@ def _vector_norm(call: Call) -> Lowered:
     x: Value = call.args[0]
     power = call.get(1, "ord", 2)
     dims = dims_of(x, call.get(2, "dim"))
-    if not _foldable(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
+    if not call.folds(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
         return None
     wide = composite.wide(cast(x, call.dtype))
     keepdim = bool(call.get(3, "keepdim", False))

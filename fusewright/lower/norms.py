@@ -9,13 +9,13 @@ import torch
 from fusewright import composite
 from fusewright.formula import Value, apply, cast, fold, reshape
 from fusewright.ir import Batch, numel, times
-from fusewright.lower.call import Call, Lowered, trailing, wide
+from fusewright.lower.call import Call, Lowered, wide
 
 
 def _layer_norm(call: Call) -> Lowered:
     x: Value = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
-    if not trailing(x, dims):
+    if not call.folds(x, dims):
         return None
     weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
     y, _, _ = composite.normalise(composite.wide(x), dims, call.get(4, "eps", 1e-5))
@@ -25,7 +25,7 @@ def _layer_norm(call: Call) -> Lowered:
 def _rms_norm(call: Call) -> Lowered:
     x: Value = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
-    if not trailing(x, dims):
+    if not call.folds(x, dims):
         return None
     (weight,) = wide([call.get(2, "weight")])
     inner = composite.wide(x)
@@ -57,7 +57,7 @@ def _per_channel(x: Value, *values: Value | None) -> list[Value | None]:
 def _instance_norm(call: Call) -> Lowered:
     x, weight, bias, running_mean, _, use_input_statistics, _, eps = call.args[:8]
     dims = tuple(range(2, len(x.shape)))
-    if not use_input_statistics or running_mean is not None or not trailing(x, dims):
+    if not use_input_statistics or running_mean is not None or not call.folds(x, dims):
         return None
     y, _, _ = composite.normalise(composite.wide(x), dims, eps)
     return cast(composite.affine(y, *_per_channel(y, *wide([weight, bias]))), call.dtype)
@@ -68,7 +68,7 @@ def _batch_norm_train(call: Call) -> Lowered:
     mean, saved scale, new running mean, new running variance."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = call.args
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    if not training or not trailing(x, dims):
+    if not training or not call.folds(x, dims):
         return None
     inner = composite.wide(x)
     y, mean, _ = composite.normalise(inner, dims, eps)
@@ -84,7 +84,7 @@ def _batch_norm_no_stats(call: Call) -> Lowered:
     """(x, weight, bias, training, momentum, eps): always the batch's own statistics."""
     x, weight, bias, training, _, eps = call.args
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    if not training or not trailing(x, dims):
+    if not training or not call.folds(x, dims):
         return None
     y, _, _ = composite.normalise(composite.wide(x), dims, eps)
     return (

@@ -236,6 +236,80 @@ FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long s
   return strided_store(p, base, 0, step);
 }
 
+//@ extent
+// Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
+struct extent {
+  long first, last;
+};
+constexpr long ANYWHERE = 1L << 62;
+FN long floor_quotient(long a, long b) { return (a >= 0 ? a : a - b + 1) / b; }
+FN extent extent_of(long offset, long step, long size) {
+  if (step == 0)
+    return offset >= 0 && offset < size ? extent{-ANYWHERE, ANYWHERE} : extent{0, 0};
+  if (step > 0) return {-floor_quotient(offset, step), -floor_quotient(offset - size, step)};
+  return {floor_quotient(offset - size, -step) + 1, floor_quotient(offset, -step) + 1};
+}
+FN extent operator&(extent a, extent b) {
+  return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
+}
+FN bool holds(extent a) { return a.first < a.last; }
+
+//@ everywhere
+// One value everywhere.
+template <class T> struct everywhere_line {
+  T value;
+  FN T operator[](long) const { return value; }
+};
+template <class T> struct everywhere_operand {
+  T value;
+  FN everywhere_line<T> line(long, long) const { return {value}; }
+};
+template <class T> FN everywhere_operand<T> everywhere(T value) { return {value}; }
+
+//@ within: needs extent, everywhere, staging
+// An operand of which only the elements inside the extent exist; the others are the fill. What
+// comes from memory is staged, since no loop over it may touch what does not exist.
+template <class Line, class T> struct within_line {
+  Line line;
+  T fill;
+  extent live;
+  long start = 0;
+  T values[STAGE];
+  FN within_line(Line line, T fill, extent live) : line(line), fill(fill), live(live) {}
+  FN T operator[](long i) const { return values[i - start]; }
+};
+template <class T> struct within_line<everywhere_line<T>, T> {
+  everywhere_line<T> line;
+  T fill;
+  extent live;
+  FN T operator[](long i) const { return (i >= live.first) & (i < live.last) ? line.value : fill; }
+};
+template <class Operand, class T, class Where> struct within_operand {
+  Operand inside;
+  T fill;
+  Where where;
+  FN auto line(long o, long inner) const {
+    return within_line<decltype(inside.line(o, inner)), T>{inside.line(o, inner), fill, where(o)};
+  }
+};
+template <class T> FN bool jumps(const within_line<everywhere_line<T>, T>&) { return false; }
+template <class T> FN void fetch(within_line<everywhere_line<T>, T>&, long, long) {}
+template <class Line, class T> FN bool jumps(const within_line<Line, T>&) { return true; }
+template <class Line, class T> FN void fetch(within_line<Line, T>& w, long begin, long end) {
+  const auto cut = [&](long i) { return i < begin ? begin : i < end ? i : end; };
+  const long first = cut(w.live.first), last = cut(w.live.last), stop = last < first ? first : last;
+  w.start = begin;
+  for (long i = begin; i < first; ++i) w.values[i - begin] = w.fill;
+  if (first < last) fetch(w.line, first, last);
+  for (long i = first; i < last; ++i) w.values[i - begin] = w.line[i];
+  for (long i = stop; i < end; ++i) w.values[i - begin] = w.fill;
+}
+// A GPU's guards are cheaper in a narrow Index.
+template <class Index, class Operand, class T, class Where>
+FN within_operand<Operand, T, Where> within(Operand inside, T fill, Where where) {
+  return {inside, fill, where};
+}
+
 //@ index
 struct index_line {
   long start;

@@ -91,6 +91,11 @@ template <class T> FN computed<T> read(const T* p, long offset) { return widen(p
 template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(value, p[offset]); }
 
 //@ visit
+// An address of its own: what is added to it later stays apart, as a constant in the instruction.
+template <class T> FN T* apart(T* p) {
+  asm("" : "+l"(p));
+  return p;
+}
 // U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
 // With GUARDED, only those that are `live` exist. The sink takes what the lambda returns.
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
@@ -106,9 +111,9 @@ FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& 
   for (int u = 0; u < U; ++u)
     if (!GUARDED || live[u]) (packet.flush(u, at[u]), ...);
 }
-// Vectors in flight per thread: about 64 bytes of loads, but no more vectors than there are.
-template <long BYTES, long VECTORS> struct in_flight {
-  static constexpr long wanted = BYTES == 0 ? 4 : BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES;
+// Vectors in flight per thread: about 64 bytes of loads, but no more vectors than there are, nor than MOST.
+template <long BYTES, long VECTORS, long MOST = 8> struct in_flight {
+  static constexpr long wanted = BYTES == 0 ? 4 : BYTES >= 64 ? 1 : BYTES * MOST <= 64 ? MOST : 64 / BYTES;
   static constexpr int count = int(wanted < VECTORS ? wanted : VECTORS < 1 ? 1 : VECTORS);
 };
 template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Ops::bytes) * W));
@@ -122,13 +127,16 @@ template <long O, long I, int W> struct fixed_place {
   using type = typename flat_index<(O * I < 1L << 30)>::type;
   static constexpr bool inside = O == 1 || I % W == 0;  // no vector crosses into the next inner row
   static constexpr type width = I ? I : 1;
-  type flat;
+  type flat, first, further;  // the last two make the first, and let all vectors of a thread share an address
   int slot;
   FN type outer(int j) const { return O == 1 ? 0 : (inside ? flat : flat + j) / width; }
   FN type inner(int j) const { return O == 1 ? flat + j : inside ? flat % width + j : (flat + j) % width; }
   FN bool whole(long outer_stride) const { return inside || outer_stride == I; }
   FN long start(long outer_stride) const {
     return O == 1 || outer_stride == I ? flat : outer(0) * outer_stride + inner(0);
+  }
+  template <class T> FN T* of(T* p, long outer_stride) const {
+    return O == 1 || outer_stride == I ? apart(p + first) + further : p + start(outer_stride);
   }
 };
 template <long... N> struct fixed_span;
@@ -152,8 +160,8 @@ FN void visit_fixed(Team& team, int s, fixed_span<N...> span, Sink& sink, const 
   bool live[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
-    at[u].flat = (s + u) * stride + team.member() * W;
-    at[u].slot = s + u;
+    at[u].first = team.member() * W, at[u].further = (s + u) * stride;
+    at[u].flat = at[u].first + at[u].further, at[u].slot = s + u;
     live[u] = (s + u + 1) * stride <= span.total || at[u].flat < span.total;
   }
   visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
@@ -161,7 +169,7 @@ FN void visit_fixed(Team& team, int s, fixed_span<N...> span, Sink& sink, const 
 template <class Team, long... N, class Sink, class F, class... Ops>
 FN void walk(Team& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
   using lay = layout<Team, span.total>;
-  constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots>::count;
+  constexpr int W = lay::W, U = in_flight<vector_bytes<W, Ops...>, lay::slots, Team::burst>::count;
   constexpr int full = int(span.total / (lay::stride * U)) * U, rest = lay::slots - full;
   constexpr bool CONSTANT_SLOTS = (Sink::kept || ... || Ops::kept);
 #pragma unroll(CONSTANT_SLOTS ? full + 1 : 1)
@@ -177,7 +185,7 @@ struct line_place {
   FN long outer(int) const { return 0; }
   FN long inner(int j) const { return flat + j; }
   FN bool whole(long) const { return true; }
-  FN long start(long) const { return flat; }
+  template <class T> FN T* of(T* p, long) const { return p + flat; }
 };
 // Vectors p, p + stride, ... before `end` of one line; no guards while U of them exist.
 template <bool GUARDED, int W, int U, class Sink, class F, class... Ops>
@@ -191,9 +199,9 @@ FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops...
   }
   visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
 }
-template <int W, class Sink, class F, class... Ops>
+template <int W, int MOST, class Sink, class F, class... Ops>
 FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
-  constexpr int U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+  constexpr int U = in_flight<vector_bytes<W, Ops...>, MOST, MOST>::count;
 #pragma unroll 1
   for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
   if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
@@ -202,7 +210,7 @@ template <class Team, class Sink, class F, class... Ops>
 FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
   constexpr int W = Team::vector;
   const long vectors = span.inner / W;
-  walk_vectors<W>(team.member(), vectors, team.members(), sink, f, operand...);
+  walk_vectors<W, Team::burst>(team.member(), vectors, team.members(), sink, f, operand...);
   if (W > 1)
     for (long i = vectors * W + team.member(); i < span.inner; i += team.members())
       visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
@@ -218,12 +226,12 @@ struct sheet_place {
   FN long outer(int) const { return o; }
   FN long inner(int j) const { return i + j; }
   FN bool whole(long) const { return true; }
-  FN long start(long outer_stride) const { return o * outer_stride + i; }
+  template <class T> FN T* of(T* p, long outer_stride) const { return p + (o * outer_stride + i); }
 };
 // A member steps through the sheet by adding to both indices: dividing each position would cost more.
 template <class Team, class Sink, class F, class... Ops>
 FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, 8>::count;
+  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, Team::burst, Team::burst>::count;
   const int width = int(span.inner), end = width > 0 ? int(span.outer) : 0;
   const unsigned vectors = width > W ? width / W : 1, first = team.member(), step = team.members();
   const int step_o = step / vectors, step_i = step % vectors * W;
@@ -264,7 +272,7 @@ template <class T, bool CONSTANT> struct load_operand {
     T held[U][W];
     FN explicit packet(const load_operand& o) : p(o.p), outer_stride(o.outer_stride) {}
     template <class Place> FN void fetch(int u, const Place& at) {
-      if (at.whole(outer_stride)) return fetch_vector<CONSTANT, W>(p + at.start(outer_stride), held[u]);
+      if (at.whole(outer_stride)) return fetch_vector<CONSTANT, W>(at.of(p, outer_stride), held[u]);
 #pragma unroll
       for (int j = 0; j < W; ++j)
         fetch_vector<CONSTANT, 1>(p + (at.outer(j) * outer_stride + at.inner(j)), &held[u][j]);
@@ -299,7 +307,7 @@ template <class T> struct store_operand {
       T stored[W];
 #pragma unroll
       for (int j = 0; j < W; ++j) narrow(held[u][j], stored[j]);
-      if (at.whole(outer_stride)) return write_vector<W>(stored, p + at.start(outer_stride));
+      if (at.whole(outer_stride)) return write_vector<W>(stored, at.of(p, outer_stride));
 #pragma unroll
       for (int j = 0; j < W; ++j) p[at.outer(j) * outer_stride + at.inner(j)] = stored[j];
     }
@@ -388,6 +396,78 @@ struct index_operand {
   };
 };
 FN index_operand index() { return {}; }
+
+//@ extent
+// Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
+struct extent {
+  long first, last;
+};
+constexpr long ANYWHERE = 1L << 62;
+FN long floor_quotient(long a, long b) { return (a >= 0 ? a : a - b + 1) / b; }
+FN extent extent_of(long offset, long step, long size) {
+  if (step == 0) return offset >= 0 && offset < size ? extent{-ANYWHERE, ANYWHERE} : extent{0, 0};
+  if (step > 0) return {-floor_quotient(offset, step), -floor_quotient(offset - size, step)};
+  return {floor_quotient(offset - size, -step) + 1, floor_quotient(offset, -step) + 1};
+}
+FN extent operator&(extent a, extent b) {
+  return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
+}
+FN bool holds(extent a) { return a.first < a.last; }
+
+//@ everywhere
+// One value everywhere.
+template <class T> struct everywhere_operand {
+  using value = T;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  T held;
+  template <int W, int U> struct packet {
+    T held;
+    FN explicit packet(const everywhere_operand& o) : held(o.held) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN T element(int, int, const Place&) { return held; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class T> FN everywhere_operand<T> everywhere(T value) { return {value}; }
+
+//@ within: needs extent
+// An operand of which only the elements inside the extent exist; the others are the fill. A vector is fetched
+// if any of its elements exists: whoever picked W knows that then all of it may be read. Index is wide enough
+// for every inner index: guards are many, and half of their work is done in it.
+template <class Index, class Operand, class Where> struct within_operand {
+  using value = typename Operand::value;
+  static constexpr int bytes = (Operand::bytes + 1) / 2;  // most pieces are not there
+  static constexpr bool kept = false;
+  Operand inside;
+  value fill;
+  Where where;
+  template <int W, int U> struct packet {
+    typename Operand::template packet<W, U> inside;
+    value fill;
+    Where where;
+    FN explicit packet(const within_operand& o) : inside(o.inside), fill(o.fill), where(o.where) {}
+    FN static Index cut(long i) {
+      constexpr long MOST = sizeof(Index) == 4 ? 1L << 29 : 1L << 61;
+      return Index(i < -MOST ? -MOST : i > MOST ? MOST : i);
+    }
+    template <class Place> FN void fetch(int u, const Place& at) {
+      const extent live = where(at.outer(0));
+      const Index i = Index(at.inner(0));
+      if (i < cut(live.last) && i + W > cut(live.first)) inside.fetch(u, at);
+    }
+    template <class Place> FN value element(int u, int j, const Place& at) {
+      const extent live = where(at.outer(j));
+      const Index i = Index(at.inner(j));
+      return i >= cut(live.first) && i < cut(live.last) ? inside.element(u, j, at) : fill;
+    }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class Index, class Operand, class Where>
+FN within_operand<Index, Operand, Where> within(Operand inside, typename Operand::value fill, Where where) {
+  return {inside, fill, where};
+}
 
 //@ keep: needs fixed
 // A row kept in registers: each thread holds the elements of its own places.

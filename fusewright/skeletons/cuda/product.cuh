@@ -48,11 +48,12 @@ struct product_row {
 // One thread and its columns of one box row: VECTORS vectors, `step` apart, as far as they lie before `end`.
 struct column_place {
   static constexpr int slot = 0;
-  int flat;
+  int flat, first, further;  // as in fixed_place
   FN int outer(int) const { return 0; }
   FN int inner(int j) const { return flat + j; }
   FN bool whole(long) const { return true; }
   FN int start(long) const { return flat; }
+  template <class T> FN T* of(T* p, long) const { return apart(p + first) + further; }
 };
 template <bool WHOLE> struct columns_range {
   int first, step, end;
@@ -65,7 +66,10 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
   column_place at[VECTORS];
   bool live[VECTORS];
 #pragma unroll
-  for (int u = 0; u < VECTORS; ++u) at[u].flat = r.first + u * r.step, live[u] = WHOLE || at[u].flat < r.end;
+  for (int u = 0; u < VECTORS; ++u) {
+    at[u] = {r.first + u * r.step, r.first, u * r.step};
+    live[u] = WHOLE || at[u].flat < r.end;
+  }
   visit<!WHOLE, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
 }
 
@@ -119,7 +123,7 @@ FN int thread_here() {
   asm volatile("" : "+r"(thread));
   return thread;
 }
-FN int lane_here() { return thread_here() % 32; }
+FN int lane_here() { return thread_here() & 31; }
 FN int warp_here() { return __shfl_sync(~0u, thread_here() / 32, 0); }
 
 //@ lanes_team: needs words, shuffle, fixed, here
@@ -127,7 +131,8 @@ FN int warp_here() { return __shfl_sync(~0u, thread_here() / 32, 0); }
 template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS, VECTOR>> {
   static constexpr int threads = THREADS, vector = VECTOR;
   static constexpr bool spread = false;
-  FN int member() const { return thread_here() % THREADS; }
+  const int lane = thread_here() % THREADS;  // once, or no two addresses would have a common part
+  FN int member() const { return lane; }
   FN int members() const { return THREADS; }
   FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
@@ -205,6 +210,7 @@ FN void finish_segments(const Body& body, const float* box, int begin, int end, 
   const int lane = lane_here(), segments = columns / SEGMENT, behind = segments - at.column / SEGMENT;
   const auto segment_of = [&](int row, int segment) {
     const product_row product{box + row * COLUMNS, segment * SEGMENT, twist_of<ACROSS>(row)};
+    __builtin_assume(at.row >= 0 && segments > 0);
     body((at.row + row) * segments + at.column / SEGMENT + segment, lanes_team<THREADS, VECTOR>(), product);
   };
   if (__all_sync(~0u, behind >= ALL && (end - begin) * ALL % (2 * TEAMS) == 0)) {

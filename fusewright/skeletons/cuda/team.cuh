@@ -1,8 +1,7 @@
-// Who runs a generated CUDA kernel body: a lane, a part of a warp, a block, or many blocks; and their folds.
+// Who runs a generated CUDA kernel body: a lane, a part of a warp, or a block; and their folds.
 //
 // The surprising fact: a fold needs no second barrier. Warps leave their parts in shared memory, and the next
-// fold uses the other of two rooms; its own barrier says that everybody has read the first one. The blocks of
-// a `split` row meet in the same way in global memory.
+// fold uses the other of two rooms; its own barrier says that everybody has read the first one.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -41,6 +40,7 @@ struct nothing {
   }
 };
 template <class Team> struct words {
+  static constexpr int burst = 8;  // most vectors that a member has in flight
   FN Team& self() { return static_cast<Team&>(*this); }
   template <class Span, class F, class... Ops> FN void each(Span span, const F& f, Ops... operand) {
     nothing sink;
@@ -75,7 +75,7 @@ template <int VECTOR> struct lane : words<lane<VECTOR>> {
 };
 template <int VECTOR, class Sink, class F, class... Ops>
 FN void walk(lane<VECTOR>&, range r, Sink& sink, const F& f, Ops... operand) {
-  walk_vectors<VECTOR>(r.first, r.end, r.stride, sink, f, operand...);
+  walk_vectors<VECTOR, 8>(r.first, r.end, r.stride, sink, f, operand...);
   if (VECTOR > 1)
     for (long i = r.tail; i < r.columns; i += r.stride) visit_line<false, 1, 1>(i, r.columns, 1, sink, f, operand...);
 }
@@ -109,9 +109,10 @@ template <class Reducer, int LANES, class T> FN T butterfly(T mine) {
 // THREADS neighbouring threads: a part of a warp, or a whole block of 64 to 1024.
 template <int THREADS, int VECTOR> struct team : words<team<THREADS, VECTOR>> {
   static_assert(THREADS >= 1 && THREADS <= 1024 && (THREADS & (THREADS - 1)) == 0, "1, 2, 4, ... 1024 threads");
-  static constexpr int threads = THREADS, vector = VECTOR, lanes = THREADS < 32 ? THREADS : 32;
+  static constexpr int threads = THREADS, vector = VECTOR, across = 1, lanes = THREADS < 32 ? THREADS : 32;
   static constexpr bool spread = false;
   int room = 0;
+  FN int lane() const { return 0; }
   FN int member() const { return threadIdx.x % THREADS; }
   FN int members() const { return THREADS; }
   FN bool leads() const { return member() == 0; }
@@ -330,70 +331,6 @@ template <class T> struct argmax_of : best_of<T, true> {};
 
 //@ argmin: needs best_of
 template <class T> struct argmin_of : best_of<T, false> {};
-
-//@ split: needs team, fixed, span
-// `parts` blocks on one row. They meet in global memory, so all of them must be resident (launch.cuh sees to
-// it). Nothing can be kept: how much of a row a thread has is known at run time only.
-constexpr int MEETING_BYTES = 32;
-struct meeting {
-  unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two folds
-  char* rooms;        // [2][parts], MEETING_BYTES each
-  int part, parts;
-  unsigned due = 0;
-  int room = 0;
-  // One thread per block: what it wrote before is visible to the others' blocks after.
-  FN void wait() {
-    due += parts;
-    __threadfence();
-    atomicAdd(arrived, 1);
-    while (int(*static_cast<volatile unsigned*>(arrived) - due) < 0) __nanosleep(32);
-    __threadfence();
-  }
-};
-template <int THREADS, int VECTOR> struct split : words<split<THREADS, VECTOR>> {
-  static constexpr int vector = VECTOR, threads = THREADS;
-  static constexpr bool spread = true;
-  team<THREADS, 1>& block;
-  meeting& hall;
-  FN split(team<THREADS, 1>& block, meeting& hall) : block(block), hall(hall) {}
-  FN long member() const { return long(hall.part) * THREADS + threadIdx.x; }
-  FN long members() const { return long(hall.parts) * THREADS; }
-  FN bool leads() const { return member() == 0; }
-  template <class Reducer, class T> FN T join(T mine) {
-    static_assert(sizeof(T) <= MEETING_BYTES, "a part of a fold fits a place of the meeting");
-    mine = block.template join<Reducer>(mine);
-    char* const room = hall.rooms + long(hall.room) * hall.parts * MEETING_BYTES;
-    if (threadIdx.x == 0) {
-      *reinterpret_cast<T*>(room + hall.part * MEETING_BYTES) = mine;
-      hall.wait();
-    }
-    __syncthreads();
-    hall.room ^= 1;
-    T all = Reducer::none();
-#pragma unroll 1
-    for (int part = threadIdx.x; part < hall.parts; part += THREADS)
-      all = Reducer::join(all, from_meeting<T>(room + part * MEETING_BYTES));
-    return block.template join<Reducer>(all);
-  }
-  // Past L1, which may still hold what this room contained two folds ago.
-  template <class T> static FN T from_meeting(const char* place) {
-    unsigned bits[(sizeof(T) + 3) / 4];
-#pragma unroll
-    for (unsigned k = 0; k < (sizeof(T) + 3) / 4; ++k) bits[k] = __ldcg(reinterpret_cast<const unsigned*>(place) + k);
-    T value;
-    memcpy(&value, bits, sizeof(T));
-    return value;
-  }
-};
-template <int THREADS, int VECTOR, long I, class Sink, class F, class... Ops>
-FN void walk(split<THREADS, VECTOR>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
-  walk(team, line_span{I}, sink, f, operand...);
-}
-template <int THREADS, int VECTOR, long O, long I, class Sink, class F, class... Ops>
-FN void walk(split<THREADS, VECTOR>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
-  split<THREADS, I % VECTOR == 0 ? VECTOR : 1> narrowed(team.block, team.hall);
-  walk(narrowed, sheet_span{O, I}, sink, f, operand...);
-}
 
 //@
 }  // namespace fusewright

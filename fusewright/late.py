@@ -1,0 +1,120 @@
+"""Graph -> Graph: library calls that kernels of the target compute as fast become our nodes.
+
+They stay calls until the target is known, since what is faster differs: on the CPU, PyTorch's own
+routines for pools, for elements that are moved and for folds across memory are kept.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from fusewright.formula import Value
+from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
+from fusewright.lower import Call, Result, folds, lower, reordered
+from fusewright.lower.call import copy
+from fusewright.part import PIECES, part_of
+from fusewright.pieces import MOVES
+from fusewright.rewrite import apart
+from fusewright.target import Target
+from fusewright.window import POOLS
+
+# ATen name -> our nodes, from the call's arguments
+WRITTEN: Mapping[str, Callable[..., Value | None]] = MappingProxyType({**MOVES, **POOLS})
+FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a library call is given, tensors as Values."""
+
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def late(graph: Graph, target: Target) -> Graph:
+    """Write the library calls of the tables above with our operators, where these are faster."""
+    return written(graph) if target.language == "cuda" else graph
+
+
+def written(graph: Graph) -> Graph:
+    """The same on any target."""
+    items = [n for n in toposort(graph.roots) if n.op == "item"]
+    several = {id(n.args[0]) for n in items if n["index"] != 0}
+
+    def change(n: Node) -> Node:
+        if n.op in PIECES:
+            return _through_copy(n)
+        call = n.args[0] if n.op == "item" else n
+        place = n["index"] if n.op == "item" else 0
+        assert isinstance(place, int)
+        made = _made(call, n, place, alone=id(call) not in several)
+        if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
+            return n
+        fresh = base(made.node).row.kind in ("map", "fold")
+        ours = reordered(made if fresh else copy(made), n.order).node
+        return ours if ours.order == n.order else n
+
+    # Once more, for the pieces that the first time has made.
+    return apart(graph, rebuild(rebuild(graph, change), change))
+
+
+def _through_copy(n: Node) -> Node:
+    """A piece of a copy of a piece is a piece of what was copied, if it lies somewhere at all."""
+    (x,) = n.args
+    if x.op != "copy" or x.has("distinct") or x.args[0].op not in PIECES:
+        return n
+    deeper = on_other_memory(n, x, x.args[0])
+    return n if part_of(deeper) is None else deeper
+
+
+def _made(call: Node, n: Node, place: int, *, alone: bool) -> Value | None:
+    """Result number `place` of a call. alone: no other result of it is used."""
+    if call.op != "library" or call["random"] != -1 or _odd(n, call):
+        return None
+    name = str(call["name"])
+    given = _given(call) if name in WRITTEN or name in FOLDS else None
+    made = None
+    if given and name in WRITTEN and alone:
+        made = WRITTEN[name](*given.args, **given.kwargs)
+    if given and made is None and name in FOLDS:
+        result = Result(n.shape, n.dtype, n.order)
+        found = lower(Call(name, given.overload, given.args, given.kwargs, (result,), across=True))
+        made = found[place] if isinstance(found, tuple) else found
+    return made
+
+
+def _odd(n: Node, call: Node) -> bool:
+    """A call on complex numbers or on nothing."""
+    return any(t.dtype.is_complex or numel(t.shape) == 0 for t in (n, *call.args))
+
+
+def _given(n: Node) -> _Given | None:
+    """The arguments of a library call; None if one is an expression, as of the batch size."""
+    names = {f"x{k}": Value(a) for k, a in enumerate(n.args)}
+    call = ast.parse(str(n["call"]).format(*names), mode="eval").body
+    assert isinstance(call, ast.Call)
+    args = tuple(_argument(a, names) for a in call.args)
+    kwargs = {str(k.arg): _argument(k.value, names) for k in call.keywords}
+    if any(isinstance(v, ast.expr) for v in (*args, *kwargs.values())):
+        return None
+    return _Given(ast.unparse(call.func).rpartition(".")[2], args, kwargs)
+
+
+def _argument(text: ast.expr, names: Mapping[str, Value]) -> Any:
+    """A tensor, a number, a list of them; or the expression itself."""
+    if isinstance(text, ast.Name):
+        return names.get(text.id, text)
+    if isinstance(text, ast.List | ast.Tuple):
+        inside = [_argument(e, names) for e in text.elts]
+        return next((e for e in inside if isinstance(e, ast.expr)), inside)
+    if isinstance(text, ast.Call) and ast.unparse(text.func) == "float":
+        return float(ast.literal_eval(text.args[0]))
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text

@@ -1,0 +1,230 @@
+"""Library calls that become nodes late: the graph means what eager computes, and so do the kernels.
+
+The calls of the table are also compiled for the CPU, where `late` itself would keep PyTorch's: that
+is how their guards and addresses are run without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from agreement import disagreements
+from compiled import Case, build, prepare, ready
+from torch import Tensor, nn
+
+import fusewright
+from fusewright import pipeline
+from fusewright.capture import capture
+from fusewright.interpret import interpret
+from fusewright.ir import Graph, base, toposort
+from fusewright.late import late, written
+from fusewright.part import part_of
+from fusewright.pipeline import make
+from fusewright.rewrite import rewrite
+from fusewright.target import TARGETS
+
+GPU = TARGETS["sm_90a"]
+# x: [6, 4, 20, 24] with a batch of 6; every row becomes one output
+MOVED = [
+    *("F.pad(x, (1, 2, 3, 4), value=2.0)", "F.pad(x, (-1, 2, 3, -2)) + 1", "F.pad(x > 0, (1, 1))"),
+    *("F.pad(x, (2, 2), value=float('-inf'))", "F.pad(x.permute(0, 2, 3, 1), (1, 1, 2, 2)) * 2"),
+    *("F.pad(x, (1, 2, 3, 4)).softmax(-1)", "F.pad(x, (1, 2, 3, 4), value=3.0).amax((1, 3))"),
+    *("F.pad(F.pad(x, (1, 1)), (2, 0), value=1.0)", "F.pad(x, (0, 0, 0, 0, 1, 1)).sum(-1)"),
+    *("F.pad(x[:, 1], (2, 3), mode='reflect')", "F.pad(x[:, 1], (2, 3), mode='replicate').exp()"),
+    *("F.pad(x[:, 1], (2, 3), mode='circular')", "torch.cat([x, x * 2], 1)"),
+    "torch.cat([x, x], -1) + 1",
+    *("torch.cat([x, x[:, :2], x.relu()], 1).sigmoid()", "torch.cat([x[..., :3], x], -1)"),
+    *("torch.cat([x, x.double()], 1)", "torch.cat([x.sum(-1), x[..., 0]], 1)", "x.flip(-1, 2)"),
+    *("torch.stack([x, x + 1], 1)", "x.flip(1) * 2", "x.roll(3, -1)", "x.roll((1, 2), (2, 3))"),
+    *("x.roll(24, -1) + 1", "x.roll(1, 1).mean(-1)", "x.triu(1)", "torch.tril(x, -2) + 1"),
+    *("x.tril(3).sum(-1)", "x.triu(-30)", "x.repeat(1, 2, 1, 3) + 1", "x.repeat(2, 1, 1, 1, 1)"),
+    *("x.reshape(-1, 2, 2, 20, 24).unbind(1)[1] + 1", "x[:, 1:, 2:-1].flip(1) * 2"),
+    *("F.pad(x.reshape(-1, 4, 480), (5, 0)) * 2", "(x > 0).tril()", "x.long().roll(2, 2)"),
+]
+FOLDED = [
+    *("x.sum(1)", "x.mean((1, 2))", "x.amax(2)", "x.argmax(1)", "x.argmin(2, keepdim=True)"),
+    *("x.softmax(1)", "x.log_softmax(2)", "torch.logsumexp(x, 1).relu()", "x.max(1)[0]"),
+    *("x.min(2)[1]", "x.var(1)", "x.std((1, 2), keepdim=True)", "(x * 0.1 + 1).prod(1)"),
+    *("(x > 2).any(1)", "x / x.norm(dim=1, keepdim=True)", "x.sum(0)", "x.softmax(0)"),
+    "F.layer_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2)",
+]
+POOLED = [
+    *("F.max_pool2d(x, 3, 2, 1)", "F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)"),
+    "F.avg_pool2d(x, 3, 2, 1, count_include_pad=False) + 1",
+]
+KEPT = [
+    *(
+        "torch.stack([x, x], -1)",
+        "F.pad(x, (1, 1, 1, 1), mode='reflect')",
+        "x.flip(0)",
+        "x.roll(5)",
+    ),
+    *("torch.cat([x, x], 0)", "torch.cat([x] * 5, 1)"),
+    *(
+        "x.sum(1, dtype=torch.float64)",
+        "x.cumsum(1)",
+        "F.max_pool2d(x.round().long().double(), 7, 5)",
+    ),
+]
+MODEL = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return (
+            {results},
+        )
+
+
+def get_inputs():
+    return [torch.randn(6, 4, 20, 24)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+class Called(nn.Module):
+    """A row of the table as a model of its own."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__()
+        scope = {"torch": torch, "F": nn.functional}
+        self.function: Callable[[Tensor], Tensor] = eval(f"lambda x: {row}", scope)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def image(batch: int = 6, device: str = "cpu") -> Tensor:
+    x = torch.randn(batch, 4, 20, 24, device=device)
+    x[1, 1, 2, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
+    return x
+
+
+def graph_of(row: str) -> Graph:
+    graph, _ = rewrite(capture(Called(row), [image()]).graph)
+    return graph
+
+
+def calls(graph: Graph) -> list[object]:
+    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+
+
+@pytest.mark.parametrize("row", [*MOVED, *FOLDED])
+def test_the_rewritten_graph_has_the_same_meaning(row: str) -> None:
+    after = late(graph_of(row), GPU)
+    assert not calls(after)
+    x = image()
+    (found,) = interpret(after, [x], {}, dtype=torch.float64)
+    exact = Called(row)(x.double())
+    torch.testing.assert_close(found.to(exact), exact, rtol=1e-11, atol=1e-11, equal_nan=True)
+
+
+@pytest.mark.parametrize("row", KEPT)
+def test_what_has_no_map_or_no_fast_one_stays(row: str) -> None:
+    assert len(calls(late(graph_of(row), GPU))) == 1
+
+
+def test_the_cpu_keeps_the_calls() -> None:
+    before = graph_of("F.pad(x, (1, 1)).sum(1)")
+    assert late(before, TARGETS["cpu"]) is before
+
+
+@pytest.mark.parametrize("row", ["F.max_pool2d(x, 1)", "F.avg_pool2d(x, 1, 2)", "x.roll(24, -1)"])
+def test_what_moves_nothing_is_still_new_memory(row: str) -> None:
+    (output,) = late(graph_of(row), GPU).outputs
+    assert output.row.kind == "map"
+
+
+def test_a_piece_of_a_padded_tensor_needs_no_padded_tensor() -> None:
+    made = make(Called("F.pad(x, (1, 1))[..., 2:] - F.pad(x, (1, 1))[..., :-2]"), [image()], GPU)
+    (kernel,) = made.plan.kernels
+    assert [leaf.op for leaf in kernel.leaves] == ["input"]
+
+
+def test_equal_results_are_two_tensors() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.argmin(1, keepdim=True), x.min(1)[1]
+
+    graph, _ = rewrite(capture(Twice(), [image()]).graph)
+    first, second = late(graph, GPU).outputs
+    assert base(first) is not base(second)
+
+
+def test_both_results_of_a_call_are_ours() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            values, places = x.max(1)
+            return values, places
+
+    made = make(Both(), [image()], GPU)
+    assert [len(kernel.folds) for kernel in made.plan.kernels] == [2]
+    assert not made.plan.libraries
+
+
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]:
+    folder = tmp_path_factory.mktemp("late")
+    path = folder / "rows.py"
+    rows = [*MOVED, *FOLDED, *POOLED]
+    path.write_text(MODEL.format(results=",\n            ".join(rows)), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "late", lambda graph, _: written(graph))
+        case = prepare(path)
+    (module,) = build([case], folder)
+    return case, module.ModelNew()
+
+
+@pytest.mark.parametrize("batch", [2, 6, 7])
+def test_kernels_compute_it(compiled: tuple[Case, nn.Module], batch: int) -> None:
+    case, ours = compiled
+    assert not [s for s in case.made.plan.libraries if s.node.op == "library"]
+    x = image(batch)
+    with torch.no_grad():
+        assert ready(ours, [x])
+    rows = [*MOVED, *FOLDED, *POOLED]
+    found = disagreements(ours, case.model, [x])
+    assert [f"{rows[int(t.split(':')[0])]}: {t}" if t[0].isdigit() else t for t in found] == []
+
+
+def test_pieces_are_read_where_they_lie(compiled: tuple[Case, nn.Module]) -> None:
+    """No kernel asks PyTorch for a padded, turned or cut tensor."""
+    case, _ = compiled
+    views = [n for k in case.made.plan.kernels for n in k.leaves if n.row.kind == "view"]
+    assert [n for n in views if part_of(n)] == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("row", [*MOVED, *FOLDED, *POOLED])
+def test_gpu_kernels_compute_it(row: str) -> None:
+    model = Called(row)
+    ours = fusewright.optimize(model, [image()], target="cuda").cuda()
+    for batch in (2, 6, 37):
+        assert disagreements(ours, model, [image(batch, "cuda")]) == []
+
+
+# Sizes at which rows lie across memory in every way: kept, too long to be kept, shared by blocks.
+ACROSS = [(3, 7, 50), (5, 33, 40), (2, 600, 33), (2, 3000, 20), (40_000, 19), (300, 100)]
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("shape", ACROSS)
+@pytest.mark.parametrize("row", ["x.sum({d})", "x.softmax({d})", "x.argmax({d})", "x.var({d})"])
+def test_gpu_rows_across_memory(row: str, shape: tuple[int, ...]) -> None:
+    model = Called(row.format(d=len(shape) - 2))
+    x = torch.randn(shape)
+    ours = fusewright.optimize(model, [x], target="cuda").cuda()
+    for scale in (1.0, 100.0):
+        assert disagreements(ours, model, [(x * scale + 1).cuda()], roundings=2) == []
