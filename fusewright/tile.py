@@ -28,14 +28,13 @@ class Tile:
     """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one.
 
     inline: no factor is packed in memory; both are split on their way to the tensor cores.
-    parts: for how many parts of tiles there is room, where thread blocks share the depth of those
-    tiles that do not fill a wave; 0 if they do not.
+    parts: how many thread blocks may share the depth of a tile, where there are few tiles.
     """
 
     width: int
     swapped: bool
     inline: bool = False
-    parts: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True)
