@@ -359,8 +359,11 @@ def group_norm(plane: int) -> Callable[[str, int], Call]:
 
 
 def fold_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
-    """The call on x, which `rows` views; the last row gets an infinity, the first one two NaNs."""
-    rows.mul_(2).round_().div_(2)
+    """The call on x, which `rows` views; the last row gets an infinity, the first one two NaNs.
+
+    The mean is far from 0, where its error would have no scale.
+    """
+    rows.mul_(2).add_(1).round_().div_(2)
     if rows.shape[1] > 8 and rows.shape[0] > 1:
         rows[-1, 7], rows[0, 4], rows[0, 8] = float("inf"), float("nan"), float("nan")
     y, wide = torch.full((rows.shape[0], 10), -7.0, device=x.device), rows.double()

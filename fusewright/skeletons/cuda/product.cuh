@@ -123,7 +123,7 @@ FN int thread_here() {
   asm volatile("" : "+r"(thread));
   return thread;
 }
-FN int lane_here() { return thread_here() & 31; }
+FN int lane_here() { return thread_here() % 32; }
 FN int warp_here() { return __shfl_sync(~0u, thread_here() / 32, 0); }
 
 //@ lanes_team: needs words, shuffle, fixed, here
