@@ -143,9 +143,9 @@ class _Addresses:
 
     def access(self, tensor: Walk) -> Access:
         walk = tensor.strides
-        column, steps = self._inner(walk)
+        column, *steps = self._inner(walk)
         affine = self._affine(steps)
-        varies = any(s != 0 for each in tensor.all_strides for s in self._varying(each))
+        varies = any(s != 0 for each in tensor.all_strides for s in self._inner(each))
         gather = "" if affine is not None else self._gather(steps, column)
         rows = [walk.get(a.parts[-1], 0) for a in self.rows]
         alignment = _divisor((tensor.offset, *rows))
@@ -164,18 +164,14 @@ class _Addresses:
             rows[-1] if rows else 0,
         )
 
-    def _inner(self, walk: Strides) -> tuple[Size, list[Size]]:
-        """The strides along i and along the outer axes."""
+    def _inner(self, walk: Strides) -> list[Size]:
+        """The strides along i, 0 if there is none, and along the outer axes."""
         column = walk.get(self.columns[0].parts[-1], 0) if self.columns else 0
-        return column, [walk.get(a.parts[-1], 0) for a in self.outer]
-
-    def _varying(self, walk: Strides) -> list[Size]:
-        column, steps = self._inner(walk)
-        return [column, *steps]
+        return [column, *(walk.get(a.parts[-1], 0) for a in self.outer)]
 
     def _edges(self, limit: Limit) -> int:
         """A number that divides every i at which a tensor begins or ends."""
-        column, steps = self._inner(limit.strides)
+        column, *steps = self._inner(limit.strides)
         rows = [limit.strides.get(a.parts[-1], 0) for a in self.rows]
         if column == 0:
             return 0
@@ -183,7 +179,7 @@ class _Addresses:
 
     def _limit(self, limit: Limit) -> str:
         """Text of the range of i inside one limit, in terms of the row and of o."""
-        column, steps = self._inner(limit.strides)
+        column, *steps = self._inner(limit.strides)
         place = [self._base(limit.strides, limit.offset), self._gather(steps, 0)]
         first = _sum([text for text in place if text != "0"])
         return f"extent_of({first}, {size_text(column)}, {size_text(limit.size)})"
