@@ -18,6 +18,7 @@ from fusewright.lower import Call, Result, folds, lower, reordered
 from fusewright.lower.call import copy
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
+from fusewright.product import argument, arguments
 from fusewright.rewrite import apart
 from fusewright.target import Target
 from fusewright.window import POOLS
@@ -95,26 +96,19 @@ def _odd(n: Node, call: Node) -> bool:
 
 def _given(n: Node) -> _Given | None:
     """The arguments of a library call; None if one is an expression, as of the batch size."""
-    names = {f"x{k}": Value(a) for k, a in enumerate(n.args)}
-    call = ast.parse(str(n["call"]).format(*names), mode="eval").body
-    assert isinstance(call, ast.Call)
-    args = tuple(_argument(a, names) for a in call.args)
-    kwargs = {str(k.arg): _argument(k.value, names) for k in call.keywords}
-    if any(isinstance(v, ast.expr) for v in (*args, *kwargs.values())):
+    found = arguments(n, _argument)
+    if found is None:
         return None
-    return _Given(ast.unparse(call.func).rpartition(".")[2], args, kwargs)
+    overload = str(n["call"]).partition("(")[0].rpartition(".")[2]
+    return _Given(overload, tuple(found[0]), found[1])
 
 
-def _argument(text: ast.expr, names: Mapping[str, Value]) -> Any:
-    """A tensor, a number, a list of them; or the expression itself."""
-    if isinstance(text, ast.Name):
-        return names.get(text.id, text)
+def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
+    """The same with Values, and with lists of tensors and infinities, too."""
     if isinstance(text, ast.List | ast.Tuple):
         inside = [_argument(e, names) for e in text.elts]
         return next((e for e in inside if isinstance(e, ast.expr)), inside)
     if isinstance(text, ast.Call) and ast.unparse(text.func) == "float":
         return float(ast.literal_eval(text.args[0]))
-    try:
-        return ast.literal_eval(text)
-    except ValueError:
-        return text
+    found = argument(text, names)
+    return Value(found) if isinstance(found, Node) else found

@@ -163,13 +163,26 @@ FORMS: Mapping[str, Callable[..., _Form]] = {
 }
 
 
-def arguments(n: Node) -> tuple[list[Any], dict[str, Any]] | None:
-    """What a library node's call is given; None if anything is neither tensor, number nor list."""
+def argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
+    """A tensor, a number, a list of numbers; or the expression itself, such as the batch size."""
+    if isinstance(text, ast.Name):
+        return names.get(text.id, text)
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text
+
+
+Reader = Callable[[ast.expr, Mapping[str, Node]], Any]
+
+
+def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, Any]] | None:
+    """What a library node's call is given; None if `read` leaves anything an expression."""
     names = {f"x{k}": a for k, a in enumerate(n.args)}
     call = ast.parse(str(n["call"]).format(*names), mode="eval").body
     assert isinstance(call, ast.Call)
-    values = [_argument(a, names) for a in call.args]
-    named = {str(k.arg): _argument(k.value, names) for k in call.keywords}
+    values = [read(a, names) for a in call.args]
+    named = {str(k.arg): read(k.value, names) for k in call.keywords}
     if any(isinstance(v, ast.expr) for v in (*values, *named.values())):
         return None
     return values, named
@@ -179,15 +192,6 @@ def _form(n: Node) -> _Form | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     return FORMS[str(n["name"])](*found[0], **found[1]) if found else None
-
-
-def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
-    if isinstance(text, ast.Name):
-        return names.get(text.id, text)
-    try:
-        return ast.literal_eval(text)
-    except ValueError:  # an expression such as the batch size
-        return text
 
 
 def _transposed(b: Node) -> Node:
