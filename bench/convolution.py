@@ -50,6 +50,8 @@ JOBS: tuple[tuple[Problem, str], ...] = (
     (Problem(96, 12, 48, (224, 224), (5, 5), pad=same(2, 2)), "bias_sigmoid"),
     (Problem(16, 32, 64, (32, 32, 32), (3, 3, 3)), "bias_relu"),
     (Problem(48, 12, 40, (24, 56, 56), (3, 3, 3)), "copy"),
+    (Problem(64, 96, 48, (96, 96), (4, 4), (2, 2), same(1, 1), transposed=True), "bias_relu"),
+    (Problem(24, 48, 48, (12, 28, 28), (3, 3, 3), (2, 2, 2), transposed=True), "bias_relu"),
 )
 
 
@@ -87,7 +89,7 @@ def variants(problem: Problem, body: str, all_chunks: bool) -> Iterator[Subject]
     for chunk in CHUNKS if all_chunks else (problem.chunk(),):
         for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2)):
             for swapped in (False, True):
-                yield Subject(body, width, swapped, vector, chunk, blocks)
+                yield Subject(body, width, swapped, vector, chunk, blocks, problem.together)
 
 
 def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:

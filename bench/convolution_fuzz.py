@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import EXTRAS, SCHEDULES, Problem, Subject  # noqa: E402
+from convolution_subjects import EXTRAS, SCHEDULES, TRANSPOSED, Problem, Subject  # noqa: E402
 from product_fuzz import fuzz  # noqa: E402
 from product_subjects import Library  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED)
 PIXELS = {1: 300, 2: 40, 3: 12}  # along each dimension, at most
 MOST_FLOPS = 3e8
 # How images are made: name -> how often.
@@ -55,21 +55,36 @@ def _problem(dice: random.Random) -> Problem | None:
     rank = dice.choice((1, 2, 2, 2, 3))
     every = range(rank)
     groups = dice.choice((1, 1, 1, 2, 3))
+    transposed = dice.random() < 0.4
     kernel = tuple(dice.choice((1, 2, 3, 3, 5)) for _ in every)
-    pad = tuple((dice.randint(0, k // 2 + 1), dice.randint(0, k // 2 + 1)) for k in kernel)
+    low = tuple(dice.randint(0, k // 2 + 1) for k in kernel)
+    high = low if transposed else tuple(dice.randint(0, k // 2 + 1) for k in kernel)
+    pad = tuple(zip(low, high, strict=True))
+    stride = tuple(dice.choice((1, 1, 1, 2, 3)) for _ in every)
+    if transposed:
+        stride = tuple(dice.choice((1, 2, 2, 2, 3, 4, 5)) for _ in every)
+    dilation = tuple(dice.choice((1, 1, 1, 2)) for _ in every)
+    most = zip(stride, dilation, strict=True)
     found = Problem(
         dice.choice((1, 1, 2, 3, 9)),
         size(dice, 130) * groups,
         size(dice, 300) * groups,
         tuple(size(dice, PIXELS[rank]) for _ in every),
         kernel,
-        tuple(dice.choice((1, 1, 1, 2, 3)) for _ in every),
+        stride,
         pad if dice.random() < 0.7 else ((0, 0),) * rank,
-        tuple(dice.choice((1, 1, 1, 2)) for _ in every),
+        dilation,
         groups,
+        transposed,
+        tuple(dice.randint(0, max(s, d) - 1) for s, d in most) if transposed else (),
     )
     fits = min(found.out_size) > 0 and found.flops < MOST_FLOPS
     return found if fits else None
+
+
+def fits(subject: Subject, problem: Problem) -> bool:
+    """Whether it is a kernel for this kind of convolution."""
+    return subject.together == problem.together
 
 
 def trial(seed: int, number: int) -> Trial:
@@ -79,7 +94,7 @@ def trial(seed: int, number: int) -> Trial:
     while problem is None:
         problem = _problem(dice)
     whole = prod(problem.out_size) % 4 == 0
-    subject = dice.choice([s for s in SUBJECTS if s.vector == 1 or whole])
+    subject = dice.choice([s for s in SUBJECTS if fits(s, problem) and (s.vector == 1 or whole)])
     kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return Trial(subject, problem, kind)
 

@@ -1,11 +1,12 @@
 """Graph -> Graph: convolutions that a kernel of ours computes become `convolution` nodes.
 
-    conv2d(x, w, b)     ->  convolution(x, w) + b as [out, 1, 1]
+    conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
+    conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
 
 A `convolution` is a product that is never stored, like `product`: for each image (and group), the
 weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
 PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
-patches exist in shared memory only.
+patches exist in shared memory only. A transposed one is several of these: `phases.py`.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ import torch
 
 from fusewright.formula import Value, reshape
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
+from fusewright.phases import Phases, Triple, phases
 from fusewright.product import arguments
 from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
-NAMES = ("aten.conv1d", "aten.conv2d", "aten.conv3d")
+NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
+TRANSPOSED = "transposed_convolution"
+CONVOLUTIONS = ("convolution", TRANSPOSED)
 LEAST_FLOPS = 1 << 31  # a prediction: below, four launches take longer than PyTorch's kernels
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
+# A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
 CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
 CHUNKS = (16, 32, 64)
 # Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
 PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
-Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Geometry:
     """One convolution, its spatial sizes as (depth, height, width); missing ones are 1.
 
     pad: at the low side of each dimension; the high side follows from the size of the result.
+    phases: of a transposed one.
     """
 
     images: Size
@@ -54,11 +59,33 @@ class Geometry:
     stride: Triple
     pad: Triple
     dilation: Triple
+    phases: Phases | None = None
 
     @property
     def pixels(self) -> int:
-        """Of one result image."""
-        return prod(self.out_size)
+        """Of one result image, or the places of one of its phases."""
+        return prod(self.phases.places if self.phases else self.out_size)
+
+    @property
+    def products(self) -> int:
+        """Of one image: one for each group and each phase that is not stacked."""
+        return self.groups * (prod(self.phases.loose) if self.phases else 1)
+
+    @property
+    def rows(self) -> int:
+        """Of one product: channels, or channels in each stacked phase."""
+        return self.out_channels // self.groups * (prod(self.phases.stacked) if self.phases else 1)
+
+    @property
+    def taps(self) -> int:
+        """Of one product, at most."""
+        return prod(self.phases.taps if self.phases else self.kernel)
+
+    @property
+    def reach(self) -> int:
+        """From the first tap to the last one, along the dimension where that is furthest."""
+        taps = zip(self.kernel, self.dilation, strict=True)
+        return max(self.phases.reach if self.phases else ((k - 1) * d for k, d in taps))
 
     @property
     def chunk(self) -> int:
@@ -76,13 +103,16 @@ class Geometry:
         """The size of its packed images and weights, as Python text; `packed_image_in` of the
         skeleton needs it."""
         image = prod(self.in_size) * self.groups * self.channels * 2 + PER_IMAGE
-        weights = self.out_channels * (prod(self.kernel) * self.channels * 2 + 4)
+        weights = self.products * self.rows * (self.taps * self.channels * 2 + 4)
         return size_text(times(self.images, image)) + f" + {weights + BESIDE}"
 
     @property
     def corners(self) -> tuple[tuple[int, int], ...]:
         """Of each spatial dimension: where the first and the last pixel's patch begin, from the
         image's own first and last pixel."""
+        if self.phases:
+            every = zip(self.in_size, self.phases.places, self.phases.lowest, strict=True)
+            return tuple((low, low + places - i) for i, places, low in every)
         return tuple(
             (-p, (o - 1) * s - p - (i - 1))
             for i, o, s, p in zip(self.in_size, self.out_size, self.stride, self.pad, strict=True)
@@ -92,19 +122,23 @@ class Geometry:
 def geometry(n: Node) -> Geometry:
     """The sizes of a convolution node."""
     image, weight = n.args
-    low = tuple(reversed(_numbers(n["pads"])[::2]))
-    groups, channels, results = _numbers((n["groups"], image.shape[1], weight.shape[0]))
+    transposed = n.op == TRANSPOSED
+    low = n["padding"] if transposed else tuple(reversed(_numbers(n["pads"])[::2]))
+    groups, channels, results = _numbers((n["groups"], image.shape[1], n.shape[1]))
+    out_size, kernel = _triple(n.shape[2:]), _triple(weight.shape[2:])
+    stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
     return Geometry(
         n.shape[0],
         groups,
         channels,
         results,
         _triple(image.shape[2:]),
-        _triple(n.shape[2:]),
-        _triple(weight.shape[2:]),
-        _triple(n["stride"]),
-        _triple(low, 0),
-        _triple(n["dilation"]),
+        out_size,
+        kernel,
+        stride,
+        pad,
+        dilation,
+        phases(kernel, stride, pad, dilation, out_size) if transposed else None,
     )
 
 
@@ -148,9 +182,11 @@ Rounds = Callable[[Node], bool]
 
 
 def mostly_rounds(n: Node) -> bool:
-    """Whether 19 of 20 convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md."""
+    """Whether most convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md."""
     g = geometry(n)
     skips = prod(g.kernel) == 1 and max(g.stride) > 1
+    if g.phases:
+        skips = any(k < s for k, s in zip(g.kernel, g.stride, strict=True))
     return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
 
 
@@ -159,7 +195,10 @@ def mostly_rounds(n: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of conv1d, conv2d or conv3d. pads: of each dimension, low and high."""
+    """The arguments of conv1d, conv2d or conv3d. pads: of each dimension, low and high.
+
+    behind: of a transposed one, how much larger its result is at the high sides.
+    """
 
     image: Node
     weight: Node
@@ -168,13 +207,26 @@ class _Call:
     pads: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
     groups: int
+    behind: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> Size:
+        """Input channels of one group."""
+        if self.behind is None:
+            return self.weight.shape[1]
+        return int(_numbers((self.weight.shape[0],))[0]) // self.groups
+
+
+ORDINARY = ("image", "weight", "bias", "stride", "padding", "dilation", "groups")
+BACKWARDS = (*ORDINARY[:5], "output_padding", "groups", "dilation")
 
 
 def _call(n: Node) -> _Call | None:
     found = arguments(n)
     if found is None:
         return None
-    names = ("image", "weight", "bias", "stride", "padding", "dilation", "groups")
+    transposed = "transpose" in str(n["name"])
+    names = BACKWARDS if transposed else ORDINARY
     given = {**dict(zip(names, found[0], strict=False)), **found[1]}
     weight = given["weight"]
     rank = len(weight.shape) - 2
@@ -182,7 +234,8 @@ def _call(n: Node) -> _Call | None:
     reach = tuple(d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True))
     pads = _pads(given.get("padding", 0), reach)
     bias, groups = given.get("bias"), given.get("groups", 1)
-    return _Call(given["image"], weight, bias, stride, pads, dilation, groups)
+    behind = each(given.get("output_padding", 0), rank) if transposed else None
+    return _Call(given["image"], weight, bias, stride, pads, dilation, groups, behind)
 
 
 def each(value: Any, rank: int) -> tuple[int, ...]:
@@ -200,19 +253,20 @@ def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 def _made(call: _Call, n: Node, number: int) -> Node:
     """The convolution without its bias; the number keeps two of them apart."""
     asymmetric = any(low != high for low, high in call.pads)
-    return node(
-        "convolution",
-        [call.image, call.weight],
-        shape=n.shape,
-        dtype=n.dtype,
-        number=number,
-        rank=len(call.stride),
-        stride=call.stride,
-        pads=tuple(p for both in reversed(call.pads) for p in both),  # as functional.pad wants it
-        padding="same" if asymmetric else tuple(low for low, _ in call.pads),
-        dilation=call.dilation,
-        groups=call.groups,
-    )
+    settings: dict[str, Attribute] = {
+        "number": number,
+        "rank": len(call.stride),
+        "stride": call.stride,
+        "padding": "same" if asymmetric else tuple(low for low, _ in call.pads),
+        "dilation": call.dilation,
+        "groups": call.groups,
+    }
+    if call.behind is not None:
+        op, settings["output_padding"] = TRANSPOSED, call.behind
+    else:  # as functional.pad wants it
+        op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
+    args = [call.image, call.weight]
+    return node(op, args, shape=n.shape, dtype=n.dtype, order=(), **settings)
 
 
 def _with_bias(made: Node, bias: Node | None) -> Node:
@@ -235,10 +289,10 @@ def _complaint(call: _Call, n: Node, graph: Graph) -> str:
         return "its image or its result does not lie channel by channel"
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
-    each = call.weight.shape[1]
-    if not isinstance(each, int) or each < LEAST_CHANNELS:
-        return f"{each} input channels fill too little of what a kernel multiplies at a time"
-    flops = 2 * graph.hint(numel(n.shape)) * graph.hint(numel(call.weight.shape[1:]))
+    if not isinstance(call.depth, int) or call.depth < LEAST_CHANNELS:
+        return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
+    pixels = n if call.behind is None else call.image
+    flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
     if flops < LEAST_FLOPS:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return _misfit(geometry(_made(call, n, 0)))
@@ -250,9 +304,8 @@ def _misfit(g: Geometry) -> str:
         return f"a stride above {MOST_STRIDE} does not fit a tensor map"
     deep = max(g.in_size[0], g.out_size[0], g.kernel[0]) > 1 or g.pad[0] > 0
     least, most, furthest = CORNERS[3 if deep else 2]
-    reach = max((k - 1) * d for k, d in zip(g.kernel, g.dilation, strict=True))
     corners = [corner for both in g.corners for corner in both]
-    if min(corners) < least or max(corners) > most or reach > furthest:
+    if min(corners) < least or max(corners) > most or g.reach > furthest:
         return "its padding or its reach does not fit a tensor map"
     return ""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fusewright.convolution import geometry
-from fusewright.ir import Node, Size, numel, times
+from fusewright.convolution import CONVOLUTIONS, geometry
+from fusewright.ir import Node, Size, times
 from fusewright.product import batches, factors, is_half
 
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
@@ -72,9 +72,8 @@ def _split_sides(n: Node) -> tuple[bool, ...]:
 
 def _patches(n: Node) -> Matrix:
     g = geometry(n)
-    depth = numel(n.args[1].shape[1:])
-    each = g.out_channels // g.groups
-    return Matrix(times(g.images, g.groups), each, g.pixels, depth, len(n.shape) - 2)
+    depth = g.in_channels // g.groups * g.taps
+    return Matrix(times(g.images, g.products), g.rows, g.pixels, depth, len(n.shape) - 2)
 
 
 SPLIT = Family(
@@ -113,11 +112,17 @@ CONVOLUTION = Family(
     folds=False,
 )
 
+TRANSPOSED = replace(
+    CONVOLUTION,
+    launcher="run_transposed",
+    why=f"{CONVOLUTION.why}, a convolution for each phase",
+)
+
 
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
-    if n.op == "convolution":
-        return CONVOLUTION
+    if n.op in CONVOLUTIONS:
+        return CONVOLUTION if n.op == "convolution" else TRANSPOSED
     if is_half(n):
         return HALF
     return INLINE if inline else SPLIT

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fusewright.capture import Captured
+from fusewright.convolution import CONVOLUTIONS
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, size_text, toposort
 from fusewright.rounding import rounds_text
@@ -261,7 +262,7 @@ class _Guard:
         full = [n for n in found if n.op == "product" and n.dtype is torch.float32]
         if self.precision == "eager" and full:
             yield "_fusewright_full_float32()"
-        asked = (rounds_text(n, self.batch) for n in found if n.op == "convolution")
+        asked = (rounds_text(n, self.batch) for n in found if n.op in CONVOLUTIONS)
         yield from dict.fromkeys(asked)
 
     def _reads_default_dtype(self) -> bool:

@@ -65,6 +65,10 @@ _CONVOLUTION = (
     "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
     "{dilation}, {groups})"
 )
+_TRANSPOSED = (
+    "torch.nn.functional.conv_transpose{rank}d({0}, {1}, None, {stride}, {padding}, "
+    "{output_padding}, {groups}, {dilation})"
+)
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Op("input", "leaf", 0, "", ""),
@@ -160,6 +164,7 @@ _ROWS = (
     Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either
     Op("convolution", "product", 2, "", _CONVOLUTION, cost=0),
+    Op("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Op("library", "library", -1, "", ""),
     Op("item", "library", 1, "", "{0}[{index}]"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fusewright.convolution import Rounds
+from fusewright.convolution import TRANSPOSED, Rounds
 from fusewright.ir import Node, size_text
 
 ROUNDS = '''
@@ -42,12 +42,21 @@ def _fusewright_rounds(convolve, image, weight, *settings):
     return _FUSEWRIGHT_ROUNDS[key]
 '''
 
+SETTINGS = {
+    "convolution": ("conv", ("stride", "padding", "dilation", "groups")),
+    TRANSPOSED: (
+        "conv_transpose",
+        ("stride", "padding", "output_padding", "groups", "dilation"),
+    ),
+}
+
 
 def rounds_text(n: Node, batch: str) -> str:
     """The question to the emitted `_fusewright_rounds`; batch: the variable of the batch size."""
     image, weight = (", ".join(map(size_text, a.shape)).replace("batch", batch) for a in n.args)
-    settings = ", ".join(repr(n[name]) for name in ("stride", "padding", "dilation", "groups"))
-    call = f"torch.nn.functional.conv{n['rank']}d"
+    function, names = SETTINGS[n.op]
+    settings = ", ".join(repr(n[name]) for name in names)
+    call = f"torch.nn.functional.{function}{n['rank']}d"
     return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device)"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewright.codegen.skeleton import select
+from fusewright.phases import Phases, phases
 
 WIDTHS = (64, 128, 192, 256)
 CHUNKS = (16, 32, 64)
+TOGETHER = (1, 2, 4)
 WORDS = ("relu", "sigmoid", "tanh", "log1p", "exp", "load", "store", "read", "write")
 
 _FIELDS = "const float* in0; float* out0; long n; long channels;"
@@ -80,17 +82,23 @@ class Subject:
     vector: int
     chunk: int
     blocks: int = 1  # that share a processor
+    together: int = 0  # phases of a transposed convolution along its width; 0: it is none
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         side = "swapped" if self.swapped else "straight"
-        return f"{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
+        kind = f"transposed{self.together}_" * bool(self.together)
+        return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     def text(self) -> str:
         """Its C function; `sizes`: the fields of convolution_shape."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
+        run, shape = f"run_convolution<{chosen}>", "s"
+        if self.together:
+            run = f"run_transposed<{chosen}, {self.together}>"
+            shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
         return f"""
 extern "C" int {self.entry}(const float* image, const float* weight, const float* in0, float* out0,
     const int* sizes, void* workspace, int device, void* stream) {{
@@ -98,7 +106,7 @@ extern "C" int {self.entry}(const float* image, const float* weight, const float
   int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
   const {self.body} body{{in0, out0, s.out_pixels(), s.out_channels}};
-  return run_convolution<{chosen}>(body, image, weight, s, workspace, device, stream);
+  return {run}(body, image, weight, {shape}, workspace, device, stream);
 }}"""
 
 
@@ -110,6 +118,13 @@ SCHEDULES = tuple(
     for chunk in CHUNKS
     for vector in (1, 4)
 )
+# Every tile with any number of phases; other chunks differ in constants only.
+TRANSPOSED = tuple(
+    replace(s, together=together)
+    for s in SCHEDULES
+    for together in TOGETHER
+    if s.chunk == 64 or (s.width == 128 and together == 2)
+)
 EXTRAS = tuple(
     Subject(body, width, swapped, 4, 64, blocks)
     for body in ("mish_twice", "bias_sigmoid", "residual")
@@ -119,7 +134,7 @@ EXTRAS = tuple(
 
 def source(some: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
-    skeleton = select("sm90", [*WORDS, "run_convolution"])
+    skeleton = select("sm90", [*WORDS, "run_convolution", "run_transposed"])
     entries = "".join(subject.text() for subject in some)
     return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
 
@@ -131,8 +146,9 @@ def library(
     return subjects.hopper_library(some, lambda part: edit(source(part)), folder)
 
 
-def _three(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
-    return (*(missing,) * (3 - len(sizes)), *sizes)
+def _three(sizes: Sequence[int], missing: int) -> tuple[int, int, int]:
+    depth, height, width = (*(missing,) * (3 - len(sizes)), *sizes)
+    return depth, height, width
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,8 @@ class Problem:
     pad: tuple[tuple[int, int], ...] = ()
     dilation: tuple[int, ...] = ()
     groups: int = 1
+    transposed: bool = False
+    behind: tuple[int, ...] = ()  # output padding
 
     @property
     def rank(self) -> int:
@@ -166,14 +184,35 @@ class Problem:
         return self.pad or ((0, 0),) * self.rank
 
     @property
+    def output_padding(self) -> tuple[int, ...]:
+        return self.behind or (0,) * self.rank
+
+    @property
     def out_size(self) -> tuple[int, ...]:
         every = zip(self.in_size, self.kernel, self.steps, self.margins, self.spread, strict=True)
+        if self.transposed:
+            sizes = [(i - 1) * s - sum(p) + (k - 1) * d + 1 for i, k, s, p, d in every]
+            return tuple(a + b for a, b in zip(sizes, self.output_padding, strict=True))
         return tuple((i + sum(p) - (k - 1) * d - 1) // s + 1 for i, k, s, p, d in every)
 
     @property
     def flops(self) -> float:
         taps = prod(self.kernel) * self.in_channels // self.groups
-        return 2.0 * self.images * self.out_channels * prod(self.out_size) * taps
+        pixels = prod(self.in_size if self.transposed else self.out_size)
+        return 2.0 * self.images * self.out_channels * pixels * taps
+
+    @property
+    def phases(self) -> Phases:
+        """Of a transposed convolution."""
+        lows = tuple(low for low, _ in self.margins)
+        sizes = [_three(s, 1) for s in (self.kernel, self.steps)]
+        sizes += [_three(lows, 0), _three(self.spread, 1), _three(self.out_size, 1)]
+        return phases(*sizes)
+
+    @property
+    def together(self) -> int:
+        """The `together` of the subjects that compute it."""
+        return self.phases.stacked[2] if self.transposed else 0
 
     def chunk(self) -> int:
         """The chunk that leaves the fewest channels empty, the widest of several."""
@@ -186,14 +225,18 @@ class Problem:
         ones = (self.in_size, self.out_size, self.kernel, self.steps)
         sizes = [_three(size, 1) for size in ones] + [_three(lows, 0), _three(self.spread, 1)]
         head = (self.images, self.groups, self.in_channels, self.out_channels)
-        return [*head, *(number for size in sizes for number in size)]
+        numbers = [*head, *(number for size in sizes for number in size)]
+        return [*numbers, *self.phases.stacked, self.phases.shift] if self.transposed else numbers
 
     def workspace_bytes(self, chunk: int) -> int:
         channels = -(-(self.in_channels // self.groups) // chunk) * chunk
+        rows, taps = self.out_channels, prod(self.kernel)
+        if self.transposed:
+            rows, taps = rows * prod(self.steps), prod(self.phases.taps)
         parts = (
             self.images * prod(self.in_size) * self.groups * channels * 2,
-            self.out_channels * prod(self.kernel) * channels * 2,
-            (self.out_channels + 256) * 4,
+            rows * taps * channels * 2,
+            (rows + 256) * 4,
             self.images * 4,
             self.images * 16,
         )
@@ -205,6 +248,8 @@ class Problem:
     def weight(self) -> Tensor:
         depth = self.in_channels // self.groups * prod(self.kernel)
         channels = (self.out_channels, self.in_channels // self.groups)
+        if self.transposed:
+            channels = (self.in_channels, self.out_channels // self.groups)
         return torch.randn(*channels, *self.kernel, device="cuda") / sqrt(depth)
 
     def result(self) -> tuple[int, ...]:
@@ -213,6 +258,14 @@ class Problem:
 
     def torch(self, image: Tensor, weight: Tensor) -> Tensor:
         """The same by PyTorch, in the tensors' precision."""
+        if self.transposed:
+            functions = functional.conv_transpose1d, functional.conv_transpose2d
+            transposed: Callable[..., Tensor] = (*functions, functional.conv_transpose3d)[
+                self.rank - 1
+            ]
+            pads = tuple(low for low, _ in self.margins)
+            more = (self.output_padding, self.groups, self.spread)
+            return transposed(image, weight, None, self.steps, pads, *more)
         if any(low != high for low, high in self.margins):
             sides = [side for margin in reversed(self.margins) for side in margin]
             image, margins = functional.pad(image, sides), (0,) * self.rank
@@ -293,7 +346,7 @@ def exact(problem: Problem, image: Tensor, weight: Tensor) -> Exact:
     x, w = image.double(), weight.double()
     finite = torch.where(x.isfinite(), x.abs(), 0.0)
     largest = finite.flatten(1).amax(1).view(-1, *(1,) * (x.dim() - 1))
-    depth = prod(weight.shape[1:])
+    depth = problem.in_channels // problem.groups * prod(problem.kernel)
     allowed = 6 * 2.0**-12 * problem.torch(finite.square(), w.square()).abs().sqrt()
     allowed += (depth / 16 + 1) * 2.0**-23 * problem.torch(finite, w.abs())
     allowed += 2.0**-33 * problem.torch(torch.ones_like(x) * largest, w.abs())

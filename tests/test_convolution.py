@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,16 @@ from fusewright import convolution as convolution_module
 from fusewright.capture import capture, state_of
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.product import ARGUMENTS, prepared
 from fusewright.codegen.skeleton import select
-from fusewright.convolution import Geometry, Rounds, convolution, geometry
+from fusewright.convolution import CONVOLUTIONS, Geometry, Rounds, convolution, geometry
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, check, show, toposort
 from fusewright.nest import nest
+from fusewright.phases import Phases
 from fusewright.plan import plan
 from fusewright.rewrite import rewrite
+from fusewright.rounding import rounds_text
 from fusewright.schedule import schedule
 from fusewright.target import TARGETS
 
@@ -63,6 +67,21 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "3 dimensions": (nn.Conv3d(32, 64, 3, stride=(1, 2, 1), padding=1), (4, 32, 6, 24, 24)),
     "one pixel": (nn.Conv2d(256, 512, 1), (4, 256, 18, 18)),
     "fixed batch": (nn.Conv2d(64, 128, 3), (1, 64, 68, 68)),
+    "transposed": (nn.ConvTranspose2d(64, 48, 4, stride=2, padding=1), (4, 64, 36, 36)),
+    "transposed, odd": (
+        nn.ConvTranspose2d(64, 96, 3, stride=(2, 3), padding=(1, 0), output_padding=(1, 2)),
+        (4, 64, 36, 33),
+    ),
+    "transposed, groups": (
+        nn.ConvTranspose2d(128, 96, 5, stride=2, padding=3, dilation=(1, 3), groups=2, bias=False),
+        (4, 128, 30, 30),
+    ),
+    "transposed, 1 dimension": (nn.ConvTranspose1d(64, 96, 8, stride=4, padding=2), (8, 64, 700)),
+    "transposed, 3 dimensions": (
+        nn.ConvTranspose3d(48, 48, (4, 2, 3), stride=(2, 2, 4)),
+        (4, 48, 6, 14, 14),
+    ),
+    "transposed, stride 1": (nn.ConvTranspose2d(64, 96, 3, padding=1), (4, 64, 36, 36)),
 }
 LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     "few channels": (nn.Conv2d(3, 128, 7), (4, 3, 128, 128), "3 input channels fill too little"),
@@ -73,6 +92,21 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     ),
     "not rounded": (nn.Conv2d(64, 512, 1, stride=2), (8, 64, 96, 96), "in full float32"),
     "groups": (nn.Conv2d(128, 128, 3, groups=2), (4, 128, 36, 36), "in full float32"),
+    "transposed, not rounded": (
+        nn.ConvTranspose2d(64, 512, 2, stride=3),
+        (8, 64, 96, 96),
+        "in full float32",
+    ),
+    "transposed, few channels": (
+        nn.ConvTranspose2d(4, 512, 4, stride=2),
+        (8, 4, 196, 196),
+        "4 input channels fill too little",
+    ),
+    "transposed, far": (
+        nn.ConvTranspose3d(32, 64, 3, dilation=24, stride=2),
+        (2, 32, 24, 24, 24),
+        "does not fit a tensor map",
+    ),
     "small": (nn.Conv2d(64, 64, 3), (1, 64, 6, 6), "1.18 MFLOP are too few"),
     "half": (nn.Conv2d(64, 128, 3).half(), (4, 64, 36, 36), "our kernels take float32"),
     "large stride": (nn.Conv2d(64, 256, 9, stride=9), (4, 64, 90, 90), "a stride above 8"),
@@ -89,7 +123,7 @@ def graphs(
 
 
 def convolutions(graph: Graph) -> list[Node]:
-    return [n for n in toposort(graph.roots) if n.op == "convolution"]
+    return [n for n in toposort(graph.roots) if n.op in CONVOLUTIONS]
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -110,7 +144,8 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     layer, shape = LAYERS[name]
     _, after = graphs(Tailed(layer), torch.randn(shape))
     made = plan(after, GPU)
-    names = ["mul", f"convolution {'copy' if layer.bias is None else 'add'} relu add"]
+    (n,) = convolutions(after)
+    names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
     assert not made.libraries
 
@@ -124,8 +159,16 @@ def test_the_geometry_finds_every_pixel(name: str) -> None:
     (n,) = convolutions(after)
     g = geometry(n)
     weight = module.conv.weight.detach().double()  # type: ignore[union-attr, operator]
-    found = by_hand(x.reshape(shape[0], shape[1], *g.in_size), weight, g)
-    wanted = type(layer)._conv_forward(layer, x, weight, None)  # type: ignore[attr-defined]
+    image = x.reshape(shape[0], shape[1], *g.in_size)
+    if g.phases is not None:
+        found = phase_by_phase(image, weight, g, g.phases)
+        wanted = layer.double()(x)
+        if layer.bias is not None:
+            wanted -= layer.bias.detach().view(-1, *(1,) * (wanted.dim() - 2))  # type: ignore[operator]
+        layer.float()
+    else:
+        found = by_hand(image, weight, g)
+        wanted = type(layer)._conv_forward(layer, x, weight, None)  # type: ignore[attr-defined]
     torch.testing.assert_close(found.reshape(wanted.shape), wanted, rtol=1e-10, atol=1e-10)
 
 
@@ -149,6 +192,57 @@ def by_hand(x: Tensor, weight: Tensor, g: Geometry) -> Tensor:
                 "kc,ncdhw->nkdhw", wanted, part
             )
     return found
+
+
+def phase_by_phase(x: Tensor, weight: Tensor, g: Geometry, p: Phases) -> Tensor:
+    """Every phase from its own offsets, which have to lie within `reach` of `lowest`."""
+    weight = weight.reshape(g.in_channels, -1, *g.kernel)
+    each, rows = g.in_channels // g.groups, g.out_channels // g.groups
+    found = torch.full((x.shape[0], g.out_channels, *g.out_size), torch.nan, dtype=x.dtype)
+    shifts = (g.pad[0] % g.stride[0], g.pad[1] % g.stride[1], p.shift)
+    for phase in torch.cartesian_prod(*map(torch.arange, g.stride)).reshape(-1, 3).tolist():
+        # of each dimension: which pixels of the result, and their sum over taps as a matrix
+        pixels, sums = [], list[list[tuple[int, Tensor]]]()
+        for d in range(3):
+            places = torch.arange(p.places[d])
+            at = places * g.stride[d] + phase[d] - shifts[d]
+            here = (at >= 0) & (at < g.out_size[d])
+            pixels.append(at[here])
+            sums.append([])
+            for tap in range(g.kernel[d]):
+                far = phase[d] - shifts[d] + g.pad[d] - tap * g.dilation[d]
+                if far % g.stride[d] == 0:
+                    offset = far // g.stride[d]
+                    assert p.lowest[d] <= offset <= p.lowest[d] + p.reach[d]
+                    sums[d].append((tap, places[here] + offset))
+            assert len(sums[d]) <= p.taps[d]
+        part = torch.zeros(x.shape[0], g.out_channels, *map(len, pixels), dtype=x.dtype)
+        for (a, u), (b, v), (c, w) in product(*sums):
+            inside = [(i >= 0) & (i < n) for i, n in zip((u, v, w), g.in_size, strict=True)]
+            i, j, k = (i.clamp(0, n - 1) for i, n in zip((u, v, w), g.in_size, strict=True))
+            patch = x[:, :, i][:, :, :, j][:, :, :, :, k]
+            patch = patch * (inside[0][:, None, None] & inside[1][:, None] & inside[2])
+            for group in range(g.groups):
+                mine = slice(group * each, (group + 1) * each)
+                part[:, group * rows : (group + 1) * rows] += torch.einsum(
+                    "ck,ncdhw->nkdhw", weight[mine, :, a, b, c], patch[:, mine]
+                )
+        found[:, :, *torch.meshgrid(*pixels, indexing="ij")] = part
+    return found
+
+
+def test_what_the_emitted_file_asks_of_a_transposed_one() -> None:
+    layer, shape = LAYERS["transposed, odd"]
+    _, after = graphs(layer, torch.randn(shape))
+    (n,) = convolutions(after)
+    settings = "(2, 3), (1, 0), (1, 2), 1, (1, 1)"
+    assert rounds_text(n, "batch") == (
+        "_fusewright_rounds(torch.nn.functional.conv_transpose2d, (batch, 64, 36, 33), "
+        f"(64, 96, 3, 3), {settings}, device)"
+    )
+    x, weight = torch.randn(shape), torch.randn(64, 96, 3, 3)
+    asked = torch.nn.functional.conv_transpose2d(x, weight, None, *eval(settings))
+    assert asked.shape == layer(x).shape
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -194,7 +288,7 @@ def test_what_lies_channels_last_stays_with_the_library() -> None:
 # ---- text ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["plain", "3 dimensions"])
+@pytest.mark.parametrize("name", ["plain", "3 dimensions", "transposed"])
 def test_golden(name: str, update_golden: bool) -> None:
     layer, shape = LAYERS[name]
     _, after = graphs(Tailed(layer), torch.randn(shape))
@@ -211,35 +305,42 @@ def test_golden(name: str, update_golden: bool) -> None:
     assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"
 
 
-SHAPE = "convolution_shape{{{}, {}, {}, {}, {}}}"
 ROOM = """
 #include <cstdio>
 int main() {{
   using namespace fusewright;
   packed_image to;
-  std::printf("%ld", packed_image_in<{chunk}>(nullptr, {shape}, to));
+  {shape}
+  std::printf("%ld", packed_image_in<{chunk}>(nullptr, {what}, to));
 }}
 """
+PHASES = """transposed_shape<{together}> phases;
+  if (describe_phases(phases, shape, {stacked})) return 1;"""
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
-def test_the_scratch_memory_holds_what_is_packed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["plain", "groups", "3 dimensions", *(n for n in LAYERS if n.startswith("transposed"))]
+)
+def test_the_scratch_memory_holds_what_is_packed(name: str, tmp_path: Path) -> None:
     """The skeleton's own count, run on the host, against what the emitted file allocates."""
-    for name in ("plain", "groups", "3 dimensions"):
-        layer, shape = LAYERS[name]
-        _, after = graphs(layer, torch.randn(shape))
-        g = geometry(convolutions(after)[0])
-        triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
-        braced = ", ".join(f"{{{', '.join(map(str, t))}}}" for t in triples)
-        sizes = SHAPE.format(shape[0], g.groups, g.in_channels, g.out_channels, braced)
-        text = select("sm90", ["packed_image"]) + "\n}  // namespace fusewright\n"
-        source = tmp_path / "room.cu"
-        source.write_text(text + ROOM.format(chunk=g.chunk, shape=sizes), encoding="utf-8")
-        options = ["-std=c++17", "-arch=sm_90a", "-o", str(tmp_path / "room")]
-        subprocess.run(["nvcc", *options, str(source)], check=True, capture_output=True)
-        needed = int(subprocess.run([str(tmp_path / "room")], capture_output=True).stdout)
-        given = eval(g.packed_bytes, {"batch": shape[0]})
-        assert needed <= given <= needed + 256 * 10
+    layer, shape = LAYERS[name]
+    _, after = graphs(layer, torch.randn(shape))
+    (n,) = convolutions(after)
+    g = geometry(n)
+    lines, what = prepared(n)[0].replace("batch", str(shape[0])), "shape"
+    if g.phases is not None:
+        stacked = ARGUMENTS["run_transposed"](n)[-1]
+        lines += "\n  " + PHASES.format(together=g.phases.stacked[2], stacked=stacked)
+        what = "phases"
+    text = select("sm90", ["run_transposed"]) + "\n}  // namespace fusewright\n"
+    source = tmp_path / "room.cu"
+    source.write_text(text + ROOM.format(chunk=g.chunk, shape=lines, what=what), encoding="utf-8")
+    options = ["-std=c++17", "-arch=sm_90a", "-o", str(tmp_path / "room")]
+    subprocess.run(["nvcc", *options, str(source)], check=True, capture_output=True)
+    done = subprocess.run([str(tmp_path / "room")], capture_output=True, check=True)
+    given = eval(g.packed_bytes, {"batch": shape[0]})
+    assert int(done.stdout) <= given <= int(done.stdout) + 256 * 10
 
 
 # ---- emitted files -------------------------------------------------------------------------------

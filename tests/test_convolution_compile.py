@@ -12,7 +12,7 @@ from pathlib import Path
 
 import convolution_subjects as convolutions
 import pytest
-from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, WIDTHS, Problem
+from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, TRANSPOSED, WIDTHS, Problem
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
 from fusewright import tile
@@ -25,7 +25,8 @@ needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 CHOSEN = (
     s for s in SCHEDULES if s.width == 256 or (s.chunk == 64 and 4 in (s.vector, 2 * s.blocks))
 )
-COMPILED = (*CHOSEN, *EXTRAS)
+BACKWARDS = tuple(s for s in TRANSPOSED if s.chunk == 64 and s.width in (64, 256))
+COMPILED = (*CHOSEN, *EXTRAS, *BACKWARDS)
 
 
 @needs_nvcc
@@ -41,22 +42,32 @@ def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
     assert re.findall(r"C75\d\d.*", report) == []
 
 
+def room_check(problem: Problem, chunk: int) -> str:
+    """C++ that returns 1 where the skeleton counts other bytes."""
+    numbers = problem.numbers()
+    lines = f"  {{ convolution_shape shape{{{str(numbers[:22])[1:-1]}}};\n"
+    if problem.transposed:
+        stacked = f"{{{{{str(numbers[22:25])[1:-1]}}}, {numbers[25]}}}"
+        lines += f"  transposed_shape<{problem.together}> phases;\n"
+        lines += f"  if (describe_phases(phases, shape, {stacked})) return 1;\n"
+    what = "phases" if problem.transposed else "shape"
+    room = f"packed_image_in<{chunk}>(nullptr, {what}, packed)"
+    return f"{lines}  if ({room} != {problem.workspace_bytes(chunk)}) return 1; }}\n"
+
+
 @needs_nvcc
 def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
     problems = (
         Problem(3, 20, 7, (111, 9), (3, 3), (3, 2), ((1, 0), (2, 3)), (2, 1)),
         Problem(1, 64, 66, (5, 6, 7), (1, 2, 3), groups=2),
+        Problem(3, 20, 7, (11, 9), (3, 3), (3, 2), ((1, 1), (2, 2)), (2, 1), transposed=True),
+        Problem(1, 66, 64, (5, 6, 7), (4, 4, 3), (2, 4, 4), groups=2, transposed=True),
     )
-    checks = "".join(
-        f"  if (packed_image_in<{chunk}>(nullptr, {{{str(p.numbers())[1:-1]}}}, packed) !="
-        f" {p.workspace_bytes(chunk)}) return 1;\n"
-        for p in problems
-        for chunk in CHUNKS
-    )
-    main = f"int main() {{\n  fusewright::packed_image packed;\n{checks}  return 0;\n}}\n"
+    checks = "".join(room_check(p, chunk) for p in problems for chunk in CHUNKS)
+    main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
+    body = f"using namespace fusewright;\n{main}"
     text, program = tmp_path / "check.cu", tmp_path / "check"
-    body = main.replace("packed_image_in", "fusewright::packed_image_in")
-    text.write_text(f"{select('sm90', ['run_convolution'])}\n}}\n{body}", encoding="utf-8")
+    text.write_text(f"{select('sm90', ['run_transposed'])}\n}}\n{body}", encoding="utf-8")
     command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
     subprocess.run(command, check=True, capture_output=True)
     assert subprocess.run([str(program)], check=False).returncode == 0
@@ -90,4 +101,5 @@ def test_the_oldest_supported_compiler_takes_them() -> None:
     folder = nvrtc_folder()
     assert folder is not None
     some = [s for s in SCHEDULES if s.width == (256 if s.swapped else 128) and s.chunk != 32]
+    some += [s for s in TRANSPOSED if s.width == 192 and s.vector == 4]
     assert nvrtc_log(folder, convolutions.source(some), "compute_90a") == (0, "")

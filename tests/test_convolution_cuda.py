@@ -11,7 +11,7 @@ from dataclasses import replace
 import convolution_subjects as convolutions
 import pytest
 import torch
-from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, Problem, Subject
+from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, TOGETHER, TRANSPOSED, Problem, Subject
 from product_subjects import Library
 from torch import Tensor
 
@@ -23,16 +23,17 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU for sm_90a here")
     folder = tmp_path_factory.mktemp("convolutions")
-    return convolutions.library((*SCHEDULES, *EXTRAS), folder)
+    return convolutions.library((*SCHEDULES, *EXTRAS, *TRANSPOSED), folder)
 
 
 def both(*pads: int) -> tuple[tuple[int, int], ...]:
     return tuple((pad, pad) for pad in pads)
 
 
-def copies() -> Iterator[Subject]:
+def copies(together: int = 0) -> Iterator[Subject]:
     """Each width, side and chunk with a body that only stores."""
-    return (s for s in SCHEDULES if s.body == "copy")
+    every = (*SCHEDULES, *TRANSPOSED)
+    return (s for s in every if s.body == "copy" and s.together == together)
 
 
 def check(library: Library, subject: Subject, problem: Problem, image: Tensor, weight: Tensor,
@@ -48,7 +49,7 @@ def check(library: Library, subject: Subject, problem: Problem, image: Tensor, w
 def check_all(library: Library, problem: Problem, image: Tensor, weight: Tensor) -> None:
     """All copying kernels, whatever their chunk."""
     truth = convolutions.exact(problem, image, weight)
-    for subject in copies():
+    for subject in copies(problem.together):
         check(library, subject, problem, image, weight, truth)
 
 
@@ -76,6 +77,51 @@ PROBLEMS = (
 )
 
 
+def turned(*sizes: object, **more: object) -> Problem:
+    return Problem(*sizes, **more, transposed=True)  # type: ignore[arg-type]
+
+
+BACKWARDS = (
+    turned(1, 8, 5, (1, 1), (1, 1)),
+    turned(2, 64, 48, (10, 12), (4, 4), (2, 2), both(1, 1)),
+    turned(3, 20, 30, (7, 9), (3, 3), (2, 2)),
+    turned(2, 20, 30, (7, 9), (3, 3), (2, 2), both(1, 1), behind=(1, 1)),
+    turned(2, 48, 7, (5, 6, 7), (3, 3, 3), (2, 2, 2)),
+    turned(2, 32, 48, (5, 6, 8), (4, 2, 4), (2, 2, 2), both(1, 0, 1)),
+    turned(2, 64, 66, (20, 20), (3, 3), (1, 1), both(1, 1), groups=2),
+    turned(2, 33, 12, (20, 11), (5, 5), (3, 3), both(2, 1), (1, 2), groups=3, behind=(0, 1)),
+    turned(2, 33, 10, (50,), (8,), (4,), both(2)),
+    turned(2, 33, 10, (50,), (5,), (4,), both(1)),
+    turned(2, 33, 150, (50,), (3,), (8,)),
+    turned(2, 16, 150, (9, 10), (2, 3), (4, 4), both(0, 1), behind=(3, 2)),
+    turned(2, 16, 150, (9, 10), (3, 3), (2, 2), both(1, 2), (2, 3)),
+    turned(1, 256, 256, (14, 14), (3, 3), (2, 2), both(1, 1), behind=(1, 1)),
+    turned(1, 16, 16, (14, 14), (1, 1), (2, 2)),
+    turned(1, 16, 24, (6, 5, 7), (4, 4, 4), (4, 4, 4)),
+    turned(2, 16, 24, (9, 9), (3, 3), (2, 2), both(3, 4), behind=(1, 0)),
+    turned(300, 8, 3, (3, 3), (2, 2), (2, 2)),
+)
+
+
+@pytest.mark.parametrize("problem", BACKWARDS, ids=lambda p: "-".join(map(str, p.numbers())))
+def test_transposed_sizes(library: Library, problem: Problem) -> None:
+    torch.manual_seed(1)
+    check_all(library, problem, problem.image(), problem.weight())
+
+
+@pytest.mark.parametrize("subject", TRANSPOSED, ids=lambda s: str(s.entry))
+def test_transposed_tails(library: Library, subject: Subject) -> None:
+    torch.manual_seed(2)
+    step = subject.together
+    # Shifted by one pixel, and even where vectors are possible.
+    for pad in (0, 1):
+        problem = turned(2, 40, 28, (9, 12), (4, 2 * step), (2, step), both(1, pad))
+        if subject.vector == 1 or problem.out_size[1] * problem.out_size[0] % 4 == 0:
+            image, weight = problem.image(), problem.weight()
+            truth = convolutions.exact(problem, image, weight)
+            check(library, subject, problem, image, weight, truth)
+
+
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: "-".join(map(str, p.numbers())))
 def test_sizes(library: Library, problem: Problem) -> None:
     torch.manual_seed(1)
@@ -95,6 +141,7 @@ def test_tails(library: Library, subject: Subject) -> None:
 
 
 CONV = Problem(3, 72, 80, (50, 44), (3, 3), pad=both(1, 1))
+BACK = Problem(3, 72, 40, (50, 44), (4, 3), (2, 2), both(1, 1), transposed=True)
 
 
 HAZARDS = (
@@ -130,6 +177,7 @@ def hazards() -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", HAZARDS)
 def test_images_of_any_size(library: Library, name: str) -> None:
     image, weight = hazards()[name], CONV.weight()
+    check_all(library, BACK, image, BACK.weight())
     check_all(library, CONV, image, weight)
     # Not worse than eager, which rounds to the same 11 bits or fewer.
     truth = convolutions.exact(CONV, image, weight).sums
@@ -171,6 +219,19 @@ def test_infinities_and_nan_are_where_float64_has_them(library: Library, pad: in
         check(library, subject, problem, image, weight, truth)
 
 
+@pytest.mark.parametrize("together", TOGETHER)
+def test_transposed_infinities_and_nan(library: Library, together: int) -> None:
+    torch.manual_seed(5)
+    problem = turned(3, 72, 40, (30, 24), (4, 2 * together + 1), (2, together), both(1, 0))
+    image, weight = problem.image(), problem.weight()
+    for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
+        image[i % 2, i * 7, 3 + i * 11, i * 9] = value
+    truth = convolutions.exact(problem, image, weight)
+    assert int((~truth.sums.isfinite()).sum()) > 300
+    for subject in copies(together):
+        check(library, subject, problem, image, weight, truth)
+
+
 @pytest.mark.parametrize(
     "problem",
     [
@@ -179,12 +240,15 @@ def test_infinities_and_nan_are_where_float64_has_them(library: Library, pad: in
         Problem(1, 16, 16, (600,), (3,), dilation=(128,), pad=both(128)),
         Problem(1, 16, 16, (4, 4, 40), (1, 1, 33), pad=((0, 0), (0, 0), (0, 40))),
         Problem(1, 16, 16, (4, 4, 40), (1, 1, 19)),
+        turned(1, 16, 16, (20,), (12,), (9,)),
+        turned(1, 16, 16, (200,), (2,), (1,), dilation=(140,)),
+        turned(1, 16, 16, (4, 4, 40), (1, 1, 50)),
     ],
-    ids=["stride", "pad", "dilation", "far tap", "end"],
+    ids=["stride", "pad", "dilation", "far tap", "end", "phases", "back", "deep"],
 )
 def test_what_the_copy_engine_cannot_do_is_an_error(library: Library, problem: Problem) -> None:
     image, weight = problem.image(), problem.weight()
-    for subject in copies():
+    for subject in copies(problem.together):
         code, outside = convolutions.guarded(library, subject, problem, image, weight, image)[1:]
         assert code != 0
         assert not outside

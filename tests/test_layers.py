@@ -21,7 +21,7 @@ FLOW = [
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "export", "settings", "capture",
     "rules", "rewrite",
-    "part", "loops", "product", "convolution", "window", "pieces", "late",
+    "part", "loops", "product", "phases", "convolution", "window", "pieces", "late",
     "rounding", "family",
     "tile", "plan", "nest", "storage", "schedule", "keep",
     "spelling",

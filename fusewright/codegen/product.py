@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusewright.codegen.body import TYPES
-from fusewright.convolution import geometry
-from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, family
+from fusewright.convolution import CONVOLUTIONS, geometry
+from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, family
 from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
@@ -22,7 +22,7 @@ def whole(product: Node) -> list[str]:
 
 def prepared(product: Node) -> list[str]:
     """The statements of the entry before its launches."""
-    return _convolution_shape(product) if product.op == "convolution" else []
+    return _convolution_shape(product) if product.op in CONVOLUTIONS else []
 
 
 def launcher(product: Node, tile: Tile) -> str:
@@ -35,7 +35,7 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     name = launcher(product, tile)
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
     chosen += f", {tile.parts}" if tile.parts > 1 else ""
-    chosen += _convolution_choice(product, tile) if product.op == "convolution" else ""
+    chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
     extra = ["workspace"] if workspace(product, tile) else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
     return f"{name}<{chosen}>(body, {numbers})"
@@ -80,8 +80,19 @@ def _convolution_shape(product: Node) -> list[str]:
 
 
 def _convolution_choice(product: Node, tile: Tile) -> str:
-    """How many channels come together, and how many narrow tiles share a processor."""
-    return f", {geometry(product).chunk}" + ", 2" * (tile.width == WIDTHS[0])
+    """How many channels come together, and how many narrow tiles share a processor; and how many
+    phases are stacked along the width."""
+    g = geometry(product)
+    blocks = 2 if tile.width == WIDTHS[0] else 1
+    if g.phases:
+        return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}"
+    return f", {g.chunk}" + f", {blocks}" * (blocks > 1)
+
+
+def _stacked(product: Node) -> str:
+    found = geometry(product).phases
+    assert found is not None, "a transposed convolution has phases"
+    return f"{{{{{', '.join(map(str, found.stacked))}}}, {found.shift}}}"
 
 
 def _packed(product: Node, tile: Tile) -> str:
@@ -99,8 +110,10 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     INLINE.launcher: _split,
     HALF.launcher: _half,
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
+    TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
 }
 SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
+    TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
 }

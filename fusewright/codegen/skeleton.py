@@ -19,7 +19,7 @@ _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
         "hopper", "tile_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90",
-        "pack_image", "convolution_sm90",
+        "pack_image", "convolution_sm90", "convolution_launch_sm90", "transposed_sm90",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

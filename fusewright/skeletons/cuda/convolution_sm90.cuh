@@ -18,11 +18,11 @@ namespace fusewright {
 
 //@ convolution_repair: needs packed_image, finish
 // What a result that is not finite is computed from: taps and channels in order, with fused steps.
-struct convolution_source {
+template <class Shape> struct convolution_source {
   const float *image, *weight;
-  const convolution_shape& shape;
+  const Shape& shape;
 };
-FN float plain_sum(const convolution_source& from, int batch, int row, int pixel) {
+FN float plain_sum(const convolution_source<convolution_shape>& from, int batch, int row, int pixel) {
   const convolution_shape& s = from.shape;
   const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
@@ -44,15 +44,15 @@ FN float plain_sum(const convolution_source& from, int batch, int row, int pixel
   return sum;
 }
 // The factors as `consumer` wants them, for one tile.
-template <int FIRST_WARP> struct convolution_factors {
+template <int FIRST_WARP, class Source> struct convolution_factors {
   static constexpr bool split = false, packed = false, marked = true;
   static constexpr int first_warp = FIRST_WARP;
-  const convolution_source &left, &right;
+  const Source &left, &right;
   bool suspect;
 };
-template <bool ACROSS, int COLUMNS>
-FN void repair(float* box, int begin, int end, box_corner at, const convolution_source& from, const convolution_source&,
-               product_shape shape) {
+template <bool ACROSS, int COLUMNS, class Shape>
+FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape>& from,
+               const convolution_source<Shape>&, product_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
@@ -132,16 +132,16 @@ template <int WIDTH, int BLOCKS> struct convolution_stage {
 // What the clusters have to do: pairs of tiles that differ in their pixels only, and may belong to two images. The last one
 // may be alone.
 struct tile_pairs {
-  int groups, channel_tiles, pixel_tiles, last, count;  // pixel_tiles: of an image; last: tile of pixels of all images
+  int products, channel_tiles, pixel_tiles, last, count;  // pixel_tiles: of an image; last: tile of pixels of all images
   struct place {
     tiles::place tile;
     bool alone;  // the same as the partner's, who finishes it
   };
   template <bool SWAPPED> FN place at(int number, int rank) const {
-    const int kinds = groups * channel_tiles, kind = number % kinds, mine = number / kinds * CLUSTER + rank;
+    const int kinds = products * channel_tiles, kind = number % kinds, mine = number / kinds * CLUSTER + rank;
     const int pixels = mine < last ? mine : last, channels = kind % channel_tiles;
     const int image = pixels / pixel_tiles, column = pixels % pixel_tiles;
-    return {{image * groups + kind / channel_tiles, SWAPPED ? column : channels, SWAPPED ? channels : column}, mine > last};
+    return {{image * products + kind / channel_tiles, SWAPPED ? column : channels, SWAPPED ? channels : column}, mine > last};
   }
 };
 
@@ -152,29 +152,40 @@ FN pixel_place place_of(const convolution_shape& s, int image, int pixel) {
            line / s.out_size[1] * s.stride[0] - s.pad[0]}, image};
 }
 // The order of k in pieces of CHUNK: channels first, then taps along W, H and D.
-struct tap_walk {
-  int channel = 0, tap[3] = {0, 0, 0};  // tap: offset in pixels, from W to D
-  FN bool ended(const convolution_shape& s) const { return tap[2] >= s.kernel[0] * s.dilation[0]; }
-  FN void next(const convolution_shape& s, int chunk, int channels) {
+template <class Spans> struct tap_walk {
+  const Spans spans;
+  int channel = 0, tap[3];  // tap: offset in pixels, from W to D
+  FN tap_walk(const Spans& spans) : spans(spans), tap{spans[0].first, spans[1].first, spans[2].first} {}
+  FN bool ended() const { return tap[2] >= spans[2].end; }
+  FN void next(int chunk, int channels) {
     channel += chunk;
     if (channel < channels) return;
-    channel = 0, tap[0] += s.dilation[2];
-    if (tap[0] < s.kernel[2] * s.dilation[2]) return;
-    tap[0] = 0, tap[1] += s.dilation[1];
-    if (tap[1] < s.kernel[1] * s.dilation[1]) return;
-    tap[1] = 0, tap[2] += s.dilation[0];
+    channel = 0;
+    bool carry = true;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const tap_span along = spans[i];
+      if (carry) tap[i] += along.step;
+      carry = carry && i < 2 && tap[i] >= along.end;
+      if (carry) tap[i] = along.first;
+    }
   }
 };
+// How many times 64 k a product has.
+template <class Shape> FN int chunks_of(const Shape& shape, const packed_image& packed, int product) {
+  return (shape.taps_of(product) * packed.channels + HALF_DEPTH - 1) / HALF_DEPTH;
+}
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks.
-template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS>
-FN void convolution_produce(const tensor_map& weights, const tensor_map& image, const convolution_shape& shape,
-                            const packed_image& packed, const tile_pairs& all, int chunks, unsigned stages, unsigned full,
+template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS, class Shape>
+FN void convolution_produce(const tensor_map& weights, const tensor_map& image, const Shape& shape,
+                            const packed_image& packed, const tile_pairs& all, unsigned stages, unsigned full,
                             unsigned empty) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
   constexpr int PIXELS = stage::pixels(SWAPPED), CHANNELS = stage::channels(SWAPPED), HALF = CHANNELS / CLUSTER;
   constexpr int PIXELS_AT = SWAPPED ? 0 : stage::tall_bytes, WEIGHTS_AT = SWAPPED ? stage::tall_bytes : 0;
   const int rank = cluster_rank();
-  const bool deep = shape.deep();
+  const bool deep = shape.walk().deep();
+  const int groups = shape.walk().groups;
   int slot = 0;
   unsigned phase = 1;
   const auto next = [&] {
@@ -182,20 +193,23 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
   };
   for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
     const tiles::place tile = all.at<SWAPPED>(number, rank).tile;
-    const int group = tile.batch % shape.groups, row = (SWAPPED ? tile.column : tile.row) * CHANNELS + rank * HALF;
-    const pixel_place first = place_of(shape, tile.batch / shape.groups, (SWAPPED ? tile.row : tile.column) * PIXELS);
-    tap_walk at;
+    const int number_of_product = tile.batch % shape.products(), group = shape.group_of(number_of_product);
+    const int row = (SWAPPED ? tile.column : tile.row) * CHANNELS + rank * HALF;
+    const int pixel = (SWAPPED ? tile.row : tile.column) * PIXELS, image_number = tile.batch / shape.products();
+    const pixel_place first = place_of(shape.walk(), image_number, pixel);
+    const int chunks = chunks_of(shape, packed, number_of_product);
+    tap_walk at(shape.spans_of(number_of_product));
     for (int chunk = 0; chunk < chunks; ++chunk, next()) {
       const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::bytes);
-      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, weights, ready, chunk * HALF_DEPTH, row, group);
+      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, weights, ready, chunk * HALF_DEPTH, row, number_of_product);
 #pragma unroll
       for (int box = 0; box < HALF_DEPTH / CHUNK; ++box) {
         // Behind the last k everything reads as zero.
-        const int channel = at.ended(shape) ? shape.groups * packed.channels : group * packed.channels + at.channel;
+        const int channel = (at.ended() ? groups : group) * packed.channels + at.channel;
         load_pixels(to + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready, channel, first, at.tap, deep);
-        at.next(shape, CHUNK, packed.channels);
+        at.next(CHUNK, packed.channels);
       }
     }
   }
@@ -228,29 +242,38 @@ FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int grou
   multiply_commit();
 }
 // What the consumers share.
-template <class Body, int FIRST_WARP> struct convolution_work {
+template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   const Body& body;
-  const convolution_source& source;
+  const Source& source;
   const packed_image& packed;
   const product_shape& product;
   float* boxes;
-  FN consumer<Body, convolution_factors<FIRST_WARP>> of_tile(bool suspect) const {
+  FN consumer<Body, convolution_factors<FIRST_WARP, Source>> of_tile(bool suspect) const {
     return {body, {source, source, suspect}, product, boxes};
   }
 };
+template <int FIRST_WARP, class Body, class Source>
+FN convolution_work<Body, Source, FIRST_WARP> work_of(const Body& body, const Source& source, const packed_image& packed,
+                                                      const product_shape& product, float* boxes) {
+  return {body, source, packed, product, boxes};
+}
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Work>
-FN void convolution_consume(const Work& work, const tile_pairs& all, int chunks, unsigned stages, unsigned full,
-                            unsigned empty) {
+FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned stages, unsigned full, unsigned empty) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
-  const int warp = warp_here() - stage::first_warp, group = warp / 4, groups = work.source.shape.groups;
+  const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
   const int rank = cluster_rank(), lane = threadIdx.x % 32;
   int slot = 0;
   unsigned phase = 0;
-  if (stage::head_start > 0 && group == 1 && chunks > stage::head_start) barrier_wait(full + 8 * stage::head_start, 0);
+  const auto chunks_at = [&](int number) {
+    return chunks_of(work.source.shape, work.packed, all.at<SWAPPED>(number, rank).tile.batch % products);
+  };
+  if (stage::head_start > 0 && group == 1 && chunks_at(blockIdx.x / CLUSTER) > stage::head_start)
+    barrier_wait(full + 8 * stage::head_start, 0);
   for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
     float sums[WIDTH / 64][32];
     pin_all<WIDTH>(sums);
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
+    const int chunks = chunks_at(number);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       barrier_wait(full + 8 * slot, phase);
       convolution_chunk<WIDTH, SWAPPED, CHUNK>(sums, stages + slot * stage::bytes, group, chunk > 0);
@@ -267,8 +290,8 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, int chunks,
     const tile_pairs::place place = all.at<SWAPPED>(number, rank);
     if (place.alone) continue;
     const tiles::place tile = place.tile;
-    const int channel = tile.batch % groups * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    const scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / groups, channel, warp);
+    const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
+    const scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / products, channel, warp);
     const auto me = work.of_tile(undo.run(sums));
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
@@ -276,121 +299,6 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, int chunks,
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
   }
 }
-
-//@ run_convolution: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, device_scope
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Body>
-__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), BLOCKS)
-    convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
-                       const __grid_constant__ Body body, const __grid_constant__ convolution_shape shape,
-                       const float* image, const float* weight, const packed_image packed, const product_shape product,
-                       const tile_pairs all) {
-  using stage = convolution_stage<WIDTH, BLOCKS>;
-  extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
-  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
-  const int chunks = (product.depth + HALF_DEPTH - 1) / HALF_DEPTH;
-  if (threadIdx.x == 0) {
-    for (int slot = 0; slot < stage::count; ++slot) {
-      barrier_init(full + 8 * slot, 1);
-      barrier_init(empty + 8 * slot, 8 * CLUSTER);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  // This kernel may have started before the packing ones were done.
-  wait_for_previous_kernel();
-  cluster_sync();
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
-    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x == stage::producer)
-      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>(weights, pixels, shape, packed, all, chunks, stages, full, empty);
-  } else {
-    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const convolution_source source{image, weight, shape};
-    float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
-    const convolution_work<Body, stage::first_warp> work{body, source, packed, product, boxes};
-    convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, chunks, stages, full, empty);
-  }
-}
-#ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
-FN int run_convolution(const Body&, const float*, const float*, convolution_shape, void*, int, void*) {
-  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Body> == nullptr || &pack_weights == nullptr ||
-         &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr ||
-         &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
-}
-#else
-// A launch whose blocks may start while the kernel before it ends.
-template <class... Wanted, class... Given>
-int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_bytes, int cluster, cudaStream_t on,
-                 const Given&... given) {
-  cudaLaunchAttribute wishes[2];
-  wishes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  wishes[0].val.programmaticStreamSerializationAllowed = 1;
-  wishes[1].id = cudaLaunchAttributeClusterDimension;
-  wishes[1].val.clusterDim.x = cluster, wishes[1].val.clusterDim.y = wishes[1].val.clusterDim.z = 1;
-  const cudaLaunchConfig_t launch{grid, dim3(threads), size_t(shared_bytes), on, wishes, cluster > 1 ? 2u : 1u};
-  cudaLaunchKernelEx(&launch, kernel, given...);
-  return cudaGetLastError();
-}
-template <int CHUNK>
-int pack_convolution(const float* image, const float* weight, const convolution_shape& shape, const packed_image& to,
-                     cudaStream_t on) {
-  pack_weights<<<grid_of(shape.out_channels), IMAGE_THREADS, 0, on>>>(weight, shape, to);
-  if (int error = cudaGetLastError()) return error;
-  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images), checks = grid_of(shape.images);
-  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
-  const auto pack = vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
-  const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
-  if (int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to)) return error;
-  return launch_early(check, checks, IMAGE_THREADS, 0, 1, on, image, shape, to);
-}
-// The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
-template <int CHUNK>
-int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
-  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
-  for (int i = 0; i < 3; ++i) {
-    const int d = 2 - i;
-    if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
-    from.size[i] = shape.in_size[d], from.step[i] = shape.stride[d], from.lower[i] = -shape.pad[d];
-    from.upper[i] = (shape.out_size[d] - 1) * shape.stride[d] - shape.pad[d] + 1 - shape.in_size[d];
-  }
-  return map_image(map, from, CHUNK, box_pixels);
-}
-// How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
-// with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
-// (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
-int run_convolution(const Body& body, const float* image, const float* weight, convolution_shape shape, void* workspace,
-                    int device, void* stream) {
-  static_assert(SEGMENT == 0, "a convolution's tail is a map");
-  const long batches = shape.images * shape.groups, rows = shape.out_channels / shape.groups, columns = shape.out_pixels();
-  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
-  const device_scope scope(device);
-  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Body>;
-  using stage = convolution_stage<WIDTH, BLOCKS>;
-  int blocks = 0;
-  if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
-  blocks *= BLOCKS;
-  const long pixel_tiles = (columns + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
-  const long channel_tiles = (rows + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
-  const long pairs = (shape.images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * shape.groups;
-  if (count * CLUSTER > 0x7fffffff) return cudaErrorInvalidValue;
-  const tile_pairs all{shape.groups, int(channel_tiles), int(pixel_tiles), int(shape.images * pixel_tiles - 1), int(count)};
-  packed_image packed;
-  packed_image_in<CHUNK>(workspace, shape, packed);
-  const product_shape product{batches, int(rows), int(columns), shape.taps() * packed.channels};
-  const mapped lines{6, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, shape.groups, rows, product.depth};
-  tensor_map weights, pixels;
-  int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHUNK>(pixels, shape, packed, stage::pixels(SWAPPED));
-  const auto on = static_cast<cudaStream_t>(stream);
-  if (!error) error = pack_convolution<CHUNK>(image, weight, shape, packed, on);
-  if (error) return error;
-  const dim3 grid(unsigned(count < blocks / CLUSTER ? count : blocks / CLUSTER) * CLUSTER);
-  return launch_early(kernel, grid, stage::threads, stage::shared_bytes, CLUSTER, on, weights, pixels, body, shape, image,
-                      weight, packed, product, all);
-}
-#endif
 
 //@
 }  // namespace fusewright

@@ -17,6 +17,9 @@ namespace fusewright {
 // A convolution of images [C][D][H][W] with up to three dimensions; those that are missing have size 1. Sizes are in this
 // order, channels are those of all groups, and `pad` stands before the first pixel.
 #define BOTH __host__ __device__
+struct tap_span {
+  int first, end, step;
+};
 struct convolution_shape {
   long images;
   int groups, in_channels, out_channels;
@@ -24,7 +27,20 @@ struct convolution_shape {
   BOTH long in_pixels() const { return long(in_size[0]) * in_size[1] * in_size[2]; }
   BOTH long out_pixels() const { return long(out_size[0]) * out_size[1] * out_size[2]; }
   BOTH int taps() const { return kernel[0] * kernel[1] * kernel[2]; }
-  BOTH bool deep() const { return in_size[0] > 1 || out_size[0] > 1 || kernel[0] > 1 || pad[0] > 0; }
+  BOTH bool deep() const { return in_size[0] > 1 || out_size[0] > 1 || kernel[0] > 1 || pad[0] != 0; }
+  // What another kind of convolution answers in its own way: how its pixels are walked; how many products an image is, and
+  // each one's group, rows and taps; and the taps along W, H and D, as offsets in pixels from a pixel's own place.
+  BOTH const convolution_shape& walk() const { return *this; }
+  BOTH int products() const { return groups; }
+  BOTH int rows() const { return out_channels / groups; }
+  BOTH int most_taps() const { return taps(); }
+  FN int group_of(int product) const { return product; }
+  FN int taps_of(int) const { return taps(); }
+  struct spans {
+    const convolution_shape& shape;
+    FN tap_span operator[](int i) const { return {0, shape.kernel[2 - i] * shape.dilation[2 - i], shape.dilation[2 - i]}; }
+  };
+  FN spans spans_of(int) const { return {*this}; }
 };
 
 //@ packed_image: needs convolution_shape
@@ -75,9 +91,11 @@ FN uint2 largest_of_block(unsigned first, unsigned second, uint2 (&parts)[IMAGE_
 }
 #ifndef __CUDACC_RTC__
 // Everything in `workspace`, each part at a multiple of 256 bytes, with `channels` = in_channels / groups filled up to a
-// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, out_channels * taps * channels * 2 of
-// weights, (out_channels + 256) * 4 and images * 4 of exponents, images * 16 of sizes.
-template <int CHUNK> long packed_image_in(void* workspace, const convolution_shape& shape, packed_image& to) {
+// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, rows * most_taps * channels * 2 of weights,
+// where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents, images * 16 of sizes.
+template <int CHUNK, class Shape> long packed_image_in(void* workspace, const Shape& given, packed_image& to) {
+  const convolution_shape& shape = given.walk();
+  const long rows = long(given.products()) * given.rows();
   to.channels = (shape.in_channels / shape.groups + CHUNK - 1) / CHUNK * CHUNK;
   long end = 0;
   const auto take = [&](auto*& place, long bytes) {
@@ -85,8 +103,8 @@ template <int CHUNK> long packed_image_in(void* workspace, const convolution_sha
     end += (bytes + 255) / 256 * 256;
   };
   take(to.pixels, shape.images * shape.in_pixels() * shape.groups * to.channels * 2);
-  take(to.weights, long(shape.out_channels) * shape.taps() * to.channels * 2);
-  take(to.weight_exponents, (shape.out_channels + 256L) * 4);
+  take(to.weights, rows * given.most_taps() * to.channels * 2);
+  take(to.weight_exponents, (rows + 256) * 4);
   take(to.image_exponents, shape.images * 4);
   take(to.sizes, shape.images * 16);
   return end;
@@ -94,18 +112,31 @@ template <int CHUNK> long packed_image_in(void* workspace, const convolution_sha
 #endif
 
 //@ pack_weights: needs packed_image, halves, next_kernel, grid
-// One block per row of weights. It also sets up what the next kernel counts in.
+// One row of weights: by tap and channel, and by number, in the order that is read fastest.
+struct weight_row {
+  const float* from;
+  int channels, taps;
+  FN weight_row(const float* weight, const convolution_shape& shape, long row)
+      : channels(shape.in_channels / shape.groups), taps(shape.taps()) {
+    from = weight + row * channels * taps;
+  }
+  FN float at(int tap, int channel) const { return from[channel * taps + tap]; }
+  FN float operator[](int k) const { return from[k]; }
+};
+FN weight_row row_of_weights(const float* weight, const convolution_shape& shape, long row) { return {weight, shape, row}; }
+// One block per row. It also sets up what the next kernel counts in.
+template <class Shape>
 __global__ void __launch_bounds__(IMAGE_THREADS)
-    pack_weights(const float* weight, const convolution_shape shape, const packed_image to) {
+    pack_weights(const float* weight, const __grid_constant__ Shape shape, const packed_image to) {
   let_next_kernel_start();
   __shared__ uint2 parts[IMAGE_THREADS / 32];
-  const long row = block_index();
-  for (long n = row * IMAGE_THREADS + threadIdx.x; n < shape.images; n += long(shape.out_channels) * IMAGE_THREADS)
+  const long row = block_index(), rows = long(shape.products()) * shape.rows();
+  for (long n = row * IMAGE_THREADS + threadIdx.x; n < shape.walk().images; n += rows * IMAGE_THREADS)
     to.sizes[n] = {0, LARGEST_BITS, 0, 0};
-  if (row == 0) to.weight_exponents[shape.out_channels + threadIdx.x] = 0;
-  if (row >= shape.out_channels) return;
-  const int channels = shape.in_channels / shape.groups, taps = shape.taps(), depth = channels * taps;
-  const float* const from = weight + row * depth;
+  if (row == 0) to.weight_exponents[rows + threadIdx.x] = 0;
+  if (row >= rows) return;
+  const auto from = row_of_weights(weight, shape, row);
+  const int depth = from.channels * from.taps;
   // The largest of 32 neighbours stands for a part of the row.
   unsigned most = 0, least = LARGEST_BITS;
   bool strange = false;
@@ -123,12 +154,13 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
   const int exponent = scale_exponent<14>(sizes.x);
   if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent(LARGEST_BITS - sizes.y, exponent, strange);
   const float scale = power(exponent);
-  const int pieces = to.channels / 8;
+  const int pieces = to.channels / 8, taps = shape.most_taps();
   for (int item = threadIdx.x; item < taps * pieces; item += IMAGE_THREADS) {
     const int tap = item / pieces, first = item % pieces * 8;
     float x[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) x[j] = first + j < channels ? from[(first + j) * taps + tap] * scale : 0.f;
+    for (int j = 0; j < 8; ++j)
+      x[j] = tap < from.taps && first + j < from.channels ? from.at(tap, first + j) * scale : 0.f;
     const uint4 packed{two_halves(x[0], x[1]), two_halves(x[2], x[3]), two_halves(x[4], x[5]), two_halves(x[6], x[7])};
     *reinterpret_cast<uint4*>(to.weights + (row * taps + tap) * to.channels + first) = packed;
   }

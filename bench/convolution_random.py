@@ -1,0 +1,243 @@
+"""Random convolutions with random tails -> ours, eager and torch.compile, a row each; their means.
+
+    python bench/convolution_random.py [--count 100] [--seed 1] [--first 0] [--jobs N]
+                                       [--least FLOPS]
+
+Needs an NVIDIA H100 or H200, nvcc and torch. Model NUMBER of a seed is always the same: --first
+continues an earlier run. Each row is one interleaved run, as in bench/compare.py. `kernel`: whether
+the convolution is a kernel of ours; if not, PyTorch's own routine is, and only the tail is fused.
+--least replaces the least number of operations for which a kernel of ours is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from compare import Side, _time  # noqa: E402
+
+import fusewright  # noqa: E402
+from fusewright import convolution  # noqa: E402
+from fusewright.convolution import CONVOLUTIONS  # noqa: E402
+from fusewright.ir import toposort  # noqa: E402
+from fusewright.pipeline import make, resolve_target  # noqa: E402
+
+ROUNDS = 9
+LARGE = 2e9  # operations, from which on the mean counts
+LEAST_FLOPS, MOST_FLOPS, MOST_ELEMENTS = 2.0**28, 2.0**37, 2.0**27
+CHANNELS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+SIDES = {1: (256, 1000, 4096, 16384), 2: (14, 20, 28, 32, 56, 64, 96, 112), 3: (8, 12, 16, 24, 32)}
+TAILS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "mish": F.mish,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+    "leaky_relu": F.leaky_relu,
+    "clamp": lambda x: torch.clamp(x, -0.5, 0.5),
+    "double": lambda x: x * 2.0,
+    "softplus": F.softplus,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One random model."""
+
+    rank: int
+    transposed: bool
+    images: int
+    channels: int
+    results: int
+    side: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int
+    groups: int
+    tail: tuple[str, ...]
+
+    @property
+    def out(self) -> int:
+        reach = self.dilation * (self.kernel - 1)
+        if self.transposed:
+            return (self.side - 1) * self.stride - 2 * self.pad + reach + 1
+        return (self.side + 2 * self.pad - reach - 1) // self.stride + 1
+
+    @property
+    def flops(self) -> float:
+        depth = self.channels // self.groups * self.kernel**self.rank
+        pixels = self.side if self.transposed else self.out
+        return 2.0 * self.images * self.results * pixels**self.rank * depth
+
+    @property
+    def fits(self) -> bool:
+        if self.out <= 0 or not LEAST_FLOPS <= self.flops <= MOST_FLOPS:
+            return False
+        sizes = (self.channels * self.side**self.rank, self.results * self.out**self.rank)
+        return self.images * max(sizes) <= MOST_ELEMENTS
+
+    def model(self) -> nn.Module:
+        name = f"Conv{'Transpose' * self.transposed}{self.rank}d"
+        layer = getattr(nn, name)(
+            self.channels, self.results, self.kernel, stride=self.stride, padding=self.pad,
+            dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
+        return Tailed(layer, self.tail)
+
+    def input(self) -> Tensor:
+        return torch.randn(self.images, self.channels, *(self.side,) * self.rank)
+
+
+class Tailed(nn.Module):
+    """A convolution and what follows it."""
+
+    def __init__(self, layer: nn.Module, tail: tuple[str, ...]) -> None:
+        super().__init__()
+        self.layer, self.tail = layer, tail
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        for name in self.tail:
+            x = TAILS[name](x)
+        return x
+
+
+def trial(seed: int, number: int) -> Trial:
+    """Model `number` of a seed."""
+    dice = random.Random(f"{seed} {number}")
+    while True:
+        rank, kernel = dice.choice((1, 2, 2, 2, 3)), dice.choice((1, 2, 3, 3, 3, 4, 5, 7))
+        groups = dice.choice((1, 1, 1, 1, 1, 2))
+        found = Trial(
+            rank,
+            dice.random() < 0.3,
+            dice.choice((2, 4, 8, 16, 32, 64, 128)),
+            dice.choice(CHANNELS) * groups,
+            dice.choice(CHANNELS) * groups,
+            dice.choice(SIDES[rank]),
+            kernel,
+            dice.choice((1, 1, 1, 2)),
+            dice.choice((0, kernel // 2)),
+            dice.choice((1, 1, 1, 1, 2)),
+            groups,
+            tuple(dice.choice(list(TAILS)) for _ in range(dice.randint(0, 4))),
+        )
+        if found.fits:
+            return found
+
+
+@torch.no_grad()
+def sides(given: Trial) -> tuple[list[Side], Tensor]:
+    """The three ways, each called once, which builds it; and an input."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, x = given.model(), given.input()
+    ours = fusewright.optimize(model, [x], target="cuda").cuda()
+    model, x = model.cuda(), x.cuda()
+    ways = [Side("ours", ours, []), Side("eager", model, [])]
+    ways.append(Side("compile", torch.compile(model, dynamic=False), []))
+    for way in ways:
+        way.call(x)
+    return ways, x
+
+
+def is_kernel(given: Trial) -> bool:
+    machine, _ = resolve_target("cuda")
+    graph = make(given.model(), [given.input()], machine).captured.graph
+    return any(n.op in CONVOLUTIONS for n in toposort(graph.roots))
+
+
+def prepare(given: Trial, least: int) -> None:
+    """In a process of its own: fill the caches of both compilers."""
+    convolution.LEAST_FLOPS = least
+    sides(given)
+    torch.cuda.empty_cache()
+
+
+@torch.no_grad()
+def measured(given: Trial) -> dict[str, float]:
+    """The median of each way, in milliseconds."""
+    ways, x = sides(given)
+    for _ in range(ROUNDS):
+        fresh = torch.randn_like(x)
+        random.shuffle(ways)
+        for way in ways:
+            way.seconds.append(_time(way.call, [fresh], "cuda"))
+    return {way.name: statistics.median(way.seconds) * 1e3 for way in ways}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one model."""
+
+    flops: float
+    kernel: bool
+    over_eager: float
+    over_compile: float
+
+
+def mean(rows: list[Row], name: str) -> None:
+    """Print the geometric means and the worst."""
+    if rows:
+        eager, compiled = ([getattr(r, f"over_{w}") for r in rows] for w in ("eager", "compile"))
+        means = [math.exp(statistics.fmean(map(math.log, some))) for some in (eager, compiled)]
+        print(
+            f"{name}: {len(rows)}, over eager {means[0]:.2f} (worst {min(eager):.2f}), "
+            f"over torch.compile {means[1]:.2f} (worst {min(compiled):.2f})"
+        )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=100)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--first", type=int, default=0, metavar="NUMBER")
+    options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    options.add_argument("--least", type=int, default=convolution.LEAST_FLOPS, metavar="FLOPS")
+    given = options.parse_args()
+    trials = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
+        running = [pool.submit(prepare, t, given.least) for t in trials.values()]
+        for job in running:
+            job.result()
+    convolution.LEAST_FLOPS = given.least
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {given.seed}\n")
+    print("| number | model | GFLOP | kernel | ours ms | over eager | over torch.compile |")
+    print("|---|---|---:|---|---:|---:|---:|")
+    rows = []
+    for number, t in trials.items():
+        times, kernel = measured(t), is_kernel(t)
+        row = Row(t.flops, kernel, times["eager"] / times["ours"], times["compile"] / times["ours"])
+        rows.append(row)
+        cells = [number, t, f"{t.flops / 1e9:.3g}", kernel, f"{times['ours']:.4f}"]
+        cells += [f"{row.over_eager:.2f}", f"{row.over_compile:.2f}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        torch.cuda.empty_cache()
+    print()
+    mean(rows, "all")
+    mean([r for r in rows if r.kernel], "kernels of ours")
+    mean([r for r in rows if r.flops >= LARGE], "2 GFLOP or more")
+    mean([r for r in rows if r.flops >= LARGE and r.kernel], "2 GFLOP or more, kernels of ours")
+
+
+if __name__ == "__main__":
+    main()

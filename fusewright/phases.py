@@ -1,0 +1,80 @@
+"""Sizes of a transposed convolution -> Phases: the convolutions of stride 1 that it consists of.
+
+Along a dimension, pixel  stride * q + phase - shift  of the result sees the image's pixels
+q + offset, one for each tap that fits; all pixels of a phase have the same offsets. So each phase
+is an ordinary convolution, and nothing is filled up with zeros. Phases with the same offsets can
+be `stacked`: rows of one product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Triple = tuple[int, int, int]
+# Whose phases leave as parts of one vector; and how many, skeletons/cuda/transposed_sm90.cuh.
+STACKED_STRIDES, MOST_STACKED = (2, 4), 16
+
+
+@dataclass(frozen=True)
+class Phases:
+    """stacked: how many phases along each dimension are rows of one product, 1 where they are not.
+    loose: how many have products of their own.  shift: along the width.  places: how many q there
+    are.  lowest: the first offset.  reach: from there to the last one.  taps: of a phase, at most.
+    """
+
+    stacked: Triple
+    loose: Triple
+    shift: int
+    places: Triple
+    lowest: Triple
+    reach: Triple
+    taps: Triple
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """The same of one dimension."""
+
+    stacked: int
+    loose: int
+    shift: int
+    places: int
+    lowest: int
+    reach: int
+    taps: int
+
+
+def phases(
+    kernel: Triple, stride: Triple, pad: Triple, dilation: Triple, out_size: Triple
+) -> Phases:
+    """The phases of a transposed convolution whose result has `out_size` pixels."""
+    every = list(zip(kernel, stride, pad, dilation, out_size, strict=True))
+    found: list[_Dimension] = []
+    room = MOST_STACKED
+    for d in (2, 1, 0):
+        found.insert(0, _dimension(*every[d], wide=d == 2, room=room))
+        room //= found[0].stacked
+
+    def three(name: str) -> Triple:
+        a, b, c = (getattr(dimension, name) for dimension in found)
+        return a, b, c
+
+    fields = ("places", "lowest", "reach", "taps")
+    return Phases(three("stacked"), three("loose"), found[2].shift, *map(three, fields))
+
+
+def _dimension(k: int, s: int, p: int, d: int, out: int, *, wide: bool, room: int) -> _Dimension:
+    """Neighbours along the width leave together, even if some taps are zero then; others are
+    stacked where all phases have the same taps."""
+    together = s in STACKED_STRIDES and d == 1 and (wide or k % s == 0) and s <= room
+    # Vectors of four start at multiples of four, or two taps in three see something: facts.md.
+    shift = 0 if wide and together and out % 4 == 0 else p % s
+    offsets = [
+        [(phase - shift + p - t * d) // s for t in range(k) if (phase - shift + p - t * d) % s == 0]
+        for phase in range(s)
+    ]
+    every = [offset for some in offsets for offset in some]
+    lowest, reach = min(every), max(every) - min(every)
+    taps = reach + 1 if together else max(map(len, offsets))
+    stacked = s if together else 1
+    return _Dimension(stacked, s // stacked, shift, -(-(out + shift) // s), lowest, reach, taps)

@@ -1,0 +1,139 @@
+// The kernel of convolutions on Hopper (sm_90a), and its launch behind the two passes that pack what it reads.
+//
+// The surprising fact: of the four kernels, each starts while the one before still runs, so that the three small ones cost
+// little more than their bytes.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "convolution_sm90.cuh"
+namespace fusewright {
+
+//@ convolution_kernel: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, device_scope
+// What the consumers hand boxes to.
+template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
+__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), BLOCKS)
+    convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
+                       const __grid_constant__ Body body, const __grid_constant__ Shape shape, const float* image,
+                       const float* weight, const packed_image packed, const product_shape product, const tile_pairs all) {
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
+  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < stage::count; ++slot) {
+      barrier_init(full + 8 * slot, 1);
+      barrier_init(empty + 8 * slot, 8 * CLUSTER);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // This kernel may have started before the packing ones were done.
+  wait_for_previous_kernel();
+  cluster_sync();
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
+    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == stage::producer)
+      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>(weights, pixels, shape, packed, all, stages, full, empty);
+  } else {
+    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const convolution_source<Shape> source{image, weight, shape};
+    const auto& tail = tail_of<BLOCKS>(body, shape);
+    float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
+    const auto work = work_of<stage::first_warp>(tail, source, packed, product, boxes);
+    convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, stages, full, empty);
+  }
+}
+#ifdef __CUDACC_RTC__
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
+FN int launch_convolution(const Body&, const float*, const float*, const Shape&, void*, int, void*) {
+  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body> == nullptr ||
+         &pack_weights<Shape> == nullptr || &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr ||
+         &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
+}
+#else
+// A launch whose blocks may start while the kernel before it ends.
+template <class... Wanted, class... Given>
+int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_bytes, int cluster, cudaStream_t on,
+                 const Given&... given) {
+  cudaLaunchAttribute wishes[2];
+  wishes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  wishes[0].val.programmaticStreamSerializationAllowed = 1;
+  wishes[1].id = cudaLaunchAttributeClusterDimension;
+  wishes[1].val.clusterDim.x = cluster, wishes[1].val.clusterDim.y = wishes[1].val.clusterDim.z = 1;
+  const cudaLaunchConfig_t launch{grid, dim3(threads), size_t(shared_bytes), on, wishes, cluster > 1 ? 2u : 1u};
+  cudaLaunchKernelEx(&launch, kernel, given...);
+  return cudaGetLastError();
+}
+template <int CHUNK, class Shape>
+int pack_convolution(const float* image, const float* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
+  pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
+  if (int error = cudaGetLastError()) return error;
+  const convolution_shape& shape = given.walk();
+  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images), checks = grid_of(shape.images);
+  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
+  const auto pack = vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
+  const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
+  if (int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to)) return error;
+  return launch_early(check, checks, IMAGE_THREADS, 0, 1, on, image, shape, to);
+}
+// The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
+template <int CHUNK>
+int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
+  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
+  for (int i = 0; i < 3; ++i) {
+    const int d = 2 - i;
+    if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
+    from.size[i] = shape.in_size[d], from.step[i] = shape.stride[d], from.lower[i] = -shape.pad[d];
+    from.upper[i] = (shape.out_size[d] - 1) * shape.stride[d] - shape.pad[d] + 1 - shape.in_size[d];
+  }
+  return map_image(map, from, CHUNK, box_pixels);
+}
+// How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
+// with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
+// (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
+int launch_convolution(const Body& body, const float* image, const float* weight, const Shape& given, void* workspace,
+                       int device, void* stream) {
+  static_assert(SEGMENT == 0, "a convolution's tail is a map");
+  const convolution_shape& shape = given.walk();
+  const long batches = shape.images * given.products(), rows = given.rows(), columns = shape.out_pixels();
+  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body>;
+  using stage = convolution_stage<WIDTH, BLOCKS>;
+  int blocks = 0;
+  if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
+  blocks *= BLOCKS;
+  const long pixel_tiles = (columns + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
+  const long channel_tiles = (rows + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
+  const long pairs = (shape.images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.products();
+  if (count * CLUSTER > 0x7fffffff) return cudaErrorInvalidValue;
+  const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(shape.images * pixel_tiles - 1),
+                       int(count)};
+  packed_image packed;
+  packed_image_in<CHUNK>(workspace, given, packed);
+  const product_shape product{batches, int(rows), int(columns), given.most_taps() * packed.channels};
+  const mapped lines{6, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, given.products(), rows,
+                     product.depth};
+  tensor_map weights, pixels;
+  int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
+  if (!error) error = map_pixels<CHUNK>(pixels, shape, packed, stage::pixels(SWAPPED));
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (!error) error = pack_convolution<CHUNK>(image, weight, given, packed, on);
+  if (error) return error;
+  const dim3 grid(unsigned(count < blocks / CLUSTER ? count : blocks / CLUSTER) * CLUSTER);
+  return launch_early(kernel, grid, stage::threads, stage::shared_bytes, CLUSTER, on, weights, pixels, body, given, image,
+                      weight, packed, product, all);
+}
+#endif
+
+//@ run_convolution: needs convolution_kernel
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
+int run_convolution(const Body& body, const float* image, const float* weight, convolution_shape shape, void* workspace,
+                    int device, void* stream) {
+  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(body, image, weight, shape, workspace, device,
+                                                                           stream);
+}
+
+//@
+}  // namespace fusewright
