@@ -63,7 +63,7 @@ def trial(seed: int, number: int, arch: str) -> Trial:
     dice = random.Random(f"{seed} {number}")
     subject = dice.choice(SUBJECTS)
     if arch == "sm_80":
-        subject = replace(subject, parts=1)
+        subject = replace(subject, parts=0)
     step = max(subject.segment, subject.vector)
     columns = -(-size(dice) // step) * step
     split = dice.choice(("dense", "sliced", "shared"))

@@ -27,10 +27,10 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 # loads each should have, and how many threads keep a GPU busy.
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
-# Sharing the depth of a tile: skeletons/cuda/product_sm90.cuh has the first two numbers, too; wider
-# tiles leave it no registers; adding up takes so many steps, and so many for each part (a
-# prediction, from the bytes that one processor reads from L2).
-PART_BLOCKS, PART_STEPS, MOST_SHARED_WIDTH, PART_COST = 132, 4, 128, (3, 0.6)
+# Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
+# takes in steps, once and for each part (a prediction, from the bytes that one processor reads from
+# L2). skeletons/cuda/parts_sm90.cuh has the same numbers.
+MOST_PARTS_BYTES, PART_STEPS, PART_COST = 32 << 20, 4, (3, 0.6)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: boo
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
 
-    steps = ceil(graph.hint(matrix.depth) / STEP)
+    steps, blocks = ceil(graph.hint(matrix.depth) / STEP), target.processors
+    shares = target.product == "sm90" and kind.packs
 
     def count(tile: Tile) -> int:
         sides = (matrix.columns, matrix.rows) if tile.swapped else (matrix.rows, matrix.columns)
@@ -136,21 +137,32 @@ def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: boo
         return graph.hint(matrix.batches) * ceil(across / tile.width) * ceil(along / SPLIT_ROWS)
 
     def seconds(tile: Tile) -> tuple[float, int, bool, int]:
-        adding = PART_COST[0] + PART_COST[1] * tile.parts if tile.parts > 1 else 0
-        share = (ceil(steps / tile.parts) + adding) / steps
-        cost = ceil(count(tile) / target.processors) * tile.width / kind.rate[tile.width] * share
-        return cost, -min(count(tile), target.processors), tile.swapped, -tile.width
+        tiles = count(tile)
+        last = _last_wave(tile, tiles % blocks, steps, blocks)[0] if shares else tiles % blocks > 0
+        cost = (tiles // blocks + last) * tile.width / kind.rate[tile.width]
+        return cost, -min(tiles, blocks), tile.swapped, -tile.width
 
-    if target.product == "sm90" and kind.packs:
-        options = (*options, *(t for tile in options for t in _shared(tile, count(tile), steps)))
-    return min(options, key=seconds)
+    best = min(options, key=seconds)
+    parts = _last_wave(best, count(best) % blocks, steps, blocks)[1] if shares else 0
+    return replace(best, parts=parts)
 
 
-def _shared(tile: Tile, count: int, steps: int) -> tuple[Tile, ...]:
-    """The tile with its depth shared out to more thread blocks, if it has few like itself."""
-    most = min(PART_BLOCKS // count, steps // PART_STEPS)
-    some = (2, 3, 4, 6, 8, 12, 16, 24, 32) if tile.width <= MOST_SHARED_WIDTH else ()
-    return tuple(replace(tile, parts=parts) for parts in some if parts <= most)
+def _last_wave(tile: Tile, tiles: int, steps: int, blocks: int) -> tuple[float, int]:
+    """What share of a wave the tiles take that do not fill one, and in how many parts they are cut.
+
+    `share_depth` in `parts_sm90.cuh` makes the same choice, for the sizes of a call.
+    """
+    if tiles == 0:
+        return 0.0, 0
+    choices = [(float(steps), 0)]
+    room = MOST_PARTS_BYTES // (SPLIT_ROWS * tile.width * 4)
+    for count in range(2, min(steps // PART_STEPS, room // tiles) + 1):
+        each = ceil(steps / count)
+        parts = ceil(steps / each)
+        rounds = ceil(tiles * parts / blocks)
+        choices.append((rounds * (each + PART_COST[0] + PART_COST[1] * parts), tiles * parts))
+    cost, parts = min(choices)
+    return cost / steps, parts
 
 
 def _elements(factor: Factor, graph: Graph) -> int:

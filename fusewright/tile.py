@@ -28,13 +28,14 @@ class Tile:
     """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one.
 
     inline: no factor is packed in memory; both are split on their way to the tensor cores.
-    parts: how many thread blocks may share the depth of a tile, where there are few tiles.
+    parts: for how many parts of tiles there is room, where thread blocks share the depth of those
+    tiles that do not fill a wave; 0 if they do not.
     """
 
     width: int
     swapped: bool
     inline: bool = False
-    parts: int = 1
+    parts: int = 0
 
 
 @dataclass(frozen=True)

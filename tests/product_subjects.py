@@ -109,13 +109,13 @@ class Subject:
     segment: int
     vector: int
     inline: bool = False  # both factors split on the fly
-    parts: int = 1  # thread blocks that may share the depth of a tile; sm_90a only
+    parts: int = 0  # room for so many parts of tiles; sm_90a only
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         side = "swapped" if self.swapped else "straight"
-        how = "_inline" * self.inline + f"_{self.parts}_parts" * (self.parts > 1)
+        how = "_inline" * self.inline + f"_{self.parts}_parts" * (self.parts > 0)
         return f"{self.body}_{self.width}_{side}_{self.segment}_{self.vector}{how}"
 
     @property
@@ -132,7 +132,7 @@ class Subject:
         """Its C function."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, {self.segment}, {self.vector}"
-        chosen += f", {self.parts}" * (self.parts > 1)
+        chosen += f", {self.parts}" * (self.parts > 0)
         workspace = "" if self.inline else "workspace, "
         return f"""
 extern "C" int {self.entry}(const float* left, const long* l, const float* right, const long* r,
@@ -175,9 +175,9 @@ INLINE = tuple(
 )
 # A few tiles, each shared by many thread blocks.
 SHARED = tuple(
-    replace(s, parts=16)
+    replace(s, parts=512)
     for s in SCHEDULES
-    if s.width <= 128 and (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4))
+    if (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4), (256, 4))
 )
 # What else runs, on a few schedules only.
 EXTRAS = (
@@ -196,7 +196,7 @@ EXTRAS = (
 
 def known_to(arch: str, subjects: Iterable[Subject]) -> tuple[Subject, ...]:
     """Those that an architecture has kernels for."""
-    return tuple(s for s in subjects if arch == "sm_90a" or s.parts == 1)
+    return tuple(s for s in subjects if arch == "sm_90a" or not s.parts)
 
 
 def source(arch: str, subjects: Iterable[Subject]) -> str:
@@ -294,7 +294,7 @@ def workspace_bytes(packed: Tensor, subject: Subject) -> int:
     """What packing this factor needs, and what sharing the depth of tiles needs."""
     rows, depth = -(-packed.shape[-2] // 64) * 64, -(-packed.shape[-1] // 32)
     batches = packed.shape[0] if strides(packed)[0] else 1
-    sums = 132 * (128 * subject.width * 4 + 8) if subject.parts > 1 else 0
+    sums = subject.parts * (128 * subject.width * 4 + 8)
     return batches * rows * (depth * 128 + 4 + -(-depth // 2) * 4) + sums
 
 

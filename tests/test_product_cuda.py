@@ -289,8 +289,20 @@ def test_long_sums_of_positive_numbers(library: Library, depth: int) -> None:
     """Truncation would only lose. Eager shares out the depth of so small a result; so do we."""
     torch.manual_seed(depth)
     left, right = torch.rand(256, depth, device="cuda"), torch.rand(512, depth, device="cuda")
-    some = [s for s in copies(library) if s.parts > 1] or copies(library)
+    some = [s for s in copies(library) if s.parts] or copies(library)
     check(library, left, right, iter(some))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS[:1], indirect=True)
+@pytest.mark.parametrize("depth", [640, 1000])
+def test_a_wave_of_whole_tiles_and_the_rest_in_parts(library: Library, depth: int) -> None:
+    torch.manual_seed(depth)
+    for subject in (s for s in copies(library) if s.parts):
+        lines, across = 128 * 67 - 3, 2 * subject.width - 1  # 134 tiles
+        shape = (across, lines) if subject.swapped else (lines, across)
+        left, right = (torch.randn(size, depth, device="cuda") for size in shape)
+        check(library, left, right, iter([subject]))
 
 
 def with_specials(factor: Tensor, step: int, *more: float) -> Tensor:

@@ -10,7 +10,6 @@ from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, fami
 from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
-from fusewright.schedule import PART_BLOCKS
 from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile
 
 
@@ -34,7 +33,7 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     """The call that starts the kernel with accesses of `vector` elements."""
     name = launcher(product, tile)
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
-    chosen += f", {tile.parts}" if tile.parts > 1 else ""
+    chosen += f", {tile.parts}" if tile.parts else ""
     chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
     extra = ["workspace"] if workspace(product, tile) else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
@@ -101,8 +100,8 @@ def _packed(product: Node, tile: Tile) -> str:
 
 
 def _sums(tile: Tile) -> str:
-    """Room for the sums of every thread block, and two counts for each; `parts_of` needs it."""
-    return f" + {PART_BLOCKS * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts > 1 else ""
+    """Room for the sums of the parts of tiles, and two counts for each; `share_depth` needs it."""
+    return f" + {tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts else ""
 
 
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {

@@ -11,35 +11,17 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "tile_sm90.cuh"
+#include "parts_sm90.cuh"
 namespace fusewright {
 
-//@ product_tiles: needs tile_order, factor, pack
+//@ product_tiles: needs parts, factor, pack
 constexpr int CHUNK_UNITS = 2;
 template <int WIDTH> struct stage {
   static constexpr int split_bytes = TILE_ROWS * UNIT * 4, bytes = split_bytes + WIDTH * UNIT_BYTES;
-  static constexpr int count = 196608 / bytes / CHUNK_UNITS * CHUNK_UNITS;
+  static constexpr int count = 196608 / bytes / CHUNK_UNITS * CHUNK_UNITS, chunks = count / CHUNK_UNITS;
   static constexpr int boxes = count * bytes, scales = boxes + 8 * BOX * 4, barriers = scales + 2 * WIDTH * 4;
   static constexpr int shared_bytes = barriers + 16 * count;
 };
-// Where there are fewer tiles than processors, several blocks share the k of a tile: `count` parts of `chunks` chunks each.
-// Each leaves its sums in `sums`; the one that arrives last adds them up in the order of parts, whoever that is.
-constexpr int PART_BLOCKS = 132, PART_CHUNKS = 4;
-struct depth_parts {
-  int count, chunks;
-  float* sums;
-  unsigned* arrived;  // by tile and consumer group, zeroed while packing
-};
-// What the blocks have to do. With parts, every block does one thing and ends.
-template <bool PARTS> FN int items(const tiles& all, const depth_parts& parts) {
-  return PARTS ? all.count * parts.count : all.count;
-}
-// A part takes all stages at least once, so that nobody can be two tiles ahead: there is room for the scales of two.
-template <int WIDTH> FN int chunks_of(const packed& other, const depth_parts& parts, int part) {
-  constexpr int LEAST = stage<WIDTH>::count / CHUNK_UNITS;
-  const int rest = other.depth_steps - part * parts.chunks, chunks = rest < parts.chunks ? rest : parts.chunks;
-  return chunks < LEAST ? LEAST : chunks;
-}
 
 //@ produce: needs product_tiles, tensor_map, barriers
 // One thread: every unit of every tile of this block, as soon as its stage is free.
@@ -51,10 +33,11 @@ FN void produce(const tensor_map& map, const packed& other, const tiles& all, co
   asm volatile("griddepcontrol.wait;" ::: "memory");
   int slot = 0;
   unsigned phase = 1, scales = stages + stage::scales;
-  for (int number = blockIdx.x; number < items<PARTS>(all, parts); number += gridDim.x) {
-    const tiles::place tile = all.at(PARTS ? number / parts.count : number);
-    const int part = PARTS ? number % parts.count : 0, begin = part * parts.chunks * CHUNK_UNITS;
-    const int units = chunks_of<WIDTH>(other, parts, part) * CHUNK_UNITS;
+  for (int number = blockIdx.x; number < parts.pieces; number += gridDim.x) {
+    const piece mine = piece_at<PARTS, stage::chunks>(number, other.depth_steps, parts);
+    const tiles::place tile = all.at(mine.tile);
+    const int begin = mine.first * CHUNK_UNITS, units = mine.chunks * CHUNK_UNITS;
+    const int end = mine.shared < 0 ? other.depth_units : begin + parts.chunks * CHUNK_UNITS;
     const int row = tile.column * WIDTH, rows = other.rows - row < WIDTH ? other.rows - row : WIDTH;
     for (int i = 0; i < units; ++i) {
       const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
@@ -62,7 +45,7 @@ FN void produce(const tensor_map& map, const packed& other, const tiles& all, co
       barrier_expect(ready, stage::split_bytes + rows * (i == 0 ? UNIT_BYTES + 4 : UNIT_BYTES));
       if (i == 0) load_bytes(scales, other.inverse + other.first_inverse(tile.batch, row), rows * 4, ready);
       // Behind its last k the split factor reads as zero; its partner only has to be a number.
-      const bool inside = i < parts.chunks * CHUNK_UNITS && begin + i < other.depth_units;
+      const bool inside = begin + i < end && begin + i < other.depth_units;
       const int unit = inside ? begin + i : other.depth_units;
       load_box(to, map, ready, unit * UNIT, tile.row * TILE_ROWS, batched ? tile.batch : 0);
       load_bytes(to + stage::split_bytes, other.unit(tile.batch, inside ? unit : unit - 1, row), rows * UNIT_BYTES, ready);
@@ -153,15 +136,45 @@ template <class Body> struct splitting_consumer : consumer<Body, split_factors> 
   const packed& other;
   const float* scales;  // of this tile's packed rows and of the next tile's
 };
+// Packed rows of a tile can be uneven, with a scale of their own for every 64 k. Those are put into the warp's own part of
+// the boxes, which is free as long as sums grow. Rare, so it may take its time.
+FN float* steps_room(float* boxes) { return boxes + (warp_here() - 4) * BOX; }
+// Behind the last row and step, any number will do. No lane may take a branch of its own here.
+template <int WIDTH> FN void find_steps(float* boxes, const packed& other, tiles::place tile, int step) {
+  float* const undo = steps_room(boxes);
+  step = step < other.depth_steps ? step : other.depth_steps - 1;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < WIDTH; i += 32) {
+    const int place = i + lane_here(), row = tile.column * WIDTH + place;
+    const int inside = row < other.rows ? row : other.rows - 1;
+    const float* const whole = other.inverse + other.first_inverse(tile.batch, inside);
+    const bool uneven = __ldg(whole) < 0;
+    const float own = __ldg(uneven ? other.step(tile.batch, inside, step) : whole);
+    undo[place] = uneven ? own : 1.f;
+  }
+  __syncwarp();
+}
+FN void undo_columns(float (&acc)[32], const float* undo) {
+  undo += (lane_here() & 3) * 2;
+#pragma unroll
+  for (int i = 0; i < 32; i += 4) {
+    const float2 mine = *reinterpret_cast<const float2*>(undo + i * 2);
+    acc[i] *= mine.x, acc[i + 1] *= mine.y, acc[i + 2] *= mine.x, acc[i + 3] *= mine.y;
+  }
+  pin(acc);
+}
 // 64 rows x WIDTH x 64 k into `master`. Quarters of 64 columns alternate between two accumulators: while the tensor core
 // works on one, the other is added up.
 template <int WIDTH>
-FN void multiply_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsigned packed_rows, int next_turn) {
+FN void multiply_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsigned packed_rows, int next_turn, bool uneven,
+                       float* boxes) {
   constexpr int QUARTERS = WIDTH / 64;
   float acc[2][32];
   const unsigned long base = descriptor(packed_rows);
   const auto add = [&](int q) {
     pin(acc[q % 2]);
+    if (uneven) undo_columns(acc[q % 2], steps_room(boxes) + q * 64);
 #pragma unroll
     for (int i = 0; i < 32; ++i) master[q][i] = fmaf(acc[q % 2][i], f.undo[i >> 1 & 1], master[q][i]);
   };
@@ -174,32 +187,6 @@ FN void multiply_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsi
   multiply_wait<0>();
   add(QUARTERS - 1);
 }
-// The same where packed rows have a scale of their own for these 64 k. Rare, so it may take its time.
-template <int WIDTH>
-FN void multiply_uneven_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsigned packed_rows, int next_turn,
-                              const packed& other, tiles::place tile, int chunk) {
-  const unsigned long base = descriptor(packed_rows);
-  const int lane = lane_here(), row = tile.column * WIDTH + lane;
-  const auto undo_of = [&](int row) {
-    return row < other.rows && chunk < other.depth_steps ? other.undo_step(tile.batch, row, chunk) : 0.f;
-  };
-  float acc[32];
-#pragma unroll
-  for (int q = 0; q < WIDTH / 64; ++q) {
-    multiply_quarter<stage<WIDTH>::bytes>(acc, f, base + (q * 64 * 128 >> 4));
-    if (q == WIDTH / 64 - 1) group_arrive(next_turn, 256);
-    multiply_wait<0>();
-    pin(acc);
-    const float undo[2] = {undo_of(row + q * 64), undo_of(row + q * 64 + 32)};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float mine = __shfl_sync(~0u, undo[i / 8], (i / 2 * 8 + lane % 4 * 2 + i % 2) % 32);
-      const int first = i / 2 * 4 + i % 2;
-      master[q][first] = fmaf(acc[first] * mine, f.undo[0], master[q][first]);
-      master[q][first + 2] = fmaf(acc[first + 2] * mine, f.undo[1], master[q][first + 2]);
-    }
-  }
-}
 // Whether a tile has packed rows that are uneven; the same answer for all lanes.
 template <int WIDTH> FN bool any_uneven(const float* scales) {
   bool mine = false;
@@ -207,72 +194,40 @@ template <int WIDTH> FN bool any_uneven(const float* scales) {
   for (int i = 0; i < WIDTH / 32; ++i) mine |= scales[i * 32 + lane_here()] < 0;
   return __any_sync(~0u, mine);
 }
-// A group's share of a part's sums goes to memory, four numbers of a lane side by side. True for the group that is the
-// last of its tile: it has the sums of all parts then.
-template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const depth_parts& parts, int number) {
-  constexpr int QUADS = WIDTH / 8;
-  const int thread = thread_here() - 128, group = thread / 128, tile = number / parts.count;
-  float4* const mine = reinterpret_cast<float4*>(parts.sums) + long(number) * QUADS * 256 + thread;
-#pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
-    const float* const from = &master[i / 8][i % 8 * 4];
-    __stcg(mine + i * 256, make_float4(from[0], from[1], from[2], from[3]));
-  }
-  __threadfence();
-  group_sync(1 + group, 128);
-  bool last = false;
-  if (thread % 128 == 0) last = atomicAdd(parts.arrived + tile * 2 + group, 1) == unsigned(parts.count - 1);
-  if (!__any_sync(~0u, group_any(1 + group, 128, last))) return false;
-  __threadfence();
-  const float4* const first = reinterpret_cast<float4*>(parts.sums) + long(tile) * parts.count * QUADS * 256 + thread;
-#pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
-    float* const to = &master[i / 8][i % 8 * 4];
-    to[0] = to[1] = to[2] = to[3] = 0;
-  }
-#pragma unroll 1
-  for (int part = 0; part < parts.count; ++part)
-#pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-      const float4 more = __ldcg(first + (part * QUADS + i) * 256);
-      float* const to = &master[i / 8][i % 8 * 4];
-      to[0] += more.x, to[1] += more.y, to[2] += more.z, to[3] += more.w;
-    }
-  return true;
-}
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
 FN void consume(const splitting_consumer<Body>& me, const tiles& all, const depth_parts& parts, unsigned stages,
                 unsigned full, unsigned empty) {
   using stage = stage<WIDTH>;
   const int group = threadIdx.x / 128 - 1;
-  const unsigned mine = first_chunk((threadIdx.x / 32 - 4) * 16, threadIdx.x % 32);
+  const unsigned my_row = first_chunk((threadIdx.x / 32 - 4) * 16, threadIdx.x % 32);
   int slot = 0;
   unsigned phase = 0, turn = 0;
   if (group == 1) group_arrive(4, 256);  // the first turn is group 0's
-  for (int number = blockIdx.x; number < items<PARTS>(all, parts); number += gridDim.x) {
-    const int part = PARTS ? number % parts.count : 0, chunks = chunks_of<WIDTH>(me.other, parts, part);
-    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(PARTS ? number / parts.count : number));
+  for (int number = blockIdx.x; number < parts.pieces; number += gridDim.x) {
+    // Asked again wherever it is needed, or all of it would be kept in registers from here on.
+    const auto here = [&] {
+      int again = number;
+      asm volatile("" : "+r"(again));
+      return piece_at<PARTS, stage::chunks>(again, me.other.depth_steps, parts);
+    };
+    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile));
     const float* const scales = me.scales + turn * WIDTH;
-    bool uneven = false;
+    barrier_wait(full + 8 * slot, phase);
+    const bool uneven = any_uneven<WIDTH>(scales);
     float master[WIDTH / 64][32] = {};
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const unsigned here = stages + slot * stage::bytes;
+    for (int left = here().chunks; left > 0; --left) {
+      const unsigned units = stages + slot * stage::bytes;
 #pragma unroll
       for (int u = 0; u < CHUNK_UNITS; ++u) barrier_wait(full + 8 * (slot + u), phase);
-      if (chunk == 0) uneven = any_uneven<WIDTH>(scales);
       fragments f;
-      split_rows(f, here + mine, stage::bytes);
+      split_rows(f, units + my_row, stage::bytes);
       reads_end();
       group_sync(4 + group, 256);
       if (uneven) {
-        int again = number;  // or the tile's place would be worked out before, and kept in registers
-        asm volatile("" : "+r"(again));
-        const tiles::place tile = all.at(PARTS ? again / parts.count : again);
-        const int step = (PARTS ? again % parts.count * parts.chunks : 0) + chunk;
-        multiply_uneven_chunk<WIDTH>(master, f, here + stage::split_bytes, 5 - group, me.other, tile, step);
-      } else {
-        multiply_chunk<WIDTH>(master, f, here + stage::split_bytes, 5 - group);
+        const piece mine = here();
+        find_steps<WIDTH>(me.boxes, me.other, all.at(mine.tile), mine.first + mine.chunks - left);
       }
+      multiply_chunk<WIDTH>(master, f, units + stage::split_bytes, 5 - group, uneven, me.boxes);
       if (threadIdx.x % 32 == 0)
 #pragma unroll
         for (int u = 0; u < CHUNK_UNITS; ++u) barrier_arrive(empty + 8 * (slot + u));
@@ -280,18 +235,18 @@ FN void consume(const splitting_consumer<Body>& me, const tiles& all, const dept
       if (slot == stage::count) slot = 0, phase ^= 1;
     }
     turn ^= 1;
+    const piece mine = here();
     if constexpr (PARTS)
-      if (!add_parts<WIDTH>(master, parts, number)) return;
-    const tiles::place tile = all.at(PARTS ? number / parts.count : number);
+      if (mine.shared >= 0 && !add_parts<WIDTH>(master, parts, mine.shared)) continue;
+    const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
     else
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
-    if constexpr (PARTS) return;
   }
 }
 
-//@ run_product: needs produce, consume, prepare_product
+//@ run_product: needs produce, consume, prepare_product, share_depth
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     product_kernel(const __grid_constant__ tensor_map map, const __grid_constant__ Body body, const factor left,
@@ -322,25 +277,13 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int MOST_PARTS = 1, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class Body>
 FN int run_product(const Body&, factor, factor, long, long, long, long, void*, int, void*) {
   return &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, false, Body> == nullptr ||
-         &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, (MOST_PARTS > 1), Body> == nullptr ||
+         &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, (ROOM > 0), Body> == nullptr ||
          &pack_rows<true> == nullptr || &pack_rows<false> == nullptr || &pack_columns == nullptr;
 }
 #else
-// How the k of a tile are shared. With MOST_PARTS above 1 there is room behind the packed factor for PART_BLOCKS tiles of
-// sums and two counts for each.
-template <int WIDTH, int MOST_PARTS> depth_parts parts_of(const packed& other, const tiles& all, int blocks) {
-  const int steps = other.depth_steps, room = blocks < PART_BLOCKS ? blocks : PART_BLOCKS;
-  int count = room / all.count;
-  count = count < MOST_PARTS ? count : MOST_PARTS;
-  count = count < steps / PART_CHUNKS ? count : steps / PART_CHUNKS;
-  count = count < 1 ? 1 : count;
-  const int chunks = (steps + count - 1) / count;
-  float* const sums = other.steps + other.batches * other.rows * other.depth_steps;
-  return {(steps + chunks - 1) / chunks, chunks, sums, reinterpret_cast<unsigned*>(sums + PART_BLOCKS * TILE_ROWS * WIDTH)};
-}
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
 int launch_product(const Body& body, factor left, factor right, product_shape shape, packed other, const tiles& all,
                    const depth_parts& parts, int blocks, int device, cudaStream_t on) {
@@ -349,18 +292,17 @@ int launch_product(const Body& body, factor left, factor right, product_shape sh
   tensor_map map;
   const factor &split = SWAPPED ? right : left, &small = SWAPPED ? left : right;
   if (int error = map_factor(map, split, shape.batches, SWAPPED ? shape.columns : shape.rows, shape.depth)) return error;
-  other.zeroed = parts.arrived, other.zeroes = PARTS ? 2 * PART_BLOCKS : 0;
+  other.zeroed = parts.arrived, other.zeroes = PARTS ? 2 * (all.count - parts.whole) : 0;
   if (int error = pack(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
-  const int items = all.count * parts.count;
-  const dim3 grid(unsigned(items < blocks ? items : blocks));
+  const dim3 grid(unsigned(parts.pieces < blocks ? parts.pieces : blocks));
   const cudaLaunchConfig_t launch{grid, dim3(PRODUCT_THREADS), stage<WIDTH>::shared_bytes, on, early, 1};
   cudaLaunchKernelEx(&launch, kernel, map, body, left, right, shape, other, all, parts);
   return cudaGetLastError();
 }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int MOST_PARTS = 1, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class Body>
 int run_product(const Body& body, factor left, factor right, long batches, long rows, long columns, long depth,
                 void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
@@ -373,9 +315,10 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
   if (int error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device)) return error;
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
   const packed other = packed_in(workspace, SWAPPED ? left : right, batches, int(SWAPPED ? rows : columns), int(depth));
-  const depth_parts parts = parts_of<WIDTH, MOST_PARTS>(other, all, blocks);
+  float* const sums = other.steps + batches * other.rows * other.depth_steps;
+  const depth_parts parts = share_depth<WIDTH, ROOM>(all.count, other.depth_steps, blocks, sums);
   const auto on = static_cast<cudaStream_t>(stream);
-  if constexpr (MOST_PARTS > 1)
+  if constexpr (ROOM > 0)
     if (parts.count > 1)
       return launch_product<WIDTH, SWAPPED, SEGMENT, VECTOR, true>(body, left, right, shape, other, all, parts, blocks,
                                                                    device, on);

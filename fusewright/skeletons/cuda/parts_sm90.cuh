@@ -1,0 +1,84 @@
+// Tiles of a product in waves, one to each processor, and the last wave's tiles in parts (sm_90a).
+//
+// Where tiles do not fill the last wave, several blocks share the k of each of its tiles. Each leaves its sums in memory; the
+// one that arrives last adds them up in the order of parts, whoever that is.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "tile_sm90.cuh"
+namespace fusewright {
+
+//@ parts: needs tile_order, barriers, here
+// The first `whole` tiles have a block each. The others have `count` parts of `chunks` chunks of 64 k. `pieces`: of both.
+struct depth_parts {
+  int whole, count, chunks, pieces;
+  float* sums;
+  unsigned* arrived;  // by tile with parts and consumer group, zeroed while packing
+};
+// One thing that a block has to do: some chunks of a tile. `shared`: its number among all parts, or negative.
+struct piece {
+  int tile, first, chunks, shared;
+};
+// A part has at least LEAST chunks, whatever there are: all stages, so that nobody can be two pieces ahead.
+template <bool PARTS, int LEAST> FN piece piece_at(int number, int steps, const depth_parts& parts) {
+  const int shared = number - parts.whole;
+  if (!PARTS || shared < 0) return {number, 0, steps < LEAST ? LEAST : steps, -1};
+  const int first = shared % parts.count * parts.chunks, rest = steps - first;
+  const int chunks = rest < parts.chunks ? rest : parts.chunks;
+  return {parts.whole + shared / parts.count, first, chunks < LEAST ? LEAST : chunks, shared};
+}
+// A group's share of a part's sums goes to memory, four numbers of a lane side by side. True for the group that is the
+// last of its tile: it has the sums of all parts then.
+template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const depth_parts& parts, int shared) {
+  constexpr int QUADS = WIDTH / 8;
+  const int thread = thread_here() - 128, group = thread / 128, tile = shared / parts.count;
+  float4* const mine = reinterpret_cast<float4*>(parts.sums) + long(shared) * QUADS * 256 + thread;
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    const float* const from = &master[i / 8][i % 8 * 4];
+    __stcg(mine + i * 256, make_float4(from[0], from[1], from[2], from[3]));
+  }
+  __threadfence();
+  group_sync(1 + group, 128);
+  bool last = false;
+  if (thread % 128 == 0) last = atomicAdd(parts.arrived + tile * 2 + group, 1) == unsigned(parts.count - 1);
+  if (!__any_sync(~0u, group_any(1 + group, 128, last))) return false;
+  __threadfence();
+  const float4* const first = reinterpret_cast<float4*>(parts.sums) + long(tile) * parts.count * QUADS * 256 + thread;
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    float* const to = &master[i / 8][i % 8 * 4];
+    to[0] = to[1] = to[2] = to[3] = 0;
+  }
+#pragma unroll 1
+  for (int part = 0; part < parts.count; ++part)
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i) {
+      const float4 more = __ldcg(first + (part * QUADS + i) * 256);
+      float* const to = &master[i / 8][i % 8 * 4];
+      to[0] += more.x, to[1] += more.y, to[2] += more.z, to[3] += more.w;
+    }
+  return true;
+}
+
+//@ share_depth: needs parts
+#ifndef __CUDACC_RTC__
+// How the k of the last wave's tiles is shared, by what the pieces and the adding cost, in tenths of a chunk. There is room
+// for the sums of ROOM parts, and behind them for two counts of each.
+constexpr int LEAST_CHUNKS = 4, ADDING = 30, ADDING_PART = 6;
+template <int WIDTH, int ROOM> depth_parts share_depth(int tiles, int steps, int blocks, float* sums) {
+  const int rest = tiles % blocks;
+  depth_parts best{tiles, 1, steps, tiles, sums, reinterpret_cast<unsigned*>(sums + long(ROOM) * TILE_ROWS * WIDTH)};
+  long least = 10l * steps;
+  for (int count = 2; rest * count <= ROOM && count * LEAST_CHUNKS <= steps && rest > 0; ++count) {
+    const int chunks = (steps + count - 1) / count, parts = (steps + chunks - 1) / chunks;
+    const long rounds = (rest * parts + blocks - 1) / blocks, cost = rounds * (10 * chunks + ADDING + ADDING_PART * parts);
+    if (cost < least) least = cost, best.whole = tiles - rest, best.count = parts, best.chunks = chunks;
+  }
+  best.pieces = best.whole + (tiles - best.whole) * best.count;
+  return best;
+}
+#endif
+
+//@
+}  // namespace fusewright
