@@ -315,7 +315,7 @@ TILES = [
     (RELU, (8192, 1024), (1024, 1024), Tile(256, False)),
     (RELU, (64, 1024), (8192, 1024), Tile(64, True, parts=128)),  # 64 tiles for 132 processors
     (RELU, (8192, 1024), (64, 1024), Tile(64, False, parts=128)),
-    (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False, parts=4)),  # four steps at least
+    (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False, parts=64)),  # of four steps at least
     # a row of 128 lies in packed columns; more parts would take longer to add up
     (SOFTMAX, (100, 12288), (128, 12288), Tile(128, False, parts=16)),
     ("return self.plain.weight.t() @ x.t() + y", (600, 512), (512, 600), Tile(64, True)),
@@ -414,7 +414,7 @@ def test_the_record(emitted: Emitted) -> None:
     assert "its product as ieee" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
-    assert emitted.made.tiles == {"fused_0": Tile(64, True, parts=4)}
+    assert emitted.made.tiles == {"fused_0": Tile(64, True, parts=128)}
 
 
 def test_the_guard_asks_for_full_float32() -> None:
