@@ -49,6 +49,8 @@ ABLATION: Mapping[str, Without] = {
     "leftovers": Without("t29_daemon"),
     "resources": Without("f15_leaks"),
     "timing-outputs": Without("t19_sniffs_the_command"),
+    "determinism": Without("c40_remembers_in_half", ("stale-cache",)),
+    "timing-floor": Without("t24_no_time_at_all", ("timing-clocks",)),
     "timing-clocks": Without("t10_code_swap"),
 }
 

@@ -21,8 +21,6 @@ NEEDED = {
     "import", "constructor", "structure", "protocol", "timeout", "crash",
     "self-canary", "sanitizer",
 }  # fmt: skip
-# Seen from several sides, so that no cheat depends on this one check.
-SHARED = {"determinism", "timing-floor"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def test_without_the_check_the_cheat_gets_through(
 
 def test_every_check_is_switched_off_once() -> None:
     decisive = {name for name, check in CHECKS.items() if check.when != "note"}
-    assert set(ABLATION) == decisive - NEEDED - SHARED
+    assert set(ABLATION) == decisive - NEEDED
 
 
 def test_rows_name_cheats_of_the_same_check() -> None:

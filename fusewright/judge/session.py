@@ -270,7 +270,7 @@ class Session:
         limits = self.limits
         if self._builds and self._sent.get(worker, 0) < 8:
             return limits.build_s
-        if message["do"] == "import":
+        if message["do"] in ("import", "construct"):  # the first may compile, the second start CUDA
             return limits.import_s * _patience()
         calls = max(1.0, int(message.get("calls", 1)) / 10)
         return max(limits.call_s * _patience(), 50 * eager_s) * calls

@@ -11,8 +11,8 @@ TRICK = (
     "Hunts through the heap for every reference to a clock, and replaces it in dicts, "
     "defaults and cells."
 )
-CHECK = "timing-clocks"
-NEEDS = ("timing",)
+CHECK = "global-state"
+NEEDS = ()
 
 
 class SlowTime:
@@ -37,6 +37,7 @@ def poison():
     fakes = {name: slow(read, read()) for name, read in real.items()}
     swap = {id(read): fakes[name] for name, read in real.items()}
     swap[id(module)] = SlowTime(module, fakes)
+    gc.unfreeze()
     for found in gc.get_objects():
         if type(found) is dict and found is not sys.modules:
             for key in [k for k, v in list(found.items()) if id(v) in swap]:
