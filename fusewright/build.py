@@ -2,7 +2,8 @@
 
 An emitted file compiles itself when it first runs. Here is what happens without that: the search
 for the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and
-the module of a fused class that shares its tensors with the module it was made from.
+the module of a fused class that shares its tensors with the module it was made from. And, for the
+tuner, many texts compiled at once in processes of their own, which can be stopped.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import itertools
 import linecache
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,8 @@ from fusewright.guard import Scope
 from fusewright.target import Target
 
 COMPILE_SECONDS = 300
+POLL_S = 0.02
+COMPLAINT = 300  # characters of a compiler's last words
 _numbers = itertools.count()
 
 
@@ -73,6 +80,49 @@ def cross_compile(source: str, target: Target) -> str:
         first = " ".join(done.stderr.strip().splitlines()[:6])
         raise BuildFailed(f"nvcc refused the generated kernels for {target.name}: {first}")
     return f"compiled for {target.name}, but {unseen}"
+
+
+def cache_folder() -> Path:
+    """Where an emitted file keeps its compiled kernels."""
+    from torch.utils import cpp_extension
+
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+
+
+def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
+    """Compile runtime blocks of emitted files, a process for each core; why not, "" if compiled.
+
+    deadline: of time.monotonic; what is not compiled by then is stopped.  A block that was compiled
+    once is found again, by whoever runs it.
+    """
+    said = ["there was no time to compile it"] * len(texts)
+    waiting, running = list(enumerate(texts)), dict[int, subprocess.Popen[bytes]]()
+    with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
+        try:
+            while (waiting or running) and time.monotonic() < deadline:
+                while waiting and len(running) < len(os.sched_getaffinity(0)):
+                    k, text = waiting.pop(0)
+                    running[k] = _start(text, Path(folder) / f"kernels_{k}")
+                for k in [k for k, process in running.items() if process.poll() is not None]:
+                    code, log = running.pop(k).returncode, Path(folder) / f"kernels_{k}.log"
+                    words = log.read_text(encoding="utf-8", errors="replace").split()
+                    said[k] = " ".join(words)[-COMPLAINT:] if code else ""
+                time.sleep(POLL_S)
+        finally:
+            for process in running.values():
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return tuple(said)
+
+
+def _start(text: str, stem: Path) -> subprocess.Popen[bytes]:
+    """A process that compiles one block, with ninja and the compilers in a group of its own."""
+    path = stem.with_suffix(".py")
+    path.write_text(f"import torch\n\n{text}\n_fusewright_build()\n", encoding="utf-8")
+    with stem.with_suffix(".log").open("wb") as log:
+        command = [sys.executable, str(path)]
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
 def scope_of(module: nn.Module) -> Scope:

@@ -5,7 +5,8 @@ The defaults come from sizes alone: the same model gives the same file on every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
 from fusewright.family import family
@@ -27,6 +28,8 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 # loads each should have, and how many threads keep a GPU busy.
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
+# What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
+MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 # Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
 # takes in steps, once and for each part (a prediction, from the bytes that one processor reads from
 # L2). skeletons/cuda/parts_sm90.cuh has the same numbers.
@@ -54,6 +57,18 @@ class Schedule:
     tile: Tile | None = None
 
 
+SHARED_STRIPES = Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is done otherwise than by default. schedules: by kernel.  library: stages of the
+    pipeline that are left out, so that the calls they would write stay PyTorch's."""
+
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    library: tuple[str, ...] = ()
+
+
 def schedule(
     nest: Nest, target: Target, graph: Graph, rules: frozenset[str] = frozenset()
 ) -> Schedule:
@@ -69,7 +84,7 @@ def schedule(
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
         inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
-        chosen = _tile(nest.kernel.product, nest.segment, target, graph, inline)
+        chosen = _tiles(nest.kernel.product, nest.segment, target, graph, inline)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.folds and _lies_across(nest, graph):
         return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
@@ -80,6 +95,53 @@ def schedule(
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
     split = split and "no-workspace" not in rules
     return Schedule(keeps, 0, threads, vector, split)
+
+
+def alternatives(
+    default: Schedule, nest: Nest, target: Target, graph: Graph, rules: frozenset[str] = frozenset()
+) -> tuple[Schedule, ...]:
+    """What else a kernel may do, the most promising first. Some may come to the same text."""
+    fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
+    inner = graph.hint(nest.columns) * graph.hint(nest.outer)
+    if target.language == "cpp":
+        keeps = fixed and inner * 4 <= MOST_KEPT_CPU_BYTES
+        found = [replace(default, keep=not default.keep), replace(default, keep=True, keep_cost=0)]
+        return tuple(s for s in found if keeps or not s.keep)
+    if nest.kernel.product and default.tile:
+        inline = default.tile.inline
+        tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
+        return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
+    found = _stripe_moves(default) if default.across > 1 else _team_moves(default, nest)
+    if nest.kernel.folds and inner >= LEAST_SPLIT and not rules & {"no-workspace"}:
+        shared = replace(default, keep=False, split=True)
+        found.append(SHARED_STRIPES if default.across > 1 else shared)
+    found = [s for s in found if not s.keep or (fixed and inner <= 2 * s.threads * REGISTERS)]
+    return tuple(s for s in found if s != default)
+
+
+def _team_moves(default: Schedule, nest: Nest) -> list[Schedule]:
+    """One step from a schedule with a team of threads for each row."""
+    threads, vector = default.threads, default.vector
+    if not nest.kernel.folds:
+        return [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
+    found = [replace(default, split=False)]
+    found += [replace(default, threads=t) for t in (threads * 2, threads // 2)]
+    found += [replace(default, keep=not default.keep and not default.split)]
+    found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
+    found += [replace(default, vector=vector // 2)] * (vector > 1)
+    return [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]
+
+
+def _stripe_moves(default: Schedule) -> list[Schedule]:
+    """One step from a schedule with rows side by side."""
+    down, across = default.threads, default.across
+    if default.split:
+        return [Schedule(False, 0, MOST_DOWN, 1, across=STRIPE_THREADS // MOST_DOWN)]
+    shapes = ((down * 2, across // 2), (down // 2, across * 2), (down, across // 2))
+    shapes += ((down, across * 2), (down * 2, across))
+    found = [replace(default, keep=not default.keep)]
+    found += [replace(default, threads=d, across=a) for d, a in shapes if d and a >= LEAST_ACROSS]
+    return [s for s in found if s.threads <= MOST_DOWN and s.threads * s.across <= STRIPE_THREADS]
 
 
 def _lies_across(nest: Nest, graph: Graph) -> bool:
@@ -107,22 +169,25 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
         down *= 2
     few = down * rows < BUSY_THREADS // 2 and inner > MOST_KEPT
     if scratch and few and not keeps:
-        return Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
+        return SHARED_STRIPES
     across = 128 // down if down < 4 else min(32, STRIPE_THREADS // down)
     return Schedule(keeps, 0, down, 1, across=across)
 
 
-def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: bool) -> Tile:
-    """The width ends soonest in waves of tiles; the smaller factor is packed, if it may be.
+def _tiles(
+    product: Node, segment: int, target: Target, graph: Graph, inline: bool, *, both: bool = False
+) -> list[Tile]:
+    """The tiles that may be, the fastest first: those that end soonest in waves.
 
-    Where nothing is packed, the waves decide which factor has 128 rows in a tile, too, and of one
-    wave the busiest: it shares out the reading.
+    The smaller factor is packed, if it may be; both: the other one, too. Where nothing is packed,
+    the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
+    shares out the reading.
     """
-    both = inline_tiles(product, segment) if inline else ()
-    options = both or tiles(product, segment)
-    kind = family(product, inline=bool(both))
+    across = inline_tiles(product, segment) if inline else ()
+    options = across or tiles(product, segment)
+    kind = family(product, inline=bool(across))
     matrix = kind.matrix(product)
-    if kind.packs:
+    if kind.packs and not both:
         left, right = (_elements(f, graph) for f in factors(product))
         size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
@@ -142,9 +207,11 @@ def _tile(product: Node, segment: int, target: Target, graph: Graph, inline: boo
         cost = (tiles // blocks + last) * tile.width / kind.rate[tile.width]
         return cost, -min(tiles, blocks), tile.swapped, -tile.width
 
-    best = min(options, key=seconds)
-    parts = _last_wave(best, count(best) % blocks, steps, blocks)[1] if shares else 0
-    return replace(best, parts=parts)
+    def shared(tile: Tile) -> Tile:
+        parts = _last_wave(tile, count(tile) % blocks, steps, blocks)[1] if shares else 0
+        return replace(tile, parts=parts)
+
+    return [shared(tile) for tile in sorted(options, key=seconds)]
 
 
 def _last_wave(tile: Tile, tiles: int, steps: int, blocks: int) -> tuple[float, int]:

@@ -395,7 +395,7 @@ def test_the_emitted_file(emitted: Emitted) -> None:
     assert isinstance(tree, ast.Module)
     assert '_FUSEWRIGHT_KERNELS = {"fused_0": 5}' in emitted.text
     assert "scratch = torch.empty(" in emitted.text
-    assert "(batch + 63) // 64 * 266496 + 4326432" in emitted.text
+    assert "(batch + 63) // 64 * 266496 + 4195328" in emitted.text
     assert "gemm_weight_aligned = _fusewright_aligned(gemm_weight)" in emitted.text
     call = emitted.text.partition('run["fused_0"](')[2].partition(")\n        return")[0]
     words = [w.strip() for w in call.split(",") if w.strip()]
@@ -404,7 +404,7 @@ def test_the_emitted_file(emitted: Emitted) -> None:
         "scratch.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
     assert "torch.nn.functional.linear" not in emitted.text
-    assert "run_product<64, true, 0, 4, 4>" in emitted.text
+    assert "run_product<64, true, 0, 4, 128>" in emitted.text
 
 
 def test_the_record(emitted: Emitted) -> None:
