@@ -2,7 +2,8 @@
 
 `torch.export` runs the model on fake tensors, so nothing is computed, and functionalises it: first
 with the leading size of the inputs free, so that the batch stays a run-time value; if the model
-needs a fixed batch, with all sizes fixed. Nothing is printed; what cannot be exported is one error.
+needs a fixed batch, or has a matrix product along it, with all sizes fixed. Nothing is printed;
+what cannot be exported is one error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from torch.utils import _pytree as pytree
 from fusewright.errors import CaptureFailed
 
 _MESSAGE_LIMIT = 300
+# Matrix products, and which argument is the left factor: their kernels have to know its depth.
+_PRODUCTS = {"mm": 0, "matmul": 0, "bmm": 0, "linear": 0, "addmm": 1, "baddbmm": 1}
 
 
 def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram, int]:
@@ -35,7 +38,8 @@ def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram
             for v in inputs
         )
         program = _try_export(module, inputs, shapes)
-        if program is not None and _linear_in_batch(program):
+        free_size = program is not None and _linear_in_batch(program)
+        if program is not None and free_size and not _multiplied_along_batch(program):
             return program, batch
     return _fixed_export(module, inputs), 0
 
@@ -134,6 +138,17 @@ def _user_line(error: BaseException, model: type) -> str:
             found = f"{path}:{step.tb_lineno}"
         step = step.tb_next
     return found
+
+
+def _multiplied_along_batch(program: ExportedProgram) -> bool:
+    """Whether a matrix product sums over the free size."""
+    for n in program.graph.nodes:
+        place = _PRODUCTS.get(str(n.target).removeprefix("aten.").partition(".")[0])
+        if n.op == "call_function" and place is not None:
+            left = n.args[place].meta["val"]
+            if left.dim() and isinstance(left.shape[-1], torch.SymInt):
+                return True
+    return False
 
 
 def _linear_in_batch(program: ExportedProgram) -> bool:

@@ -5,21 +5,22 @@
     addmm(c, a, b)      ->  alpha * product(a, transposed b) + beta * c
 
 A `product` sums over the last dimension of both factors and is never stored: what follows is
-computed on its tiles. A product that stays a library call says why, in its attribute `why`.
+computed on its tiles. Where no factor lies as the kernels read it, a copy does, filled up with
+zeros to a multiple of 4 k. A product that stays a library call says why, in its attribute `why`.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.formula import Value, permute
+from fusewright.formula import Value, pad, permute
 from fusewright.ir import (
     Attribute,
     Batch,
@@ -42,6 +43,11 @@ LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
 LEAST_HALF_ROWS = 256  # with fewer, nobody shares the depth of a 16-bit tile: facts.md
 UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
 PACK_ROWS = 64
+SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
+# Copies of factors that lie otherwise pay from here on (a prediction): operations, and
+# rows * columns / (rows + columns), which is the products that each copied element is used for.
+COPY_FLOPS, COPY_USES = 1 << 31, 128
+COPY_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
 @dataclass(frozen=True)
@@ -97,14 +103,19 @@ class Factor:
         return f"{rounded} * {times(self.batches, PACK_ROWS * each)}"
 
 
-def product(graph: Graph, target: Target) -> Graph:
-    """Rewrite the library products for which `target` has a kernel."""
+def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
+    """Rewrite the library products for which `target` has a kernel.
+
+    rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
+    """
     numbers = count()
 
     def change(n: Node) -> Node:
         if n.op != "library" or n["name"] not in FORMS:
             return n
         form = _form(n)
+        if form and not rules & COPY_RULES:
+            form = _laid(form, n, graph)
         why = "its arguments are not plain" if form is None else _complaint(form, n, graph, target)
         if form is None or why:
             attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
@@ -219,6 +230,50 @@ def _written(form: _Form, n: Node, number: int) -> Node:
         if scaled is not made
         else node("copy", [made.node], shape=n.shape, dtype=n.dtype)
     )
+
+
+# ---- copies of factors ---------------------------------------------------------------------------
+
+
+def _laid(form: _Form, n: Node, graph: Graph) -> _Form:
+    """The same product, of copies of factors where it needs them and they pay."""
+    left, right = form.left, form.right
+    if not _is_large(form, n, graph):
+        return form
+    extra = -left.shape[-1] % SPLIT_STEP  # type: ignore[operator]
+    both = [_padded(f, extra) for f in (left, right)]
+    flat = len(right.shape) == 2
+    found = [_factor(f, flat) for f in both]
+    if not any(f.splits for f in found):
+        smaller = min((0, 1), key=lambda k: graph.hint(numel(both[k].shape)))
+        both[smaller] = _copied(both[smaller])
+    return replace(form, left=both[0], right=both[1])
+
+
+def _is_large(form: _Form, n: Node, graph: Graph) -> bool:
+    left, right = form.left.shape, form.right.shape
+    if n.dtype != torch.float32 or min(len(left), len(right)) < 2 or isinstance(left[-1], Batch):
+        return False
+    rows, columns = (graph.hint(numel(left[:-1] if len(right) == 2 else left[-2:-1])), right[-2])
+    across = graph.hint(columns)
+    enough = 2 * graph.hint(numel(n.shape)) * left[-1] >= COPY_FLOPS
+    return enough and rows * across >= COPY_USES * (rows + across)
+
+
+def _padded(factor: Node, extra: int) -> Node:
+    """A copy with `extra` zeros behind the k of each row, in the order in which the factor lies."""
+    if not extra:
+        return factor
+    turned = _transposed(factor)
+    if factor.op == "permute" and turned is factor.args[0]:  # k comes before the rows
+        sides = [(0, 0)] * (len(turned.shape) - 2) + [(0, extra), (0, 0)]
+        return _transposed(_copied(pad(Value(turned), sides).node))
+    sides = [(0, 0)] * (len(factor.shape) - 1) + [(0, extra)]
+    return _copied(pad(Value(factor), sides).node)
+
+
+def _copied(n: Node) -> Node:
+    return node("copy", [n], shape=n.shape, dtype=n.dtype)
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------

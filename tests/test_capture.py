@@ -51,6 +51,7 @@ def test_the_leading_size_stays_free() -> None:
     [
         lambda m, x: x.reshape(2, 2, 6) + 1,
         lambda m, x: x @ x.t(),
+        lambda m, x: x.t() @ x,
         lambda m, x: x[:, 0] + x[:, :1],
         lambda m, x: torch.cat([x, x[:1]]) * 2,
         lambda m, x: x if x.shape[0] == 4 else -x,

@@ -83,6 +83,7 @@ def names(kernel: Kernel) -> str:
 # ---- graphs --------------------------------------------------------------------------------------
 
 TALL = torch.randn(2048, 512).bfloat16()
+ODD = torch.randn(2048, 1001)
 HALF_FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "linear": ("return F.linear(x, y, z)", (TALL, Y.bfloat16(), Y[0].bfloat16()), 1),
     "matmul": ("return torch.relu(x @ y)", (TALL, Y.bfloat16()), 1),
@@ -117,6 +118,12 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "expanded": ("return x @ self.plain.weight.t().expand(8, 512, 512)", (THREE,), 1),
     "both outputs": ("z = self.linear(x)\nreturn z, z.t()", (X,), 1),
     "one product, two biases": (TWO_BIASES, (X, Y), 2),
+    "odd depth": ("return F.linear(x, y, y[:, 0])", (ODD, torch.randn(1024, 1001)), 1),
+    "odd depth, right transposed": ("return x @ y", (ODD, torch.randn(1001, 1024)), 1),
+    "odd depth, batches": (
+        "return x @ y", (torch.randn(2, 1024, 1001), torch.randn(2, 1001, 1024)), 1),
+    "left transposed": ("return x.t() @ y", (torch.randn(1024, 2048), torch.randn(1024, 1040)), 1),
+    "left transposed, odd depth": ("return x.t() @ y", (ODD[:1003], torch.randn(1003, 1100)), 1),
     **{f"16 bits, {name}": form for name, form in HALF_FORMS.items()},
 }  # fmt: skip
 
@@ -192,7 +199,6 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
         "return x @ y", (torch.randn(4096, 16), torch.randn(16, 4096)), "32 or more k"),
     "along rows": (
         "return self.plain.weight.t() @ self.back.weight + x", (X,), "no factor lies row by row"),
-    "a depth known at run time": ("return x.t() @ y", (X, Y), "a multiple of 4, not batch"),
     "columns by fours": (
         "return x @ y", (torch.randn(300, 4098), torch.randn(4098, 300)), "not 4098"),
 }  # fmt: skip

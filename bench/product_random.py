@@ -1,0 +1,159 @@
+"""Random Linear layers with ReLU -> ours and eager, a row each; the means.
+
+    python bench/product_random.py [--count 512] [--seed 1] [--first 0] [--jobs N] [--least SIZE]
+
+Needs an NVIDIA GPU, nvcc and torch. rows, columns and depth are log-uniform from 1 to 20,000, odd
+ones among them; layer NUMBER of a seed is always the same, and --first continues an earlier run.
+--least leaves out those whose rows * columns * depth are fewer.
+Each row is one interleaved run, as in bench/compare.py, of the file that `optimize` writes: with
+everything that `forward` does. `kernel`: whether the product is a kernel of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from compare import Side, _time  # noqa: E402
+
+import fusewright  # noqa: E402
+from fusewright.pipeline import make, resolve_target  # noqa: E402
+
+ROUNDS, LARGEST = 9, 20_000
+LARGE = 1 << 30  # rows * columns * depth, from which on the mean counts
+
+
+class Layer(nn.Module):
+    def __init__(self, depth: int, columns: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(depth, columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One random layer."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns * self.depth
+
+    @property
+    def kernel(self) -> bool:
+        """Whether its product is a kernel of ours; nothing is computed."""
+        machine, _ = resolve_target("cuda")
+        with torch.device("meta"):
+            made = make(
+                Layer(self.depth, self.columns), [torch.empty(self.rows, self.depth)], machine
+            )
+        return bool(made.tiles)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one layer."""
+
+    size: int
+    kernel: bool
+    ratio: float
+
+
+def trial(seed: int, number: int) -> Trial:
+    """Layer `number` of a seed."""
+    dice = random.Random(f"{seed} {number}")
+    return Trial(*(round(math.exp(dice.uniform(0, math.log(LARGEST)))) for _ in range(3)))
+
+
+@torch.no_grad()
+def sides(given: Trial) -> tuple[list[Side], Tensor]:
+    """Both ways, each called once, which builds it; and an input."""
+    torch.manual_seed(0)
+    model, x = Layer(given.depth, given.columns), torch.randn(given.rows, given.depth)
+    ours = fusewright.optimize(model, [x], target="cuda").cuda()
+    model, x = model.cuda(), x.cuda()
+    ways = [Side("ours", ours, []), Side("eager", model, [])]
+    for way in ways:
+        way.call(x)
+    return ways, x
+
+
+def prepare(given: Trial) -> bool:
+    """In a process of its own: fill the compiler's cache; whether there is a kernel."""
+    torch.set_num_threads(1)
+    sides(given)
+    torch.cuda.empty_cache()
+    return given.kernel
+
+
+@torch.no_grad()
+def measured(given: Trial) -> dict[str, float]:
+    """The median of each way, in milliseconds."""
+    ways, x = sides(given)
+    for _ in range(ROUNDS):
+        fresh = torch.randn_like(x)
+        random.shuffle(ways)
+        for way in ways:
+            way.seconds.append(_time(way.call, [fresh], "cuda"))
+    return {way.name: statistics.median(way.seconds) * 1e3 for way in ways}
+
+
+def mean(rows: list[Row], what: str) -> None:
+    if rows:
+        value = math.exp(statistics.fmean(math.log(row.ratio) for row in rows))
+        worst = min(row.ratio for row in rows)
+        print(f"{what}: {len(rows)}, geometric mean {value:.2f}x eager, worst {worst:.2f}x")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=512)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--first", type=int, default=0, metavar="NUMBER")
+    options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    options.add_argument("--least", type=int, default=0, metavar="SIZE")
+    given = options.parse_args()
+    every = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
+    trials = {k: t for k, t in every.items() if t.size >= given.least}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
+        kernels = dict(zip(trials, pool.map(prepare, trials.values()), strict=True))
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {given.seed}\n")
+    print("| number | rows x columns x depth | kernel | ours ms | eager ms | of eager |")
+    print("|---|---|---|---:|---:|---:|")
+    rows = []
+    for number, t in trials.items():
+        times = measured(t)
+        row = Row(t.size, kernels[number], times["eager"] / times["ours"])
+        rows.append(row)
+        cells = [number, f"{t.rows}x{t.columns}x{t.depth}", row.kernel]
+        cells += [f"{times['ours']:.4f}", f"{times['eager']:.4f}", f"{row.ratio:.2f}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        torch.cuda.empty_cache()
+    print()
+    mean(rows, "all")
+    mean([row for row in rows if row.kernel], "kernels of ours")
+    mean([row for row in rows if row.size >= LARGE], "2^30 or more")
+
+
+if __name__ == "__main__":
+    main()
