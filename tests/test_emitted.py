@@ -11,7 +11,10 @@ import pytest
 import torch
 from emitting import EXAMPLES, SMALL, emit_example
 
+import fusewright
+from fusewright.pipeline import make
 from fusewright.problem import load_problem
+from fusewright.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -166,3 +169,35 @@ def test_gpu_falls_back(on_gpu: object) -> None:
         assert model(x).dtype is model.reference_forward(x).dtype
     agree(model, x[:1])
     agree(model.double(), x.double())
+
+
+class AnyDepth(torch.nn.Module):
+    """Products whose factors no kernel reads as they lie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(1024, 1001))
+        self.left = torch.nn.Parameter(torch.randn(1027, 1100))
+        self.right = torch.nn.Parameter(torch.randn(1027, 1200))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(torch.nn.functional.linear(x, self.weight)), self.left.t() @ self.right
+
+
+def test_products_of_any_depth_are_kernels() -> None:
+    for target in ("sm_80", "sm_90a"):
+        made = make(AnyDepth(), [torch.randn(1100, 1001)], TARGETS[target])
+        assert len(made.tiles) == 2
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_products_of_any_depth() -> None:
+    torch.manual_seed(0)
+    model = AnyDepth().cuda()
+    ours = fusewright.optimize(model, [torch.randn(1100, 1001, device="cuda")], target="cuda")
+    for rows in (2, 1100, 1333):
+        x = torch.randn(rows, 1001, device="cuda")
+        exact = copy.deepcopy(model).double()(x.double())
+        for found, eager, wanted in zip(ours(x), model(x), exact, strict=True):
+            assert (found - wanted).norm() <= (eager - wanted).norm() + 1e-7 * wanted.norm()
