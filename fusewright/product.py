@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.formula import Value, pad, permute
+from fusewright.formula import Value, expand, pad, permute, reshape
 from fusewright.ir import (
     Attribute,
     Batch,
@@ -157,7 +157,25 @@ class _Form:
 
 
 def _plain(a: Node, b: Node) -> _Form:
-    return _Form(a, _transposed(b))
+    right = _transposed(b)
+    if len(right.shape) < 3 or len(a.shape) < 2:
+        return _Form(a, right)
+    batches = _broadcast(a.shape[:-2], right.shape[:-2])
+    return _Form(_spread(a, batches), _spread(right, batches))
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape:
+    """The common shape of two, by PyTorch's rules."""
+    rank = max(len(a), len(b))
+    filled = [(1,) * (rank - len(shape)) + tuple(shape) for shape in (a, b)]
+    return tuple(y if x == 1 else x for x, y in zip(*filled, strict=True))
+
+
+def _spread(n: Node, batches: Shape) -> Node:
+    """`n` for all of these batches, without a copy."""
+    shape = (1,) * (len(batches) + 2 - len(n.shape)) + tuple(n.shape)
+    whole = (*batches, *n.shape[-2:])
+    return n if n.shape == whole else expand(reshape(Value(n), shape), whole).node
 
 
 def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> _Form:

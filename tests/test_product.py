@@ -118,6 +118,9 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "expanded": ("return x @ self.plain.weight.t().expand(8, 512, 512)", (THREE,), 1),
     "both outputs": ("z = self.linear(x)\nreturn z, z.t()", (X,), 1),
     "one product, two biases": (TWO_BIASES, (X, Y), 2),
+    "one left factor for all": ("return x @ y", (BATCHED[0][0], BATCHED[1]), 1),
+    "broadcast": (
+        "return x[:, None] @ y", (torch.randn(3, 256, 512), torch.randn(4, 512, 128)), 1),
     "odd depth": ("return F.linear(x, y, y[:, 0])", (ODD, torch.randn(1024, 1001)), 1),
     "odd depth, right transposed": ("return x @ y", (ODD, torch.randn(1001, 1024)), 1),
     "odd depth, batches": (
@@ -190,7 +193,6 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "half, a vector": ("return x @ y", (X.half(), Y[0].half()), "one factor is a vector"),
     "a vector": ("return x @ y", (X, Y[0]), "one factor is a vector"),
     "one column": ("return x @ y[:, :1].contiguous()", (X, Y), "one factor is a vector"),
-    "2 x 3 dimensions": ("return x @ y", (X, torch.randn(3, 512, 512)), "batches of its factors"),
     "half, few rows": (
         "return x @ y", (torch.randn(96, 4096).half(), torch.randn(4096, 4096).half()),
         "fewer than 256 rows"),
