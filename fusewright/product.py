@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.formula import Value, expand, pad, permute, reshape
+from fusewright.form import FORMS, Form, transposed
+from fusewright.formula import Value, pad
 from fusewright.ir import (
     Attribute,
     Batch,
@@ -116,7 +117,9 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
         form = _form(n)
         if form and not rules & COPY_RULES:
             form = _laid(form, n, graph)
-        why = "its arguments are not plain" if form is None else _complaint(form, n, graph, target)
+        why = (
+            "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
+        )
         if form is None or why:
             attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
             return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
@@ -145,57 +148,13 @@ def factors(n: Node) -> tuple[Factor, Factor]:
 # ---- what a call computes ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Form:
-    """alpha * product(left, right) + beta * added"""
-
-    left: Node
-    right: Node
-    added: Node | None = None
-    beta: float = 1
-    alpha: float = 1
-
-
-def _plain(a: Node, b: Node) -> _Form:
-    right = _transposed(b)
-    if len(right.shape) < 3 or len(a.shape) < 2:
-        return _Form(a, right)
-    batches = _broadcast(a.shape[:-2], right.shape[:-2])
-    return _Form(_spread(a, batches), _spread(right, batches))
-
-
-def _broadcast(a: Shape, b: Shape) -> Shape:
-    """The common shape of two, by PyTorch's rules."""
-    rank = max(len(a), len(b))
-    filled = [(1,) * (rank - len(shape)) + tuple(shape) for shape in (a, b)]
-    return tuple(y if x == 1 else x for x, y in zip(*filled, strict=True))
-
-
-def _spread(n: Node, batches: Shape) -> Node:
-    """`n` for all of these batches, without a copy."""
-    shape = (1,) * (len(batches) + 2 - len(n.shape)) + tuple(n.shape)
-    whole = (*batches, *n.shape[-2:])
-    return n if n.shape == whole else expand(reshape(Value(n), shape), whole).node
-
-
-def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> _Form:
-    return _Form(a, _transposed(b), c if beta != 0 else None, beta, alpha)
-
-
-FORMS: Mapping[str, Callable[..., _Form]] = {
-    "aten.linear": lambda x, weight, bias=None: _Form(x, weight, bias),
-    "aten.matmul": _plain,
-    "aten.mm": _plain,
-    "aten.bmm": _plain,
-    "aten.addmm": _added,
-    "aten.baddbmm": _added,
-}
-
-
 def argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
     """A tensor, a number, a list of numbers; or the expression itself, such as the batch size."""
     if isinstance(text, ast.Name):
         return names.get(text.id, text)
+    if isinstance(text, ast.List):
+        inside = [argument(e, names) for e in text.elts]
+        return text if any(isinstance(e, ast.expr) for e in inside) else inside
     try:
         return ast.literal_eval(text)
     except ValueError:
@@ -217,23 +176,13 @@ def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, An
     return values, named
 
 
-def _form(n: Node) -> _Form | None:
+def _form(n: Node) -> Form | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     return FORMS[str(n["name"])](*found[0], **found[1]) if found else None
 
 
-def _transposed(b: Node) -> Node:
-    rank = len(b.shape)
-    turned = (*range(rank - 2), rank - 1, rank - 2)
-    if rank < 2:
-        return b
-    if b.op == "permute" and b["permutation"] == turned:
-        return b.args[0]
-    return permute(Value(b), turned).node
-
-
-def _written(form: _Form, n: Node, number: int) -> Node:
+def _written(form: Form, n: Node, number: int) -> Node:
     """The nodes that take the place of `n`. The number keeps two products apart: each has its own
     kernel, which stores what follows it and never the product."""
     made = Value(
@@ -253,7 +202,7 @@ def _written(form: _Form, n: Node, number: int) -> Node:
 # ---- copies of factors ---------------------------------------------------------------------------
 
 
-def _laid(form: _Form, n: Node, graph: Graph) -> _Form:
+def _laid(form: Form, n: Node, graph: Graph) -> Form:
     """The same product, of copies of factors where it needs them and they pay."""
     left, right = form.left, form.right
     if not _is_large(form, n, graph):
@@ -268,7 +217,7 @@ def _laid(form: _Form, n: Node, graph: Graph) -> _Form:
     return replace(form, left=both[0], right=both[1])
 
 
-def _is_large(form: _Form, n: Node, graph: Graph) -> bool:
+def _is_large(form: Form, n: Node, graph: Graph) -> bool:
     left, right = form.left.shape, form.right.shape
     if n.dtype != torch.float32 or min(len(left), len(right)) < 2 or isinstance(left[-1], Batch):
         return False
@@ -282,10 +231,10 @@ def _padded(factor: Node, extra: int) -> Node:
     """A copy with `extra` zeros behind the k of each row, in the order in which the factor lies."""
     if not extra:
         return factor
-    turned = _transposed(factor)
+    turned = transposed(factor)
     if factor.op == "permute" and turned is factor.args[0]:  # k comes before the rows
         sides = [(0, 0)] * (len(turned.shape) - 2) + [(0, extra), (0, 0)]
-        return _transposed(_copied(pad(Value(turned), sides).node))
+        return transposed(_copied(pad(Value(turned), sides).node))
     sides = [(0, 0)] * (len(factor.shape) - 1) + [(0, extra)]
     return _copied(pad(Value(factor), sides).node)
 
@@ -297,7 +246,7 @@ def _copied(n: Node) -> Node:
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(form: _Form, n: Node, graph: Graph, target: Target) -> str:
+def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
     kinds = (torch.float32, *(HALVES if target.half_products else ()))
@@ -321,7 +270,7 @@ def _complaint(form: _Form, n: Node, graph: Graph, target: Target) -> str:
     return _misplaced(form, n)
 
 
-def _misplaced(form: _Form, n: Node) -> str:
+def _misplaced(form: Form, n: Node) -> str:
     """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
     if n.order:
         return "its result does not lie row by row"

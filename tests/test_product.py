@@ -118,6 +118,15 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "expanded": ("return x @ self.plain.weight.t().expand(8, 512, 512)", (THREE,), 1),
     "both outputs": ("z = self.linear(x)\nreturn z, z.t()", (X,), 1),
     "one product, two biases": (TWO_BIASES, (X, Y), 2),
+    "einsum": ("return torch.einsum('bik,bkj->bij', x, y)", BATCHED, 1),
+    "einsum, turned": ("return torch.einsum('bik,bkj->bji', x, y)", BATCHED, 1),
+    "einsum of heads": (
+        "return torch.einsum('bqhd,bkhd->bhqk', x, y)",
+        (torch.randn(4, 256, 4, 64), torch.randn(4, 512, 4, 64)), 1),
+    "einsum, more rows": (
+        "return torch.einsum('bijl,lk->bijk', x, y)",
+        (torch.randn(8, 16, 16, 512), torch.randn(512, 256)), 1),
+    "tensordot": ("return torch.tensordot(x, y, dims=([2], [0]))", (THREE, Y), 1),
     "one left factor for all": ("return x @ y", (BATCHED[0][0], BATCHED[1]), 1),
     "broadcast": (
         "return x[:, None] @ y", (torch.randn(3, 256, 512), torch.randn(4, 512, 128)), 1),
