@@ -144,7 +144,7 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
     """Whether a matrix product sums over the free size."""
     for n in program.graph.nodes:
         place = _PRODUCTS.get(str(n.target).removeprefix("aten.").partition(".")[0])
-        if n.op == "call_function" and place is not None:
+        if n.op == "call_function" and place is not None and len(n.args) > place:
             left = n.args[place].meta["val"]
             if left.dim() and isinstance(left.shape[-1], torch.SymInt):
                 return True
