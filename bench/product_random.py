@@ -63,9 +63,8 @@ class Trial:
         """Whether its product is a kernel of ours; nothing is computed."""
         machine, _ = resolve_target("cuda")
         with torch.device("meta"):
-            made = make(
-                Layer(self.depth, self.columns), [torch.empty(self.rows, self.depth)], machine
-            )
+            layer, x = Layer(self.depth, self.columns), torch.empty(self.rows, self.depth)
+        made = make(layer, [x], machine)
         return bool(made.tiles)
 
 

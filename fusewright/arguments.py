@@ -1,4 +1,7 @@
-"""What several commands take, and text of an option -> its value; BadUsage says what to write."""
+"""What several commands take, and text of an option -> its value; BadUsage says what to write.
+
+Files that cannot be read or written are found here, before the work.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Annotated, Literal
 import typer
 
 from fusewright.errors import BadUsage
-from fusewright.target import TARGETS
+from fusewright.target import TARGETS, target
+from fusewright.write import check_writable
 
 ProblemPath = Annotated[
     Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")
@@ -31,6 +35,10 @@ Device = Annotated[
 Algebra = Annotated[
     bool,
     typer.Option("--algebra/--no-algebra", help="Leave out what algebra shows to be needless."),
+]
+Tune = Annotated[
+    Literal["off", "quick", "full"],
+    typer.Option(help="Try schedules on this machine: quick, 20 s a problem; full, 5 minutes."),
 ]
 TargetName = Annotated[
     str | None,
@@ -65,3 +73,27 @@ def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ..
             f"{option} {text}: there is no {' or '.join(unknown)}; choose among {', '.join(known)}."
         )
     return names
+
+
+def check_file(*paths: Path) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise BadUsage(f"{path}: there is no such file. Check the name and the folder.")
+
+
+def check_outputs(
+    *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
+) -> None:
+    """What cannot be written is an error before the work, not after it."""
+    taken = {path.resolve() for path in inputs}
+    for path in (output, report):
+        if path is not None and path.resolve() in taken:
+            raise BadUsage(f"{path}: this file is used twice in one command; choose another name.")
+        if path is not None:
+            taken.add(path.resolve())
+            check_writable(path, force=force or path is report)
+
+
+def check_target(name: str | None) -> None:
+    if name not in (None, "cuda"):
+        target(str(name))

@@ -32,7 +32,8 @@ from fusewright.guard import Scope
 from fusewright.target import Target
 
 COMPILE_SECONDS = 300
-POLL_S = 0.02
+POLL_S, LEAVE_S = 0.02, 2.0
+NO_TIME = "there was no time to compile it"
 COMPLAINT = 300  # characters of a compiler's last words
 _numbers = itertools.count()
 
@@ -95,7 +96,7 @@ def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
     deadline: of time.monotonic; what is not compiled by then is stopped.  A block that was compiled
     once is found again, by whoever runs it.
     """
-    said = ["there was no time to compile it"] * len(texts)
+    said = [NO_TIME] * len(texts)
     waiting, running = list(enumerate(texts)), dict[int, subprocess.Popen[bytes]]()
     with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
         try:
@@ -110,9 +111,7 @@ def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
                 time.sleep(POLL_S)
         finally:
             for process in running.values():
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _stop(process)
     return tuple(said)
 
 
@@ -123,6 +122,15 @@ def _start(text: str, stem: Path) -> subprocess.Popen[bytes]:
     with stem.with_suffix(".log").open("wb") as log:
         command = [sys.executable, str(path)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a group to leave, so that it takes its folder along; then make sure."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=LEAVE_S)
 
 
 def scope_of(module: nn.Module) -> Scope:

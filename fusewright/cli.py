@@ -30,6 +30,10 @@ from fusewright.arguments import (
     ReportPath,
     Settings,
     TargetName,
+    Tune,
+    check_file,
+    check_outputs,
+    check_target,
     parse_names,
     parse_settings,
 )
@@ -46,9 +50,8 @@ from fusewright.report import (
     to_json,
     verdict_report,
 )
-from fusewright.target import target as find_target
 from fusewright.turn import ask
-from fusewright.write import check_writable, write_whole
+from fusewright.write import write_whole
 
 RULES = ("no-library", "no-workspace", "no-prepack")
 BASELINES = ("eager", "compile", "max-autotune")
@@ -139,6 +142,7 @@ def optimize(
         str, typer.Option(metavar="RULE,...", help=f"Restrictions: {', '.join(RULES)}.")
     ] = "",
     algebra: Algebra = True,
+    tune: Tune = "off",
     settings: Settings = None,
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
@@ -146,8 +150,8 @@ def optimize(
     line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
-    _check_outputs(problem, output=output, report=report_path, force=force)
-    _check_target(target)
+    check_outputs(problem, output=output, report=report_path, force=force)
+    check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
 
@@ -164,6 +168,7 @@ def optimize(
                 overrides=overrides,
                 force=force,
                 timing=timing,
+                level=tune,
                 turn=nullcontext if line is None else partial(ask, line),
                 progress=step,
             )
@@ -182,7 +187,7 @@ def explain(
     settings: Settings = None,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
-    _check_target(target)
+    check_target(target)
     overrides = parse_settings(settings)
     from fusewright.pipeline import explain_file
 
@@ -204,8 +209,8 @@ def bench(
     report_path: ReportPath = None,
 ) -> int:
     """Time a candidate against eager and torch.compile: interleaved, fresh inputs, intervals."""
-    _check_outputs(problem, candidate, report=report_path)
-    _check_file(problem, candidate)
+    check_outputs(problem, candidate, report=report_path)
+    check_file(problem, candidate)
     baselines, overrides = parse_names("--against", against, BASELINES), parse_settings(settings)
 
     def work() -> tuple[Report, int]:
@@ -257,8 +262,8 @@ def judge(
         return _replay(replay, case, report_path)
     if problem is None or candidate is None:
         raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
-    _check_outputs(problem, candidate, report=report_path)
-    _check_file(problem, candidate)
+    check_outputs(problem, candidate, report=report_path)
+    check_file(problem, candidate)
     overrides = parse_settings(settings)
 
     def work() -> tuple[Report, int]:
@@ -300,6 +305,7 @@ def suite(
         bool, typer.Option("--resume", help="Go on: keep what an earlier run has finished.")
     ] = False,
     algebra: Algebra = True,
+    tune: Tune = "off",
     settings: Settings = None,
     report_path: ReportPath = None,
     page_path: Annotated[
@@ -307,14 +313,14 @@ def suite(
     ] = None,
 ) -> int:
     """Optimize every problem of a folder, each in its own process, and sum up."""
-    _check_outputs(output=page_path, report=report_path, force=True)
-    _check_target(target)
+    check_outputs(output=page_path, report=report_path, force=True)
+    check_target(target)
     from fusewright.launch import Options
     from fusewright.suite import suite as run
 
     return run(
         folder,
-        Options(target, timing, algebra, timeout_s, parse_settings(settings)),
+        Options(target, timing, algebra, timeout_s, parse_settings(settings), tune),
         output or Path(f"{folder.resolve().name}_suite"),
         one_run,
         jobs=jobs,
@@ -332,8 +338,8 @@ def one_run(words: list[str]) -> None:
 
 
 def _replay(source: Path, case: str, report_path: Path | None) -> int:
-    _check_file(source)
-    _check_outputs(source, report=report_path)
+    check_file(source)
+    check_outputs(source, report=report_path)
 
     def work() -> tuple[Report, int]:
         from fusewright.judge import replay
@@ -357,30 +363,6 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
     if path is not None:
         write_whole(path, to_json(report), force=True)
     return code
-
-
-def _check_file(*paths: Path) -> None:
-    for path in paths:
-        if not path.is_file():
-            raise BadUsage(f"{path}: there is no such file. Check the name and the folder.")
-
-
-def _check_outputs(
-    *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
-) -> None:
-    """What cannot be written is an error before the work, not after it."""
-    taken = {path.resolve() for path in inputs}
-    for path in (output, report):
-        if path is not None and path.resolve() in taken:
-            raise BadUsage(f"{path}: this file is used twice in one command; choose another name.")
-        if path is not None:
-            taken.add(path.resolve())
-            check_writable(path, force=force or path is report)
-
-
-def _check_target(name: str | None) -> None:
-    if name not in (None, "cuda"):
-        find_target(str(name))
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

@@ -152,7 +152,7 @@ class _Forward:
         """A variable that holds the tensor, laid out as the kernels assume."""
         if id(n) in self.dense:
             return self.dense[id(n)]
-        if n.row.kind in ("map", "fold") or n.op in (
+        if n.row.computed or n.op in (
             "input",
             "parameter",
             "buffer",

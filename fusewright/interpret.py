@@ -88,7 +88,7 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
         pairs = [("to", str(dtype))]
     if n.row.kind == "view" and n.op != "permute":
         pairs.append(("shape", python_text(n.shape, batch)))
-    if n.row.kind == "fold":
+    if n.row.kind in ("fold", "scan"):
         dims = n["dims"]
         assert isinstance(dims, tuple)
         pairs += [("first", str(dims[0])), ("last", str(dims[-1]))]

@@ -257,6 +257,9 @@ def _complaint(n: Node) -> str:
         dims = n["dims"]
         kept = tuple(s for i, s in enumerate(n.args[0].shape) if i not in dims)  # type: ignore[operator]
         return "" if kept == n.shape else f"shape is not {kept}"
+    if n.row.kind == "scan":
+        same = (n.args[0].shape, n.args[0].dtype) == (n.shape, n.dtype)
+        return "" if same else "a scan has the shape and type of its argument"
     if n.op == "product":
         left, right = (a.shape for a in n.args)
         fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])

@@ -1,8 +1,9 @@
 """Nest + Schedule -> the passes over a row, and which values are kept between them.
 
-A kernel with folds walks each row several times: once per fold (folds of one level may follow each
-other), once more to store. A value that an earlier pass had and a later pass needs is kept in fast
-memory if computing it again costs more than the schedule's `keep_cost`.
+A kernel with folds walks each row several times: once per fold or scan (those of one level may
+follow each other), once more to store. A value that an earlier pass had and a later pass needs is
+kept in fast memory if computing it again costs more than the schedule's `keep_cost`; what a scan
+finds is always kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MOMENTS = ("mean", "m2")
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a row. folds: the nodes it makes known (mean and m2 come together), or () for
+    """One sweep over a row. folds: what it makes known (mean and m2 come together), or () for
     the last pass, which stores `outputs`."""
 
     level: int
@@ -53,7 +54,8 @@ def row_plan(nest: Nest, schedule: Schedule) -> Row:
     element = _element(nest)
     level = _levels(nest)
     passes = _passes(nest, level)
-    keeps = _keeps(nest, element, passes, schedule) if schedule.keep else {}
+    kept = schedule.keep or nest.kernel.scans
+    keeps = _keeps(nest, element, passes, schedule) if kept else {}
     return Row(element, level, passes, keeps)
 
 
@@ -72,7 +74,7 @@ def _element(nest: Nest) -> frozenset[int]:
             varies = nest.reads[id(m), k].varies if isinstance(edge, Read) else id(edge) in found
             if varies and m.row.kind != "fold":
                 found.add(id(m))
-        if m.row.kind == "product":
+        if m.row.kind in ("product", "scan"):
             found.add(id(m))
     return frozenset(found)
 
@@ -83,7 +85,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     for m in nest.kernel.members:
         edges = [nest.kernel.loops.edges[id(m), k] for k in walked(m)]
         below = [level[id(e)] for e in edges if not isinstance(e, Read)]
-        level[id(m)] = max(below, default=0) + (m.row.kind == "fold")
+        level[id(m)] = max(below, default=0) + (m.row.kind in ("fold", "scan"))
     return level
 
 
@@ -125,6 +127,7 @@ def _keeps(
         walker = _Walker(nest, element, schedule, number, keeps, seen, fresh)
         for f in sweep.folds[:1]:
             walker.argument(f, 0)
+            fresh.update(id(m) for m in (f,) if m.row.kind == "scan")
         for n in sweep.outputs:
             walker.member(n)
         seen.update({key: number for key in fresh if key not in seen})
@@ -149,12 +152,12 @@ class _Walker:
             self.member(edge)
         elif self.nest.reads[id(m), k].varies:
             key = read_key(self.nest.reads[id(m), k])
-            self._visit(key, edge.leaf, self.schedule.keep_cost == 0)
+            self._visit(key, edge.leaf, self.schedule.keep and self.schedule.keep_cost == 0)
 
     def member(self, m: Node) -> None:
         if id(m) not in self.element:
             return
-        if self._visit(id(m), m, self._cost(m) >= self.schedule.keep_cost):
+        if self._visit(id(m), m, m.row.kind == "scan" or self._worth(m)):
             return
         for k in walked(m):
             self.argument(m, k)
@@ -170,8 +173,13 @@ class _Walker:
         self.fresh.add(key)
         return False
 
+    def _worth(self, m: Node) -> bool:
+        return self.schedule.keep and self._cost(m) >= self.schedule.keep_cost
+
     def _cost(self, m: Node) -> int:
         """Float operations to compute `m` from what is read or kept."""
+        if m.row.kind == "scan":
+            return 0
         total = m.row.cost
         for k in walked(m):
             edge = self.nest.kernel.loops.edges[id(m), k]

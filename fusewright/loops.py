@@ -42,8 +42,9 @@ class Loops:
 
     sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of
     member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
-    inner: the axes that folds run over (empty for a kernel without folds: then all axes are rows).
-    positions: the inner axes in the order in which argmax and argmin count, () if there are none.
+    inner: the axes that folds and scans run over (empty for a kernel without any: then all axes are
+    rows).  positions: the inner axes in the order in which argmax and argmin count and scans go, ()
+    if there are none.
     """
 
     sizes: Mapping[int, Size]
@@ -144,17 +145,18 @@ class _Solver:
     def _argument_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
         if m.row.kind == "fold":
             return self._fold_dims(m, arg, dims)
+        if m.row.kind == "scan":
+            self.folded[id(m)] = tuple(a for i in _dims(m) for a in dims[i])
         shift = len(dims) - len(arg.shape)
         return tuple(() if size == 1 else dims[i + shift] for i, size in enumerate(arg.shape))
 
     def _fold_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
         kept = iter(dims)
-        wanted = m["dims"]
-        assert isinstance(wanted, tuple)
+        wanted = _dims(m)
         result = tuple(
             self._fresh(size) if i in wanted else next(kept) for i, size in enumerate(arg.shape)
         )
-        self.folded[id(m)] = tuple(a for i in wanted for a in result[i])  # type: ignore[index]
+        self.folded[id(m)] = tuple(a for i in wanted for a in result[i])
         return result
 
     def _reach(self, m: Node, k: int, arg: Node, dims: Dims) -> None:
@@ -223,10 +225,10 @@ class _Solver:
         return Loops(sizes, dims, edges, rows, inner, self._positions())
 
     def _positions(self) -> tuple[int, ...]:
-        counted = [m for m in self.members if m.row.result == "index"]
+        counted = [m for m in self.members if m.row.result == "index" or m.row.kind == "scan"]
         orders = {self._resolve(self.folded[id(m)]) for m in counted}
         if len(orders) > 1:
-            raise Incompatible("positions are counted in different orders")
+            raise Incompatible("elements of a row are taken in different orders")
         return next(iter(orders), ())
 
     def _resolved(self, dims: Dims) -> Dims:
@@ -236,9 +238,10 @@ class _Solver:
         everything = {a for d in dims.values() for axes in d for a in axes}
         spaces = []
         for m in self.members:
-            if m.row.kind == "fold":
+            if id(m) in self.folded:
                 inner = frozenset(self._resolve(self.folded[id(m)]))
-                spaces.append((frozenset(a for d in dims[id(m)] for a in d), inner))
+                axes = frozenset(a for d in dims[id(m)] for a in d)
+                spaces.append((axes - inner if m.row.kind == "scan" else axes, inner))
         if not spaces:
             return frozenset(everything), frozenset()
         if any(space != spaces[0] for space in spaces):
@@ -247,6 +250,13 @@ class _Solver:
         if not everything <= rows | inner or rows & inner:
             raise Incompatible("a value needs more axes than the folds have")
         return rows, inner
+
+
+def _dims(m: Node) -> tuple[int, ...]:
+    """The dimensions of a fold or a scan."""
+    wanted = m["dims"]
+    assert isinstance(wanted, tuple)
+    return wanted  # type: ignore[return-value]
 
 
 def _divides(a: Size, b: Size) -> bool:

@@ -20,9 +20,10 @@ import torch
 class Op:
     """One operator.
 
-    kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "view"
-    (moves no data), "product", "leaf" or "library".  result: "same" as the first argument, "bool",
-    or "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
+    kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
+    (along the dimension in `dims`), "view" (moves no data), "product", "leaf" or "library".
+    result: "same" as the first argument, "bool", or "index" (int64).  domain: the values that tests
+    draw.  cost: float operations per element.
     """
 
     name: str
@@ -33,6 +34,11 @@ class Op:
     result: str = "same"
     domain: str = "real"
     cost: int = 1
+
+    @property
+    def computed(self) -> bool:
+        """Whether the result is memory that a kernel of ours writes."""
+        return self.kind in ("map", "fold", "scan")
 
     @property
     def needs(self) -> str:
@@ -61,6 +67,11 @@ def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real"
     return Op(name, "fold", 1, f"team.{name}", torch_text, result, domain)
 
 
+def _scan(name: str, torch_text: str, domain: str = "real") -> Op:
+    return Op(name, "scan", 1, f"team.{name}", torch_text, domain=domain)
+
+
+_BACK = "torch.{name}({{0}}.flip({{first}}), {{first}}).flip({{first}})"
 _CONVOLUTION = (
     "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
     "{dilation}, {groups})"
@@ -150,6 +161,11 @@ _ROWS = (
     _fold("all", "torch.all({0}, {dims})", domain="bool"),
     _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index"),
     _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index"),
+    # scans along the one dimension in `dims`: from its first element on, or back from the last
+    _scan("cumsum", "torch.cumsum({0}, {first})"),
+    _scan("cumprod", "torch.cumprod({0}, {first})", "near one"),
+    _scan("cumsum_back", _BACK.format(name="cumsum")),
+    _scan("cumprod_back", _BACK.format(name="cumprod"), "near one"),
     # views: `shape`, `permutation`, … are attributes
     Op("reshape", "view", 1, "", "{0}.reshape({shape})"),
     Op("permute", "view", 1, "", "{0}.permute({permutation})"),

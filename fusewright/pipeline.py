@@ -1,7 +1,7 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> product -> convolution -> late -> plan -> storage -> schedule
--> codegen -> emit -> build -> judge
+problem -> capture -> rewrite -> product -> convolution -> scan -> late -> plan -> storage
+-> schedule -> codegen -> emit -> build -> judge
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ import torch
 from torch import nn
 
 from fusewright import __version__
-from fusewright.build import cross_compile, fused_module, require_tools, scope_of
+from fusewright.build import (
+    cache_folder,
+    cross_compile,
+    fused_module,
+    require_tools,
+    scope_of,
+)
 from fusewright.capture import Captured, capture
+from fusewright.choices import choices
 from fusewright.codegen.body import Body, body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
@@ -24,14 +31,15 @@ from fusewright.convolution import convolution
 from fusewright.emit import NewForward, emit, emit_class
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import explain, is_degenerate, kernel_reports
-from fusewright.family import family
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
-from fusewright.ir import Node, check
+from fusewright.header import header
+from fusewright.ir import Graph, check
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
 from fusewright.late import late
+from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
@@ -40,37 +48,52 @@ from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
 from fusewright.rounding import asks_here
 from fusewright.rules import allowed
-from fusewright.schedule import Schedule, schedule
+from fusewright.scan import scan
+from fusewright.schedule import Choice, Schedule, schedule
 from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
+from fusewright.tune import DEFAULT, remembered, tune, untuned
+from fusewright.workbench import Workbench, Written, about_inputs, about_machine
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
-SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
 @dataclass(frozen=True)
 class Made:
-    """Everything decided and printed for one model on one target."""
+    """Everything decided and printed for one model on one target.
 
+    given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
+    """
+
+    given: Captured
     captured: Captured
     plan: Plan
     layout: Storage
     kernels: tuple[tuple[Body, Nest, Schedule], ...]
-    rules: tuple[str, ...]
+    used: tuple[str, ...]
+    tuned: Tuned | None = None
 
     @property
     def tiles(self) -> Mapping[str, Tile]:
         """The tiles of the kernels that compute a product, by name."""
         return {b.name: s.tile for b, _, s in self.kernels if s.tile}
 
+    @property
+    def tuning(self) -> Mapping[str, object] | None:
+        """What the report says of tuning."""
+        return self.tuned.facts if self.tuned else None
+
     def record(self, source: str) -> str:
         """The decision record."""
-        return explain(self.captured, self.plan, self.layout, self.tiles, self.rules, source)
+        text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
+        lines = ["", *self.tuned.lines] if self.tuned else []
+        return text + "".join(f"{line}\n" for line in lines)
 
 
 def make(
@@ -88,23 +111,74 @@ def make(
 
 
 def design(
-    captured: Captured, machine: Target, precision: str = "eager", rules: frozenset[str] = NO_RULES
+    given: Captured,
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+    choice: Choice = DEFAULT,
 ) -> Made:
-    """`make` for a model that is captured already."""
-    graph, rewritten = rewrite(captured.graph, allowed(rules))
-    graph = product(check(graph, "rewrite"), machine)
+    """`make` for a model that is captured already, with what a tuner has chosen."""
+    graph, used = rewrite(given.graph, allowed(rules))
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
-    graph = convolution(check(graph, "product"), machine, precision, rules, rounds)
-    graph = late(check(graph, "convolution"), machine)
-    captured = replace(captured, graph=check(graph, "late"))
+    stages: Mapping[str, Callable[[Graph], Graph]] = {
+        "product": lambda g: product(g, machine, rules),
+        "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
+        "scan": lambda g: scan(g, machine),
+        "late": lambda g: late(g, machine),
+    }
+    before = "rewrite"
+    for name, stage in stages.items():
+        if name not in choice.library:
+            graph, before = stage(check(graph, before)), name
+    captured = replace(given, graph=check(graph, before))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
+    made = Made(given, captured, planned, layout, (), used)
+    return _scheduled(made, rules, choice)
+
+
+def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
+    """The same plan with every kernel as chosen, or by default."""
+    target, graph = made.plan.target, made.captured.graph
     kernels: list[tuple[Body, Nest, Schedule]] = []
-    for kernel in planned.kernels:
-        nest = layout.nests[kernel.name]
-        chosen = schedule(nest, machine, captured.graph, rules)
-        kernels.append((body(nest, chosen, layout.in_place[kernel.name]), nest, chosen))
-    return Made(captured, planned, layout, tuple(kernels), rewritten)
+    for kernel in made.plan.kernels:
+        nest = made.layout.nests[kernel.name]
+        chosen = choice.schedules.get(kernel.name) or schedule(nest, target, graph, rules)
+        kernels.append((body(nest, chosen, made.layout.in_place[kernel.name]), nest, chosen))
+    return replace(made, kernels=tuple(kernels))
+
+
+def _tuned(
+    made: Made, problem: Problem, level: str, rules: frozenset[str], turn: Turn, progress: Progress
+) -> Made:
+    """What was made, with what is fastest here: as remembered, or tried now."""
+    if level == "off":
+        return made
+
+    def other(choice: Choice) -> Made:
+        if not choice.library:
+            return _scheduled(made, rules, choice)
+        return design(made.given, machine, made.plan.precision, rules, choice)
+
+    def write(choice: Choice) -> Written:
+        chosen = other(choice)
+        runtime, forward = _code(chosen, module, scope_of(module))
+        return Written(runtime, emit_class(runtime, forward), bool(chosen.kernels))
+
+    def work() -> Tuned:
+        progress("tuning")
+        others = choices(made.kernels, made.layout, made.plan, rules, lambda c: other(c).plan)
+        try:
+            return tune(Workbench(module, inputs, machine, write), others, level, turn)
+        except torch.cuda.OutOfMemoryError:
+            return untuned(others, level, "the GPU has too little memory for it beside the model")
+
+    module, inputs = problem.make_model(), problem.make_inputs()
+    machine = made.plan.target
+    about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]
+    about += about_inputs(inputs, made.captured.graph)
+    found = remembered(Memory(cache_folder() / TUNED), level, about, work)
+    return replace(other(found.choice), tuned=found)
 
 
 def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
@@ -116,7 +190,8 @@ def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
     }
     runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
     path = str(problem.path)
-    return emit(problem.source, path, _header(made, path), runtime, forward)
+    lines = header(made.record(problem.path.name), made.kernels, made.plan, problem.path.name)
+    return emit(problem.source, path, lines, runtime, forward)
 
 
 def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
@@ -145,17 +220,21 @@ def optimize_file(
     overrides: Mapping[str, str] = NO_OVERRIDES,
     force: bool = False,
     timing: bool = True,
+    level: str = "off",
     turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
 
+    level: "off", or how much the tuner tries: "quick" or "full".
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
+    if level != "off" and not here:
+        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
     out = out or Path(f"{problem_path.stem}_fused.py")
     check_writable(out, force=force)
     if here:
@@ -166,6 +245,7 @@ def optimize_file(
         progress("planning and generating kernels")
         made = _made(problem, module, inputs, machine, precision, rules)
         _check_rules(made, rules)
+        made = _tuned(made, problem, level, rules, turn, progress)
         text = emitted_text(made, module, problem)
         decisions = made.record(problem_path.name)
         reports = kernel_reports(made.plan, made.tiles)
@@ -177,6 +257,7 @@ def optimize_file(
             return Outcome(out, decisions, reports, None, why, degenerate)
         write_whole(out, text, force=force)
         del module, inputs
+        torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judge(
             problem_path,
             out,
@@ -188,7 +269,7 @@ def optimize_file(
             site=site,
             progress=progress,
         )
-        return Outcome(out, decisions, reports, verdict, "", degenerate)
+        return Outcome(out, decisions, reports, verdict, "", degenerate, made.tuning)
 
 
 def explain_file(
@@ -305,41 +386,3 @@ def _check_rules(made: Made, rules: frozenset[str]) -> None:
 
 def _inline_targets() -> str:
     return " and ".join(t.name for t in TARGETS.values() if t.inline_products)
-
-
-def _header(made: Made, path: str) -> list[str]:
-    """Comment lines at the top of the emitted file."""
-    lines = [
-        f"ModelNew: {Path(path).name} with fused kernels for {made.plan.target.name}, "
-        f"written by fusewright {__version__}.",
-        "",
-        "The constructor, the parameters and the results are the original's. `forward` is new; "
-        "where",
-        "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
-        "`reference_forward`.",
-        "",
-    ]
-    record = made.record(Path(path).name).splitlines()
-    kept = [line for line in record[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(made), ""]
-
-
-def _numeric_classes(made: Made) -> list[str]:
-    """In which precision each kernel computes."""
-    lines = []
-    for text, nest, _ in made.kernels:
-        types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
-        narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
-        kind = "float64" if torch.float64 in types else "float32" if types else "integers"
-        stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        product = _product_class(nest.kernel.product) if nest.kernel.product else ""
-        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
-    calls = any(s.node.op == "library" for s in made.plan.libraries)
-    how = "run in full float32" if made.plan.precision == "ieee" else "follow PyTorch's flags"
-    return lines + [f"  numeric class: library products {how}"] * calls
-
-
-def _product_class(product: Node) -> str:
-    """In which precision a kernel computes its product."""
-    numeric = family(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
-    return f", its {product.op} as {numeric}"

@@ -17,6 +17,7 @@ from fusewright.loops import Incompatible, Loops, Read, loops, walked
 from fusewright.target import Target
 from fusewright.tile import tail
 
+MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is far larger
 
 
@@ -31,8 +32,13 @@ class Kernel:
 
     @property
     def folds(self) -> tuple[Node, ...]:
-        """The members that reduce."""
-        return tuple(m for m in self.members if m.row.kind == "fold")
+        """The members that take rows as a whole: folds and scans."""
+        return tuple(m for m in self.members if m.row.kind in ("fold", "scan"))
+
+    @property
+    def scans(self) -> bool:
+        """Whether rows are scanned, which a team of threads does in its registers."""
+        return any(m.row.kind == "scan" for m in self.members)
 
     @property
     def product(self) -> Node | None:
@@ -104,7 +110,7 @@ class _Planner:
         for n in self.order:
             if n.row.kind == "product":
                 self._join([], [n])
-            elif n.row.kind in ("map", "fold") and not _counter(n):
+            elif n.row.computed and not _counter(n):
                 self._place(n)
         self._merge_siblings()
         steps = [self._kernel(g) for g in self.groups if g]
@@ -190,6 +196,7 @@ class _Planner:
         try:
             self._check_cycle(members)
             self._check_product(members)
+            self._check_scans(members)
             found = loops(members)
             self._check_stores(members, found)
             if _products(members):
@@ -219,6 +226,13 @@ class _Planner:
             raise Incompatible("a kernel computes one product")
         if any(self.before[self.index[id(p)]] & self._mask(members) for p in products):
             raise Incompatible("the product reads all of its factors first")
+
+    def _check_scans(self, members: Sequence[Node]) -> None:
+        count = sum(m.row.kind == "scan" for m in members)
+        if count and _products(members):
+            raise Incompatible("a scan goes along whole rows, not along tiles")
+        if count > MAX_SCANS:
+            raise Incompatible("too many scans for the registers of one kernel")
 
     def _mask(self, members: Sequence[Node]) -> int:
         return sum(1 << self.index[id(m)] for m in members)

@@ -5,6 +5,7 @@ The report of every command has the same keys:
     findings     [{check, detail}]: what failed, and what a reader should know
     kernels      [{name, kind, operators, bytes, flops, predicted_s}]
     degenerate   whether no output depends on the inputs
+    tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
     checks       [{check, outcome, evidence}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
@@ -66,6 +67,7 @@ class Outcome:
     verdict: Verdict | None
     why_not: str
     degenerate: bool = False
+    tuning: Mapping[str, object] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -75,7 +77,7 @@ class Outcome:
 def verdict_report(verdict: Verdict, kernels: tuple[KernelReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
-    return {**report, "kernels": kernels, "degenerate": False}
+    return {**report, "kernels": kernels, "degenerate": False, "tuning": None}
 
 
 def outcome_report(outcome: Outcome) -> Report:
@@ -83,7 +85,7 @@ def outcome_report(outcome: Outcome) -> Report:
         report = _empty_report(outcome.why_not, outcome.kernels)
     else:
         report = verdict_report(outcome.verdict, outcome.kernels)
-    return {**report, "degenerate": outcome.degenerate}
+    return {**report, "degenerate": outcome.degenerate, "tuning": outcome.tuning}
 
 
 def timing_report(timing: object) -> Report:

@@ -44,7 +44,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[s
 
 def cost(n: Node) -> int:
     """Float operations per element of the whole expression, each distinct node counted once."""
-    return sum(m.row.cost for m in toposort([n]) if m.row.kind in ("map", "fold"))
+    return sum(m.row.cost for m in toposort([n]) if m.row.computed)
 
 
 def apart(before: Graph, after: Graph) -> Graph:
@@ -57,7 +57,7 @@ def apart(before: Graph, after: Graph) -> Graph:
         shared = owner.setdefault(id(base(n)), base(o)) is not base(o)
         exposed = _own_memory(base(o)) and not _own_memory(base(n))
         if shared or exposed:
-            order = o.order if o.row.kind in ("map", "fold") else ()
+            order = o.order if o.row.computed else ()
             n = copied(n, order, k)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs))
@@ -65,7 +65,7 @@ def apart(before: Graph, after: Graph) -> Graph:
 
 def _own_memory(n: Node) -> bool:
     """Whether the node's memory is new, so that nobody else can see it."""
-    return n.row.kind in ("map", "fold") or (n.op == "library" and n["fresh"] is True)
+    return n.row.computed or (n.op == "library" and n["fresh"] is True)
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _simplify(n: Node) -> Node:
 def _needless_copy(n: Node) -> Node:
     """A copy of what is computed anyway; `distinct` marks an output that must be its own tensor."""
     (x,) = n.args
-    computed = x.row.kind in ("map", "fold") and x.order == n.order
+    computed = x.row.computed and x.order == n.order
     return x if computed and not n.has("distinct") else n
 
 

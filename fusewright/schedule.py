@@ -86,14 +86,14 @@ def schedule(
         inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
         chosen = _tiles(nest.kernel.product, nest.segment, target, graph, inline)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
-    if nest.kernel.folds and _lies_across(nest, graph):
+    if nest.kernel.folds and not nest.kernel.scans and _lies_across(nest, graph):
         return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
     vector = _vector(nest)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
     few = graph.hint(nest.rows) < FEW_ROWS
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
-    split = split and "no-workspace" not in rules
+    split = split and not nest.kernel.scans and "no-workspace" not in rules
     return Schedule(keeps, 0, threads, vector, split)
 
 
@@ -110,12 +110,15 @@ def alternatives(
     if nest.kernel.product and default.tile:
         inline = default.tile.inline
         tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
+        tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
     found = _stripe_moves(default) if default.across > 1 else _team_moves(default, nest)
-    if nest.kernel.folds and inner >= LEAST_SPLIT and not rules & {"no-workspace"}:
+    scans = nest.kernel.scans  # their results stay in the registers of a team
+    if nest.kernel.folds and not scans and inner >= LEAST_SPLIT and "no-workspace" not in rules:
         shared = replace(default, keep=False, split=True)
         found.append(SHARED_STRIPES if default.across > 1 else shared)
-    found = [s for s in found if not s.keep or (fixed and inner <= 2 * s.threads * REGISTERS)]
+    held = [s for s in found if fixed and inner <= 2 * s.threads * REGISTERS]
+    found = held if scans else [s for s in found if not s.keep or s in held]
     return tuple(s for s in found if s != default)
 
 
@@ -137,8 +140,8 @@ def _stripe_moves(default: Schedule) -> list[Schedule]:
     down, across = default.threads, default.across
     if default.split:
         return [Schedule(False, 0, MOST_DOWN, 1, across=STRIPE_THREADS // MOST_DOWN)]
-    shapes = ((down * 2, across // 2), (down // 2, across * 2), (down, across // 2))
-    shapes += ((down, across * 2), (down * 2, across))
+    shapes = [(down * 2, across // 2), (down // 2, across * 2), (down, across // 2)]
+    shapes += [(down, across * 2), (down * 2, across)]
     found = [replace(default, keep=not default.keep)]
     found += [replace(default, threads=d, across=a) for d, a in shapes if d and a >= LEAST_ACROSS]
     return [s for s in found if s.threads <= MOST_DOWN and s.threads * s.across <= STRIPE_THREADS]

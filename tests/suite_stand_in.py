@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
         reason = "DefaultCPUAllocator: can't allocate memory" if behaviour == "memory" else "bad"
         report = {**REPORT, "verdict": "not-verified", "reason": reason, "kernels": []}
         report |= {"accuracy": {}}
-    if "--no-timing" not in arguments and behaviour == "good":
+    turns = int("--no-timing" not in arguments) + ("--tune" in words)
+    for _ in range(turns if behaviour == "good" else 0):
         note("asked")
         with ask(int(words["--turn"])):
             note("turn")

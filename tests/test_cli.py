@@ -100,7 +100,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     code = run(
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
-        "--no-timing", "--no-algebra",
+        "--no-timing", "--no-algebra", "--tune", "full",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -115,6 +115,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
         "force": False,
         "timing": False,
+        "level": "full",
     }
 
 

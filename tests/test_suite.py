@@ -156,6 +156,15 @@ def test_resume_does_nothing_twice(tmp_path: Path) -> None:
     assert len(journal(place)) == 10, "without --resume everything is run"
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_a_run_that_tunes_has_two_turns(tmp_path: Path) -> None:
+    place = folder(tmp_path, first="good", second="good")
+    assert run(place, "--tune", "quick", "--jobs", "2")[0] == 0
+    begins, ends = ([at for _, at in journal(place, event)] for event in ("turn", "back"))
+    assert len(begins) == len(ends) == 4
+    assert all(end < begin for end, begin in zip(sorted(ends), sorted(begins)[1:], strict=False))
+
+
 def start_suite(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     program = (
         f"import sys; sys.path.append({str(Path(__file__).parent)!r}); "

@@ -175,6 +175,8 @@ class _Printer:
             self._team_call("moments", f"const auto m{number} = ", text)
             for f in sweep.folds:
                 self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
+        elif first.row.kind == "scan":
+            self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
         elif first.op == "mean":
             self._team_call("sum", f"const {kind} {name}_sum = ", text)
             count = literal(times(self.nest.outer, self.nest.columns), kind)
@@ -193,12 +195,12 @@ class _Printer:
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
-    def _team_call(self, verb: str, result: str, text: _Lambda) -> None:
+    def _team_call(self, verb: str, result: str, text: _Lambda, row: str = "") -> None:
         self.words.add(verb)
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span()
-        self.lines.append(f"{result}team.{verb}({span}, [&]({parameters}) {{")
+        self.lines.append(f"{result}team.{verb}({span}, {row}[&]({parameters}) {{")
         self.lines += [f"  {line}" for line in text.lines]
         self.lines.append(f"}}{operands});")
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA = tuple(f"cuda/{name}.cuh" for name in ("math", "operand", "team", "launch", "split"))
+_CUDA = tuple(f"cuda/{name}.cuh" for name in ("math", "operand", "team", "scan", "launch", "split"))
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
@@ -25,7 +25,7 @@ _HOPPER = tuple(
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).
 FILES = {
-    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/launch.h"),
+    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/scan.h", "cpp/launch.h"),
     "cuda": _CUDA,
     "sm80": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_AMPERE),
     "sm90": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_HOPPER),

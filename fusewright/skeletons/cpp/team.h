@@ -631,6 +631,10 @@ template <class T> struct argmax_of;
 template <class T> struct argmin_of;
 template <class T> struct any_of;
 template <class T> struct all_of;
+template <class T> struct cumsum_of;
+template <class T> struct cumprod_of;
+template <class T> struct cumsum_back_of;
+template <class T> struct cumprod_back_of;
 // Truth values are counted in longs and compared as bytes.
 template <class T> struct folded {
   using counted = T;
@@ -646,6 +650,11 @@ template <> struct folded<bool> {
     return static_cast<const Team*>(this)->template fold<name##_of<typename result::kind>>(  \
         s, f, ops...);                                                                       \
   }
+#define FUSEWRIGHT_SCAN(name)                                                                \
+  template <class Span, class T, long N, bool Small, class F, class... Ops>                  \
+  FN void name(Span s, kept<T, N, Small>& row, F f, Ops... ops) const {                      \
+    scan(name##_of<T>(), s, row, f, ops...);                                                 \
+  }
 template <class Team> struct words {
   FUSEWRIGHT_FOLD(sum, counted)
   FUSEWRIGHT_FOLD(prod, counted)
@@ -656,6 +665,10 @@ template <class Team> struct words {
   FUSEWRIGHT_FOLD(argmin, ordered)
   FUSEWRIGHT_FOLD(any, ordered)
   FUSEWRIGHT_FOLD(all, ordered)
+  FUSEWRIGHT_SCAN(cumsum)
+  FUSEWRIGHT_SCAN(cumprod)
+  FUSEWRIGHT_SCAN(cumsum_back)
+  FUSEWRIGHT_SCAN(cumprod_back)
   template <class T, long N> FN kept<T, N> keep() const { return {}; }
   template <class F> FN void once(F f) const { f(); }
 };

@@ -22,6 +22,10 @@ template <class T> struct all_of;
 template <class T> struct moments_of;
 template <class T> struct argmax_of;
 template <class T> struct argmin_of;
+template <class T> struct cumsum_of;
+template <class T> struct cumprod_of;
+template <class T> struct cumsum_back_of;
+template <class T> struct cumprod_back_of;
 // Truth values are counted in longs and compared as bytes.
 template <class T> struct folded { using counted = T; using ordered = T; };
 template <> struct folded<bool> { using counted = long; using ordered = unsigned char; };
@@ -31,6 +35,11 @@ using results = folded<decltype(declared<const F&>()(declared<typename Ops::valu
 #define FUSEWRIGHT_FOLD(name, kind)                                                  \
   template <class Span, class F, class... Ops> FN auto name(Span span, const F& f, Ops... operand) { \
     return fold(name##_of<typename results<F, Ops...>::kind>(), self(), span, f, operand...);         \
+  }
+#define FUSEWRIGHT_SCAN(name)                                                                       \
+  template <class Span, class T, int SLOTS, int W, class F, class... Ops>                           \
+  FN void name(Span span, kept_row<T, SLOTS, W>& row, const F& f, Ops... operand) {                 \
+    scan(name##_of<T>(), self(), span, row, f, operand...);                                         \
   }
 struct nothing {
   static constexpr bool kept = false;
@@ -55,6 +64,10 @@ template <class Team> struct words {
   FUSEWRIGHT_FOLD(moments, counted)
   FUSEWRIGHT_FOLD(argmax, ordered)
   FUSEWRIGHT_FOLD(argmin, ordered)
+  FUSEWRIGHT_SCAN(cumsum)
+  FUSEWRIGHT_SCAN(cumprod)
+  FUSEWRIGHT_SCAN(cumsum_back)
+  FUSEWRIGHT_SCAN(cumprod_back)
   template <class T, long N> FN auto keep() {
     static_assert(!Team::spread, "a row that is split over blocks has no registers to be kept in");
     return kept_row<T, layout<Team, N>::slots, layout<Team, N>::W>();

@@ -1,0 +1,56 @@
+"""Decision record + kernels -> the comment lines at the top of an emitted file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from fusewright import __version__
+from fusewright.codegen.body import Body
+from fusewright.family import family
+from fusewright.ir import Node
+from fusewright.nest import Nest
+from fusewright.plan import Plan
+from fusewright.schedule import Schedule
+
+SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def header(
+    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan, name: str
+) -> list[str]:
+    """name: of the problem file."""
+    lines = [
+        f"ModelNew: {name} with fused kernels for {plan.target.name}, "
+        f"written by fusewright {__version__}.",
+        "",
+        "The constructor, the parameters and the results are the original's. `forward` is new; "
+        "where",
+        "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
+        "`reference_forward`.",
+        "",
+    ]
+    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    return [*lines, *kept, *_numeric_classes(kernels, plan), ""]
+
+
+def _numeric_classes(kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan) -> list[str]:
+    """In which precision each kernel computes."""
+    lines = []
+    for text, nest, _ in kernels:
+        types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
+        narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
+        kind = "float64" if torch.float64 in types else "float32" if types else "integers"
+        stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
+        product = _product_class(nest.kernel.product) if nest.kernel.product else ""
+        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
+    calls = any(s.node.op == "library" for s in plan.libraries)
+    how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
+    return lines + [f"  numeric class: library products {how}"] * calls
+
+
+def _product_class(product: Node) -> str:
+    """In which precision a kernel computes its product."""
+    numeric = family(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
+    return f", its {product.op} as {numeric}"

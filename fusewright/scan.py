@@ -1,0 +1,110 @@
+"""Graph -> Graph: running sums and products along rows become nodes, where a row fits its team.
+
+They are library calls before, since how long a row may be depends on the target. A call that stays
+one says why, in its attribute `why`. Turned there and back, a scan is one from the end:
+
+    flip(cumsum(flip(x)))  ->  cumsum_back(x)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fusewright import composite
+from fusewright.formula import Value, cast
+from fusewright.ir import Graph, Node, node, numel, rebuild
+from fusewright.lower import reordered
+from fusewright.product import argument, arguments
+from fusewright.rewrite import apart
+from fusewright.target import Target
+
+BACK = MappingProxyType({"cumsum": "cumsum_back", "cumprod": "cumprod_back"})
+CALLS = MappingProxyType({f"aten.{op}": op for op in BACK})
+# A row stays in the registers of a thread block, or in a core's share of the last cache.
+LONGEST: Mapping[str, int] = MappingProxyType({"cuda": 1 << 14, "cpp": 1 << 20})
+
+
+def scan(graph: Graph, target: Target) -> Graph:
+    """Write cumsum and cumprod with our operators, where rows lie together and are not too long."""
+
+    def change(n: Node) -> Node:
+        if n.op != "library":
+            return n
+        if n["name"] == "aten.flip":
+            return _turned(n)
+        return _written(n, LONGEST[target.language]) if n["name"] in CALLS else n
+
+    return apart(graph, rebuild(graph, change))
+
+
+def _written(n: Node, longest: int) -> Node:
+    x, dim = _given(n)
+    why = _complaint(n, dim, longest)
+    if not why:
+        return _scanned(n, CALLS[str(n["name"])], Value(x), dim)
+    attributes: dict[str, Any] = {**dict(n.attributes), "why": why}
+    return node("library", n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+
+def _given(n: Node) -> tuple[Node, int]:
+    """The tensor and the dimension of a call. Its dtype, an expression, is the result's."""
+
+    def read(text: ast.expr, names: Mapping[str, Node]) -> Any:
+        found = argument(text, names)
+        return None if isinstance(found, ast.expr) else found
+
+    found = arguments(n, read)
+    assert found is not None, "nothing is left an expression"
+    (x, *rest), named = found
+    (dim,) = rest or [named["dim"]]
+    return x, dim % max(len(n.shape), 1)
+
+
+def _complaint(n: Node, dim: int, longest: int) -> str:
+    """Why our kernels do not compute a scan, or ""."""
+    if n.dtype.is_complex or not n.shape or numel(n.shape) == 0:
+        return "complex numbers, one number, or none"
+    size = n.shape[dim]
+    if not isinstance(size, int):
+        return "its rows are as long as the batch"
+    order = n.order or tuple(range(len(n.shape)))
+    if size == 1 or [d for d in order if n.shape[d] != 1][-1] != dim:
+        return "its rows lie across memory"
+    return f"rows of {size} outgrow a team, which takes {longest}" if size > longest else ""
+
+
+def _scanned(n: Node, op: str, x: Value, dim: int) -> Node:
+    """The nodes that take the place of `n`: half types are scanned in float32."""
+    wide = composite.wide(cast(x, n.dtype, rounds=True))
+    made = node(op, [wide.node], shape=n.shape, dtype=wide.dtype, order=n.order, dims=(dim,))
+    return reordered(cast(Value(made), n.dtype), n.order).node
+
+
+def _turned(n: Node) -> Node:
+    """The flip of a scan of a flip is a scan from the end; any other stays what it is."""
+    scanned = _below_cast(n.args[0])
+    if scanned.op not in BACK:
+        return n
+    source = _below_cast(scanned.args[0])
+    if source.op != "library" or source["name"] != "aten.flip":
+        return n
+    # Between the flips, half types are widened and rounded once, and others do not change.
+    plain = n.dtype in (scanned.dtype, source.dtype) and n.args[0].order == n.order
+    if not plain or any(_flipped(f) != scanned["dims"] for f in (n, source)):
+        return n
+    dim = _flipped(n)[0]
+    return _scanned(n, BACK[scanned.op], Value(source.args[0]), dim)
+
+
+def _flipped(n: Node) -> tuple[int, ...]:
+    """The dimensions of a flip."""
+    found = arguments(n)
+    assert found is not None, "a flip takes a list of numbers"
+    return tuple(d % len(n.shape) for d in found[0][1])
+
+
+def _below_cast(n: Node) -> Node:
+    return n.args[0] if n.op == "cast" else n

@@ -1,0 +1,355 @@
+"""Running sums and products along rows: their meaning, their plan, and kernels for both targets.
+
+The kernels of all forms are compiled once for the CPU; the tests marked `gpu` run them on a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from agreement import disagreements, error
+from compiled import Case, build, prepare, ready
+from cudac import compile_text, nvrtc_folder, nvrtc_log
+from torch import Tensor, nn
+
+import fusewright
+from fusewright.capture import capture
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.interpret import interpret
+from fusewright.ir import Graph, toposort
+from fusewright.ops import OPS
+from fusewright.pipeline import Made, make
+from fusewright.rewrite import rewrite
+from fusewright.scan import LONGEST, scan
+from fusewright.schedule import alternatives
+from fusewright.target import TARGETS
+
+CPU, GPU = TARGETS["cpu"], TARGETS["sm_90a"]
+# x: [6, 5, 37] with a batch of 6; y the same, positive and near one; every row becomes one output
+WRITTEN = [
+    *("x.cumsum(-1)", "x.cumsum(2) - x", "y.cumprod(2)", "(x > 0).cumsum(-1)", "x.exp().cumsum(2)"),
+    *("x.cumsum(-1, dtype=torch.float64)", "x.half().cumsum(-1)", "x.bfloat16().cumsum(2) * 2"),
+    *("(x * y).flip(-1).cumsum(-1).flip(-1)", "y.flip(2).cumprod(2).flip(-1) + 1"),
+    *("x.half().flip(2).cumsum(2).flip(2)", "(x > 0).flip(2).cumsum(2).flip(2)"),
+    *("torch.where(x > 0, x, 0.0).cumsum(2)", "x.softmax(-1).cumsum(-1)", "x.cumsum(2).softmax(2)"),
+    *("(x.cumsum(2) * y).cumsum(2)", "x.cumsum(-1) / x.cumsum(-1).square().sum(-1, keepdim=True)"),
+    *(
+        "x.cumsum(2).amax(-1)",
+        "x.cumsum(2).argmax(-1)",
+        "x.cumsum(2)[..., -1]",
+        "x.cumsum(2)[:, 1]",
+    ),
+    *("y.cumprod(2)[..., ::2]", "(1.0 - y).cumprod(-1) * y", "x.reshape(-1, 185).cumsum(1) + 1"),
+    *("x.reshape(-1, 5, 37, 1).cumsum(2) * 2", "x.transpose(1, 2).contiguous().cumsum(2)"),
+    *("x.transpose(1, 2).cumsum(2)", "x.transpose(0, 1).cumsum(-1) + 1", "x.double().cumsum(2)"),
+    *(
+        "x[..., 3:].cumsum(-1)",
+        "x[:, ::2].cumsum(2)",
+        "x.mean(-1, keepdim=True).expand_as(x).cumsum(2)",
+    ),
+    *(
+        "x.cumsum(2) + x.flip(2).cumsum(2).flip(2) - x",
+        "(y * 3).int().cumprod(2)",
+        "x.relu().cumsum(2).cumsum(2)",
+    ),
+    *("x.cumsum(2)[:, :, None] - x.cumsum(2)[:, :, :, None]", "torch.ones_like(x).cumsum(2)"),
+    *("x.clone().flatten(1).cumsum(1).reshape(-1, 5, 37) * y", "(x.isnan()).cumsum(2) > 0"),
+]
+# What stays PyTorch's, and the word that says why.
+KEPT = [
+    ("x.cumsum(1)", "across"), ("x.cumsum(0) - x", "batch"), ("y.cumprod(1)", "across"),
+    ("x.transpose(1, 2).cumsum(1)", "across"), ("x.mean((1, 2)).cumsum(0)", "batch"),
+    ("x.reshape(-1).cumsum(0)", "batch"),
+]  # fmt: skip
+MODEL = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return (
+            {results},
+        )
+
+
+def get_inputs():
+    return [torch.randn(6, 5, 37), 1 + 0.1 * torch.randn(6, 5, 37)]
+
+
+def get_init_inputs():
+    return []
+"""
+LENGTHS = (2, 3, 8, 31, 64, 129, 500, 1000, 1024, 1025, 4096, 8192, 10007, 16384)
+
+
+class Called(nn.Module):
+    """A row of the table as a model of its own."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__()
+        self.function: Callable[..., Tensor] = eval(f"lambda x, y: {row}", {"torch": torch})
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.function(x, y)
+
+
+class Every(nn.Module):
+    """All rows of the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms = [Called(row).function for row in WRITTEN]
+
+    def forward(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [form(x, y) for form in self.forms]
+
+
+class Long(nn.Module):
+    """There and back along each argument."""
+
+    # Names for as many rows as there are LENGTHS; a model may not take *given.
+    def forward(self, a, b, c, d, e, f, g, h, i, j, k, m, n, o):  # type: ignore[no-untyped-def]
+        given = (a, b, c, d, e, f, g, h, i, j, k, m, n, o)
+        there = [x.cumsum(1) for x in given]
+        return [*there, *(x.flip(1).cumsum(1).flip(1) - x for x in given)]
+
+
+def tensors(batch: int = 6, special: bool = False) -> list[Tensor]:
+    torch.manual_seed(batch)
+    x, y = torch.randn(batch, 5, 37), 1 + 0.1 * torch.randn(batch, 5, 37)
+    if special:
+        x[1, 1, 2:6] = torch.tensor([float("nan"), float("inf"), 1.0, -0.0])
+        x[1, 2, 3], x[1, 3, 20], x[1, 3, 30] = float("inf"), float("-inf"), float("inf")
+        y[0, 0, 5], y[0, 1, 7] = 0.0, float("inf")
+    return [x, y]
+
+
+def graph_of(row: str) -> Graph:
+    graph, _ = rewrite(capture(Called(row), tensors()).graph)
+    return graph
+
+
+def calls(graph: Graph) -> list[object]:
+    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_the_rewritten_graph_has_the_same_meaning(row: str) -> None:
+    after = scan(graph_of(row), CPU)
+    assert not calls(after)
+    x, y = tensors()
+    (found,) = interpret(after, [x, y], {}, dtype=torch.float64)
+    exact = Called(row)(x.double(), y.double())
+    if ".half" in row or ".bfloat" in row:
+        return  # the model itself rounds: the kernels are compared instead
+    torch.testing.assert_close(found.to(exact), exact, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("row", "why"), KEPT)
+def test_what_stays_a_call_says_why(row: str, why: str) -> None:
+    made = make(Called(row), tensors(), CPU)
+    (step,) = made.plan.libraries
+    assert why in step.reason
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_a_row_that_outgrows_a_team_stays(machine: fusewright.target.Target) -> None:
+    longest = LONGEST[machine.language]
+    for size, kept in ((longest, 0), (longest + 1, 1)):
+        x = torch.empty(2, size, device="meta")
+        graph = capture(Called("x.cumsum(1) + y"), [x, x]).graph
+        assert len(calls(scan(graph, machine))) == kept
+
+
+def test_every_scan_of_the_table_is_used() -> None:
+    used = {n.op for row in WRITTEN for n in toposort(scan(graph_of(row), CPU).roots)}
+    assert {op.name for op in OPS.values() if op.kind == "scan"} <= used
+
+
+def test_everything_around_a_scan_is_in_its_kernel() -> None:
+    made = make(
+        Called("torch.exp(-(x.sigmoid() * y).flip(2).cumsum(2).flip(2)) + x"), tensors(), GPU
+    )
+    (kernel,) = made.plan.kernels
+    assert not made.plan.libraries
+    assert [f.op for f in kernel.folds] == ["cumsum_back"]
+
+
+def test_a_scan_takes_no_tiles_of_a_product() -> None:
+    made = make(Called("(x @ y.transpose(1, 2)).cumsum(2)"), tensors(), GPU)
+    assert all(not (k.scans and k.product) for k in made.plan.kernels)
+
+
+def test_two_scans_may_be_one_but_outputs_are_two_tensors() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.cumsum(1), x.cumsum(-1)
+
+    first, second = make(Twice(), [torch.randn(3, 8)], CPU).captured.graph.outputs
+    assert first is not second
+
+
+# ---- the CPU -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]:
+    folder = tmp_path_factory.mktemp("scan")
+    path = folder / "rows.py"
+    path.write_text(MODEL.format(results=",\n            ".join(WRITTEN)), encoding="utf-8")
+    case = prepare(path)
+    (module,) = build([case], folder)
+    return case, module.ModelNew()
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("batch", [2, 6, 7])
+def test_kernels_compute_it(compiled: tuple[Case, nn.Module], batch: int, special: bool) -> None:
+    case, ours = compiled
+    assert not case.made.plan.libraries
+    given = tensors(batch, special)
+    with torch.no_grad():
+        assert ready(ours, given)
+    found = disagreements(ours, case.model, given)
+    assert [f"{WRITTEN[int(t.split(':')[0])]}: {t}" if t[0].isdigit() else t for t in found] == []
+
+
+def test_no_batch_is_eager_business(compiled: tuple[Case, nn.Module]) -> None:
+    _, ours = compiled
+    given = [t[:0] for t in tensors()]
+    with torch.no_grad():
+        assert not ready(ours, given)
+
+
+LONG = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, {names}):
+        return (
+            {results},
+        )
+
+
+def get_inputs():
+    return [torch.randn(3, n) for n in {lengths}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def long_rows(folder: Path, lengths: tuple[int, ...]) -> Path:
+    names = [f"x{n}" for n in lengths]
+    forms = ["{0}.cumsum(1)", "{0}.flip(1).cumsum(1).flip(1)", "(1 + {0} / {1}).cumprod(1)"]
+    results = [f.format(x, n) for x, n in zip(names, lengths, strict=True) for f in forms]
+    text = LONG.format(names=", ".join(names), results=", ".join(results), lengths=list(lengths))
+    path = folder / "long.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_rows_of_any_length_are_more_accurate_than_float32(tmp_path: Path) -> None:
+    case = prepare(long_rows(tmp_path, (*LENGTHS, 100_003)))
+    assert not case.made.plan.libraries
+    (module,) = build([case], tmp_path)
+    given = [torch.randn(3, n) + 1000.0 for n in (*LENGTHS, 100_003)]
+    assert disagreements(module.ModelNew(), case.model, given) == []
+
+
+# ---- CUDA ----------------------------------------------------------------------------------------
+
+
+def text_of(made: Made) -> str:
+    """The kernels of a plan, each with its default schedule and with every other one."""
+    machine, graph, kernels = made.plan.target, made.captured.graph, []
+    for printed, nest, default in made.kernels:
+        every = (default, *alternatives(default, nest, machine, graph))
+        for k, chosen in enumerate(every):
+            other = body(nest, chosen, made.layout.in_place[printed.name])
+            name = f"{printed.name}_{k}"
+            text = re.sub(rf"\b{printed.name}\b", name, other.text)
+            kernels.append((replace(other, name=name, text=text), nest, chosen))
+    return cuda_source(kernels, machine)
+
+
+class Rows(nn.Module):
+    """One kernel for each argument."""
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        return [x.exp().cumsum(1) * x for x in given]
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
+    given = [torch.empty(64, n, device="meta") for n in (32, 1024, 8192, 5000)]
+    made = make(Rows(), given, TARGETS[f"sm_{arch}"])
+    assert not made.plan.libraries
+    assert len(made.kernels) == len(given)
+    options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    found, _ = compile_text(cuda_source(made.kernels, made.plan.target), options, tmp_path)
+    assert len(found) == 2 * len(given)
+    # By single elements, as pointers that are not aligned are walked, a row has more slots.
+    single = [k for k in found if re.search(r"row_kernelILi\d+ELi1E", k.name)]
+    assert [k for k in found if k not in single and (k.stack_bytes or k.spill_bytes)] == []
+    assert [k for k in single if k.spill_bytes > 16] == []
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_every_schedule() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    made = make(
+        Called("y.flip(2).cumprod(2).flip(2) - x.cumsum(2).amax(-1)[..., None]"), tensors(), GPU
+    )
+    assert nvrtc_log(folder, text_of(made), "compute_80") == (0, "")
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_kernels_compute_every_form(tmp_path: Path) -> None:
+    model = Every()
+    ours = fusewright.optimize(model, tensors(), target="cuda").cuda()
+    for batch, special in ((2, False), (6, True), (37, False)):
+        given = [t.cuda() for t in tensors(batch, special)]
+        assert ready(ours, given)
+        found = disagreements(ours, model, given, roundings=2)
+        assert [f"{WRITTEN[int(t.split(':')[0])]}: {t}" for t in found] == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_gpu_rows_of_any_length(dtype: torch.dtype) -> None:
+    """Also where rows begin between two vectors, and more of them than a GPU has processors."""
+
+    model = Long()
+    given = [(torch.randn(201, n) * 4).to(dtype) for n in LENGTHS]
+    ours = fusewright.optimize(model, given, target="cuda").cuda()
+    for start in (0, 1):
+        moved = [
+            torch.empty(x.numel() + 1, dtype=dtype, device="cuda")[start:][: x.numel()]
+            for x in given
+        ]
+        here = [m.view(x.shape).copy_(x) for m, x in zip(moved, given, strict=True)]
+        assert ready(ours, here)
+        mine, theirs = ours(*here), model(*here)
+        exact = [
+            t.double() if dtype.is_floating_point else t for t in model(*[x.double() for x in here])
+        ]
+        for a, b, x in zip(mine, theirs, exact, strict=True):
+            assert a.dtype is b.dtype
+            if dtype.is_floating_point:
+                assert error(a, x) <= error(b, x) + torch.finfo(dtype).eps
+            else:
+                assert torch.equal(a, b)

@@ -1,0 +1,513 @@
+"""The tuner: what it tries, when it believes a time, and what it remembers."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.build import NO_TIME, build_all
+from fusewright.choices import Choices, choices
+from fusewright.errors import BadUsage, InternalError
+from fusewright.memory import Memory, Tuned, key_of
+from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
+from fusewright.pipeline import Made, design, make, optimize_file
+from fusewright.problem import load_problem
+from fusewright.schedule import Choice, Schedule
+from fusewright.target import TARGETS
+from fusewright.tile import WIDTHS, Tile
+from fusewright.tune import DEFAULT, LEVELS, remembered, tune
+from fusewright.workbench import WHOLE, Outputs, distance
+
+ROOT = Path(__file__).resolve().parent.parent
+ROW = Schedule(True, 0, 256, 4)
+WIDE, NARROW = replace(ROW, threads=512), replace(ROW, threads=128)
+FEW = {"batch_size": "8"}
+TILED = replace(ROW, tile=Tile(128, False, parts=8))
+PROBLEM = """
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.softmax(torch.exp(x * 0.1) + x, -1)
+
+    def get_inputs():
+        return [torch.randn(256, 1000)]
+
+    def get_init_inputs():
+        return []
+"""
+
+
+@dataclass
+class Clock:
+    """Time that passes only when something takes it."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Fake:
+    """A bench on paper. seconds: of a kernel by schedule, of a call by choice.  wrong: schedules
+    whose results are others.  build_s: what the build of a choice takes.  jitter: relative."""
+
+    clock: Clock
+    seconds: Callable[[str, Schedule], float]
+    defaults: dict[str, Schedule]
+    whole: Callable[[Choice | None, float], float] = lambda _, total: total
+    wrong: tuple[Schedule, ...] = ()
+    build_s: float = 1.0
+    jitter: float = 0.002
+    guard: bool = True
+    built: list[Choice] = field(default_factory=list)
+    random: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def build(self, choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+        said = []
+        for choice in choices:
+            late = self.clock.now + self.build_s > deadline
+            said.append(NO_TIME if late else "")
+            if not late:
+                self.clock.now += self.build_s
+                self.built.append(choice)
+        return tuple(said)
+
+    def outputs(self, choice: Choice | None) -> Outputs:
+        used = choice.schedules.values() if choice else ()
+        return [torch.ones(4) * (2.0 if any(s in self.wrong for s in used) else 1.0)]
+
+    def kernel_times(self, choice: Choice) -> Times:
+        assert choice in self.built
+        times = {n: self._noisy(self.seconds(n, s)) for n, s in self._schedules(choice)}
+        self.clock.now += sum(times.values())
+        return times if self.guard else {}
+
+    def whole_time(self, choice: Choice | None) -> Times:
+        assert choice is None or choice in self.built
+        total = sum(self.seconds(n, s) for n, s in self._schedules(choice or DEFAULT))
+        seconds = self._noisy(self.whole(choice, total))
+        self.clock.now += seconds
+        return {WHOLE: seconds}
+
+    def _schedules(self, choice: Choice) -> list[tuple[str, Schedule]]:
+        return list({**self.defaults, **choice.schedules}.items())
+
+    def _noisy(self, seconds: float) -> float:
+        return seconds * math.exp(self.random.gauss(0.0, self.jitter))
+
+
+def one(others: Sequence[Schedule] = (WIDE, NARROW), library: Sequence[str] = ()) -> Choices:
+    return Choices({"fused_0": ROW}, {"fused_0": list(others)} if others else {}, library)
+
+
+def bench(seconds: Callable[[str, Schedule], float], **more: object) -> Fake:
+    return Fake(Clock(), seconds, {"fused_0": ROW}, **more)  # type: ignore[arg-type]
+
+
+def tuned(fake: Fake, given: Choices | None = None, level: str = "quick") -> Tuned:
+    return tune(fake, given or one(), level, nullcontext, fake.clock)
+
+
+def by_threads(**factors: float) -> Callable[[str, Schedule], float]:
+    """0.01 s, times a factor for the number of threads."""
+    return lambda _, schedule: 0.01 * factors.get(f"t{schedule.threads}", 1.0)
+
+
+def test_the_faster_schedule_is_chosen() -> None:
+    found = tuned(bench(by_threads(t512=0.9, t128=0.8)))
+    assert found.choice == Choice({"fused_0": NARROW})
+    assert found.facts["tried"] == found.facts["alternatives"] == 2
+    assert any("fused_0 with threads 128 (not 256): 1.25x" in line for line in found.lines)
+
+
+@pytest.mark.parametrize(("jitter", "factor"), [(0.002, 0.995), (0.1, 0.96), (0.002, 1.2)])
+def test_what_may_be_noise_is_not_believed(jitter: float, factor: float) -> None:
+    found = tuned(bench(by_threads(t512=factor, t128=factor), jitter=jitter))
+    assert found.choice == DEFAULT
+    assert any("none is faster" in line for line in found.lines)
+
+
+def test_equal_schedules_rarely_win() -> None:
+    wrong = 0
+    for seed in range(100):
+        fake = bench(by_threads(), jitter=0.03)
+        fake.random.seed(seed)
+        wrong += tuned(fake).choice != DEFAULT
+    assert wrong <= 2
+
+
+def test_kernels_are_chosen_one_by_one() -> None:
+    """The first is faster in round 0, the second in round 1: together they are a third build."""
+    given = Choices({"a": ROW, "b": ROW}, {"a": [WIDE, NARROW], "b": [WIDE, NARROW]})
+    times = {("a", 512): 0.005, ("b", 128): 0.005}
+    fake = Fake(Clock(), lambda n, s: times.get((n, s.threads), 0.01), {"a": ROW, "b": ROW})
+    found = tuned(fake, given)
+    assert found.choice == Choice({"a": WIDE, "b": NARROW})
+    assert fake.built[-1] == found.choice
+    assert len(fake.built) == 4
+
+
+def test_whole_calls_have_the_last_word() -> None:
+    fake = bench(by_threads(t512=0.5), whole=lambda c, _: 0.03 if c and c.schedules else 0.02)
+    assert tuned(fake).choice == DEFAULT
+
+
+def test_a_library_call_that_is_faster_stays() -> None:
+    library = Choice(library=("product",))
+    fake = bench(by_threads(), whole=lambda c, _: 0.015 if c in (library, None) else 0.02)
+    found = tuned(fake, one((), ["product"]))
+    assert found.choice == library
+    assert found.lines[1].endswith("the calls that product writes stay PyTorch's: 1.33x")
+    assert found.facts["eager"]["claim"] == "no difference shown"  # type: ignore[index]
+
+
+def test_a_wrong_alternative_is_a_bug() -> None:
+    with pytest.raises(InternalError, match="fused_0 with threads 512"):
+        tuned(bench(by_threads(), wrong=(WIDE,)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("build_s", "call_s"), [(0.1, 0.01), (6.0, 0.01), (3.0, 0.4), (0.1, 3.0)])
+def test_the_time_is_kept(level: str, build_s: float, call_s: float) -> None:
+    many = [replace(ROW, threads=2**k) for k in range(12) if k != 8]
+    fake = bench(lambda *_: call_s, build_s=build_s)
+    begin = fake.clock.now
+    found = tuned(fake, one(many), level)
+    # Past its time, it ends what it is at: a turn of all sides, or the first run of one.
+    assert fake.clock.now - begin < LEVELS[level].seconds + 15 * call_s
+    tried = found.facts["tried"]
+    assert isinstance(tried, int)
+    assert tried <= LEVELS[level].most
+
+
+def test_what_the_compiler_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = bench(by_threads(t512=0.5, t128=0.9))
+    build = fake.build
+
+    def refuse(choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+        wide = [WIDE in c.schedules.values() for c in choices]
+        said = iter(build([c for c, no in zip(choices, wide, strict=True) if not no], deadline))
+        return tuple("ptxas: too much" if no else next(said) for no in wide)
+
+    monkeypatch.setattr(fake, "build", refuse)
+    found = tuned(fake)
+    assert found.choice == Choice({"fused_0": NARROW})
+    assert found.facts["refused"] == ["ptxas: too much"]
+    assert found.lines[-1] == "  tuned: builds that the compiler refused: 1"
+
+
+def test_nothing_to_choose_builds_nothing() -> None:
+    fake = bench(by_threads())
+    assert tuned(fake, one(())).facts["why"] == "there is nothing to choose"
+    assert not fake.built
+
+
+@pytest.mark.parametrize("how", [{"build_s": 1000.0}, {"guard": False}])
+def test_what_cannot_be_timed_is_said(how: dict[str, object]) -> None:
+    found = tuned(bench(by_threads(t512=0.5), **how))
+    assert found.choice == DEFAULT
+    assert found.facts["why"]
+
+
+def test_turns_are_paired() -> None:
+    """A machine that becomes slower all the time does not make the side that comes last slower."""
+    clock = Clock()
+
+    def side(factor: float) -> Callable[[], Times]:
+        def run() -> Times:
+            seconds = factor * clock.now / 1e5
+            clock.now += seconds
+            return {WHOLE: seconds}
+
+        return run
+
+    samples = paired({FIRST: side(1.0), AGAIN: side(1.0), "x": side(0.5)}, 10.0, clock)
+    found = gain(samples, "x", WHOLE)
+    assert found.faster
+    assert abs(found.times - 2.0) < 0.05
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+FOUND = Tuned(Choice({"fused_0": TILED}, ("late",)), ("  tuned: quick",), {"tried": 2})
+
+
+def test_memory_keeps_a_choice(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "new" / "tuned.sqlite")
+    assert memory.get("k") is None
+    memory.put("k", FOUND)
+    assert memory.get("k") == FOUND
+    assert memory.get("other") is None
+
+
+def test_what_full_has_found_serves_quick(tmp_path: Path) -> None:
+    memory, worked = Memory(tmp_path / "tuned.sqlite"), []
+
+    def work() -> Tuned:
+        worked.append(1)
+        return replace(FOUND, facts={"run": len(worked), "tried": 1})
+
+    runs = [remembered(memory, level, ["a"], work).facts["run"] for level in
+            ("quick", "quick", "full", "full", "quick")]  # fmt: skip
+    assert runs == [1, 1, 2, 2, 2]
+    assert remembered(memory, "quick", ["b"], work).facts["run"] == 3
+
+
+def test_what_was_not_tried_is_not_remembered(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "tuned.sqlite")
+    remembered(memory, "quick", ["a"], lambda: replace(FOUND, facts={"tried": 0}))
+    assert memory.get(key_of(["quick", "a"])) is None
+
+
+def test_a_damaged_store_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.sqlite"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.warns(UserWarning, match="cannot be read") as said:
+        assert Memory(path).get("k") is None
+    assert str(path) in str(said[0].message)
+    with pytest.warns(UserWarning, match="cannot be written"):
+        Memory(path).put("k", FOUND)
+
+
+@pytest.mark.parametrize("row", ["{", "[]", "{}", '{"choice": {"schedules": {"a": {"x": 1}}}}'])
+def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "tuned.sqlite")
+    memory.put("k", FOUND)
+    with sqlite3.connect(memory.path) as connection:
+        connection.execute("UPDATE tuned SET found = ?", (row,))
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert memory.get("k") is None
+
+
+def test_a_place_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="cannot be written"):
+        Memory(tmp_path / "file" / "tuned.sqlite").put("k", FOUND)
+
+
+def test_many_writers(tmp_path: Path) -> None:
+    text = """
+        import sys
+        from pathlib import Path
+        from fusewright.memory import Memory, Tuned
+        from fusewright.schedule import Choice
+        for k in range(20):
+            Memory(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", Tuned(Choice(), (), {"tried": k}))
+    """
+    path = tmp_path / "tuned.sqlite"
+    words = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), str(path)]
+    writers = [subprocess.Popen([*words, str(n)], cwd=ROOT) for n in range(4)]
+    assert [w.wait(timeout=120) for w in writers] == [0] * 4
+    found = [Memory(path).get(f"{n} {k}") for n in range(4) for k in range(20)]
+    assert [f.facts["tried"] for f in found if f] == [*range(20)] * 4
+
+
+# ---- what there is to choose ---------------------------------------------------------------------
+
+
+def made(name: str, target: str) -> Made:
+    folder = "examples" if (ROOT / "examples" / f"{name}.py").exists() else "tests/models"
+    problem = load_problem(ROOT / folder / f"{name}.py", FEW if folder == "examples" else {})
+    torch.manual_seed(0)
+    return make(problem.make_model(), problem.make_inputs(), TARGETS[target])
+
+
+def choices_of(given: Made, rules: frozenset[str] = frozenset()) -> Choices:
+    machine = given.plan.target
+    return choices(
+        given.kernels, given.layout, given.plan, rules,
+        lambda choice: design(given.given, machine, rules=rules, choice=choice).plan,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["layer_norm_gelu", "folds_across", "linear_tail", "halves"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_defaults_are_not_among_their_alternatives(name: str, target: str) -> None:
+    given = made(name, target)
+    found = choices_of(given)
+    assert found.defaults == {body.name: schedule for body, _, schedule in given.kernels}
+    for kernel, others in found.others.items():
+        assert found.defaults[kernel] not in others
+        assert len(set(others)) == len(others)
+        assert all(1 <= s.threads * s.across <= 1024 for s in others)
+    if target == "cpu":
+        assert all(len(others) <= 2 for others in found.others.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "rules", "stages"),
+    [
+        ("gemm_add_relu", "sm_80", (), ["product"]),
+        ("gemm_add_relu", "sm_90a", ("no-library",), []),
+        ("gemm_add_relu", "cpu", (), []),
+        ("conv_relu_bias", "sm_90a", (), ["convolution"]),
+        ("pools", "sm_90a", (), ["late"]),
+    ],
+)
+def test_stages_that_write_calls_may_be_left_out(
+    name: str, target: str, rules: Sequence[str], stages: Sequence[str]
+) -> None:
+    assert choices_of(made(name, target), frozenset(rules)).library == stages
+
+
+def test_tiles_of_a_product() -> None:
+    """Both sides and every width, and the depth in one piece where it is shared."""
+    given = made("gemm_add_relu", "sm_90a")
+    default = choices_of(given).defaults["fused_0"].tile
+    assert default is not None
+    tiles = [s.tile for s in choices_of(given).others["fused_0"]]
+    assert tiles[0] == replace(default, parts=0)
+    shapes = {(t.width, t.swapped) for t in tiles if t}
+    assert shapes == {(width, side) for width in WIDTHS for side in (False, True)}
+
+
+# ---- real runs on the CPU ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
+    path = tmp_path / "softmax.py"
+    path.write_text(textwrap.dedent(PROBLEM).lstrip("\n"), encoding="utf-8")
+    return path
+
+
+def optimized(problem: Path, level: str, name: str) -> tuple[str, str, dict[str, object]]:
+    out = problem.parent / name
+    outcome = optimize_file(problem, out=out, target="cpu", level=level, timing=False)
+    assert outcome.verdict is not None
+    assert outcome.verdict.verdict == "verified"
+    return out.read_text(encoding="utf-8"), outcome.decisions, dict(outcome.tuning or {})
+
+
+def test_tuned_on_this_machine(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run builds nothing, times nothing and writes the same file."""
+    first, decisions, facts = optimized(problem, "quick", "first.py")
+    assert facts["tried"] == facts["alternatives"]
+    assert facts["tried"] in (1, 2)
+    assert "  tuned: quick" in decisions
+    assert "#   tuned: quick" in first
+    monkeypatch.setattr("fusewright.pipeline.Workbench", None)
+    assert optimized(problem, "quick", "second.py") == (first, decisions, facts)
+
+
+def test_off_is_as_before(problem: Path) -> None:
+    text, decisions, facts = optimized(problem, "off", "plain.py")
+    assert "tuned" not in text + decisions
+    assert not facts
+    assert not (problem.parent / "built" / "fusewright_tuned.sqlite").exists()
+
+
+def test_a_choice_reaches_the_file(problem: Path) -> None:
+    """What the store holds decides, and the emitted file is right with it."""
+    optimized(problem, "quick", "first.py")
+    store = problem.parent / "built" / "fusewright_tuned.sqlite"
+    loaded = load_problem(problem)
+    given = make(loaded.make_model(), loaded.make_inputs(), TARGETS["cpu"])
+    (others,) = choices_of(given).others.values()
+    (kernel,) = given.kernels
+    chosen = Tuned(Choice({kernel[0].name: others[0]}), ("  tuned: by hand",), {"tried": 1})
+    with sqlite3.connect(store) as connection:
+        ((key,),) = connection.execute("SELECT key FROM tuned").fetchall()
+    Memory(store).put(key, chosen)
+    text, _, facts = optimized(problem, "quick", "second.py")
+    assert facts == {"tried": 1}
+    assert "tuned: by hand" in text
+    plain = optimized(problem, "off", "plain.py")[0]
+    assert _kernels(text) != _kernels(plain)
+
+
+def _kernels(text: str) -> str:
+    return text.partition('_FUSEWRIGHT_CPP = r"""')[2].partition('"""')[0]
+
+
+def test_other_machines_are_not_tuned_for(problem: Path) -> None:
+    with pytest.raises(BadUsage, match="--tune quick: sm_80 is not on this machine"):
+        optimize_file(problem, target="sm_80", level="quick")
+
+
+# ---- builds and comparisons ----------------------------------------------------------------------
+
+
+def test_builds_end_with_their_time(tmp_path: Path) -> None:
+    marks = [tmp_path / str(k) for k in range(3)]
+    texts = [
+        f"def _fusewright_build(): open({str(marks[0])!r}, 'w')",
+        "def _fusewright_build(): raise RuntimeError('no such instruction')",
+        f"import time\ndef _fusewright_build(): time.sleep(60); open({str(marks[2])!r}, 'w')",
+    ]
+    begin = time.monotonic()
+    said = build_all(texts, begin + 30.0)
+    assert said[0] == ""
+    assert marks[0].exists()
+    assert "no such instruction" in said[1]
+    assert "no time" in said[2]
+    assert not marks[2].exists()
+    assert time.monotonic() - begin < 40
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [c for c in children if "kernels_" in Path(f"/proc/{c}/cmdline").read_text()]
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([1.0, NAN, INF], [1.0, NAN, INF], 0.0),
+        ([1.0, NAN], [1.0, 2.0], INF),
+        ([1.0, INF], [1.0, -INF], INF),
+        ([3.0, 4.0], [3.0, 4.5], 0.5 / math.hypot(3.0, 4.5)),
+        ([0.0], [0.0], 0.0),
+        ([1, 2], [1, 2], 0.0),
+        ([1j], [2j], 0.5),
+    ],
+)
+def test_distance(ours: list[complex], theirs: list[complex], expected: float) -> None:
+    assert distance([torch.tensor(ours)], [torch.tensor(theirs)]) == pytest.approx(expected)
+
+
+def test_distance_of_other_shapes() -> None:
+    assert distance([torch.zeros(2)], [torch.zeros(3)]) == INF
+    assert distance([torch.zeros(2)], []) == INF
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "others"), [("layer_norm_gelu", 1), ("conv_relu_bias", 1)])
+def test_tuned_on_a_gpu(
+    name: str, others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
+    folder = "examples" if (ROOT / "examples" / f"{name}.py").exists() else "tests/models"
+    runs = [
+        optimize_file(
+            ROOT / folder / f"{name}.py", out=tmp_path / f"{k}.py", target="cuda", level="quick",
+            timing=False,
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    assert all(r.verdict is not None and r.verdict.verdict == "verified" for r in runs)
+    tuning = dict(runs[0].tuning or {})
+    assert isinstance(tuning["tried"], int)
+    assert tuning["tried"] >= others
+    assert runs[1].tuning == tuning
+    assert (tmp_path / "0.py").read_text() == (tmp_path / "1.py").read_text()
