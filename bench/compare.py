@@ -91,6 +91,29 @@ def _sides(module: nn.Module, cpu_inputs: Sequence[Tensor], device: str) -> list
     return sides
 
 
+@torch.no_grad()
+def ready(module: nn.Module, x: Tensor, *, compiled: bool) -> list[Side]:
+    """ours, eager and, if asked for, torch.compile on CUDA; each called once, which builds it."""
+    ours = fusewright.optimize(module, [x], target="cuda").cuda()
+    module = module.cuda()
+    sides = [Side("ours", ours, []), Side("eager", module, [])]
+    sides += [Side("compile", torch.compile(module, dynamic=False), [])] * compiled
+    for side in sides:
+        side.call(x.cuda())
+    return sides
+
+
+@torch.no_grad()
+def medians(sides: list[Side], x: Tensor, rounds: int) -> dict[str, float]:
+    """What each takes in milliseconds, from interleaved rounds with fresh inputs like x."""
+    for _ in range(rounds):
+        fresh = torch.randn_like(x, device="cuda")
+        random.shuffle(sides)
+        for side in sides:
+            side.seconds.append(_time(side.call, [fresh], "cuda"))
+    return {side.name: float(torch.tensor(side.seconds).median()) * 1e3 for side in sides}
+
+
 def _copy_of(x: Tensor, device: str) -> Call:
     """A copy of 256 MB (CUDA) or of the input (CPU) into fresh memory."""
     source = torch.randn(64 << 20, device=device) if device == "cuda" else x

@@ -30,9 +30,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, _time  # noqa: E402
+from compare import Side, medians, ready  # noqa: E402
 
-import fusewright  # noqa: E402
 from fusewright import convolution  # noqa: E402
 from fusewright.convolution import CONVOLUTIONS  # noqa: E402
 from fusewright.ir import toposort  # noqa: E402
@@ -144,19 +143,12 @@ def trial(seed: int, number: int) -> Trial:
             return found
 
 
-@torch.no_grad()
 def sides(given: Trial) -> tuple[list[Side], Tensor]:
-    """The three ways, each called once, which builds it; and an input."""
+    """The three ways, ready to be timed, and an input."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, x = given.model(), given.input()
-    ours = fusewright.optimize(model, [x], target="cuda").cuda()
-    model, x = model.cuda(), x.cuda()
-    ways = [Side("ours", ours, []), Side("eager", model, [])]
-    ways.append(Side("compile", torch.compile(model, dynamic=False), []))
-    for way in ways:
-        way.call(x)
-    return ways, x
+    return ready(model, x, compiled=True), x
 
 
 def is_kernel(given: Trial) -> bool:
@@ -170,18 +162,6 @@ def prepare(given: Trial, least: int) -> None:
     convolution.LEAST_FLOPS = least
     sides(given)
     torch.cuda.empty_cache()
-
-
-@torch.no_grad()
-def measured(given: Trial) -> dict[str, float]:
-    """The median of each way, in milliseconds."""
-    ways, x = sides(given)
-    for _ in range(ROUNDS):
-        fresh = torch.randn_like(x)
-        random.shuffle(ways)
-        for way in ways:
-            way.seconds.append(_time(way.call, [fresh], "cuda"))
-    return {way.name: statistics.median(way.seconds) * 1e3 for way in ways}
 
 
 @dataclass(frozen=True)
@@ -225,7 +205,7 @@ def main() -> None:
     print("|---|---|---:|---|---:|---:|---:|")
     rows = []
     for number, t in trials.items():
-        times, kernel = measured(t), is_kernel(t)
+        times, kernel = medians(*sides(t), ROUNDS), is_kernel(t)
         row = Row(t.flops, kernel, times["eager"] / times["ours"], times["compile"] / times["ours"])
         rows.append(row)
         cells = [number, t, f"{t.flops / 1e9:.3g}", kernel, f"{times['ours']:.4f}"]

@@ -28,9 +28,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, _time  # noqa: E402
+from compare import Side, medians, ready  # noqa: E402
 
-import fusewright  # noqa: E402
 from fusewright.pipeline import make, resolve_target  # noqa: E402
 
 ROUNDS, LARGEST = 9, 20_000
@@ -83,17 +82,11 @@ def trial(seed: int, number: int) -> Trial:
     return Trial(*(round(math.exp(dice.uniform(0, math.log(LARGEST)))) for _ in range(3)))
 
 
-@torch.no_grad()
 def sides(given: Trial) -> tuple[list[Side], Tensor]:
-    """Both ways, each called once, which builds it; and an input."""
+    """Both ways, ready to be timed, and an input."""
     torch.manual_seed(0)
-    model, x = Layer(given.depth, given.columns), torch.randn(given.rows, given.depth)
-    ours = fusewright.optimize(model, [x], target="cuda").cuda()
-    model, x = model.cuda(), x.cuda()
-    ways = [Side("ours", ours, []), Side("eager", model, [])]
-    for way in ways:
-        way.call(x)
-    return ways, x
+    layer, x = Layer(given.depth, given.columns), torch.randn(given.rows, given.depth)
+    return ready(layer, x, compiled=False), x
 
 
 def prepare(given: Trial) -> bool:
@@ -102,18 +95,6 @@ def prepare(given: Trial) -> bool:
     sides(given)
     torch.cuda.empty_cache()
     return given.kernel
-
-
-@torch.no_grad()
-def measured(given: Trial) -> dict[str, float]:
-    """The median of each way, in milliseconds."""
-    ways, x = sides(given)
-    for _ in range(ROUNDS):
-        fresh = torch.randn_like(x)
-        random.shuffle(ways)
-        for way in ways:
-            way.seconds.append(_time(way.call, [fresh], "cuda"))
-    return {way.name: statistics.median(way.seconds) * 1e3 for way in ways}
 
 
 def mean(rows: list[Row], what: str) -> None:
@@ -141,7 +122,7 @@ def main() -> None:
     print("|---|---|---|---:|---:|---:|")
     rows = []
     for number, t in trials.items():
-        times = measured(t)
+        times = medians(*sides(t), ROUNDS)
         row = Row(t.size, kernels[number], times["eager"] / times["ours"])
         rows.append(row)
         cells = [number, f"{t.rows}x{t.columns}x{t.depth}", row.kernel]
