@@ -241,7 +241,7 @@ LIBRARY = [
     *("torch.var_mean(y, 1)[0]", "torch.std_mean(y, 1)[1]", "F.embedding((i > 0).long(), y)"),
     *("torch.div(x, y, rounding_mode='floor')", "y // 0.7", "torch.round(x, decimals=1)", "i // 3"),
     *("torch.div(i, 3, rounding_mode='trunc')", "i % j.clamp_min(1)", "i ** j.clamp_min(0)"),
-    *("torch.isnan(i)", "x.cumsum(1)", "x.sum(0)", "w.amax(1)", "x.softmax(0)", "y.norm(p=3)"),
+    *("torch.isnan(i)", "x.cumsum(0)", "x.sum(0)", "w.amax(1)", "x.softmax(0)", "y.norm(p=3)"),
     *(
         "y.norm(p=float('inf'), dim=1)",
         "F.relu(i)",
