@@ -315,6 +315,27 @@ def test_the_oldest_supported_compiler_takes_every_schedule() -> None:
     assert nvrtc_log(folder, text_of(made), "compute_80") == (0, "")
 
 
+class Product(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.cumprod(1), x.flip(1).cumprod(1).flip(1)
+
+
+@torch.no_grad()
+def test_products_that_leave_the_range_stay_out_of_it() -> None:
+    """What underflows or overflows even a double before something brings it back, as in eager."""
+    x = torch.ones(6, 256)
+    x[0], x[0, 200] = 10.0, 0.0
+    x[1], x[1, 100:] = 1e-5, 1e30
+    x[2], x[2, 130] = 1e5, 0.0
+    x[3], x[3, 255] = 1e9, 0.0
+    x[4, 10:21], x[4, 60] = 1e30, 0.0
+    x[5, 3], x[5, 99] = float("inf"), 0.0
+    ours = fusewright.optimize(Product(), [x], target="cpu")
+    assert ready(ours, [x])
+    for found, wanted in zip(ours(x), Product()(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0, equal_nan=True)
+
+
 @pytest.mark.gpu
 @torch.no_grad()
 def test_gpu_kernels_compute_every_form(tmp_path: Path) -> None:

@@ -10,40 +10,66 @@
 namespace fusewright {
 
 //@ scan: needs fold, sum, kept, box
-constexpr long CHAINS = 8, WORTH_CHAINS = 2 * CHAINS;
+constexpr long CHAINS = 8, WORTH_CHAINS = 2 * CHAINS, CHAINED = 1024;
+// `tame`: whether pieces that come to this may be joined in another order.
 struct added {
   template <class T> FN static T none() { return T(0); }
   template <class T> FN static T join(T a, T b) { return a + b; }
+  template <class T> FN static bool tame(T) { return true; }
 };
+// What has left a double's range stays 0, infinite or NaN, whatever it is multiplied by later; a product in another
+// order may not have left it. Integers have no such edge.
 struct multiplied {
   template <class T> FN static T none() { return T(1); }
   template <class T> FN static T join(T a, T b) { return a * b; }
+  template <class T> FN static bool tame(T) { return true; }
+  FN static bool tame(double x) { return (__builtin_fabs(x) >= 0x1p-400) & (__builtin_fabs(x) <= 0x1p400); }
 };
+// What is too small for the smallest float becomes 0 here: processors take a hundred cycles to find that out.
+template <class T, class Wide> FN T narrowed(Wide x) { return T(x); }
+template <> FN float narrowed<float, double>(double x) {
+  return float(__builtin_fabs(x) <= 0x1p-150 ? __builtin_copysign(0.0, x) : x);
+}
 template <class Join, bool Back> struct scan_by : Join {
   static constexpr bool back = Back;
 };
-// n neighbours, the first of which follows `carry`; what the last one becomes is the next carry.
+// CHAINS pieces side by side; false, and nothing done, if they may not be joined in another order.
+template <class Scan, class T, class Wide, class At> FN bool side_by_side(const At& at, long piece, Wide& carry) {
+  Wide chain[CHAINS], total[CHAINS];
+  for (long c = 0; c < CHAINS; ++c) total[c] = Scan::template none<Wide>();
+  long tame = 1;
+  for (long i = 0; i < piece; ++i)
+    for (long c = 0; c < CHAINS; ++c) {
+      total[c] = Scan::join(total[c], Wide(at(c * piece + i)));
+      tame &= Scan::tame(total[c]);
+    }
+  Wide next = carry;
+  for (long c = 0; c < CHAINS; ++c) {
+    tame &= Scan::tame(next);
+    chain[c] = next, next = Scan::join(next, total[c]);
+  }
+  for (long i = 0; i < piece && tame; ++i)
+    for (long c = 0; c < CHAINS; ++c) {
+      T& here = at(c * piece + i);
+      chain[c] = Scan::join(chain[c], Wide(here));
+      here = narrowed<T>(chain[c]);
+    }
+  if (tame) carry = chain[CHAINS - 1];
+  return tame;
+}
+// n neighbours, the first of which follows `carry`; what the last one becomes is the next carry. Doubles are joined one
+// by one, exactly as eager does.
 template <class Scan, class Wide, class T> FN void prefix(T* p, long n, Wide& carry) {
-  const auto at = [&](long i) -> T& { return p[Scan::back ? n - 1 - i : i]; };
   long done = 0;
-  if (n >= WORTH_CHAINS && !same<T, double>::yes) {  // doubles are joined one by one, exactly as eager does
-    const long piece = n / CHAINS;
-    Wide chain[CHAINS], total[CHAINS];
-    for (long c = 0; c < CHAINS; ++c) total[c] = Scan::template none<Wide>();
-    for (long i = 0; i < piece; ++i)
-      for (long c = 0; c < CHAINS; ++c) total[c] = Scan::join(total[c], Wide(at(c * piece + i)));
-    for (long c = 0; c < CHAINS; ++c) chain[c] = carry, carry = Scan::join(carry, total[c]);
-    for (long i = 0; i < piece; ++i)
-      for (long c = 0; c < CHAINS; ++c) {
-        chain[c] = Scan::join(chain[c], Wide(at(c * piece + i)));
-        at(c * piece + i) = T(chain[c]);
-      }
-    carry = chain[CHAINS - 1];
-    done = piece * CHAINS;
+  const auto at = [&](long i) -> T& { return p[Scan::back ? n - 1 - done - i : done + i]; };
+  while (n - done >= WORTH_CHAINS && !same<T, double>::yes && Scan::tame(carry)) {
+    const long piece = (n - done < CHAINED ? n - done : CHAINED) / CHAINS;
+    if (!side_by_side<Scan, T>(at, piece, carry)) break;
+    done += piece * CHAINS;
   }
   for (; done < n; ++done) {
-    carry = Scan::join(carry, Wide(at(done)));
-    at(done) = T(carry);
+    carry = Scan::join(carry, Wide(at(0)));
+    at(0) = narrowed<T>(carry);
   }
 }
 template <class Scan, class T, class F, class... Ops>
