@@ -11,6 +11,7 @@ with its 95 % interval; above 1, ours is faster.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import random
 import time
@@ -89,6 +90,17 @@ def _sides(module: nn.Module, cpu_inputs: Sequence[Tensor], device: str) -> list
         compiled = torch.compile(copy.deepcopy(module), mode=mode)
         sides.append(Side(mode, compiled, []))
     return sides
+
+
+def drawn(what: str | None, count: int, least: int, unit: str) -> argparse.Namespace:
+    """The options of a script that draws random models."""
+    options = argparse.ArgumentParser(description=what)
+    options.add_argument("--count", type=int, default=count)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--first", type=int, default=0, metavar="NUMBER")
+    options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    options.add_argument("--least", type=int, default=least, metavar=unit)
+    return options.parse_args()
 
 
 @torch.no_grad()

@@ -11,10 +11,8 @@ the convolution is a kernel of ours; if not, PyTorch's own routine is, and only 
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -30,7 +28,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, medians, ready  # noqa: E402
+from compare import Side, drawn, medians, ready  # noqa: E402
 
 from fusewright import convolution  # noqa: E402
 from fusewright.convolution import CONVOLUTIONS  # noqa: E402
@@ -186,13 +184,7 @@ def mean(rows: list[Row], name: str) -> None:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--count", type=int, default=100)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--first", type=int, default=0, metavar="NUMBER")
-    options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    options.add_argument("--least", type=int, default=convolution.LEAST_FLOPS, metavar="FLOPS")
-    given = options.parse_args()
+    given = drawn(__doc__, 100, convolution.LEAST_FLOPS, "FLOPS")
     trials = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:

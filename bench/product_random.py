@@ -11,10 +11,8 @@ everything that `forward` does. `kernel`: whether the product is a kernel of our
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -28,7 +26,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, medians, ready  # noqa: E402
+from compare import Side, drawn, medians, ready  # noqa: E402
 
 from fusewright.pipeline import make, resolve_target  # noqa: E402
 
@@ -105,13 +103,7 @@ def mean(rows: list[Row], what: str) -> None:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--count", type=int, default=512)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--first", type=int, default=0, metavar="NUMBER")
-    options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    options.add_argument("--least", type=int, default=0, metavar="SIZE")
-    given = options.parse_args()
+    given = drawn(__doc__, 512, 0, "SIZE")
     every = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
     trials = {k: t for k, t in every.items() if t.size >= given.least}
     context = multiprocessing.get_context("spawn")

@@ -11,7 +11,7 @@ patches exist in shared memory only. A transposed one is several of these: `phas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -21,6 +21,7 @@ import torch
 
 from fusewright.formula import Value, reshape
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
+from fusewright.library import stays
 from fusewright.phases import Phases, Triple, phases
 from fusewright.product import arguments
 from fusewright.target import Target
@@ -170,8 +171,7 @@ def convolution(
             if (rounds or mostly_rounds)(made):
                 return _with_bias(made, call.bias)
             why = "PyTorch computes it in full float32, and our kernels round as TF32 does"
-        attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
-        return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+        return stays(n, why)
 
     return rebuild(graph, change) if target.convolutions else graph
 

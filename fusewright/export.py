@@ -22,10 +22,9 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
+from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 
 _MESSAGE_LIMIT = 300
-# Matrix products, and which argument is the left factor: their kernels have to know its depth.
-_PRODUCTS = {"mm": 0, "matmul": 0, "bmm": 0, "linear": 0, "addmm": 1, "baddbmm": 1}
 
 
 def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram, int]:
@@ -141,10 +140,11 @@ def _user_line(error: BaseException, model: type) -> str:
 
 
 def _multiplied_along_batch(program: ExportedProgram) -> bool:
-    """Whether a matrix product sums over the free size."""
+    """Whether a matrix product sums over the free size: its kernel has to know the depth."""
     for n in program.graph.nodes:
-        place = _PRODUCTS.get(str(n.target).removeprefix("aten.").partition(".")[0])
-        if n.op == "call_function" and place is not None and len(n.args) > place:
+        name = str(n.target).rpartition(".")[0]
+        place = int(name in ADDED_PRODUCTS)  # of the left factor
+        if name in (*PLAIN_PRODUCTS, *ADDED_PRODUCTS) and len(n.args) > place:
             left = n.args[place].meta["val"]
             if left.dim() and isinstance(left.shape[-1], torch.SymInt):
                 return True

@@ -8,13 +8,13 @@ model's order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fusewright.formula import Value
-from fusewright.ir import Batch, Node, Shape, concrete, node, numel, size_text
+from fusewright.ir import Attribute, Batch, Node, Shape, concrete, node, numel, size_text
 
 if TYPE_CHECKING:
     from fusewright.lower.call import Call
@@ -90,6 +90,12 @@ def is_float_product(n: Node) -> bool:
     name = str(n["name"]) if n.op == "library" else ""
     product = "conv" in name or name in PRODUCTS
     return product and n.dtype is torch.float32
+
+
+def stays(n: Node, why: str) -> Node:
+    """The same library call, with the reason why no kernel of ours takes its place."""
+    attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
+    return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
 
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:

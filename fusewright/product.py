@@ -23,7 +23,6 @@ from fusewright.errors import InternalError
 from fusewright.form import FORMS, Form, transposed
 from fusewright.formula import Value, pad
 from fusewright.ir import (
-    Attribute,
     Batch,
     Graph,
     Node,
@@ -35,6 +34,8 @@ from fusewright.ir import (
     size_text,
     times,
 )
+from fusewright.library import stays
+from fusewright.lower.call import copy
 from fusewright.part import strides
 from fusewright.target import Target
 
@@ -121,8 +122,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
         )
         if form is None or why:
-            attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
-            return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+            return stays(n, why)
         return _written(form, n, next(numbers))
 
     return rebuild(graph, change) if target.product else graph
@@ -205,26 +205,20 @@ def _written(form: Form, n: Node, number: int) -> Node:
 def _laid(form: Form, n: Node, graph: Graph) -> Form:
     """The same product, of copies of factors where it needs them and they pay."""
     left, right = form.left, form.right
-    if not _is_large(form, n, graph):
+    if n.dtype != torch.float32 or min(len(left.shape), len(right.shape)) < 2:
         return form
-    extra = -left.shape[-1] % SPLIT_STEP  # type: ignore[operator]
-    both = [_padded(f, extra) for f in (left, right)]
-    flat = len(right.shape) == 2
-    found = [_factor(f, flat) for f in both]
-    if not any(f.splits for f in found):
+    depth, flat = left.shape[-1], len(right.shape) == 2
+    if isinstance(depth, Batch):
+        return form
+    rows, columns = (graph.hint(_factor(f, flat).rows) for f in (left, right))
+    enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
+    if not enough or rows * columns < COPY_USES * (rows + columns):
+        return form
+    both = [_padded(f, -depth % SPLIT_STEP) for f in (left, right)]
+    if not any(_factor(f, flat).splits for f in both):
         smaller = min((0, 1), key=lambda k: graph.hint(numel(both[k].shape)))
-        both[smaller] = _copied(both[smaller])
+        both[smaller] = copy(Value(both[smaller])).node
     return replace(form, left=both[0], right=both[1])
-
-
-def _is_large(form: Form, n: Node, graph: Graph) -> bool:
-    left, right = form.left.shape, form.right.shape
-    if n.dtype != torch.float32 or min(len(left), len(right)) < 2 or isinstance(left[-1], Batch):
-        return False
-    rows, columns = (graph.hint(numel(left[:-1] if len(right) == 2 else left[-2:-1])), right[-2])
-    across = graph.hint(columns)
-    enough = 2 * graph.hint(numel(n.shape)) * left[-1] >= COPY_FLOPS
-    return enough and rows * across >= COPY_USES * (rows + across)
 
 
 def _padded(factor: Node, extra: int) -> Node:
@@ -234,13 +228,9 @@ def _padded(factor: Node, extra: int) -> Node:
     turned = transposed(factor)
     if factor.op == "permute" and turned is factor.args[0]:  # k comes before the rows
         sides = [(0, 0)] * (len(turned.shape) - 2) + [(0, extra), (0, 0)]
-        return transposed(_copied(pad(Value(turned), sides).node))
+        return transposed(copy(pad(Value(turned), sides)).node)
     sides = [(0, 0)] * (len(factor.shape) - 1) + [(0, extra)]
-    return _copied(pad(Value(factor), sides).node)
-
-
-def _copied(n: Node) -> Node:
-    return node("copy", [n], shape=n.shape, dtype=n.dtype)
+    return copy(pad(Value(factor), sides)).node
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------

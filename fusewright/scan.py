@@ -16,6 +16,7 @@ from typing import Any
 from fusewright import composite
 from fusewright.formula import Value, cast
 from fusewright.ir import Graph, Node, node, numel, rebuild
+from fusewright.library import stays
 from fusewright.lower import reordered
 from fusewright.product import argument, arguments
 from fusewright.rewrite import apart
@@ -45,8 +46,7 @@ def _written(n: Node, longest: int) -> Node:
     why = _complaint(n, dim, longest)
     if not why:
         return _scanned(n, CALLS[str(n["name"])], Value(x), dim)
-    attributes: dict[str, Any] = {**dict(n.attributes), "why": why}
-    return node("library", n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+    return stays(n, why)
 
 
 def _given(n: Node) -> tuple[Node, int]:
