@@ -1,7 +1,8 @@
 """Planned and printed kernels -> Choices: what a tuner may do otherwise for this model.
 
 Schedules that come to the same text are one. Stages of the pipeline that write PyTorch's calls as
-nodes may be left out where that changes the plan: then those calls stay PyTorch's.
+nodes may be left out where that changes the plan: then those calls stay PyTorch's. And the model
+may stay as it was.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from fusewright.storage import Storage
 from fusewright.target import Target
 
 STAGES = ("product", "convolution", "scan", "late")
+MODEL = Choice(library=("model",))  # nothing is replaced
 Printed = tuple[Body, Nest, Schedule]
 
 
 @dataclass(frozen=True)
 class Choices:
-    """defaults, others: the schedules of each kernel, by its name.  library: the stages."""
+    """defaults, others: the schedules of each kernel, by its name.  library: the stages.
+    model: whether the model may stay as it was."""
 
     defaults: Mapping[str, Schedule]
     others: Mapping[str, Sequence[Schedule]]
     library: Sequence[str] = ()
+    model: bool = False
 
     @property
     def count(self) -> int:
-        return sum(map(len, self.others.values())) + len(self.library)
+        return sum(map(len, self.others.values())) + len(self.library) + self.model
 
     def rounds(self, most: int) -> list[Choice]:
         """Choices that try up to `most` alternatives of every kernel."""
@@ -61,7 +65,8 @@ def choices(
                 others.setdefault(printed.name, []).append(other)
     stages = STAGES if machine.language == "cuda" and "no-library" not in rules else ()
     library = [s for s in stages if _calls(replan(Choice(library=(s,)))) > _calls(planned)]
-    return Choices({b.name: s for b, _, s in kernels}, others, library)
+    model = not rules & {"no-library", "no-workspace"}  # PyTorch's calls keep neither
+    return Choices({b.name: s for b, _, s in kernels}, others, library, model)
 
 
 def _text(kernel: Printed, machine: Target) -> str:

@@ -39,9 +39,7 @@ class NewForward:
 
 def emit(source: str, path: str, header: Sequence[str], runtime: str, forward: NewForward) -> str:
     """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
-    _check_names(source, path)
-    source = _own_line_body(_rename(source, path))
+    source = _own_line_body(_renamed(source, path))
     model = _class(ast.parse(source), path)
     method = _method(model, path)
     lines = source.split("\n")
@@ -54,8 +52,14 @@ def emit(source: str, path: str, header: Sequence[str], runtime: str, forward: N
         lines = _keep_reference(lines, method)
     text = [*_before(lines[:start]), *_block(runtime), *lines[start:end], *added, *lines[end:]]
     text[_import_line(source) : _import_line(source)] = _import_torch(source)
-    comments = [wrapped for line in header for wrapped in _comment(line)]
-    return "\n".join([*comments, *text]).rstrip() + "\n"
+    return _under(header, text)
+
+
+def rename(source: str, path: str, header: Sequence[str]) -> str:
+    """The user's text with no other change than the name of its class; raises as `emit`."""
+    source = _renamed(source, path)
+    _class(ast.parse(source), path)
+    return _under(header, source.split("\n"))
 
 
 def emit_class(runtime: str, forward: NewForward) -> str:
@@ -89,6 +93,12 @@ def tidy(statement: str) -> str:
 
 
 # ---- the user's text -----------------------------------------------------------------------------
+
+
+def _renamed(source: str, path: str) -> str:
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    _check_names(source, path)
+    return _rename(source, path)
 
 
 def _check_names(source: str, path: str) -> None:
@@ -306,6 +316,11 @@ def _before(lines: list[str]) -> list[str]:
     kept = "\n".join(lines).rstrip().split("\n")
     imports = re.match(r"(import|from)\s|\)", kept[-1])
     return [*kept, *([""] if imports else ["", ""])] if kept != [""] else []
+
+
+def _under(header: Sequence[str], text: Sequence[str]) -> str:
+    comments = [wrapped for line in header for wrapped in _comment(line)]
+    return "\n".join([*comments, *text]).rstrip() + "\n"
 
 
 def _comment(line: str) -> list[str]:

@@ -35,6 +35,12 @@ def header(
     return [*lines, *kept, *_numeric_classes(kernels, plan), ""]
 
 
+def as_it_was(record: str) -> list[str]:
+    """For a file in which nothing is replaced."""
+    kept = [line for line in record.splitlines() if line.strip()]
+    return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
+
+
 def _numeric_classes(kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan) -> list[str]:
     """In which precision each kernel computes."""
     lines = []

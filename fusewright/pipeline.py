@@ -23,17 +23,17 @@ from fusewright.build import (
     scope_of,
 )
 from fusewright.capture import Captured, capture
-from fusewright.choices import choices
+from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import Body, body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.convolution import convolution
-from fusewright.emit import NewForward, emit, emit_class
+from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import explain, is_degenerate, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
-from fusewright.header import header
+from fusewright.header import as_it_was, header
 from fusewright.ir import Graph, check
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
@@ -69,6 +69,7 @@ class Made:
     """Everything decided and printed for one model on one target.
 
     given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
+    replaced: whether `forward` is a new one; if not, there is no step either.
     """
 
     given: Captured
@@ -78,6 +79,7 @@ class Made:
     kernels: tuple[tuple[Body, Nest, Schedule], ...]
     used: tuple[str, ...]
     tuned: Tuned | None = None
+    replaced: bool = True
 
     @property
     def tiles(self) -> Mapping[str, Tile]:
@@ -91,7 +93,9 @@ class Made:
 
     def record(self, source: str) -> str:
         """The decision record."""
-        text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
+        text = f"{source} on {self.plan.target.name}: the model as it was\n"
+        if self.replaced:
+            text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
         lines = ["", *self.tuned.lines] if self.tuned else []
         return text + "".join(f"{line}\n" for line in lines)
 
@@ -156,6 +160,8 @@ def _tuned(
         return made
 
     def other(choice: Choice) -> Made:
+        if choice == MODEL:
+            return replace(made, plan=replace(made.plan, steps=()), kernels=(), replaced=False)
         if not choice.library:
             return _scheduled(made, rules, choice)
         return design(made.given, machine, made.plan.precision, rules, choice)
@@ -183,14 +189,16 @@ def _tuned(
 
 def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
     """The text of the emitted file."""
+    path, record = str(problem.path), made.record(problem.path.name)
+    if not made.replaced:
+        return rename(problem.source, path, as_it_was(record))
     classes = {
         value: "ModelNew" if value is type(module) else name
         for name, value in vars(problem.module).items()
         if isinstance(value, type) and value.__module__ == problem.module.__name__
     }
     runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
-    path = str(problem.path)
-    lines = header(made.record(problem.path.name), made.kernels, made.plan, problem.path.name)
+    lines = header(record, made.kernels, made.plan, problem.path.name)
     return emit(problem.source, path, lines, runtime, forward)
 
 

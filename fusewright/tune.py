@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from fusewright.build import NO_TIME
-from fusewright.choices import Choices
+from fusewright.choices import MODEL, Choices
 from fusewright.errors import InternalError
 from fusewright.judge.timing import Turn
 from fusewright.memory import Memory, Tuned, key_of
@@ -155,6 +155,9 @@ class _Tuning:
                 best, side, shown = choice, name, {name: f"{by.times:.2f}x"}
         tried += sum(choice.library[0] in samples for choice in library)
         eager = gain(samples, side, WHOLE, EAGER) if {side, EAGER} <= samples.keys() else None
+        tried += self.given.model and eager is not None
+        if self.given.model and eager and eager.slower:
+            best, shown, eager = MODEL, {MODEL.library[0]: f"{1 / eager.times:.2f}x"}, None
         return _result(self.given, self.level, best, tried, shown, eager)
 
 
@@ -178,6 +181,8 @@ def _changes(choice: Choice, given: Choices) -> dict[str, str]:
         old, new = (_facts(s) for s in (given.defaults[name], schedule))
         words = [f"{what} {new[what]} (not {old[what]})" for what in new if new[what] != old[what]]
         changed[name] = f"{name} with {', '.join(words)}"
+    if choice == MODEL:
+        return {MODEL.library[0]: "nothing is replaced, PyTorch's own calls are faster here"}
     return changed | {s: f"the calls that {s} writes stay PyTorch's" for s in choice.library}
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fusewright.build import NO_TIME, build_all
-from fusewright.choices import Choices, choices
+from fusewright.choices import MODEL, Choices, choices
 from fusewright.errors import BadUsage, InternalError
 from fusewright.memory import Memory, Tuned, key_of
 from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
@@ -174,6 +174,26 @@ def test_a_library_call_that_is_faster_stays() -> None:
     assert found.choice == library
     assert found.lines[1].endswith("the calls that product writes stay PyTorch's: 1.33x")
     assert found.facts["eager"]["claim"] == "no difference shown"  # type: ignore[index]
+
+
+def test_a_model_that_is_slower_stays_as_it_was() -> None:
+    """Also where there is nothing else to choose; unless a rule forbids PyTorch's own calls."""
+
+    def slower(choice: Choice | None, _: float) -> float:
+        return 0.02 if choice else 0.016
+
+    may = [replace(given, model=True) for given in (one(), one(()))]
+    for found in (tuned(bench(by_threads(), whole=slower), given) for given in may):
+        assert found.choice == MODEL
+        assert found.lines[-1].endswith("PyTorch's own calls are faster here: 1.25x")
+        assert found.facts["tried"] == found.facts["alternatives"]
+    assert tuned(bench(by_threads(), whole=slower)).choice == DEFAULT
+
+
+@pytest.mark.parametrize("seconds", [0.0199, 0.03])
+def test_a_model_that_is_not_slower_is_replaced(seconds: float) -> None:
+    fake = bench(by_threads(), whole=lambda c, _: 0.02 if c else seconds)
+    assert tuned(fake, replace(one(()), model=True)).choice == DEFAULT
 
 
 def test_a_wrong_alternative_is_a_bug() -> None:
@@ -400,7 +420,7 @@ def test_tuned_on_this_machine(problem: Path, monkeypatch: pytest.MonkeyPatch) -
     """The second run builds nothing, times nothing and writes the same file."""
     first, decisions, facts = optimized(problem, "quick", "first.py")
     assert facts["tried"] == facts["alternatives"]
-    assert facts["tried"] in (1, 2)
+    assert facts["tried"] in (2, 3)
     assert "  tuned: quick" in decisions
     assert "#   tuned: quick" in first
     monkeypatch.setattr("fusewright.pipeline.Workbench", None)
@@ -431,6 +451,30 @@ def test_a_choice_reaches_the_file(problem: Path) -> None:
     assert "tuned: by hand" in text
     plain = optimized(problem, "off", "plain.py")[0]
     assert _kernels(text) != _kernels(plain)
+
+
+def test_a_file_in_which_nothing_is_replaced(
+    problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Tuned(MODEL, ("  tuned: by hand",), {"tried": 1})
+    monkeypatch.setattr("fusewright.pipeline.tune", lambda *_: kept)
+    text, decisions, _ = optimized(problem, "quick", "kept.py")
+    assert decisions == "softmax.py on cpu: the model as it was\n\n  tuned: by hand\n"
+    own = problem.read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert text == "\n".join([*comments, own])
+    assert "by hand" in comments[2]
+
+
+@pytest.mark.parametrize("rule", ["no-library", "no-workspace"])
+def test_rules_forbid_the_model_as_it_was(rule: str, problem: Path) -> None:
+    loaded = load_problem(problem)
+    given = make(loaded.make_model(), loaded.make_inputs(), TARGETS["cpu"])
+    found = [
+        choices(given.kernels, given.layout, given.plan, rules, lambda _: given.plan)
+        for rules in (frozenset[str](), frozenset([rule]))
+    ]
+    assert [f.model for f in found] == [True, False]
 
 
 def _kernels(text: str) -> str:
