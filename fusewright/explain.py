@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fusewright.capture import Captured
@@ -47,8 +48,9 @@ def explain(
     """The decision record as text."""
     reports = kernel_reports(plan, tiles)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
+    factors = {id(base(n)) for k in plan.kernels if k.product for n in k.product.args}
     for step, report in zip(plan.steps, reports, strict=True):
-        lines += _step_lines(step, report, layout, tiles)
+        lines += _step_lines(step, report, layout, tiles, factors)
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
@@ -96,8 +98,13 @@ def _name(n: Node) -> str:
 
 
 def _step_lines(
-    step: Step, report: KernelReport, layout: Storage, tiles: Mapping[str, Tile]
+    step: Step,
+    report: KernelReport,
+    layout: Storage,
+    tiles: Mapping[str, Tile],
+    factors: AbstractSet[int],
 ) -> list[str]:
+    """factors: the ids of the tensors that products read."""
     if isinstance(step, Library):
         if step.node.op == "item":
             return []
@@ -108,7 +115,7 @@ def _step_lines(
     shapes = " and ".join(shape_text(n.shape) for n in step.outputs)
     lines = [
         f"  {step.name}  {operators} -> {shapes}; {_amount(report)}",
-        *(f"           {why}" for why in _why(step, tiles)),
+        *(f"           {why}" for why in _why(step, tiles, factors)),
     ]
     for _, leaf in layout.in_place[step.name]:
         what = "the model's buffer" if leaf.op == "buffer" else f"{_name(leaf)}'s result"
@@ -116,7 +123,7 @@ def _step_lines(
     return lines
 
 
-def _why(kernel: Kernel, tiles: Mapping[str, Tile]) -> list[str]:
+def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -> list[str]:
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
     if kernel.product:
         tile = tiles[kernel.name]
@@ -130,6 +137,8 @@ def _why(kernel: Kernel, tiles: Mapping[str, Tile]) -> list[str]:
             f"tensor cores: {kind.why.format(dtype=dtype)};",
             f"{first}; {folds or 'the rest'} on tiles in shared memory",
         ]
+    if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
+        return ["for the product behind it, whose copy engine reads rows of whole 16 bytes"]
     if not kernel.folds:
         return ["one pass: each element depends on the same element of its operands"]
     return [f"one row at a time: {folds} of a row, then the row again while it is still near"]

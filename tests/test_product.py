@@ -546,3 +546,11 @@ def test_sizes_that_are_known_at_run_time_only_stand_in_the_call() -> None:
     entry = source[source.index('extern "C"') :]
     assert re.search(r"\{left, 0, 512, 1\}, \{right, 0, 512, 1\}, 1, 512, batch, 512", entry)
     assert printed[2].vector == 1, "rows of `batch` elements are not aligned"
+
+
+def test_the_record_says_why_a_factor_is_copied() -> None:
+    text, inputs, _ = FORMS["odd depth"]
+    record = make(model(text, len(inputs)), inputs, GPU).record("odd.py")
+    said = [line for line in record.splitlines() if "reads rows of whole 16 bytes" in line]
+    assert len(said) == 2
+    assert record.index("copy ->") < record.index("product")
