@@ -4,8 +4,8 @@
 SYSTEM_PYTHON ?= python3
 PYTHON ?= .venv/bin/python
 TORCH ?= 2.13.0
-# Processes that run test files side by side; 0 for one after the other.
-JOBS ?= 0
+# Test files, and problems of the zoo, side by side.
+JOBS ?= 2
 TESTS ?= tests
 
 LOCK := $(shell cat requirements-dev.txt pyproject.toml | cksum | tr -d ' ')
@@ -14,7 +14,7 @@ READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
 DEMO = examples/swish_bias_groupnorm.py
 DEMO_SET = batch_size=64
 
-.PHONY: demo test check fix golden lines bench lock
+.PHONY: demo test zoo check fix golden lines bench lock
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -24,6 +24,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile $(TESTS)
+	$(if $(filter tests,$(TESTS)),$(MAKE) zoo)
+
+# Every problem of zoo/ through the whole judge, on the CPU; an error unless all are verified.
+zoo: $(READY)
+	$(PYTHON) -m fusewright suite zoo --target cpu --no-timing --jobs $(JOBS) --output out/zoo
 
 check: $(READY)
 	$(PYTHON) -m ruff check .
