@@ -1,11 +1,14 @@
 """ours, eager and torch.compile in one interleaved run -> a Markdown table with intervals.
 
-    python bench/compare.py [--device cpu|cuda] [--rounds N] [NAME ...]
+    python bench/compare.py [--device cpu|cuda] [--rounds N] [--table] [--processor] [NAME ...]
 
 Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
 flushed before each call, the GPU is kept busy until the host has launched everything, and the copy
 bandwidth is measured in the same rounds. A ratio is the median over rounds of (other side / ours),
-with its 95 % interval; above 1, ours is faster.
+with its 95 % interval; above 1, ours is faster; "best" is the side with the least median. --table
+runs single operators, at 64 MB on a CPU, 256 MB on a GPU, instead of whole models. --processor
+counts the processor seconds of all threads instead of time, for a CPU that others use, too; set
+OMP_WAIT_POLICY=PASSIVE, so that threads sleep where they wait.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ import argparse
 import os
 import platform
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import torch
-from models import entries
+from models import entries, table
 from torch import Tensor, nn
 
 import fusewright
 from fusewright.judge.statistics import ratio
 
 Call = Callable[..., object]
+Clock = Callable[[], float]  # seconds
 HEAD_START = 500_000  # clock cycles, about 0.3 ms
 MODES = {"cpu": ("default",), "cuda": ("default", "max-autotune-no-cudagraphs")}
 
@@ -43,18 +49,27 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--processor", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     size = "gpu" if options.device == "cuda" else "cpu"
-    wanted = {n: e for n, e in entries(size).items() if not options.names or n in options.names}
-    print(f"{_machine(options.device)}, torch {torch.__version__}, {options.rounds} rounds\n")
-    print(
-        "| model | ours ms (10–90 %) | GB/s | of copy | vs eager | vs compile | vs max-autotune |"
-    )
-    print("|---|---|---|---|---|---|---|", flush=True)
+    every = table(size) if options.table else entries(size)
+    wanted = {n: e for n, e in every.items() if not options.names or n in options.names}
+    load = os.getloadavg()[0]
+    print(f"{_machine(options.device)}, load {load:.1f}, torch {torch.__version__}, ", end="")
+    print(f"{time.strftime('%F %R')}, {options.rounds} rounds\n")
+    others = " | ".join(f"vs {name}" for name in ("eager", "compile", "max-autotune", "best"))
+    print(f"| model | ours ms (10–90 %) | GB/s | of copy | {others} | load |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    best = []
     for name, make in wanted.items():
         module, inputs = make()
-        print(_measure(name, module, inputs, options.device, options.rounds), flush=True)
+        clock = time.process_time if options.processor else time.perf_counter
+        row, least = _measure(name, module, inputs, options.device, options.rounds, clock)
+        print(f"{row} {os.getloadavg()[0]:.1f} |", flush=True)
+        best.append(least)
+    print(f"\nGeometric mean against the best of the others: {geometric_mean(best):.2f}×")
 
 
 def _machine(device: str) -> str:
@@ -62,8 +77,13 @@ def _machine(device: str) -> str:
 
 
 def _measure(
-    name: str, module: nn.Module, make_inputs: Callable[[], list[Tensor]], device: str, rounds: int
-) -> str:
+    name: str,
+    module: nn.Module,
+    make_inputs: Callable[[], list[Tensor]],
+    device: str,
+    rounds: int,
+    clock: Clock,
+) -> tuple[str, float]:
     torch._dynamo.reset()
     module = module.to(device)
     first = [x.to(device) for x in make_inputs()]
@@ -77,7 +97,7 @@ def _measure(
             fresh = [torch.randn_like(x) if x.is_floating_point() else x.clone() for x in first]
             random.shuffle(everything)
             for side in everything:
-                side.seconds.append(_time(side.call, fresh, device))
+                side.seconds.append(_time(side.call, fresh, device, clock))
     return _row(name, sides, copy, first, module)
 
 
@@ -135,11 +155,13 @@ def _copy_of(x: Tensor, device: str) -> Call:
 _FLUSH: list[Tensor] = []
 
 
-def _time(call: Call, inputs: Sequence[Tensor], device: str) -> float:
+def _time(
+    call: Call, inputs: Sequence[Tensor], device: str, clock: Clock = time.perf_counter
+) -> float:
     if device == "cpu":
-        start = time.perf_counter()
+        start = clock()
         result = call(*inputs)
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
         del result
         return seconds
     if not _FLUSH:
@@ -156,7 +178,7 @@ def _time(call: Call, inputs: Sequence[Tensor], device: str) -> float:
 
 def _row(
     name: str, sides: list[Side], copy: Side, inputs: Sequence[Tensor], module: nn.Module
-) -> str:
+) -> tuple[str, float]:
     by_name = {s.name: s for s in sides}
     ours = by_name["ours"].seconds
     low, middle, high = (torch.tensor(ours).quantile(q).item() * 1e3 for q in (0.1, 0.5, 0.9))
@@ -169,13 +191,15 @@ def _row(
     rate = moved / (middle / 1e3)
     cells = [f"{middle:.3f} ({low:.3f}–{high:.3f})", f"{rate / 1e9:.0f}", f"{rate / copy_rate:.2f}"]
     for other in ("eager", "default", "max-autotune-no-cudagraphs"):
-        cells.append(_ratio(by_name[other].seconds, ours) if other in by_name else "")
-    return f"| {name} | " + " | ".join(cells) + " |"
+        cells.append(_ratio(by_name[other].seconds, ours)[0] if other in by_name else "")
+    others = [s.seconds for s in sides if s.name != "ours"]
+    best, least = _ratio(min(others, key=statistics.median), ours)
+    return f"| {name} | " + " | ".join([*cells, best]) + " |", least
 
 
-def _ratio(other: Sequence[float], ours: Sequence[float]) -> str:
+def _ratio(other: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
     found = ratio([[t] for t in other], [[t] for t in ours])
-    return f"{found.median:.2f}× ({found.low:.2f}–{found.high:.2f})"
+    return f"{found.median:.2f}× ({found.low:.2f}–{found.high:.2f})", found.median
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What the benchmarks run: the four examples, memory-bound chains, the examples' tails, and
-convolutions with tails.
+"""What the benchmarks run: the four examples, memory-bound chains, the examples' tails,
+convolutions with tails, and the table of single operators.
 
 Each entry is a function `size -> (module, make_inputs)`; a size is "cpu" or "gpu".
 """
@@ -196,6 +196,130 @@ ACROSS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
 }
 
 
+Lines = dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]]
+MAP_SIDE, ELEMENTS = 4096, 1 << 24  # 64 MB of float32 in every line of the table
+LENGTHS = (32, 256, 4096, 65536, 1 << 20)
+
+
+class Pair(Chain):
+    """A function of two tensors."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        return self.function(x, y)
+
+
+def _flat(*shape: int) -> Callable[[str], Inputs]:
+    """One tensor; four times the images or rows on a GPU."""
+    return lambda size: lambda: [torch.randn(shape[0] * (4 if size == "gpu" else 1), *shape[1:])]
+
+
+def _two(columns: int, second: Callable[[int, int], Tensor]) -> Callable[[str], Inputs]:
+    """Rows, and another tensor for the same rows."""
+
+    def inputs(size: str) -> Inputs:
+        rows = ELEMENTS * (4 if size == "gpu" else 1) // columns
+        return lambda: [torch.randn(rows, columns), second(rows, columns)]
+
+    return inputs
+
+
+def _labels(rows: int, columns: int) -> Tensor:
+    return torch.randint(columns, (rows,))
+
+
+_SQUARE = _flat(MAP_SIDE, MAP_SIDE)
+_PICTURES = _flat(16, 64, 128, 128)
+_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "where": lambda x: torch.where(x > 0, x, 2.0),
+    "masked_fill": lambda x: x.masked_fill(x < 0, -1.0),
+    "broadcast_row": lambda x: x + x[0],
+    "broadcast_column": lambda x: x + x[:, :1],
+    "transpose": lambda x: x.t().contiguous(),
+    "cat": lambda x: torch.cat([x[:, :2048], x], 1),
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "flip": lambda x: x.flip(-1),
+}
+_FOLDS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, dim: x.sum(dim),
+    "mean": lambda x, dim: x.mean(dim),
+    "max": lambda x, dim: x.amax(dim),
+    "argmax": lambda x, dim: x.argmax(dim),
+    "softmax": lambda x, dim: x.softmax(dim),
+    "logsumexp": lambda x, dim: x.logsumexp(dim),
+}
+
+
+def _along(length: int) -> Lines:
+    """The folds and norms of rows of this length."""
+    inputs = _flat(ELEMENTS // length, length)
+    found: Lines = {
+        f"{name}_{length}": (_plain(lambda x, f=fold: f(x, -1)), inputs)  # type: ignore[misc]
+        for name, fold in _FOLDS.items()
+    }
+    found[f"layer_norm_{length}"] = (
+        lambda: Chain(lambda m, x: m.norm(x), norm=nn.LayerNorm(length)),
+        inputs,
+    )
+    found[f"rms_norm_{length}"] = (
+        lambda: Chain(lambda m, x: m.norm(x), norm=nn.RMSNorm(length)),
+        inputs,
+    )
+    return found
+
+
+def _across(dim: int, inputs: Callable[[str], Inputs]) -> Lines:
+    return {
+        f"{name}_dim{dim}": (_plain(lambda x, f=fold: f(x, dim)), inputs)  # type: ignore[misc]
+        for name, fold in {**_FOLDS, "var": lambda x, d: x.var(d)}.items()
+    }
+
+
+def _normed(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: Chain(lambda m, x: m.norm(x), norm=norm())
+
+
+_POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max_pool_3_stride_1": lambda x: F.max_pool2d(x, 3, 1, 1),
+    "max_pool_3_stride_2": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool_2": lambda x: F.max_pool2d(x, 2),
+    "avg_pool_3_stride_1": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "avg_pool_3_stride_2": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg_pool_2": lambda x: F.avg_pool2d(x, 2),
+    "global_avg_pool": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "global_max_pool": lambda x: F.adaptive_max_pool2d(x, 1),
+}
+_SCANS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    **{f"cumsum_{n}": (lambda x: x.cumsum(1), n) for n in LENGTHS},
+    "cumsum_dim0": (lambda x: x.cumsum(0), MAP_SIDE),
+    "cumprod_256": (lambda x: x.cumprod(1), 256),
+    # numbers in [0.5, 1): most of a row underflows to 0
+    "cumprod_8192": (lambda x: (x.sigmoid() * 0.5 + 0.5).cumprod(1), 8192),
+}
+TABLE: Lines = {
+    **{f"map_{name}": (_plain(f), _SQUARE) for name, f in _MAPS.items()},
+    "map_roll": (_plain(lambda x: x.roll((3, 5), (2, 3))), _PICTURES),
+    "map_tril": (_plain(torch.tril), _PICTURES),
+    "map_to_channels_last": (_plain(lambda x: x.permute(0, 2, 3, 1).contiguous()), _PICTURES),
+    **{name: line for length in LENGTHS for name, line in _along(length).items()},
+    **_across(0, _SQUARE),
+    **_across(1, _PICTURES),
+    "group_norm": (_normed(lambda: nn.GroupNorm(8, 64)), _PICTURES),
+    "instance_norm": (_normed(lambda: nn.InstanceNorm2d(64, affine=True)), _PICTURES),
+    "batch_norm_train": (_normed(lambda: nn.BatchNorm2d(64)), _PICTURES),
+    "cross_entropy": (lambda: Pair(F.cross_entropy), _two(1024, _labels)),
+    "mse": (lambda: Pair(F.mse_loss), _two(4096, torch.randn)),
+    "smooth_l1": (lambda: Pair(F.smooth_l1_loss), _two(4096, torch.randn)),
+    "kl_div": (
+        lambda: Pair(lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean")),
+        _two(1024, torch.randn),
+    ),
+    "cosine": (lambda: Pair(lambda x, y: F.cosine_similarity(x, y, 1)), _two(1024, torch.randn)),
+    **{name: (_plain(f), _PICTURES) for name, f in _POOLS.items()},
+    **{name: (_plain(f), _flat(ELEMENTS // n, n)) for name, (f, n) in _SCANS.items()},
+}
+
+
 def example(name: str, size: str) -> Entry:
     """One of the four example problems."""
     overrides = {"batch_size": str(CPU_BATCH[name])} if size == "cpu" else {}
@@ -209,6 +333,16 @@ def entries(size: str) -> dict[str, Callable[[], Entry]]:
         name: (lambda name=name: example(name, size))  # type: ignore[misc]
         for name in CPU_BATCH
     }
-    for name, (module, inputs) in {**CHAINS, **ACROSS, **TAILS, **CONVOLUTIONS}.items():
-        found[name] = lambda module=module, inputs=inputs: (module(), inputs(size))  # type: ignore[misc]
-    return found
+    return {**found, **_made({**CHAINS, **ACROSS, **TAILS, **CONVOLUTIONS}, size)}
+
+
+def table(size: str) -> dict[str, Callable[[], Entry]]:
+    """Single operators at 64 MB (256 MB on a GPU), in a fixed order."""
+    return _made(TABLE, size)
+
+
+def _made(lines: Lines, size: str) -> dict[str, Callable[[], Entry]]:
+    return {
+        name: (lambda module=module, inputs=inputs: (module(), inputs(size)))  # type: ignore[misc]
+        for name, (module, inputs) in lines.items()
+    }

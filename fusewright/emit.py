@@ -82,8 +82,9 @@ def wrap(line: str, indent: int) -> list[str]:
     if len(parts) > 1:
         broken = [part for p in parts for part in wrap(f"{p},", inner)]
         return [first, *broken, last]
-    terms = _split(inside, " and ")
-    joined = [terms[0], *(f"and {term}" for term in terms[1:])]
+    word = "and" if len(_split(inside, " and ")) > 1 else "or"
+    terms = _split(inside, f" {word} ")
+    joined = [terms[0], *(f"{word} {term}" for term in terms[1:])]
     return [first, *(part for t in joined for part in wrap(t, inner)), last]
 
 

@@ -12,12 +12,13 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -37,8 +38,7 @@ def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram
             for v in inputs
         )
         program = _try_export(module, inputs, shapes)
-        free_size = program is not None and _linear_in_batch(program)
-        if program is not None and free_size and not _multiplied_along_batch(program):
+        if program is not None and _is_free(program, batch):
             return program, batch
     return _fixed_export(module, inputs), 0
 
@@ -149,6 +149,58 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
             if left.dim() and isinstance(left.shape[-1], torch.SymInt):
                 return True
     return False
+
+
+def _is_free(program: ExportedProgram, batch: int) -> bool:
+    """Whether the program may run with any batch size."""
+    fixed = not _linear_in_batch(program) or _multiplied_along_batch(program)
+    return not fixed and _sizes_hold(program, batch)
+
+
+class _Concrete(torch.fx.Interpreter):
+    """Runs a program on fake tensors; false once a size is another than the program says."""
+
+    holds = True
+
+    def __init__(self, program: ExportedProgram, batch: int) -> None:
+        super().__init__(program.graph_module)
+        self.batch = batch
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        made = super().run_node(n)
+        said = n.meta.get("val") if n.op == "call_function" else made
+        self.holds &= [self.sizes(v) for v in pytree.tree_leaves(made)] == [
+            self.sizes(v) for v in pytree.tree_leaves(said)
+        ]
+        return made
+
+    def sizes(self, value: object) -> list[int]:
+        """Of a tensor or of a number, with the batch as it is in the example."""
+        found: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else [value]
+        return [
+            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s for s in found
+        ]
+
+    def example(self, value: object) -> object:
+        """A placeholder's value with fixed sizes."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty(self.sizes(value), dtype=value.dtype, device=value.device)
+
+
+def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
+    """Whether sizes with a free batch are those that the example's batch gives.
+
+    PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
+    """
+    with silence(), torch.no_grad(), FakeTensorMode():
+        run = _Concrete(program, batch)
+        places = [n for n in program.graph.nodes if n.op == "placeholder"]
+        try:
+            run.run(*(run.example(n.meta["val"]) for n in places), enable_io_processing=False)
+        except Exception:  # noqa: BLE001 - sizes that fixed ones cannot confirm are not taken
+            return False
+    return run.holds
 
 
 def _linear_in_batch(program: ExportedProgram) -> bool:

@@ -20,7 +20,7 @@ from fusewright.errors import CaptureFailed
 from fusewright.family import family
 from fusewright.guard import Guard
 from fusewright.interpret import python_text
-from fusewright.ir import Batch, Graph, Node, base, toposort
+from fusewright.ir import Batch, Graph, Node, Size, base, times, toposort
 from fusewright.library import is_float_product
 from fusewright.plan import Kernel, Library, Plan
 from fusewright.spelling import literal, parameters, shape_tuple
@@ -197,7 +197,7 @@ class _Forward:
                 continue
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
             name = self.guard.names.fresh(wanted)
-            self._define(output, name, self._empty(output, kernel))
+            self._define(output, name, self._empty(output))
             self.fresh.add(id(output))
         written = [self.text[id(p.node)] for p in body.pointers if p.written]
         addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
@@ -230,18 +230,16 @@ class _Forward:
         self.statements.append(_Line(f"{name} = torch.empty({size})", name))
         return [name]
 
-    def _empty(self, n: Node, kernel: Kernel) -> str:
+    def _empty(self, n: Node) -> str:
         """Fresh memory of the node's shape, type and layout."""
-        near = [leaf for leaf in kernel.leaves if id(leaf) in self.text and leaf.op != "constant"]
-        for leaf in near:
-            if (leaf.shape, leaf.dtype, leaf.order) == (n.shape, n.dtype, n.order):
-                return f"torch.empty_like({self.text[id(leaf)]})"
-        laid = tuple(n.shape[d] for d in n.order) if n.order else n.shape
-        shape = _renamed(shape_tuple(laid), "batch", self.guard.batch)
-        text = f"torch.empty({shape}, dtype={n.dtype}, device={self._device()})"
-        if not n.order:
-            return text
-        return f"{text}.permute({tuple(n.order.index(d) for d in range(len(n.order)))})"
+        strides: dict[int, Size] = {}
+        step: Size = 1
+        for d in reversed(n.order or range(len(n.shape))):
+            strides[d], step = step, times(step, n.shape[d] or 1)
+        laid = f"{shape_tuple(n.shape)}, {shape_tuple(tuple(strides[d] for d in sorted(strides)))}"
+        device = ", device" if self.plan.target.language == "cuda" else ""
+        laid = _renamed(laid, "batch", self.guard.batch)
+        return f"_fusewright_empty({laid}, {n.dtype}{device})"
 
     def _updates(self) -> None:
         for update in self.graph.updates:

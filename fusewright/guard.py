@@ -21,7 +21,7 @@ from torch import nn
 from fusewright.capture import Captured
 from fusewright.convolution import CONVOLUTIONS
 from fusewright.errors import CaptureFailed
-from fusewright.ir import Batch, Node, size_text, toposort
+from fusewright.ir import Batch, Node, numel, size_text, toposort
 from fusewright.rounding import rounds_text
 from fusewright.settings import FUNCTION
 from fusewright.spelling import Names, is_plain, literal, parameters, texts
@@ -85,7 +85,8 @@ class _Guard:
             *self._arguments(),
             f"type(self) is {self.scope.classes[type(self.module)]}",
             *self._modules(),
-            *self._state(),
+            *self._all_tensors(),
+            *self._ties(),
             *self._values(),
             *self._gradients(),
             *self._apart(),
@@ -108,16 +109,16 @@ class _Guard:
             x = next((name for name, _ in self._tensors()), "None")
             yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
         if self.batch:
-            name, dimension = self._batch_source()
-            more = f"{name}.dim()" + (f" > {dimension}" if dimension else "")
-            known = f"type({name}) is torch.Tensor and {more}"
-            yield f"{self.batch} = {name}.size({dimension}) if {known} else 0"
+            name, others = self._batch_source()
+            count = f"{name}.numel()" + (f" // {others}" if others > 1 else "")
+            yield f"{self.batch} = {count} if type({name}) is torch.Tensor else 0"
 
     def _batch_source(self) -> tuple[str, int]:
+        """A tensor with the batch as one of its sizes, and the product of the others."""
         for name, leaf in self._tensors():
-            for d, size in enumerate(leaf.shape):
-                if size == Batch(1):
-                    return name, d
+            whole = numel(leaf.shape)
+            if isinstance(whole, Batch) and Batch(1) in leaf.shape:
+                return name, whole.multiple
         raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
 
     def _arguments(self) -> Iterator[str]:
@@ -125,8 +126,6 @@ class _Guard:
             yield "device >= 0"
         if self.batch:
             yield f"{self.batch} >= 2"
-        for name, leaf in self._tensors():
-            yield self._tensor(name, leaf)
         given = {a.index: a for a in self.captured.arguments}
         for k, p in enumerate(self.parameters):
             if p.kind is p.VAR_KEYWORD:
@@ -192,7 +191,9 @@ class _Guard:
 
     # -- tensors and values of modules
 
-    def _state(self) -> Iterator[str]:
+    def _all_tensors(self) -> Iterator[str]:
+        """The tensors are like some that were right before, or each of them is."""
+        leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
         for n in self.leaves:
             path = str(n["name"])
             if path in self.captured.constants:
@@ -200,7 +201,17 @@ class _Guard:
             owner, _, name = path.rpartition(".")
             text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
             self.locals[path] = self.names.fresh(path.replace(".", "_"))
-            yield self._tensor(f"{self.locals[path]} := {text}", n)
+            leaves[self.locals[path]] = n
+            found.append(f"{self.locals[path]} := {text}")
+        batch = self.batch or "0"
+        each = " and ".join(self._tensor(name, leaf) for name, leaf in leaves.items())
+        known = f"_fusewright_seen({', '.join([batch, *found])})"
+        if leaves:
+            remember = f"_fusewright_remember({', '.join([batch, *leaves])})"
+            yield f"({known} or ({each} and {remember}))"
+
+    def _ties(self) -> Iterator[str]:
+        """Tensors that were one still are."""
         for group in _tied(self.module):
             held = next((self.locals[path] for path in group if path in self.locals), "")
             for path in group if held else ():

@@ -1,7 +1,7 @@
 """Graph -> Graph: library calls that kernels of the target compute as fast become our nodes.
 
 They stay calls until the target is known, since what is faster differs: on the CPU, PyTorch's own
-routines for pools, for elements that are moved and for folds across memory are kept.
+routines for folds across memory are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from fusewright.formula import Value
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
+from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
 from fusewright.lower.call import copy
 from fusewright.part import PIECES, part_of
@@ -24,7 +25,10 @@ from fusewright.target import Target
 from fusewright.window import POOLS
 
 # ATen name -> our nodes, from the call's arguments
-WRITTEN: Mapping[str, Callable[..., Value | None]] = MappingProxyType({**MOVES, **POOLS})
+Table = Mapping[str, Callable[..., Value | None]]
+WRITTEN: Table = MappingProxyType({**MOVES, **POOLS})
+ON_CPU: Table = MappingProxyType({**WRITTEN, **LOSSES})
+NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
 
 
@@ -39,11 +43,11 @@ class _Given:
 
 def late(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
-    return written(graph) if target.language == "cuda" else graph
+    return written(graph) if target.language == "cuda" else written(graph, ON_CPU, across=False)
 
 
-def written(graph: Graph) -> Graph:
-    """The same on any target."""
+def written(graph: Graph, table: Table = WRITTEN, *, across: bool = True) -> Graph:
+    """The same on any target. across: folds across memory, too."""
     items = [n for n in toposort(graph.roots) if n.op == "item"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
@@ -53,7 +57,7 @@ def written(graph: Graph) -> Graph:
         call = n.args[0] if n.op == "item" else n
         place = n["index"] if n.op == "item" else 0
         assert isinstance(place, int)
-        made = _made(call, n, place, alone=id(call) not in several)
+        made = _made(call, n, place, table if id(call) not in several else NONE, across)
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n
         fresh = base(made.node).row.kind in ("map", "fold")
@@ -73,16 +77,17 @@ def _through_copy(n: Node) -> Node:
     return n if part_of(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, *, alone: bool) -> Value | None:
-    """Result number `place` of a call. alone: no other result of it is used."""
+def _made(call: Node, n: Node, place: int, table: Table, across: bool) -> Value | None:
+    """Result number `place` of a call. table: formulas of calls with one result that is used."""
     if call.op != "library" or call["random"] != -1 or _odd(n, call):
         return None
     name = str(call["name"])
-    given = _given(call) if name in WRITTEN or name in FOLDS else None
+    folds = across and name in FOLDS
+    given = _given(call) if name in table or folds else None
     made = None
-    if given and name in WRITTEN and alone:
-        made = WRITTEN[name](*given.args, **given.kwargs)
-    if given and made is None and name in FOLDS:
+    if given and name in table:
+        made = table[name](*given.args, **given.kwargs)
+    if given and made is None and folds:
         result = Result(n.shape, n.dtype, n.order)
         found = lower(Call(name, given.overload, given.args, given.kwargs, (result,), across=True))
         made = found[place] if isinstance(found, tuple) else found

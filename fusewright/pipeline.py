@@ -1,6 +1,6 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> product -> convolution -> scan -> late -> plan -> storage
+problem -> capture -> rewrite -> product -> convolution -> scan -> late -> pages -> plan -> storage
 -> schedule -> codegen -> emit -> build -> judge
 """
 
@@ -41,6 +41,7 @@ from fusewright.judge.timing import Turn
 from fusewright.late import late
 from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
+from fusewright.pages import pages
 from fusewright.plan import Plan, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
 from fusewright.product import product
@@ -129,6 +130,7 @@ def design(
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
         "late": lambda g: late(g, machine),
+        "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"
     for name, stage in stages.items():

@@ -23,7 +23,8 @@ class Target:
     tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
     float32 ones that pack nothing.  convolutions: whether there are convolution kernels.
-    processors: how many thread blocks of a product run at once.
+    processors: how many thread blocks of a product run at once.  paged_bytes: library products
+    whose results have so many bytes write to huge pages; 0 for none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Target:
     inline_products: bool = False
     convolutions: bool = False
     processors: int = 0
+    paged_bytes: int = 0
 
     @property
     def device(self) -> str:
@@ -61,6 +63,7 @@ TARGETS = {
             source="two cores of a server CPU, facts.md; 16 bits as float32 is a guess",
             half_flops=0.1e12,
             tf32_flops=0.1e12,
+            paged_bytes=32 << 20,  # glibc maps blocks of this size afresh at every call
         ),
         Target(
             "sm_80",

@@ -67,8 +67,9 @@ OWN_EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "t03_thread_stream": ("side-stream",),
 }
 
-# Entries judged one after the other by one process; larger groups share more, and lose more.
-GROUP = 12
+# Entries judged one after the other by one process, without and with a GPU; larger groups share
+# more, and lose more.
+GROUP = {False: 12, True: 2}
 # Rows of the catalogue that go for the judge's own process: each gets one of its own.
 ALONE = ("H1",)
 
@@ -264,12 +265,13 @@ def _fulfil(futures: Sequence[Future[Outcome]], orders: Sequence[Mapping[str, ob
 
 
 def groups(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of one problem and one device, at most GROUP of them together."""
+    """Entries of one problem and one device, as many together as GROUP says."""
     kinds: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
         alone = entry.name if entry.catalogue in ALONE or "timing" in entry.needs else ""
         kinds.setdefault((entry.problem, entry.on_gpu, alone), []).append(entry)
-    return [kind[k : k + GROUP] for kind in kinds.values() for k in range(0, len(kind), GROUP)]
+    parts = ((kind, GROUP[kind[0].on_gpu]) for kind in kinds.values())
+    return [kind[k : k + most] for kind, most in parts for k in range(0, len(kind), most)]
 
 
 def parameters(entries: Iterable[Entry]) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fusewright.capture import Captured, capture, state_of
@@ -65,6 +66,15 @@ def test_a_batch_that_cannot_be_free_is_fixed(function: Callable[..., object]) -
 
 def test_a_batch_of_one_is_fixed() -> None:
     assert captured(lambda m, x: x + 1, torch.randn(1, 6)).graph.batch == 0
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss])
+def test_a_size_that_export_loses(loss: Callable[..., torch.Tensor]) -> None:
+    """With a free batch, PyTorch 2.13 gives these no dimension; all sizes are fixed then."""
+    inputs = torch.randn(6, 30), torch.randint(0, 30, (6,))
+    found = captured(lambda _, x, y: loss(x, y, reduction="none"), *inputs)
+    assert not found.graph.batch
+    assert found.graph.outputs[0].shape == (6,)
 
 
 # ---- settings ------------------------------------------------------------------------------------

@@ -136,6 +136,30 @@ def test_same_as_eager(case: str, tmp_path: Any) -> None:
     assert case == "nothing to fuse" or emitted._FUSEWRIGHT, "the kernels ran"
 
 
+LAYOUTS = {
+    "channels last": "torch.randn(6, 3, 4, 5).to(memory_format=torch.channels_last)",
+    "a size of one": "torch.randn(6, 1, 5)",
+    "no size at all": "torch.randn(())",
+    "doubles": "torch.randn(6, 5, dtype=torch.float64)",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_new_memory_is_laid_out_as_in_eager(layout: str, tmp_path: Any) -> None:
+    """By PyTorch's short way, and by the long one of PyTorch 2.1."""
+    text = problem("", "return torch.relu(x) + y", f"[{LAYOUTS[layout]} for _ in range(2)]")
+    emitted = emit_text(text, tmp_path).load()
+    model, inputs = emitted.ModelNew(), emitted.get_inputs()
+    for way in (emitted._fusewright_empty, emitted._fusewright_new):
+        emitted._fusewright_empty = way
+        with torch.no_grad():
+            found, wanted = model(*inputs), model.reference_forward(*inputs)
+        torch.testing.assert_close(found, wanted)
+        assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
+    assert emitted._FUSEWRIGHT, "the kernels ran"
+    assert emitted._fusewright_new is not torch._C._dynamo.guards._empty_strided_cpu
+
+
 def test_tied_after_the_capture(tmp_path: Any) -> None:
     """Two norms that now share their statistics: eager updates them twice."""
     init = "self.m = nn.BatchNorm1d(16)\nself.n = nn.BatchNorm1d(16)"

@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
+from torch.torch_version import TorchVersion
 
 from fusewright.errors import CaptureFailed
 
@@ -89,10 +90,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emitted]:
         yield emit_text(SOURCE, folder)
 
 
-@pytest.fixture
-def emitted(built: Emitted) -> Any:
-    """A fresh module: some cases change its globals."""
-    return built.load()
+@pytest.fixture(params=["new", "seen"])
+def emitted(request: pytest.FixtureRequest, built: Emitted) -> Any:
+    """A fresh module: some cases change its globals. That it ran before changes no answer."""
+    module = built.load()
+    if request.param == "seen":
+        model = module.ModelNew(*module.get_init_inputs())
+        with torch.no_grad():
+            model(*module.get_inputs())
+        model.requires_grad_(False)(*module.get_inputs())
+        assert {*module._FUSEWRIGHT_SEEN} == {(6, False), (6, True)}
+    return module
 
 
 class Pair:
@@ -207,12 +215,18 @@ INPUTS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], Sequence[An
     "sparse rows": (False, lambda x, y: (x, y.to_sparse_csr())),
     "mkldnn": (False, lambda x, y: (x, y.to_mkldnn())),
     "nested": (False, lambda x, y: (torch.nested.nested_tensor([x, y]), y)),
+    "nested, as many elements": (False, lambda x, y: (halves(x), y)),
+    "the second nested": (False, lambda x, y: (x, halves(y))),
     "negative bit": (False, lambda x, y: (x, torch._neg_view(y))),
     "conjugate bit": (False, lambda x, y: (x, torch.complex(y, y).conj())),
     "not a tensor": (False, lambda x, y: (x, 2.0)),
     "nothing": (False, lambda x, y: (x, None)),
     "special values": (True, lambda x, y: (x, y / torch.zeros(16).copysign(y))),
 }
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([x[:3], x[3:]])
 
 
 class Mine(torch.Tensor):
@@ -567,6 +581,51 @@ def test_functional_call(emitted: Any) -> None:
     with torch.no_grad():
         found, wanted = (call(m, state, tuple(pair.inputs)) for m in (pair.ours, pair.eager))
     same(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_nested_parameter(emitted: Any) -> None:
+    pair = Pair(emitted)
+    nested = torch.nested.nested_tensor([torch.ones(8), torch.ones(8)])
+    pair.both(lambda m: setattr(m.gates[0], "weight", nn.Parameter(nested)))
+    for model in (pair.ours, pair.eager):
+        with torch.no_grad(), pytest.raises(RuntimeError, match="to be nested"):
+            model(*pair.inputs)
+
+
+def test_tensors_like_those_seen_are_asked_once(emitted: Any) -> None:
+    """Once they were right, one test of PyTorch's stands for all conditions of every tensor."""
+    pair = Pair(emitted)
+    with torch.no_grad():
+        pair.check(kernels=True)
+        asked: list[Any] = []
+        emitted._fusewright_tensor = lambda tensor, *wanted: asked.append(tensor)
+        pair.check(kernels=True)
+        assert asked == []
+        x, y = pair.inputs
+        pair.check(x, y.double(), kernels=False)
+        assert asked == [x]
+
+
+@pytest.mark.parametrize("version", ["2.1.2", "2.14.0.dev1"])
+def test_other_versions_of_pytorch_ask_every_time(
+    built: Emitted, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    emitted = built.load()
+    pair = Pair(emitted)
+    with torch.no_grad():
+        pair.check(kernels=True)
+    assert emitted._FUSEWRIGHT_SEEN == {}
+
+
+def test_what_was_seen_has_a_limit(emitted: Any) -> None:
+    pair = Pair(emitted)
+    with torch.no_grad():
+        for batch in range(2, 72):
+            pair.ours(torch.randn(batch, 16), torch.randn(batch, 16))
+        pair.check(torch.randn(71, 16), torch.randn(71, 16), kernels=True)
+    assert len(emitted._FUSEWRIGHT_SEEN) == 64
 
 
 def test_threads(emitted: Any) -> None:

@@ -248,11 +248,12 @@ LIBRARY = [
         "torch.cat([x, y], 1)",
         "x.sort(1)[0]",
     ),
-    *("F.glu(y[:, :6])", "torch.bitwise_not(i)", "x.nan_to_num()", "x.flip(1)"),
+    *("F.glu(y[:, :6])", "torch.bitwise_not(i)", "x.nan_to_num()"),
 ]
 
 # Pieces of a tensor, which are read where they lie.
 PIECES = [
+    "x.flip(1)",
     *("(x * 3)[:, 2:5]", "x[1] * 1", "w[:, 1:6:2] + w[:, ::2]", "x.narrow(1, 2, 3).relu()"),
     *("torch.split(w, 2, 1)[1] * 2", "w.split((1, 5), 1)[1].exp()", "x.chunk(2, 1)[1] + 1"),
     *(

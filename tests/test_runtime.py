@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from emitting import Emitted, emit_text
+
+from fusewright.codegen.runtime import calls_text
 
 SOURCE = """
     import torch
@@ -90,6 +93,58 @@ def test_a_stale_lock_stops_nobody(emitted: Emitted, tmp_path: Path) -> None:
     (place / "tmpkilled").mkdir()
     (place / "tmpkilled" / "lock").touch()
     assert finish(start(emitted, tmp_path)) == "ran"
+
+
+# Entries as kernels have them: one that waits for another thread of Python, one that fails.
+ENTRIES = """
+namespace fusewright {
+extern "C" void run_wait(const volatile long* flag, long, long) { while (!*flag) {} }
+extern "C" int run_fail(double*, long batch, int device, void*) { return int(batch) + device; }
+}
+"""
+CALLS = """
+import ctypes, sys, threading, time
+function = ctypes.PyDLL(sys.argv[1]).fusewright_function
+function.restype = ctypes.py_object
+wait, fail = function(0), function(1)
+flag = ctypes.c_long(0)
+
+def later():
+    time.sleep(0.1)
+    flag.value = 1
+
+threading.Thread(target=later).start()
+assert wait(ctypes.addressof(flag), 0, 0) == 0
+assert fail(0, 0, 0, 0) == 0
+
+def refused(*arguments):
+    try:
+        fail(*arguments)
+    except (RuntimeError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+assert refused(2**64 - 1, 3, 4, 5) == "RuntimeError: fail failed with CUDA error 7.", refused()
+assert refused(1, 2, 3) == "TypeError: fail takes 4 arguments.", refused()
+assert refused("address", 0, 0, 0).startswith("TypeError: "), refused()
+print("called")
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "name"),
+    [("g++ -Wall -Wextra -Werror -fPIC", "calls.cpp"), ("nvcc -Xcompiler -fPIC", "calls.cu")],
+)
+def test_calls_from_python(compiler: str, name: str, tmp_path: Path) -> None:
+    """Python goes on during a call; errors and wrong arguments are exceptions."""
+    if not shutil.which(compiler.split()[0]):
+        pytest.skip("no such compiler here")
+    source, built = tmp_path / name, tmp_path / "calls.so"
+    source.write_text(ENTRIES + calls_text(["wait", "fail"]), encoding="utf-8")
+    options = ["-std=c++17", "-shared", str(source), "-o", str(built)]
+    subprocess.run([*compiler.split(), *options], check=True)
+    command = [sys.executable, "-c", CALLS, str(built)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "called\n", done.stderr
 
 
 def refusal(emitted: Emitted) -> str:

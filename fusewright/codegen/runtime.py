@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.cuda import cuda_source, workspace
+from fusewright.codegen.quick import CPU_MEMORY, CUDA_MEMORY, SEEN
 from fusewright.nest import Nest
+from fusewright.pages import PAGED
 from fusewright.rounding import ROUNDS
 from fusewright.schedule import Schedule
 from fusewright.target import Target
@@ -68,22 +71,36 @@ def _fusewright_build():
             )
             (built,) = pathlib.Path(folder).glob("*.so")
             built.replace(library)
-    functions = ctypes.CDLL(str(library))
-    kernels, tail = {{}}, {tail}
-    for kernel, pointers in _FUSEWRIGHT_KERNELS.items():
-        kernels[kernel] = getattr(functions, "run_" + kernel)
-        kernels[kernel].argtypes = [ctypes.c_void_p] * pointers + tail
-        kernels[kernel].{result}
-    _FUSEWRIGHT.update(kernels)
+    function = ctypes.PyDLL(str(library)).fusewright_function
+    function.restype = ctypes.py_object
+    _FUSEWRIGHT.update({{name: function(k) for k, name in enumerate(_FUSEWRIGHT_KERNELS)}})
     return _FUSEWRIGHT
 '''
 
+# Behind the skeleton of calls: Python's table of functions, a row for each kernel.
+_CALLS = """
+static PyMethodDef functions[] = {{
+{rows}
+}};
+extern "C" PyObject* fusewright_function(int k) {{
+  return PyCFunction_NewEx(functions + k, nullptr, nullptr);
+}}
+"""
+_ROW = """  {{"{name}", [](PyObject*, PyObject* const* given, std::ptrdiff_t count) {{
+     return call("{name}", fusewright::run_{name}, given, count);
+   }}, FASTCALL, nullptr}},"""
+
 _GUARD = '''
 _FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_fusewright_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 # PyTorch 2.0 has neither the first nor the second.
 _fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
 _fusewright_autocast = {autocast}
+_fusewright_tracing = torch._C._is_tracing
+_fusewright_transform = torch._C._functorch.peek_interpreter_stack
 _fusewright_forward_ad = torch.autograd.forward_ad
+_fusewright_dispatch_modes = torch._C._len_torch_dispatch_stack
+_fusewright_function_modes = torch._C._len_torch_function_stack
 
 
 def _fusewright_eager():
@@ -91,11 +108,11 @@ def _fusewright_eager():
     return not (
         _fusewright_compiling()
         or _fusewright_autocast()
-        or torch._C._is_tracing()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _fusewright_tracing()
+        or _fusewright_transform() is not None
         or _fusewright_forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
-        or (torch._C._len_torch_function_stack() and _fusewright_modes())
+        or _fusewright_dispatch_modes()
+        or (_fusewright_function_modes() and _fusewright_modes())
     )
 
 
@@ -156,13 +173,6 @@ def _fusewright_dense(tensor, order):
     return tensor.permute(order).contiguous().permute(back)
 '''
 
-_CHECK = '''
-def _fusewright_check(error, kernel, arguments):
-    """Raise if a kernel could not be launched."""
-    if error:
-        raise RuntimeError(f"{kernel.__name__} failed with CUDA error {error}.")
-'''
-
 _ALIGNED = '''
 def _fusewright_aligned(tensor):
     """The tensor, or a copy of it if it does not start at a multiple of 16 bytes."""
@@ -215,6 +225,7 @@ _ONLY = """gpus = range(torch.cuda.device_count())
 
 # Word that the emitted code uses -> the function behind it, in the order of the file.
 _PIECES = {
+    "_fusewright_seen(": SEEN,
     "_fusewright_module(": _MODULE,
     "_fusewright_apart(": _APART,
     "_fusewright_changed(": _CHANGED,
@@ -223,22 +234,22 @@ _PIECES = {
     "_fusewright_full_float32(": _FULL,
     "_fusewright_rounds(": ROUNDS,
     "_fusewright_ieee(": _IEEE,
+    "_fusewright_paged(": PAGED,
 }
 
 
 @dataclass(frozen=True)
 class _Language:
-    """What differs between the languages: pieces of `_BUILD`, `_GUARD` and `_TENSOR`."""
+    """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
 
     machine: str
     compiler: str
     packages: str
     sources: str
-    tail: str
-    result: str
     autocast: str
     parameter: str
     place: str
+    empty: str
 
 
 _CPP = _Language(
@@ -247,17 +258,16 @@ _CPP = _Language(
     machine = kinds.get(found and found[1], "native")""",
     compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
-    sources="""                cpp_sources=[_FUSEWRIGHT_CPP],
+    sources="""                cpp_sources=[_FUSEWRIGHT_CPP, _FUSEWRIGHT_CALLS],
                 extra_cflags=[
                     "-march=" + machine,
 {flags}
                 ],
                 extra_ldflags=["-fopenmp"],""",
-    tail="[ctypes.c_long] * 2",
-    result="restype = None",
     autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
     parameter="",
     place="tensor.is_cpu",
+    empty=CPU_MEMORY,
 )
 _CUDA = _Language(
     machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
@@ -265,15 +275,14 @@ _CUDA = _Language(
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
     packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
     sources="""                cpp_sources=[""],
-                cuda_sources=[_FUSEWRIGHT_CUDA],
+                cuda_sources=[_FUSEWRIGHT_CUDA, _FUSEWRIGHT_CALLS],
                 extra_cuda_cflags=[
 {flags}
                 ],""",
-    tail="[ctypes.c_long, ctypes.c_int, ctypes.c_void_p]",
-    result="errcheck = _fusewright_check",
     autocast="torch.is_autocast_enabled",
     parameter="device, ",
     place="tensor.is_cuda\n        and tensor.get_device() == device",
+    empty=CUDA_MEMORY,
 )
 CPP_FLAGS = (
     *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
@@ -323,28 +332,34 @@ def _runtime(
     text = "\n".join(f'{" " * 20}"{flag}",' for flag in flags)
     only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
     machine = language.machine.format(arch=arch) if arch else language.machine
-    digest = hashlib.sha256("\n".join([source, text]).encode()).hexdigest()[:16]
+    calls = calls_text(table)
+    digest = hashlib.sha256("\n".join([source, calls, text]).encode()).hexdigest()[:16]
     build = _BUILD.format(
         machine=only + machine,
         digest=digest,
         compiler=language.compiler,
         packages=language.packages,
         sources=language.sources.format(flags=text),
-        tail=language.tail,
-        result=language.result,
     )
     kernels = [
+        f'_FUSEWRIGHT_CALLS = r"""\n{calls}"""',
         f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
-        _CHECK if arch else "",
         build,
     ]
     pieces = [
         *(kernels if table else []),
         _GUARD.format(autocast=language.autocast),
+        language.empty if "_fusewright_empty(" in said else "",
         *(text for word, text in _PIECES.items() if word in said),
         _TENSOR.format(parameter=language.parameter, place=language.place),
     ]
     return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"
+
+
+def calls_text(kernels: Iterable[str]) -> str:
+    """The C++ text by which Python calls the kernels."""
+    skeleton = (files("fusewright") / "skeletons" / "calls.h").read_text(encoding="utf-8")
+    return skeleton + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
 
 
 def _table(entries: dict[str, int]) -> str:

@@ -17,5 +17,5 @@ class ModelNew(nn.Module):
     def forward(self, x):
         self.side = self.side or torch.cuda.Stream()
         with torch.cuda.stream(self.side):
-            torch.cuda._sleep(200_000_000)
+            torch.cuda._sleep(50_000_000)
             return torch.relu(self.proj(x))

@@ -40,35 +40,10 @@ template <class Body> void run_rows(const Body& body, long threads) {
   }
 }
 
-//@ run_map: needs threads, solo, box
-// A thread gets a stretch of the whole output, whatever the row length, in steps of MAP_STEP
-// elements.
-constexpr long MAP_STEP = 4096;
-template <class Body>
-__attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, long end) {
-  const long columns = body.columns();
-  for (long row = begin / columns; begin < end; ++row) {
-    const long start = row * columns, stop = start + columns < end ? start + columns : end;
-    body(row, box{0, 1, begin - start, stop - start, columns}, solo());
-    begin = stop;
-  }
-}
-template <class Body> void run_map(const Body& body, long threads) {
-  const long total = body.rows() * body.columns(), steps = (total + MAP_STEP - 1) / MAP_STEP;
-  const long n = team_size(threads, steps / 4);
-  if (n <= 1) return solo_map(body, 0, total);
-#pragma omp parallel num_threads(n)
-  {
-    const long k = omp_get_thread_num(), all = omp_get_num_threads();
-    const long stop = steps * (k + 1) / all * MAP_STEP;
-    solo_map(body, steps * k / all * MAP_STEP, stop < total ? stop : total);
-  }
-}
-
 //@ run_tiles: needs threads, solo, box
 // For maps that read or write across rows, such as a transpose: TILE_ROWS rows meet in the same
 // cache lines, so they are done together, TILE_COLUMNS at a time.
-constexpr long TILE_ROWS = 16, TILE_COLUMNS = 256;
+constexpr long TILE_ROWS = 16, TILE_COLUMNS = 16;
 template <class Body>
 __attribute__((noinline, flatten)) void solo_tiles(const Body& body, long begin, long end) {
   const long rows = body.rows(), columns = body.columns(),
@@ -90,6 +65,60 @@ template <class Body> void run_tiles(const Body& body, long threads) {
   {
     const long k = omp_get_thread_num(), all = omp_get_num_threads();
     solo_tiles(body, tiles * k / all, tiles * (k + 1) / all);
+  }
+}
+
+//@ neighbours: needs words, box, strided, strided_store
+// Whether a map walks across memory: where elements of the next row are neighbours of this row's,
+// which follow each other far apart. A team that only looks at the operands of two rows finds out.
+struct place {
+  const char* p = nullptr;
+  long step = 0;
+};
+template <class Operand> FN void look(place&, const Operand&) {}
+template <class T> FN void look(place& at, const strided_operand<T>& s) {
+  if (s.step) at = {reinterpret_cast<const char*>(s.p), s.step * long(sizeof(T))};
+}
+template <class T> FN void look(place& at, const gather_store_operand<T, strided_offset>& s) {
+  if (s.offset.step) at = {reinterpret_cast<const char*>(s.p), s.offset.step * long(sizeof(T))};
+}
+struct onlooker : words<onlooker> {
+  place& at;
+  FN explicit onlooker(place& at) : at(at) {}
+  template <class F, class... Ops> FN void each(box, F, Ops... ops) const { (look(at, ops), ...); }
+};
+template <class Body> bool lies_across(const Body& body) {
+  if (body.rows() < 2 || body.columns() < 2) return false;
+  place rows[2];
+  for (long row = 0; row < 2; ++row)
+    body(row, box{0, 1, 0, 0, body.columns()}, onlooker(rows[row]));
+  const long beside = rows[1].p - rows[0].p, step = rows[0].step;
+  return step && labs(beside) < 64 && labs(step) >= 4 * 64;
+}
+
+//@ run_map: needs threads, solo, box, run_tiles, neighbours
+// A thread gets a stretch of the whole output, whatever the row length, in steps of MAP_STEP
+// elements.
+constexpr long MAP_STEP = 4096;
+template <class Body>
+__attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, long end) {
+  const long columns = body.columns();
+  for (long row = begin / columns; begin < end; ++row) {
+    const long start = row * columns, stop = start + columns < end ? start + columns : end;
+    body(row, box{0, 1, begin - start, stop - start, columns}, solo());
+    begin = stop;
+  }
+}
+template <class Body> void run_map(const Body& body, long threads) {
+  if (lies_across(body)) return run_tiles(body, threads);
+  const long total = body.rows() * body.columns(), steps = (total + MAP_STEP - 1) / MAP_STEP;
+  const long n = team_size(threads, steps / 4);
+  if (n <= 1) return solo_map(body, 0, total);
+#pragma omp parallel num_threads(n)
+  {
+    const long k = omp_get_thread_num(), all = omp_get_num_threads();
+    const long stop = steps * (k + 1) / all * MAP_STEP;
+    solo_map(body, steps * k / all * MAP_STEP, stop < total ? stop : total);
   }
 }
 

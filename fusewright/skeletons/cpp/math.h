@@ -99,17 +99,30 @@ template <class T> FN floating<T> reciprocal(T x) { return T(1) / x; }
 template <class T> FN T relu(T x) { return x < T(0) ? T(0) : x; }
 
 //@ maximum
-// A NaN wins, as in torch.maximum.
-template <class T> FN T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+// A NaN wins, as in torch.maximum. Choices between two values, one after the other: a condition of
+// two comparisons may become a branch.
+template <class T> FN T maximum(T a, T b) {
+  const T larger = a > b ? a : b;
+  return a != a ? a : larger;
+}
 
 //@ minimum
-template <class T> FN T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+template <class T> FN T minimum(T a, T b) {
+  const T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
+}
 
 //@ fmax
-template <class T> FN T fmax(T a, T b) { return (a > b) | (b != b) ? a : b; }
+template <class T> FN T fmax(T a, T b) {
+  const T larger = a > b ? a : b;
+  return b != b ? a : larger;
+}
 
 //@ fmin
-template <class T> FN T fmin(T a, T b) { return (a < b) | (b != b) ? a : b; }
+template <class T> FN T fmin(T a, T b) {
+  const T smaller = a < b ? a : b;
+  return b != b ? a : smaller;
+}
 
 //@ floor: needs libm
 FUSEWRIGHT_LIBM(floor)

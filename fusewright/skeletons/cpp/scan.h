@@ -75,12 +75,12 @@ template <class Scan, class Wide, class T> FN void prefix(T* p, long n, Wide& ca
 template <class Scan, class T, class F, class... Ops>
 __attribute__((noinline, flatten)) void scan_long(box s, T* row, F f, Ops... ops) {
   typename wider<T>::type carry = Scan::template none<typename wider<T>::type>();
-  const long outer = s.last - s.first, chunks = (s.end - s.begin + CHUNK - 1) / CHUNK;
+  const long outer = s.last - s.first, chunks = (s.end - s.begin + CHAINED - 1) / CHAINED;
   for (long k = 0; k < outer; ++k)
     for (long c = 0; c < chunks; ++c) {
       const long o = Scan::back ? s.last - 1 - k : s.first + k;
-      const long b = s.begin + (Scan::back ? chunks - 1 - c : c) * CHUNK;
-      const long n = b + CHUNK < s.end ? CHUNK : s.end - b;
+      const long b = s.begin + (Scan::back ? chunks - 1 - c : c) * CHAINED;
+      const long n = b + CHAINED < s.end ? CHAINED : s.end - b;
       T* const here = row + o * s.inner + b;
       fill(here, b, n, f, ops.line(o, s.inner)...);
       prefix<Scan>(here, n, carry);
@@ -89,7 +89,7 @@ __attribute__((noinline, flatten)) void scan_long(box s, T* row, F f, Ops... ops
 // One thread does a row, also where a crew is at hand: each element needs the one before it.
 template <class Scan, class Span, class T, long N, bool Small, class F, class... Ops>
 FN void scan(Scan, Span s, kept<T, N, Small>& row, F f, Ops... ops) {
-  if constexpr (one_buffer<Span>::yes) {
+  if constexpr ((one_buffer<Span, CHAINED>::yes)) {
     typename wider<T>::type carry = Scan::template none<typename wider<T>::type>();
     fill(row.data(), 0, N, f, ops.line(0, N)...);
     prefix<Scan>(row.data(), N, carry);

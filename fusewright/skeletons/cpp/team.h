@@ -132,7 +132,25 @@ template <class T> FN store_operand<T> store(T* p, long base, long outer = 0) {
   return {p + base, outer};
 }
 
-//@ staging
+//@ extent
+// Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
+struct extent {
+  long first, last;
+};
+constexpr long ANYWHERE = 1L << 62;
+FN long floor_quotient(long a, long b) { return (a >= 0 ? a : a - b + 1) / b; }
+FN extent extent_of(long offset, long step, long size) {
+  if (step == 0)
+    return offset >= 0 && offset < size ? extent{-ANYWHERE, ANYWHERE} : extent{0, 0};
+  if (step > 0) return {-floor_quotient(offset, step), -floor_quotient(offset - size, step)};
+  return {floor_quotient(offset - size, -step) + 1, floor_quotient(offset, -step) + 1};
+}
+FN extent operator&(extent a, extent b) {
+  return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
+}
+FN bool holds(extent a) { return a.first < a.last; }
+
+//@ staging: needs extent
 // Addresses that jump would stop a lambda from being vectorised, or make gcc use gather
 // instructions, which are slower than scalar loads. Such lines fetch STAGE values before the loop
 // over the lambda, or scatter them after it. Whether a line does so is known once everything is
@@ -141,6 +159,12 @@ constexpr long STAGE = 256;
 template <class Line> FN bool jumps(const Line&) { return false; }
 template <class Line> FN void fetch(Line&, long, long) {}
 template <class Line> FN void scatter(Line&, long, long) {}
+// Where a line has elements, and the same line for where every element exists.
+template <class Line> struct guarded {
+  static constexpr bool yes = false;
+  FN static extent live(const Line&) { return {-ANYWHERE, ANYWHERE}; }
+  FN static Line bare(const Line& line) { return line; }
+};
 // An offset that the compiler must have in a register, and so computes one by one.
 FN long one_by_one(long offset) {
   asm volatile("" : "+r"(offset));
@@ -236,24 +260,6 @@ FN gather_store_operand<T, strided_offset> strided_store(T* p, long base, long s
   return strided_store(p, base, 0, step);
 }
 
-//@ extent
-// Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
-struct extent {
-  long first, last;
-};
-constexpr long ANYWHERE = 1L << 62;
-FN long floor_quotient(long a, long b) { return (a >= 0 ? a : a - b + 1) / b; }
-FN extent extent_of(long offset, long step, long size) {
-  if (step == 0)
-    return offset >= 0 && offset < size ? extent{-ANYWHERE, ANYWHERE} : extent{0, 0};
-  if (step > 0) return {-floor_quotient(offset, step), -floor_quotient(offset - size, step)};
-  return {floor_quotient(offset - size, -step) + 1, floor_quotient(offset, -step) + 1};
-}
-FN extent operator&(extent a, extent b) {
-  return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
-}
-FN bool holds(extent a) { return a.first < a.last; }
-
 //@ everywhere
 // One value everywhere.
 template <class T> struct everywhere_line {
@@ -283,6 +289,11 @@ template <class T> struct within_line<everywhere_line<T>, T> {
   T fill;
   extent live;
   FN T operator[](long i) const { return (i >= live.first) & (i < live.last) ? line.value : fill; }
+};
+template <class Line, class T> struct guarded<within_line<Line, T>> {
+  static constexpr bool yes = true;
+  FN static extent live(const within_line<Line, T>& w) { return w.live; }
+  FN static Line bare(const within_line<Line, T>& w) { return w.line; }
 };
 template <class Operand, class T, class Where> struct within_operand {
   Operand inside;
@@ -362,6 +373,21 @@ FN void loop(long begin, long end, Step step, Lines... lines) {
     for (long i = begin; i < end; ++i) step(i, lines...);
   }
 }
+// The same, where elements may be missing: only what lies before and behind those that every line
+// has is looked at one by one.
+constexpr long WORTH_APART = 16;
+template <class Step, class... Lines>
+FN void loop_within(long begin, long end, Step step, Lines... lines) {
+  if constexpr ((guarded<Lines>::yes || ...)) {
+    const extent all = (extent{begin, end} & ... & guarded<Lines>::live(lines));
+    if (all.last - all.first >= WORTH_APART) {
+      loop(begin, all.first, step, lines...);
+      loop(all.first, all.last, step, guarded<Lines>::bare(lines)...);
+      return loop(all.last, end, step, lines...);
+    }
+  }
+  loop(begin, end, step, lines...);
+}
 
 //@ lanes
 // Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
@@ -401,21 +427,25 @@ template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join
   return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
 }
 
-//@ fold: needs fixed, lanes, loop
-// Positions that a buffer holds: 4 KiB of floats stay in L1 beside what they were computed from.
-constexpr long CHUNK = 1024;
+//@ fold: needs fixed, lanes, loop, load
+// Positions that a buffer holds: so few that the next loads from memory begin while they are joined.
+constexpr long CHUNK = 256, AHEAD = 1024;
 template <class T, class F, class... Lines>
 FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
   out -= begin;
-  loop(begin, begin + n, [&](long i, Lines&... l) { out[i] = T(f(l[i]...)); }, lines...);
+  loop_within(begin, begin + n, [&](long i, auto&... l) { out[i] = T(f(l[i]...)); }, lines...);
 }
 // A short row of known length is one buffer, and its loops have known lengths too.
-template <class Span> struct one_buffer {
+template <class Span, long Most = CHUNK> struct one_buffer {
   static constexpr bool yes = false;
 };
-template <long I> struct one_buffer<fixed_span<I>> {
-  static constexpr bool yes = I <= CHUNK;
+template <long I, long Most> struct one_buffer<fixed_span<I>, Most> {
+  static constexpr bool yes = I <= Most;
 };
+template <class Line> FN void ahead(const Line&, long, long) {}
+template <class T> FN void ahead(const load_line<T>& l, long begin, long n) {
+  for (long i = 0; i < n; i += LANES<T>) __builtin_prefetch(l.p + begin + AHEAD + i);
+}
 // Runs the lambda over the span, a buffer at a time. Positions in one buffer follow each other.
 template <class Reducer, class Span, class F, class... Ops>
 FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
@@ -436,6 +466,7 @@ FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
     for (long o = s.first; o < s.last; ++o)
       for (long b = s.begin; b < s.end; b += CHUNK) {
         const long n = b + CHUNK < s.end ? CHUNK : s.end - b;
+        (ahead(ops.line(o, s.inner), b, n), ...);
         fill(buffer, b, n, f, ops.line(o, s.inner)...);
         reducer.take(buffer, n, o * s.inner + b);
       }
@@ -486,31 +517,48 @@ template <class T> struct prod_of {
   FN T result() const { return T(total); }
 };
 
-//@ max: needs fold, limits
+//@ extreme: needs fold, numbers
+// The extreme of a buffer; a NaN wins. Elements are joined by one comparison, which may lose a NaN,
+// so squares are added up beside: the sum is NaN only if an element is.
+template <class Better, class T> FN T extreme(T* p, long n, T empty) {
+  const auto plain = [](auto a, auto b) { return Better::plain(a, b); };
+  const T best = join_buffer(p, n, empty, plain);
+  if constexpr (number<T>::floating) {
+    constexpr long L = LANES<T>;
+    lanes<T> squares[2] = {T(1) - lanes<T>{}, T(1) - lanes<T>{}};
+    for (long i = 0; i < n; i += L) {
+      const lanes<T> x = lanes_at(p + i);
+      squares[i / L % 2] += x * x;
+    }
+    const T sum = across<T, 64>(squares[0] + squares[1], [](auto a, auto b) { return a + b; });
+    return sum == sum ? best : sum;
+  }
+  return best;
+}
+
+//@ max: needs extreme, limits
 // A NaN wins, whichever side it is on.
 struct greater {
   template <class V> FN V operator()(V a, V b) const { return (a > b) | (a != a) ? a : b; }
+  template <class V> FN static V plain(V a, V b) { return a > b ? a : b; }
 };
 template <class T> struct max_of {
   using element = T;
   T best = lowest<T>();
-  FN void take(T* p, long n, long) {
-    best = greater()(best, join_buffer(p, n, lowest<T>(), greater()));
-  }
+  FN void take(T* p, long n, long) { best = greater()(best, extreme<greater>(p, n, lowest<T>())); }
   FN void merge(const max_of& o) { best = greater()(best, o.best); }
   FN T result() const { return best; }
 };
 
-//@ min: needs fold, limits
+//@ min: needs extreme, limits
 struct smaller {
   template <class V> FN V operator()(V a, V b) const { return (a < b) | (a != a) ? a : b; }
+  template <class V> FN static V plain(V a, V b) { return a < b ? a : b; }
 };
 template <class T> struct min_of {
   using element = T;
   T best = highest<T>();
-  FN void take(T* p, long n, long) {
-    best = smaller()(best, join_buffer(p, n, highest<T>(), smaller()));
-  }
+  FN void take(T* p, long n, long) { best = smaller()(best, extreme<smaller>(p, n, highest<T>())); }
   FN void merge(const min_of& o) { best = smaller()(best, o.best); }
   FN T result() const { return best; }
 };
@@ -582,7 +630,7 @@ template <class T> struct moments_of {
   FN moments_result<T> result() const { return {T(mean), T(m2)}; }
 };
 
-//@ first_of: needs fold
+//@ first_of: needs extreme
 // The first position of the extreme value; the first NaN, if there is one.
 template <class T, class Better, class Limit> struct first_of {
   using element = T;
@@ -593,7 +641,7 @@ template <class T, class Better, class Limit> struct first_of {
     return position < 0 || (!equal(x, best) && equal(Better()(best, x), x));
   }
   FN void take(T* p, long n, long base) {
-    const T x = join_buffer(p, n, Limit::template value<T>(), Better());
+    const T x = extreme<Better>(p, n, Limit::template value<T>());
     if (n == 0 || !improves(x)) return;
     long i = 0;
     while (!equal(p[i], x)) ++i;
@@ -677,7 +725,8 @@ template <class Team> struct words {
 struct solo : words<solo> {
   template <class Span, class F, class... Ops> FN void each(Span s, F f, Ops... ops) const {
     const auto step = [&](long i, auto&... lines) { f(lines[i]...); };
-    for (long o = s.first; o < s.last; ++o) loop(s.begin, s.end, step, ops.line(o, s.inner)...);
+    for (long o = s.first; o < s.last; ++o)
+      loop_within(s.begin, s.end, step, ops.line(o, s.inner)...);
   }
   template <class Reducer, class Span, class F, class... Ops>
   FN auto fold(Span s, F f, Ops... ops) const {

@@ -1,0 +1,59 @@
+"""What PyTorch's compiler has for itself, and an emitted file uses: short ways, as Python text.
+
+New memory takes half the time of `torch.empty_strided`. One test says whether tensors are like some
+seen before: their types, keys of dispatch (device, layout, bits; with the modes of the thread),
+dtypes, gradients, sizes and strides (`TensorCheck` in torch/csrc/dynamo/guards.cpp, PyTorch 2.2 to
+2.13). It ends the process at a tensor without strides, so those are asked for before.
+"""
+
+from __future__ import annotations
+
+CPU_MEMORY = '''
+def _fusewright_new(shape, strides, dtype):
+    """New memory for kernels to write to."""
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+
+# The same without a detour; PyTorch 2.1 does not have it.
+_fusewright_empty = getattr(_fusewright_guards, "_empty_strided_cpu", _fusewright_new)
+'''
+CUDA_MEMORY = '''
+_fusewright_new = getattr(_fusewright_guards, "_empty_strided_cuda", None)
+
+
+def _fusewright_empty(shape, strides, dtype, device):
+    """New memory for kernels to write to; PyTorch's way without a detour, if it has one."""
+    if _fusewright_new and torch.cuda.current_device() == device:
+        return _fusewright_new(shape, strides, dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+'''
+
+SEEN = '''
+_FUSEWRIGHT_SEEN = {}  # batch size, mode of gradients -> PyTorch's own test for tensors like those
+_fusewright_alike = None  # what makes such a test, in the versions that are known to have it
+if torch.__version__ >= "2.2" and torch.__version__ < "2.14.dev0":
+    _fusewright_alike = _fusewright_guards.TensorGuards
+
+
+def _fusewright_seen(batch, *tensors):
+    """Whether tensors are in every respect like some for which all conditions held before."""
+    alike = _FUSEWRIGHT_SEEN.get((batch, torch.is_grad_enabled()))
+    if alike is None:
+        return False
+    for tensor in tensors:  # the test itself ends a process at a tensor that has no strides
+        known = type(tensor) in _FUSEWRIGHT_TENSORS
+        if not known or tensor.is_nested or tensor.layout is not torch.strided:
+            return False
+    return alike(*tensors)
+
+
+def _fusewright_remember(batch, *tensors):
+    """Lets `_fusewright_seen` know them, if this PyTorch is known to have the test. True."""
+    key = batch, torch.is_grad_enabled()
+    if _fusewright_alike and key not in _FUSEWRIGHT_SEEN and len(_FUSEWRIGHT_SEEN) < 64:
+        sizes = [list(tensor.shape) for tensor in tensors]
+        strides = [list(tensor.stride()) for tensor in tensors]
+        laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
+        _FUSEWRIGHT_SEEN[key] = _fusewright_alike(*tensors, **laid).check
+    return True
+'''
