@@ -135,10 +135,15 @@ class _Forward:
         """Python text of a tensor; views are taken where they are used."""
         if id(n) not in self.text:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
-            pairs = {"shape": shape_tuple(n.shape)}
+            pairs = {"shape": self._renamed(shape_tuple(n.shape))}
             pairs |= {name: python_text(value, 0) for name, value in n.attributes}
             self.text[id(n)] = n.row.torch.format(self._reach(n.args[0]), **pairs)
         return self.text[id(n)]
+
+    def _renamed(self, text: str) -> str:
+        """Sizes in the words of the guard: `batch` may be a name of the model's own."""
+        new = self.guard.batch
+        return re.sub(r"(?<![\w.])batch\b", new, text) if new else text
 
     def _define(self, n: Node, name: str, text: str) -> None:
         self.text[id(n)] = name
@@ -171,8 +176,7 @@ class _Forward:
         n = step.node
         arguments = [self._reach(a) for a in n.args]
         if n.op == "library":
-            text = str(n["call"]).format(*arguments, device=self._device())
-            text = _renamed(text, "batch", self.guard.batch)
+            text = self._renamed(str(n["call"])).format(*arguments, device=self._device())
         elif n.op == "item":
             text = f"{arguments[0]}[{n['index']}]"
         else:
@@ -225,7 +229,7 @@ class _Forward:
         if kernel.name not in self.scratch:
             return []
         name = self.guard.names.fresh("scratch")
-        count = _renamed(self.scratch[kernel.name], "batch", self.guard.batch)
+        count = self._renamed(self.scratch[kernel.name])
         size = f"{count}, dtype=torch.uint8, device={self._device()}"
         self.statements.append(_Line(f"{name} = torch.empty({size})", name))
         return [name]
@@ -238,8 +242,7 @@ class _Forward:
             strides[d], step = step, times(step, n.shape[d] or 1)
         laid = f"{shape_tuple(n.shape)}, {shape_tuple(tuple(strides[d] for d in sorted(strides)))}"
         device = ", device" if self.plan.target.language == "cuda" else ""
-        laid = _renamed(laid, "batch", self.guard.batch)
-        return f"_fusewright_empty({laid}, {n.dtype}{device})"
+        return f"_fusewright_empty({self._renamed(laid)}, {n.dtype}{device})"
 
     def _updates(self) -> None:
         for update in self.graph.updates:
@@ -304,10 +307,6 @@ def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:
 
 def _mentions(text: str, name: str) -> bool:
     return re.search(rf"(?<![\w.]){name}\b", text) is not None
-
-
-def _renamed(text: str, old: str, new: str) -> str:
-    return re.sub(rf"(?<![\w.]){old}\b", new, text) if new else text
 
 
 def _given(body: Body) -> list[Node]:

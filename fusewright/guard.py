@@ -109,16 +109,18 @@ class _Guard:
             x = next((name for name, _ in self._tensors()), "None")
             yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
         if self.batch:
-            name, others = self._batch_source()
-            count = f"{name}.numel()" + (f" // {others}" if others > 1 else "")
-            yield f"{self.batch} = {count} if type({name}) is torch.Tensor else 0"
+            yield f"{self.batch} = {self._batch_source()} else 0"
 
-    def _batch_source(self) -> tuple[str, int]:
-        """A tensor with the batch as one of its sizes, and the product of the others."""
+    def _batch_source(self) -> str:
+        """The batch size from a tensor that has it, and when: from all elements, or from a size."""
         for name, leaf in self._tensors():
-            whole = numel(leaf.shape)
-            if isinstance(whole, Batch) and Batch(1) in leaf.shape:
-                return name, whole.multiple
+            whole, known = numel(leaf.shape), f"type({name}) is torch.Tensor"
+            if Batch(1) in leaf.shape and isinstance(whole, Batch):
+                others = f" // {whole.multiple}" if whole.multiple > 1 else ""
+                return f"{name}.numel(){others} if {known}"
+            if Batch(1) in leaf.shape:
+                d = leaf.shape.index(Batch(1))
+                return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
         raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
 
     def _arguments(self) -> Iterator[str]:

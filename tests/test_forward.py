@@ -221,3 +221,13 @@ def test_results_between_the_steps_are_given_back(tmp_path: Any) -> None:
         gc.enable()
     assert len(alive) == 3
     assert most <= 1
+
+
+def test_an_argument_called_batch(tmp_path: Any) -> None:
+    """Views, calls, new memory and kernels mean the batch size, whatever the model's names."""
+    lines = "y = torch.matmul(x.view(-1, 4, 4), x.view(-1, 4, 4))\nreturn y.flatten(1) * 2 + x, y"
+    text = problem("", lines, "[torch.randn(6, 16)]").replace("(self, x, y)", "(self, batch)")
+    text = text.replace("x.view", "batch.view").replace("+ x", "+ batch")
+    model, x = emit_text(text, tmp_path).load().ModelNew(), torch.randn(6, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), model.reference_forward(x))
