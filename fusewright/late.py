@@ -7,8 +7,10 @@ routines for folds across memory are kept.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +18,7 @@ from fusewright.formula import Value
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
-from fusewright.lower.call import copy
+from fusewright.lower.call import LEAST_BESIDE, beside, copy
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
 from fusewright.product import argument, arguments
@@ -30,6 +32,10 @@ WRITTEN: Table = MappingProxyType({**MOVES, **POOLS})
 ON_CPU: Table = MappingProxyType({**WRITTEN, **LOSSES})
 NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
+# On the CPU, PyTorch's own routines for the others are as fast across memory.
+SLOW_ON_CPU = frozenset(f"aten.{name}" for name in ("var", "std", "logsumexp", "argmax", "argmin"))
+# Of such rows, a CPU takes cache lines apart: whole ones, and as many as its kernels have room for.
+LINE_BYTES, LEAST_LINES, MOST_LINES = 64, 32, 16384
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,11 @@ class _Given:
 
 def late(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
-    return written(graph) if target.language == "cuda" else written(graph, ON_CPU, across=False)
+    return written(graph) if target.language == "cuda" else written(graph, ON_CPU, SLOW_ON_CPU)
 
 
-def written(graph: Graph, table: Table = WRITTEN, *, across: bool = True) -> Graph:
-    """The same on any target. across: folds across memory, too."""
+def written(graph: Graph, table: Table = WRITTEN, across: AbstractSet[str] = FOLDS) -> Graph:
+    """The same on any target. across: the folds that may run across memory."""
     items = [n for n in toposort(graph.roots) if n.op == "item"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
@@ -77,21 +83,39 @@ def _through_copy(n: Node) -> Node:
     return n if part_of(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, table: Table, across: bool) -> Value | None:
+def _made(call: Node, n: Node, place: int, table: Table, across: AbstractSet[str]) -> Value | None:
     """Result number `place` of a call. table: formulas of calls with one result that is used."""
     if call.op != "library" or call["random"] != -1 or _odd(n, call):
         return None
     name = str(call["name"])
-    folds = across and name in FOLDS
-    given = _given(call) if name in table or folds else None
+    given = _given(call) if name in table or name in across else None
     made = None
     if given and name in table:
         made = table[name](*given.args, **given.kwargs)
-    if given and made is None and folds:
+    if given and made is None and name in across:
         result = Result(n.shape, n.dtype, n.order)
-        found = lower(Call(name, given.overload, given.args, given.kwargs, (result,), across=True))
+        may = _many_beside if across is FOLDS else _in_whole_lines
+        found = lower(Call(name, given.overload, given.args, given.kwargs, (result,), may))
         made = found[place] if isinstance(found, tuple) else found
     return made
+
+
+def _many_beside(x: Value, dims: Sequence[int]) -> bool:
+    return beside(x, dims) >= LEAST_BESIDE
+
+
+def _in_whole_lines(x: Value, dims: Sequence[int]) -> bool:
+    """Whether a row's elements lie whole cache lines apart, and are not too many."""
+    folded = sorted(d % len(x.shape) for d in dims)
+    sizes = [x.shape[d] for d in folded]
+    length = prod(s for s in sizes if isinstance(s, int))
+    return (
+        not x.node.order
+        and all(isinstance(s, int) for s in sizes)
+        and folded == list(range(folded[0], folded[-1] + 1))
+        and LEAST_LINES <= length <= MOST_LINES
+        and beside(x, dims) * x.dtype.itemsize % LINE_BYTES == 0
+    )
 
 
 def _odd(n: Node, call: Node) -> bool:

@@ -69,7 +69,7 @@ OWN_EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
 
 # Entries judged one after the other by one process, without and with a GPU; larger groups share
 # more, and lose more.
-GROUP = {False: 12, True: 2}
+GROUP, GPU_GROUP = 12, 2
 # Rows of the catalogue that go for the judge's own process: each gets one of its own.
 ALONE = ("H1",)
 
@@ -265,12 +265,12 @@ def _fulfil(futures: Sequence[Future[Outcome]], orders: Sequence[Mapping[str, ob
 
 
 def groups(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of one problem and one device, as many together as GROUP says."""
+    """Entries of one problem and one device, at most GROUP or GPU_GROUP of them together."""
     kinds: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
         alone = entry.name if entry.catalogue in ALONE or "timing" in entry.needs else ""
         kinds.setdefault((entry.problem, entry.on_gpu, alone), []).append(entry)
-    parts = ((kind, GROUP[kind[0].on_gpu]) for kind in kinds.values())
+    parts = ((kind, GPU_GROUP if kind[0].on_gpu else GROUP) for kind in kinds.values())
     return [kind[k : k + most] for kind, most in parts for k in range(0, len(kind), most)]
 
 

@@ -97,7 +97,9 @@ def test_another_batch_size(name: str, cases: dict[str, Case], pair: Callable[[s
         scope["batch_size"] = size
         inputs = cases[name].problem.make_inputs()
         scope["batch_size"] = old
-        assert disagreements(ours, theirs, inputs, exact=name not in RANDOM) == []
+        roundings = 2 if name == "losses" else 1  # single numbers, where eager may be lucky
+        found = disagreements(ours, theirs, inputs, exact=name not in RANDOM, roundings=roundings)
+        assert found == []
 
 
 @pytest.mark.parametrize("name", NAMES)

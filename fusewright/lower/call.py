@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf, prod
@@ -32,7 +32,8 @@ class Result:
 class Call:
     """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch.
 
-    across: folds may run across memory, where the elements of a row do not lie together.
+    across: whether a fold of a tensor over dimensions may run across memory, where the elements of
+    a row do not lie together.
     """
 
     name: str
@@ -40,12 +41,11 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[Result, ...]
-    across: bool = False
+    across: Callable[[Value, Sequence[int]], bool] = lambda _x, _dims: False
 
     def folds(self, x: Value, dims: Sequence[int]) -> bool:
         """Whether our folds take these dimensions."""
-        across = self.across and beside(x, dims) >= LEAST_BESIDE
-        return bool(x.shape) and (across or trailing(x, dims))
+        return bool(x.shape) and (trailing(x, dims) or self.across(x, dims))
 
     @property
     def dtype(self) -> torch.dtype:

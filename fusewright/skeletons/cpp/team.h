@@ -171,12 +171,103 @@ FN long one_by_one(long offset) {
   return offset;
 }
 
-//@ strided: needs values, staging
+//@ lanes
+// Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
+template <class T, int Bytes = 64> struct vector_of {
+  typedef T type __attribute__((vector_size(Bytes)));
+};
+template <class T> using lanes = typename vector_of<T>::type;
+template <class T> constexpr long LANES = 64 / sizeof(T);
+template <class T> FN lanes<T> lanes_at(const T* p) {
+  lanes<T> v;
+  __builtin_memcpy(&v, p, 64);
+  return v;
+}
+// Joins neighbouring halves until one value is left.
+template <class T, int Bytes, class Join>
+FN T across(typename vector_of<T, Bytes>::type v, Join join) {
+  if constexpr (Bytes == 2 * sizeof(T)) {
+    return join(v[0], v[1]);
+  } else {
+    typename vector_of<T, Bytes / 2>::type half[2];
+    __builtin_memcpy(half, &v, Bytes);
+    return across<T, Bytes / 2>(join(half[0], half[1]), join);
+  }
+}
+// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes
+// nothing.
+template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join) {
+  constexpr long L = LANES<T>;
+  const long padded = (n + L - 1) / L * L;
+  for (long i = n; i < padded; ++i) p[i] = empty;
+  lanes<T> part[4];
+  for (int k = 0; k < 4; ++k) part[k] = empty - lanes<T>{};
+  long i = 0;
+  for (; i + 4 * L <= padded; i += 4 * L)
+    for (int k = 0; k < 4; ++k) part[k] = join(part[k], lanes_at(p + i + k * L));
+  for (; i < padded; i += L) part[0] = join(part[0], lanes_at(p + i));
+  return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
+}
+
+//@ turned: needs staging
+// Rows that lie across memory, one after the other: each cache line holds an element of many rows.
+// So a thread takes the lines apart once, into a piece of STAGE elements of every such row. What it
+// has taken apart is good for one stretch of rows: memory may change between two.
+inline thread_local long stretch = 0;  // counts a thread's stretches of rows; negative between two
+template <class T> struct turned {
+  static constexpr long WIDTH = 64 / sizeof(T), PIECES = 64, LEAST = 32;
+  const T* row = nullptr;  // the last one
+  const char* line = nullptr;
+  T* values = nullptr;
+  long step = 0, of = 0, ready[PIECES];
+  bool along = false;  // whether rows have been neighbours
+  ~turned() { free(values); }
+  FN bool follows(const T* p, long s) const {
+    return of == stretch && step == s && (p == row || p == row + 1);
+  }
+  const T* piece(const T* p, long begin, long n) {
+    along |= p != row;
+    row = p;
+    const long k = begin / STAGE;
+    if (!along || begin % STAGE || k >= PIECES || n < LEAST) return nullptr;
+    const char* from = reinterpret_cast<const char*>(reinterpret_cast<unsigned long>(p) & ~63ul);
+    if (line != from)
+      for (long& r : ready) r = 0;
+    line = from;
+    if (!values) values = static_cast<T*>(aligned_alloc(64, PIECES * STAGE * 64));
+    if (!values) return nullptr;
+    T* const out = values + k * WIDTH * STAGE;
+    if (ready[k] < n) take_apart(out, from + begin * step * long(sizeof(T)), n);
+    ready[k] = ready[k] < n ? n : ready[k];
+    return out + (p - reinterpret_cast<const T*>(from)) * STAGE;
+  }
+  FN void take_apart(T* out, const char* from, long n) {
+    for (long i = 0; i < n; ++i) {
+      const char* const here = from + i * step * long(sizeof(T));
+      __builtin_prefetch(here + 64);  // the next rows' line
+      for (long c = 0; c < WIDTH; ++c) out[c * STAGE + i] = reinterpret_cast<const T*>(here)[c];
+    }
+  }
+};
+// The row's elements from `begin` on, taken apart; none where that does not pay.
+template <class T> const T* neighbour(const T* p, long step, long begin, long n) {
+  static thread_local turned<T> rooms[4];
+  static thread_local long next = 0;
+  if (stretch <= 0 || step * long(sizeof(T)) % 64) return nullptr;
+  for (auto& room : rooms)
+    if (room.follows(p, step)) return room.piece(p, begin, n);
+  auto& room = rooms[next++ % 4];
+  room.row = p, room.line = nullptr, room.step = step, room.of = stretch, room.along = false;
+  return nullptr;
+}
+
+//@ strided: needs values, staging, turned
 template <class T> struct strided_line {
   const T* p;
   long step, start = 0;
+  bool alone;
   computed<T> values[STAGE];
-  FN strided_line(const T* p, long step) : p(p), step(step) {}
+  FN strided_line(const T* p, long step, bool alone) : p(p), step(step), alone(alone) {}
   FN computed<T> operator[](long i) const {
     return step == 0 || step == 1 ? widen(p[i * step]) : values[i - start];
   }
@@ -184,11 +275,15 @@ template <class T> struct strided_line {
 template <class T> struct strided_operand {
   const T* p;
   long outer, step;
-  FN strided_line<T> line(long o, long) const { return {p + o * outer, step}; }
+  FN strided_line<T> line(long o, long) const { return {p + o * outer, step, outer == 0}; }
 };
 template <class T> FN bool jumps(const strided_line<T>& s) { return s.step != 0 && s.step != 1; }
 template <class T> FN void fetch(strided_line<T>& s, long begin, long end) {
   s.start = begin;
+  if (const T* near = s.alone ? neighbour(s.p, s.step, begin, end - begin) : nullptr) {
+    for (long i = begin; i < end; ++i) s.values[i - begin] = widen(near[i - begin]);
+    return;
+  }
   for (long i = begin; i < end; ++i) s.values[i - begin] = widen(s.p[one_by_one(i * s.step)]);
 }
 template <class T> FN strided_operand<T> strided(const T* p, long base, long step) {
@@ -387,44 +482,6 @@ FN void loop_within(long begin, long end, Step step, Lines... lines) {
     }
   }
   loop(begin, end, step, lines...);
-}
-
-//@ lanes
-// Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
-template <class T, int Bytes = 64> struct vector_of {
-  typedef T type __attribute__((vector_size(Bytes)));
-};
-template <class T> using lanes = typename vector_of<T>::type;
-template <class T> constexpr long LANES = 64 / sizeof(T);
-template <class T> FN lanes<T> lanes_at(const T* p) {
-  lanes<T> v;
-  __builtin_memcpy(&v, p, 64);
-  return v;
-}
-// Joins neighbouring halves until one value is left.
-template <class T, int Bytes, class Join>
-FN T across(typename vector_of<T, Bytes>::type v, Join join) {
-  if constexpr (Bytes == 2 * sizeof(T)) {
-    return join(v[0], v[1]);
-  } else {
-    typename vector_of<T, Bytes / 2>::type half[2];
-    __builtin_memcpy(half, &v, Bytes);
-    return across<T, Bytes / 2>(join(half[0], half[1]), join);
-  }
-}
-// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes
-// nothing.
-template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join) {
-  constexpr long L = LANES<T>;
-  const long padded = (n + L - 1) / L * L;
-  for (long i = n; i < padded; ++i) p[i] = empty;
-  lanes<T> part[4];
-  for (int k = 0; k < 4; ++k) part[k] = empty - lanes<T>{};
-  long i = 0;
-  for (; i + 4 * L <= padded; i += 4 * L)
-    for (int k = 0; k < 4; ++k) part[k] = join(part[k], lanes_at(p + i + k * L));
-  for (; i < padded; i += L) part[0] = join(part[0], lanes_at(p + i));
-  return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
 }
 
 //@ fold: needs fixed, lanes, loop, load
