@@ -23,7 +23,7 @@ demo: $(READY)
 		--output out/swish_bias_groupnorm.py --report out/swish_bias_groupnorm.json --force
 
 test: $(READY)
-	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile $(TESTS)
+	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 	$(if $(filter tests,$(TESTS)),$(MAKE) zoo)
 
 # Every problem of zoo/ through the whole judge, on the CPU; an error unless all are verified.
