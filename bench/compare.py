@@ -21,7 +21,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
 
 import torch
 from models import entries, table
@@ -62,14 +61,15 @@ def main() -> None:
     others = " | ".join(f"vs {name}" for name in ("eager", "compile", "max-autotune", "best"))
     print(f"| model | ours ms (10–90 %) | GB/s | of copy | {others} | load |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    best = []
+    clock, best = time.process_time if options.processor else time.perf_counter, []
     for name, make in wanted.items():
         module, inputs = make()
-        clock = time.process_time if options.processor else time.perf_counter
         row, least = _measure(name, module, inputs, options.device, options.rounds, clock)
         print(f"{row} {os.getloadavg()[0]:.1f} |", flush=True)
         best.append(least)
-    print(f"\nGeometric mean against the best of the others: {geometric_mean(best):.2f}×")
+    print(
+        f"\nGeometric mean against the best of the others: {statistics.geometric_mean(best):.2f}×"
+    )
 
 
 def _machine(device: str) -> str:
@@ -191,13 +191,14 @@ def _row(
     rate = moved / (middle / 1e3)
     cells = [f"{middle:.3f} ({low:.3f}–{high:.3f})", f"{rate / 1e9:.0f}", f"{rate / copy_rate:.2f}"]
     for other in ("eager", "default", "max-autotune-no-cudagraphs"):
-        cells.append(_ratio(by_name[other].seconds, ours)[0] if other in by_name else "")
+        cells.append(against(by_name[other].seconds, ours)[0] if other in by_name else "")
     others = [s.seconds for s in sides if s.name != "ours"]
-    best, least = _ratio(min(others, key=statistics.median), ours)
+    best, least = against(min(others, key=statistics.median), ours)
     return f"| {name} | " + " | ".join([*cells, best]) + " |", least
 
 
-def _ratio(other: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
+def against(other: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
+    """How many times as long another side takes: as text with its interval, and the median."""
     found = ratio([[t] for t in other], [[t] for t in ours])
     return f"{found.median:.2f}× ({found.low:.2f}–{found.high:.2f})", found.median
 

@@ -257,14 +257,8 @@ def _along(length: int) -> Lines:
         f"{name}_{length}": (_plain(lambda x, f=fold: f(x, -1)), inputs)  # type: ignore[misc]
         for name, fold in _FOLDS.items()
     }
-    found[f"layer_norm_{length}"] = (
-        lambda: Chain(lambda m, x: m.norm(x), norm=nn.LayerNorm(length)),
-        inputs,
-    )
-    found[f"rms_norm_{length}"] = (
-        lambda: Chain(lambda m, x: m.norm(x), norm=nn.RMSNorm(length)),
-        inputs,
-    )
+    found[f"layer_norm_{length}"] = (_normed(lambda: nn.LayerNorm(length)), inputs)
+    found[f"rms_norm_{length}"] = (_normed(lambda: nn.RMSNorm(length)), inputs)
     return found
 
 

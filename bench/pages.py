@@ -18,11 +18,10 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from compare import Side
+from compare import Side, against
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.judge.statistics import ratio
 
 Shape = tuple[int, ...]
 
@@ -85,10 +84,8 @@ def line(name: str, make: Callable[[], Case], rounds: int) -> str:
         name,
         f"{statistics.median(ours.seconds) * 1e3:.1f} ({low * 1e3:.1f}-{high * 1e3:.1f})",
     ]
-    for other in others:
-        found = ratio([[t] for t in other.seconds], [[t] for t in ours.seconds])
-        cells.append(f"{found.median:.2f} ({found.low:.2f}-{found.high:.2f})")
-    return f"| {' | '.join(cells)} |"
+    ratios = [against(other.seconds, ours.seconds)[0] for other in others]
+    return f"| {' | '.join([*cells, *ratios])} |"
 
 
 def main() -> None:

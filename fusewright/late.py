@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -29,13 +29,48 @@ from fusewright.window import POOLS
 # ATen name -> our nodes, from the call's arguments
 Table = Mapping[str, Callable[..., Value | None]]
 WRITTEN: Table = MappingProxyType({**MOVES, **POOLS})
-ON_CPU: Table = MappingProxyType({**WRITTEN, **LOSSES})
 NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
 # On the CPU, PyTorch's own routines for the others are as fast across memory.
 SLOW_ON_CPU = frozenset(f"aten.{name}" for name in ("var", "std", "logsumexp", "argmax", "argmin"))
 # Of such rows, a CPU takes cache lines apart: whole ones, and as many as its kernels have room for.
 LINE_BYTES, LEAST_LINES, MOST_LINES = 64, 32, 16384
+
+
+def _many_beside(x: Value, dims: Sequence[int]) -> bool:
+    return beside(x, dims) >= LEAST_BESIDE
+
+
+def _in_whole_lines(x: Value, dims: Sequence[int]) -> bool:
+    """Whether a row's elements lie whole cache lines apart, and are not too many."""
+    folded = sorted(d % len(x.shape) for d in dims)
+    sizes = [x.shape[d] for d in folded]
+    length = prod(s for s in sizes if isinstance(s, int))
+    return (
+        not x.node.order
+        and all(isinstance(s, int) for s in sizes)
+        and folded == list(range(folded[0], folded[-1] + 1))
+        and LEAST_LINES <= length <= MOST_LINES
+        and beside(x, dims) * x.dtype.itemsize % LINE_BYTES == 0
+    )
+
+
+@dataclass(frozen=True)
+class Faster:
+    """What a language's kernels compute as fast as PyTorch. table: calls with formulas.  folds: by
+    name, those that may run across memory.  across: of which tensors, over which dimensions."""
+
+    table: Table
+    folds: AbstractSet[str]
+    across: Callable[[Value, Sequence[int]], bool]
+
+
+FASTER: Mapping[str, Faster] = MappingProxyType(
+    {
+        "cuda": Faster(WRITTEN, FOLDS, _many_beside),
+        "cpp": Faster(MappingProxyType({**WRITTEN, **LOSSES}), SLOW_ON_CPU, _in_whole_lines),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -49,11 +84,11 @@ class _Given:
 
 def late(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
-    return written(graph) if target.language == "cuda" else written(graph, ON_CPU, SLOW_ON_CPU)
+    return written(graph, FASTER[target.language])
 
 
-def written(graph: Graph, table: Table = WRITTEN, across: AbstractSet[str] = FOLDS) -> Graph:
-    """The same on any target. across: the folds that may run across memory."""
+def written(graph: Graph, faster: Faster = FASTER["cuda"]) -> Graph:
+    """The same on any target, by the tables of a GPU or of another row."""
     items = [n for n in toposort(graph.roots) if n.op == "item"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
@@ -63,7 +98,8 @@ def written(graph: Graph, table: Table = WRITTEN, across: AbstractSet[str] = FOL
         call = n.args[0] if n.op == "item" else n
         place = n["index"] if n.op == "item" else 0
         assert isinstance(place, int)
-        made = _made(call, n, place, table if id(call) not in several else NONE, across)
+        table = faster.table if id(call) not in several else NONE
+        made = _made(call, n, place, replace(faster, table=table))
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n
         fresh = base(made.node).row.kind in ("map", "fold")
@@ -83,39 +119,20 @@ def _through_copy(n: Node) -> Node:
     return n if part_of(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, table: Table, across: AbstractSet[str]) -> Value | None:
-    """Result number `place` of a call. table: formulas of calls with one result that is used."""
+def _made(call: Node, n: Node, place: int, faster: Faster) -> Value | None:
+    """Result number `place` of a call. faster: its formulas are of calls with one result in use."""
     if call.op != "library" or call["random"] != -1 or _odd(n, call):
         return None
     name = str(call["name"])
-    given = _given(call) if name in table or name in across else None
+    given = _given(call) if name in faster.table or name in faster.folds else None
     made = None
-    if given and name in table:
-        made = table[name](*given.args, **given.kwargs)
-    if given and made is None and name in across:
-        result = Result(n.shape, n.dtype, n.order)
-        may = _many_beside if across is FOLDS else _in_whole_lines
-        found = lower(Call(name, given.overload, given.args, given.kwargs, (result,), may))
+    if given and name in faster.table:
+        made = faster.table[name](*given.args, **given.kwargs)
+    if given and made is None and name in faster.folds:
+        results = (Result(n.shape, n.dtype, n.order),)
+        found = lower(Call(name, given.overload, given.args, given.kwargs, results, faster.across))
         made = found[place] if isinstance(found, tuple) else found
     return made
-
-
-def _many_beside(x: Value, dims: Sequence[int]) -> bool:
-    return beside(x, dims) >= LEAST_BESIDE
-
-
-def _in_whole_lines(x: Value, dims: Sequence[int]) -> bool:
-    """Whether a row's elements lie whole cache lines apart, and are not too many."""
-    folded = sorted(d % len(x.shape) for d in dims)
-    sizes = [x.shape[d] for d in folded]
-    length = prod(s for s in sizes if isinstance(s, int))
-    return (
-        not x.node.order
-        and all(isinstance(s, int) for s in sizes)
-        and folded == list(range(folded[0], folded[-1] + 1))
-        and LEAST_LINES <= length <= MOST_LINES
-        and beside(x, dims) * x.dtype.itemsize % LINE_BYTES == 0
-    )
 
 
 def _odd(n: Node, call: Node) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 
 import torch
 
-from fusewright.ir import Attribute, Graph, Node, Shape, base, node, numel, rebuild, size_text
+from fusewright.ir import Attribute, Graph, Node, Shape, base, node, numel, rebuild
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
+from fusewright.spelling import shape_tuple
 from fusewright.target import Target
 
 PAGED = '''
@@ -62,15 +63,11 @@ def _text(n: Node, *, whole: bool) -> str:
     linear = _LINEAR.fullmatch(str(n["call"]))
     if linear is None or ranks[:2] != [max(rank, 2), 2] or (whole and rank > 2):
         return ""
-    flat, back = (".flatten(0, -2)", f".view({_sizes(n.shape)})") if rank > 2 else ("", "")
+    flat, back = (".flatten(0, -2)", f".view({shape_tuple(n.shape)})") if rank > 2 else ("", "")
     first = "torch.addmm({2}, " if linear[1] else "torch.mm("
     out = _memory((numel(n.shape[:-1]), n.shape[-1]))
     return f"{first}{{0}}{flat}, {{1}}.t(), out={out}){back}"
 
 
 def _memory(shape: Shape) -> str:
-    return f"_fusewright_paged({_sizes(shape)}, torch.float32)"
-
-
-def _sizes(shape: Shape) -> str:
-    return f"({', '.join(map(size_text, shape))},)"
+    return f"_fusewright_paged({shape_tuple(shape)}, torch.float32)"

@@ -171,44 +171,6 @@ FN long one_by_one(long offset) {
   return offset;
 }
 
-//@ lanes
-// Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
-template <class T, int Bytes = 64> struct vector_of {
-  typedef T type __attribute__((vector_size(Bytes)));
-};
-template <class T> using lanes = typename vector_of<T>::type;
-template <class T> constexpr long LANES = 64 / sizeof(T);
-template <class T> FN lanes<T> lanes_at(const T* p) {
-  lanes<T> v;
-  __builtin_memcpy(&v, p, 64);
-  return v;
-}
-// Joins neighbouring halves until one value is left.
-template <class T, int Bytes, class Join>
-FN T across(typename vector_of<T, Bytes>::type v, Join join) {
-  if constexpr (Bytes == 2 * sizeof(T)) {
-    return join(v[0], v[1]);
-  } else {
-    typename vector_of<T, Bytes / 2>::type half[2];
-    __builtin_memcpy(half, &v, Bytes);
-    return across<T, Bytes / 2>(join(half[0], half[1]), join);
-  }
-}
-// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes
-// nothing.
-template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join) {
-  constexpr long L = LANES<T>;
-  const long padded = (n + L - 1) / L * L;
-  for (long i = n; i < padded; ++i) p[i] = empty;
-  lanes<T> part[4];
-  for (int k = 0; k < 4; ++k) part[k] = empty - lanes<T>{};
-  long i = 0;
-  for (; i + 4 * L <= padded; i += 4 * L)
-    for (int k = 0; k < 4; ++k) part[k] = join(part[k], lanes_at(p + i + k * L));
-  for (; i < padded; i += L) part[0] = join(part[0], lanes_at(p + i));
-  return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
-}
-
 //@ turned: needs staging
 // Rows that lie across memory, one after the other: each cache line holds an element of many rows.
 // So a thread takes the lines apart once, into a piece of STAGE elements of every such row. What it
@@ -482,6 +444,44 @@ FN void loop_within(long begin, long end, Step step, Lines... lines) {
     }
   }
   loop(begin, end, step, lines...);
+}
+
+//@ lanes
+// Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
+template <class T, int Bytes = 64> struct vector_of {
+  typedef T type __attribute__((vector_size(Bytes)));
+};
+template <class T> using lanes = typename vector_of<T>::type;
+template <class T> constexpr long LANES = 64 / sizeof(T);
+template <class T> FN lanes<T> lanes_at(const T* p) {
+  lanes<T> v;
+  __builtin_memcpy(&v, p, 64);
+  return v;
+}
+// Joins neighbouring halves until one value is left.
+template <class T, int Bytes, class Join>
+FN T across(typename vector_of<T, Bytes>::type v, Join join) {
+  if constexpr (Bytes == 2 * sizeof(T)) {
+    return join(v[0], v[1]);
+  } else {
+    typename vector_of<T, Bytes / 2>::type half[2];
+    __builtin_memcpy(half, &v, Bytes);
+    return across<T, Bytes / 2>(join(half[0], half[1]), join);
+  }
+}
+// One value from a buffer that may be written up to the next multiple of LANES; `empty` changes
+// nothing.
+template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join) {
+  constexpr long L = LANES<T>;
+  const long padded = (n + L - 1) / L * L;
+  for (long i = n; i < padded; ++i) p[i] = empty;
+  lanes<T> part[4];
+  for (int k = 0; k < 4; ++k) part[k] = empty - lanes<T>{};
+  long i = 0;
+  for (; i + 4 * L <= padded; i += 4 * L)
+    for (int k = 0; k < 4; ++k) part[k] = join(part[k], lanes_at(p + i + k * L));
+  for (; i < padded; i += L) part[0] = join(part[0], lanes_at(p + i));
+  return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
 }
 
 //@ fold: needs fixed, lanes, loop, load
