@@ -3,7 +3,6 @@
 Each formula is the one that PyTorch computes element by element (aten/src/ATen/native/Loss.cpp,
 Distance.cpp). A function takes the arguments of an ATen call, tensors as Values, and returns None
 where the call has to stay: shapes that differ, types other than floats, options without a formula.
-kl_div stays: of distributions that are nearly equal, its logarithms have to cancel as eager's do.
 """
 
 from __future__ import annotations
@@ -66,6 +65,19 @@ def _huber(x: Value, y: Value, delta: float) -> Value:
     return where(apply("le", d, delta), 0.5 * d * d, delta * (d - 0.5 * delta))
 
 
+def _divergence(
+    x: Value, y: Value, reduction: int = MEAN, *, log_target: bool = False
+) -> Value | None:
+    """y (log(y) - x), 0 log(0) = 0; with the logarithm of a target, exp(y) (y - x)."""
+    if not _like(x, y):
+        return None
+    a, b = wide(x), wide(y)
+    if log_target:
+        return _reduced(apply("exp", b) * (b - a), reduction, x.dtype)
+    entropy = where(apply("eq", b, 0.0), 0.0, b * apply("log", b))
+    return _reduced(entropy - b * a, reduction, x.dtype)
+
+
 def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None:
     """The sum of x / |x| times y / |y|, where no length counts as less than eps."""
     if not _like(x, y) or not trailing(x, [dim]) or not trailing(y, [dim]):
@@ -113,6 +125,7 @@ LOSSES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
         "aten.mse_loss": _loss(_squared),
         "aten.smooth_l1_loss": _loss(_smooth),
         "aten.huber_loss": _loss(_huber),
+        "aten.kl_div": _divergence,
         "aten.cosine_similarity": _cosine,
         "aten.cross_entropy_loss": _cross_entropy,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fusewright.judge import cases, contract, probes
+from fusewright.judge.doubles import Doubles
 
 State = Mapping[str, Tensor]
 Model = Callable[[Sequence[Tensor], State], list[Tensor]]
@@ -791,9 +793,14 @@ def _one_case(
         return
     unit = contract.unit_of(eager, values)
     kappa = contract.sensitivity(entry.model, values, state, unit=unit)  # type: ignore[arg-type]
+    near = partial(
+        contract.noise, entry.model, entry.model, values, state, seed=0,
+        doubles=Doubles(),
+    )  # fmt: skip
     for name, model in models.items():
-        for four in zip(model(values, state), eager, truth, kappa, strict=True):
-            said = contract.compare(*four, hazard=label not in REQUIRED)
+        for k, four in enumerate(zip(model(values, state), eager, truth, kappa, strict=True)):
+            hazard = label not in REQUIRED
+            said = contract.compare(*four, hazard=hazard, noise=lambda k=k: near()[k])
             margin = said.numbers.get("margin", 0.0 if said.passed else float("inf"))
             margins[name] = max(margins.get(name, 0.0), margin)
             found[name] += [] if said.passed else [f"{label}: {said.check}: {said.detail}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import contract, measure
+from fusewright.judge.doubles import Doubles
 
 
 def load_zoo() -> ModuleType:
@@ -335,3 +337,42 @@ def test_without_numbers_the_verdict_is_the_same(wrong: float) -> None:
     assert both[0].passed == both[1].passed == (wrong == 0.0)
     assert (both[0].check, both[0].detail) == (both[1].check, both[1].detail)
     assert contract.passes(candidate, true.float(), true, kappa) == both[0].passed
+
+
+def entropy_like(inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> list[Tensor]:
+    """log(1 + exp(-x)): where x is large, all that is lost is lost in rounding the sum."""
+    return [torch.log(1 + torch.exp(-inputs[0]))]
+
+
+def lucky() -> Tensor:
+    """x for which that rounding costs next to nothing."""
+    x = torch.linspace(13.0, 14.0, 10_000)
+    away = entropy_like([x], {})[0].double() - entropy_like([x.double()], {})[0]
+    return x[away.abs().argmin()].reshape(1)
+
+
+@pytest.mark.parametrize(("steps", "passed"), [(1, True), (300, False)])
+def test_eager_may_be_lucky(steps: int, passed: bool) -> None:
+    """A sum that is off by its last digit is an honest one; one by 300 of them is not."""
+    x = lucky()
+    eager, true = entropy_like([x], {})[0], entropy_like([x.double()], {})[0]
+    kappa = contract.sensitivity(entropy_like, [x], {}, unit=contract.unit_of([eager]))[0]
+    candidate = torch.log(1 + torch.exp(-x) + steps * 2.0**-23)
+    near = partial(contract.noise, entropy_like, entropy_like, [x], {}, seed=0, doubles=Doubles())
+    strict = contract.compare(candidate, eager, true, kappa, hazard=True)
+    found = contract.compare(candidate, eager, true, kappa, hazard=True, noise=lambda: near()[0])
+    assert not strict.passed
+    assert found.passed == passed
+
+
+def test_nearby_inputs_may_be_no_arguments() -> None:
+    """Eager refuses all numbers but its own: what it did there is all that is known."""
+    x = torch.full((3,), 0.5)
+
+    def only(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
+        if not bool((i[0] == 0.5).all()):
+            raise ValueError("no such index")
+        return [i[0] / 3]
+
+    (near,) = contract.noise(only, only, [x], {}, seed=0, doubles=Doubles())
+    assert 0 < float(near.max()) < 2.0**-24

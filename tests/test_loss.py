@@ -25,7 +25,8 @@ WRITTEN = [
     ),
     *("F.smooth_l1_loss(x, y)", "F.smooth_l1_loss(x, y, beta=0.5)", "F.huber_loss(x, y)"),
     *("F.huber_loss(x, y, delta=0.3)", "F.mse_loss(x[:, :20], y[:, :20])"),
-    "F.cosine_similarity(x, y)",
+    *("F.kl_div(x.log_softmax(1), y.softmax(1), reduction='batchmean')", "F.kl_div(x, y.relu())"),
+    *("F.kl_div(x, y, reduction='sum', log_target=True)", "F.cosine_similarity(x, y)"),
     *("F.cosine_similarity(x * 0, y)", "F.cosine_similarity(x, y, dim=-1, eps=30.0)"),
 ]
 CLASSES = [

@@ -56,6 +56,7 @@ class Expected:
     state: State  # eager's, after the call
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
     work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
+    noise: Callable[[], list[Tensor]]  # eager's own error nearby, on average
 
     @cached_property
     def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
@@ -247,12 +248,14 @@ class Lab:
         aliases = [_alias(t, [*known, *outputs[:i]]) for i, t in enumerate(outputs)]
         eager = [t.detach().clone() for t in outputs]
 
-        def work_out() -> tuple[list[Tensor], list[Tensor]]:
-            unit = contract.unit_of(eager, originals)
-            return self._work_out(originals, state, mode, unit, like, draws)
-
-        probe = partial(self._differentiable, originals, state, mode)
-        return Expected(spec, eager, aliases, blocks, after, probe, work_out)
+        unit, given = contract.unit_of(eager, originals), (originals, state)
+        work_out = partial(self._work_out, *given, mode, unit, like, draws)
+        noise = partial(
+            contract.noise, self.eager(mode), self.truth(mode), *given,
+            seed=self.seed("noise") % 2**31, doubles=self.doubles,
+        )  # fmt: skip
+        probe = partial(self._differentiable, *given, mode)
+        return Expected(spec, eager, aliases, blocks, after, probe, work_out, noise)
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,

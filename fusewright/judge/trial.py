@@ -212,8 +212,9 @@ class Trial:
         if self.hazard and contract.reference_fault(*three[:2]):
             return  # eager itself is lost here: there is nothing to compare with
         compared = contract.compare(
-            output, *three, mode=self.lab.accuracy, hazard=self.hazard, full=full
-        )
+            output, *three, mode=self.lab.accuracy, hazard=self.hazard, full=full,
+            noise=lambda: expected.noise()[index],
+        )  # fmt: skip
         if full:
             self.lab.seconds = min(self.lab.seconds, expected.seconds)
         if not compared.passed:
