@@ -37,8 +37,11 @@ Algebra = Annotated[
     typer.Option("--algebra/--no-algebra", help="Leave out what algebra shows to be needless."),
 ]
 Tune = Annotated[
-    Literal["off", "quick", "full"],
-    typer.Option(help="Try schedules on this machine: quick, 20 s a problem; full, 5 minutes."),
+    Literal["off", "quick", "full"] | None,
+    typer.Option(
+        help="Try schedules on this machine: quick, 20 s a problem; full, 5 minutes. Quick where "
+        "the file is for this machine and is timed, else off, if not given."
+    ),
 ]
 TargetName = Annotated[
     str | None,

@@ -142,7 +142,7 @@ def optimize(
         str, typer.Option(metavar="RULE,...", help=f"Restrictions: {', '.join(RULES)}.")
     ] = "",
     algebra: Algebra = True,
-    tune: Tune = "off",
+    tune: Tune = None,
     settings: Settings = None,
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
@@ -305,7 +305,7 @@ def suite(
         bool, typer.Option("--resume", help="Go on: keep what an earlier run has finished.")
     ] = False,
     algebra: Algebra = True,
-    tune: Tune = "off",
+    tune: Tune = None,
     settings: Settings = None,
     report_path: ReportPath = None,
     page_path: Annotated[

@@ -41,7 +41,7 @@ class Options:
     algebra: bool = True
     timeout_s: float = 600.0
     overrides: Mapping[str, str] = field(default_factory=dict)
-    tune: str = "off"
+    tune: str | None = None
 
 
 class TimeIsUpError(Exception):
@@ -125,7 +125,7 @@ class Launcher:
         words += ["--force"] + ["--no-timing"] * (not options.timing)
         words += ["--no-algebra"] * (not options.algebra)
         words += ["--target", options.target] if options.target else []
-        words += ["--tune", options.tune] if options.tune != "off" else []
+        words += ["--tune", options.tune] if options.tune else []
         for name, value in options.overrides.items():
             words += ["--set", f"{name}={value}"]
         return words

@@ -154,6 +154,14 @@ def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
     return replace(made, kernels=tuple(kernels))
 
 
+def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
+    """How much the tuner tries; raises BadUsage where it would have to try on another machine."""
+    level = asked or ("quick" if here and timing else "off")
+    if level != "off" and not here:
+        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
+    return level
+
+
 def _tuned(
     made: Made, problem: Problem, level: str, rules: frozenset[str], turn: Turn, progress: Progress
 ) -> Made:
@@ -230,21 +238,21 @@ def optimize_file(
     overrides: Mapping[str, str] = NO_OVERRIDES,
     force: bool = False,
     timing: bool = True,
-    level: str = "off",
+    level: str | None = None,
     turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
 
-    level: "off", or how much the tuner tries: "quick" or "full".
+    level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
+    this machine and is timed, else "off".
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
-    if level != "off" and not here:
-        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
+    level = level_of(level, machine, here=here, timing=timing)
     out = out or Path(f"{problem_path.stem}_fused.py")
     check_writable(out, force=force)
     if here:

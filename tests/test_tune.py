@@ -23,7 +23,7 @@ from fusewright.choices import MODEL, Choices, choices
 from fusewright.errors import BadUsage, InternalError
 from fusewright.memory import Memory, Tuned, key_of
 from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
-from fusewright.pipeline import Made, design, make, optimize_file
+from fusewright.pipeline import Made, design, level_of, make, optimize_file
 from fusewright.problem import load_problem
 from fusewright.schedule import Choice, Schedule
 from fusewright.target import TARGETS
@@ -484,6 +484,17 @@ def _kernels(text: str) -> str:
 def test_other_machines_are_not_tuned_for(problem: Path) -> None:
     with pytest.raises(BadUsage, match="--tune quick: sm_80 is not on this machine"):
         optimize_file(problem, target="sm_80", level="quick")
+
+
+@pytest.mark.parametrize(
+    ("asked", "here", "timing", "level"),
+    [
+        (None, True, True, "quick"), (None, True, False, "off"), (None, False, True, "off"),
+        ("off", True, True, "off"), ("full", True, False, "full"),
+    ],
+)  # fmt: skip
+def test_what_is_timed_is_tuned(asked: str | None, here: bool, timing: bool, level: str) -> None:
+    assert level_of(asked, TARGETS["cpu"], here=here, timing=timing) == level
 
 
 # ---- builds and comparisons ----------------------------------------------------------------------
