@@ -14,7 +14,7 @@ class Model(nn.Module):
         return x + torch.tanh(signal) * torch.sigmoid(gate)
 
 
-batch_size, channels, length = 8, 32, 1024
+batch_size, channels, length = 4, 32, 1024
 dilation = 4
 
 

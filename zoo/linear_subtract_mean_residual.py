@@ -16,7 +16,7 @@ class Model(nn.Module):
         return F.gelu(torch.logsumexp(y, dim=1, keepdim=True)) + x
 
 
-rows, width, out_width = 512, 384, 384
+rows, width, out_width = 256, 384, 384
 
 
 def get_inputs():

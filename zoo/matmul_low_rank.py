@@ -16,7 +16,7 @@ class Model(nn.Module):
         return self.base(x) + self.up(self.down(x)) * self.scale
 
 
-rows, width, rank = 512, 384, 8
+rows, width, rank = 256, 384, 8
 scale = 2.0
 
 

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.matmul(a, b)
 
 
-rows, depth, columns = 16384, 64, 32
+rows, depth, columns = 1024, 64, 32
 
 
 def get_inputs():

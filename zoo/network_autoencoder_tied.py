@@ -16,7 +16,7 @@ class Model(nn.Module):
         return torch.sigmoid(F.linear(code, self.encoder.weight.t(), self.bias))
 
 
-rows, width, code = 512, 384, 96
+rows, width, code = 256, 384, 96
 
 
 def get_inputs():

@@ -20,7 +20,7 @@ class Model(nn.Module):
         return squashed.squeeze(1)
 
 
-batch_size, inputs, outputs, width = 8, 128, 10, 16
+batch_size, inputs, outputs, width = 4, 128, 10, 16
 rounds = 2
 
 

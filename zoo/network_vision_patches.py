@@ -20,7 +20,7 @@ class Model(nn.Module):
         return torch.cat([token, self.embed(patches)], dim=1) + self.positions
 
 
-batch_size, side, patch, width = 16, 64, 8, 96
+batch_size, side, patch, width = 4, 64, 8, 96
 
 
 def get_inputs():

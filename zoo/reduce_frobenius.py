@@ -9,7 +9,7 @@ class Model(nn.Module):
         return x / torch.norm(x, p="fro")
 
 
-batch_size, rows, columns = 32, 256, 256
+batch_size, rows, columns = 4, 256, 256
 
 
 def get_inputs():

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.tanh(x.mean(dim=1, keepdim=True) * 3.0)
 
 
-batch_size, length, width = 64, 256, 256
+batch_size, length, width = 4, 256, 256
 
 
 def get_inputs():
