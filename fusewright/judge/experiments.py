@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,12 @@ SMALL_BYTES = 64 << 20  # larger arguments come back, and larger outputs are kep
 Judging = Generator[dict[str, Any], Any, bool]
 
 
-def affordable(t: Trial, part: str, most: int, least: int = 2) -> int:
-    """How many calls an experiment makes: `most`, or what its share of the time allows."""
-    return max(least, min(most, int(t.lab.share(PART[part]) / max(t.cost, 1e-3))))
+def affordable(t: Trial, part: str, most: int, least: int = 2, each: float = math.inf) -> int:
+    """How many calls an experiment makes: `most`, or what its share of the time allows.
+
+    each: seconds of a call that nobody judges, by the candidate's own clock: believed if less.
+    """
+    return max(least, min(most, int(t.lab.share(PART[part]) / max(min(t.cost, each), 1e-3))))
 
 
 def setup(t: Trial) -> Steps:
@@ -328,7 +332,7 @@ def soak(t: Trial) -> Steps:
         number += 1
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
-    calls = affordable(t, "leak", LEAK_CALLS, 4)
+    calls = affordable(t, "leak", LEAK_CALLS, 4, each=max(t.answer["clocks_ns"]) / 1e9)
     arguments = t.ship(t.lab.inputs("leak"))
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
         answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
