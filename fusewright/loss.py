@@ -8,6 +8,7 @@ where the call has to stay: shapes that differ, types other than floats, options
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from types import MappingProxyType
 
 import torch
@@ -74,8 +75,10 @@ def _divergence(
     a, b = wide(x), wide(y)
     if log_target:
         return _reduced(apply("exp", b) * (b - a), reduction, x.dtype)
-    entropy = where(apply("eq", b, 0.0), 0.0, b * apply("log", b))
-    return _reduced(entropy - b * a, reduction, x.dtype)
+    # One product, since two would each be rounded where the logarithms cancel; of infinity it
+    # takes two to be as undefined as eager.
+    apart = where(apply("eq", b, 0.0), 0.0, apply("log", b)) - a
+    return _reduced(where(apply("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
 
 
 def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None:
