@@ -11,7 +11,7 @@ class Model(nn.Module):
         return odd.float().mean(dim=1)
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

@@ -10,7 +10,7 @@ class Model(nn.Module):
         return F.gelu(x) * torch.sigmoid(gate) + x
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

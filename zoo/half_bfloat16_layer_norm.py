@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.norm(x + residual) + residual
 
 
-rows, width = 128, 512
+rows, width = 32, 512
 
 
 def get_inputs():

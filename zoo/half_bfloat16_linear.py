@@ -13,7 +13,7 @@ class Model(nn.Module):
         return torch.relu(self.linear(x)).square()
 
 
-rows, width, out_width = 512, 256, 512
+rows, width, out_width = 128, 256, 512
 
 
 def get_inputs():

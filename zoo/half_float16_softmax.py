@@ -13,7 +13,7 @@ class Model(nn.Module):
         return torch.softmax(x * self.scale, dim=-1)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 scale = 0.125
 
 

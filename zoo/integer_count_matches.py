@@ -10,7 +10,7 @@ class Model(nn.Module):
         return same.sum(dim=1), same.all(dim=1), same.any(dim=1)
 
 
-rows, columns = 128, 256
+rows, columns = 64, 256
 
 
 def get_inputs():

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return (image.float() / 255.0 - self.mean) / self.deviation
 
 
-batch_size, side = 4, 224
+batch_size, side = 4, 56
 
 
 def get_inputs():

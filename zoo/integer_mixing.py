@@ -11,7 +11,7 @@ class Model(nn.Module):
         return x & 0xFFFF
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

@@ -17,7 +17,7 @@ class Model(nn.Module):
         return torch.tanh(centred)
 
 
-rows, width = 256, 512
+rows, width = 64, 512
 rate = 0.1
 
 

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return values, torch.relu(torch.index_select(x, 0, order))
 
 
-rows, columns, picked = 128, 512, 256
+rows, columns, picked = 64, 512, 256
 count = 8
 
 

@@ -15,7 +15,7 @@ class Model(nn.Module):
         return ((1.0 - torch.exp(-loss)) ** self.focus * loss).mean()
 
 
-rows, columns = 128, 256
+rows, columns = 64, 256
 focus = 2.0
 
 

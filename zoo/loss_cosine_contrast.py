@@ -15,7 +15,7 @@ class Model(nn.Module):
         return torch.relu(similarity - self.margin).mean(), similarity
 
 
-rows, width = 128, 256
+rows, width = 64, 256
 margin = 0.1
 
 

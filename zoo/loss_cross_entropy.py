@@ -10,7 +10,7 @@ class Model(nn.Module):
         return F.cross_entropy(scores, labels, label_smoothing=0.1)
 
 
-rows, classes = 128, 512
+rows, classes = 64, 512
 
 
 def get_inputs():

@@ -12,7 +12,7 @@ class Model(nn.Module):
         return 0.5 * (log_variance + error + math.log(2.0 * math.pi)).mean(dim=1)
 
 
-rows, columns = 128, 256
+rows, columns = 32, 256
 
 
 def get_inputs():

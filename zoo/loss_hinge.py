@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.clamp(1.0 - prediction * label, min=0.0).mean(dim=-1)
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

@@ -11,7 +11,7 @@ class Model(nn.Module):
         return F.kl_div(logs, F.softmax(teacher, dim=-1), reduction="batchmean")
 
 
-rows, columns = 128, 256
+rows, columns = 64, 256
 
 
 def get_inputs():

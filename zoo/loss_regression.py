@@ -12,7 +12,7 @@ class Model(nn.Module):
         return squared + smooth + F.huber_loss(prediction, target, delta=2.0)
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

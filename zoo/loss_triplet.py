@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.loss(anchor, positive, negative)
 
 
-rows, width = 128, 256
+rows, width = 32, 256
 margin = 1.0
 
 

@@ -15,7 +15,7 @@ class Model(nn.Module):
         return (scores * self.scale).masked_fill(self.future, -1.0e4)
 
 
-batch_size, heads, length = 4, 4, 256
+batch_size, heads, length = 4, 2, 96
 scale = 0.125
 
 

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return torch.clamp(x * self.scale + self.shift, min=0.0, max=6.0)
 
 
-batch_size, channels, side = 4, 32, 64
+batch_size, channels, side = 4, 32, 16
 
 
 def get_inputs():

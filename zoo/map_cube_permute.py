@@ -13,7 +13,7 @@ class Model(nn.Module):
         return (x.permute(0, 2, 3, 1) * self.weight + 1.0).contiguous()
 
 
-batch_size, width, height, depth = 4, 64, 32, 32
+batch_size, width, height, depth = 4, 32, 16, 24
 
 
 def get_inputs():

@@ -11,7 +11,7 @@ class Model(nn.Module):
         return y * F.softplus(x, beta=2.0) + F.mish(x) + F.logsigmoid(x)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

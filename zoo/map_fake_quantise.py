@@ -15,7 +15,7 @@ class Model(nn.Module):
         return (levels - self.zero_point) * self.step
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

@@ -10,7 +10,7 @@ class Model(nn.Module):
         return 0.5 * (F.gelu(x) + F.gelu(x, approximate="tanh"))
 
 
-rows, columns = 128, 1024
+rows, columns = 32, 1024
 
 
 def get_inputs():

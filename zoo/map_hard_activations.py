@@ -11,7 +11,7 @@ class Model(nn.Module):
         return F.leaky_relu(y - 1.0, 0.05) + F.hardshrink(x, 0.3)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

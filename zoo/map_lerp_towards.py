@@ -10,7 +10,7 @@ class Model(nn.Module):
         return torch.addcdiv(torch.addcmul(moved, x, y, value=0.1), x, y * y + 1.0, value=0.2)
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

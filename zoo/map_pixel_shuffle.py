@@ -13,7 +13,7 @@ class Model(nn.Module):
         return torch.tanh(self.shuffle(x))
 
 
-batch_size, channels, side = 4, 32, 64
+batch_size, channels, side = 4, 32, 16
 factor = 2
 
 

@@ -16,7 +16,7 @@ class Model(nn.Module):
         return value
 
 
-rows, columns = 128, 1024
+rows, columns = 32, 1024
 degree = 7
 
 

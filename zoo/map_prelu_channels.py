@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.act(x - 0.5) * 2.0
 
 
-batch_size, channels, side = 4, 32, 64
+batch_size, channels, side = 4, 32, 16
 
 
 def get_inputs():

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return x.repeat(1, 3, 1, 1) + torch.cat([x, x.triu(1), x.tril(-1)], dim=1)
 
 
-batch_size, channels, side = 8, 4, 96
+batch_size, channels, side = 8, 4, 24
 
 
 def get_inputs():

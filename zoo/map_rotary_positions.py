@@ -17,7 +17,7 @@ class Model(nn.Module):
         return x * self.cos + torch.cat([-second, first], dim=-1) * self.sin
 
 
-batch_size, heads, length, width = 4, 8, 256, 64
+batch_size, heads, length, width = 4, 2, 96, 64
 
 
 def get_inputs():

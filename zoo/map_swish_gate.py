@@ -13,7 +13,7 @@ class Model(nn.Module):
         return x * torch.sigmoid(self.beta * x) * gate
 
 
-rows, columns = 64, 768
+rows, columns = 32, 768
 beta = 1.702
 
 

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return 0.5 * (x + x.transpose(-1, -2))
 
 
-batch_size, side = 4, 512
+batch_size, side = 4, 128
 
 
 def get_inputs():

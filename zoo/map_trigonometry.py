@@ -15,7 +15,7 @@ class Model(nn.Module):
         return radius * torch.cos(angle), radius * torch.sin(angle)
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 twist = 0.2
 
 

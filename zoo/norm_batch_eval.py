@@ -14,7 +14,7 @@ class Model(nn.Module):
         return F.hardswish(self.norm(x))
 
 
-batch_size, channels, side = 4, 16, 20
+batch_size, channels, side = 4, 16, 8
 
 
 def get_inputs():

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return torch.tanh(self.norm(F.gelu(x)))
 
 
-batch_size, width = 256, 512
+batch_size, width = 64, 512
 
 
 def get_inputs():

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return F.silu(self.norm(x))
 
 
-batch_size, groups, channels, side = 4, 8, 32, 48
+batch_size, groups, channels, side = 4, 8, 32, 24
 
 
 def get_inputs():

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return F.leaky_relu(self.norm(x), 0.2)
 
 
-batch_size, channels, side = 4, 32, 48
+batch_size, channels, side = 4, 32, 24
 
 
 def get_inputs():

@@ -13,7 +13,7 @@ class Model(nn.Module):
         return x + self.norm(x)
 
 
-rows, width = 128, 768
+rows, width = 32, 768
 
 
 def get_inputs():

@@ -16,7 +16,7 @@ class Model(nn.Module):
         return centred / torch.sqrt(variance + 1e-6) * self.weight + self.bias
 
 
-batch_size, channels, side = 4, 32, 48
+batch_size, channels, side = 4, 32, 24
 
 
 def get_inputs():

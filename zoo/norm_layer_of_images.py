@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.norm(x)
 
 
-batch_size, channels, side = 4, 32, 48
+batch_size, channels, side = 4, 32, 24
 
 
 def get_inputs():

@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.norm(x)
 
 
-batch_size, length, width = 4, 256, 768
+batch_size, length, width = 4, 16, 768
 
 
 def get_inputs():

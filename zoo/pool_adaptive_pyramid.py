@@ -15,7 +15,7 @@ class Model(nn.Module):
         return torch.cat([*levels, F.adaptive_max_pool2d(x, 1).flatten(1)], dim=1)
 
 
-batch_size, channels, side = 4, 32, 48
+batch_size, channels, side = 4, 32, 24
 grids = (1, 3, 5)
 
 

@@ -13,7 +13,7 @@ class Model(nn.Module):
         return self.pool(torch.sigmoid(x)) * 2.0
 
 
-batch_size, channels, side = 4, 16, 64
+batch_size, channels, side = 4, 16, 32
 
 
 def get_inputs():

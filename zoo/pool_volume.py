@@ -10,7 +10,7 @@ class Model(nn.Module):
         return F.max_pool3d(x, 2) + F.avg_pool3d(x, 2)
 
 
-batch_size, channels, side = 4, 16, 24
+batch_size, channels, side = 4, 6, 14
 
 
 def get_inputs():

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.argmin(x, dim=0)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

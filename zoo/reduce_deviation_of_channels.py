@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.std(x, dim=(0, 2, 3))
 
 
-batch_size, channels, side = 4, 32, 48
+batch_size, channels, side = 4, 32, 24
 
 
 def get_inputs():

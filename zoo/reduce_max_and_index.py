@@ -10,7 +10,7 @@ class Model(nn.Module):
         return values, indices, values - x.amin(dim=1)
 
 
-rows, columns = 128, 1024
+rows, columns = 32, 1024
 
 
 def get_inputs():

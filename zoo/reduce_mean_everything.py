@@ -9,7 +9,7 @@ class Model(nn.Module):
         return (x - y).abs().mean()
 
 
-rows, columns = 64, 1024
+rows, columns = 32, 1024
 
 
 def get_inputs():

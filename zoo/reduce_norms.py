@@ -12,7 +12,7 @@ class Model(nn.Module):
         return torch.stack([one, two, most], dim=-1)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

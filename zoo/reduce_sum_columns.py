@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.relu(x).sum(dim=0)
 
 
-rows, columns = 128, 1024
+rows, columns = 32, 1024
 
 
 def get_inputs():

@@ -11,7 +11,7 @@ class Model(nn.Module):
         return (unit[1:] * unit[:-1]).sum(dim=-1)
 
 
-rows, columns = 256, 512
+rows, columns = 64, 512
 
 
 def get_inputs():

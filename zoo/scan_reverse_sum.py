@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.flip(torch.cumsum(torch.flip(rewards * mask, [1]), dim=1), [1])
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 
 
 def get_inputs():

@@ -11,7 +11,7 @@ class Model(nn.Module):
         return opacity * left, left[:, -1]
 
 
-rays, samples = 1024, 128
+rays, samples = 256, 128
 
 
 def get_inputs():

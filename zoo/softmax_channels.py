@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.softmax(x, dim=1)
 
 
-batch_size, channels, side = 4, 21, 64
+batch_size, channels, side = 4, 21, 16
 
 
 def get_inputs():

@@ -14,7 +14,7 @@ class Model(nn.Module):
         return torch.softmax(scores, dim=-1) * allowed
 
 
-rows, columns = 128, 512
+rows, columns = 32, 512
 temperature = 0.5
 
 

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.softmax(x, dim=-1)
 
 
-rows, columns = 64, 4096
+rows, columns = 32, 4096
 
 
 def get_inputs():
