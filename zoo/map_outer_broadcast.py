@@ -14,7 +14,7 @@ class Model(nn.Module):
         return torch.exp(-distance * distance / (2.0 * self.width**2))
 
 
-rows, columns = 1024, 768
+rows, columns = 128, 96
 width = 0.3
 
 

@@ -9,7 +9,7 @@ class Model(nn.Module):
         return torch.softmax(matrix @ vector / 32.0, dim=0)
 
 
-rows, columns = 2048, 2048
+rows, columns = 768, 1024
 
 
 def get_inputs():

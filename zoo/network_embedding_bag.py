@@ -15,7 +15,7 @@ class Model(nn.Module):
         return self.head(torch.tanh(vectors.mean(dim=1)))
 
 
-batch_size, length, words, width, classes = 128, 64, 1000, 128, 16
+batch_size, length, words, width, classes = 32, 24, 1000, 48, 16
 
 
 def get_inputs():
