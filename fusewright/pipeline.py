@@ -55,7 +55,7 @@ from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
-from fusewright.tune import DEFAULT, remembered, tune, untuned
+from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
 from fusewright.workbench import Workbench, Written, about_inputs, about_machine
 from fusewright.write import check_writable, write_whole
 
@@ -152,14 +152,6 @@ def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
         chosen = choice.schedules.get(kernel.name) or schedule(nest, target, graph, rules)
         kernels.append((body(nest, chosen, made.layout.in_place[kernel.name]), nest, chosen))
     return replace(made, kernels=tuple(kernels))
-
-
-def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
-    """How much the tuner tries; raises BadUsage where it would have to try on another machine."""
-    level = asked or ("quick" if here and timing else "off")
-    if level != "off" and not here:
-        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
-    return level
 
 
 def _tuned(

@@ -15,11 +15,12 @@ from functools import partial
 
 from fusewright.build import NO_TIME
 from fusewright.choices import MODEL, Choices
-from fusewright.errors import InternalError
+from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing import Turn
 from fusewright.memory import Memory, Tuned, key_of
 from fusewright.pairs import AGAIN, FIRST, Gain, Samples, gain, paired
 from fusewright.schedule import Choice, Schedule
+from fusewright.target import Target
 from fusewright.workbench import WHOLE, Bench, Outputs, coarseness, distance
 
 DEFAULT = Choice()
@@ -40,6 +41,14 @@ class Level:
 
 
 LEVELS: Mapping[str, Level] = {"quick": Level(20.0, 3), "full": Level(300.0, 16)}
+
+
+def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
+    """How much the tuner tries; raises BadUsage where it would have to try on another machine."""
+    level = asked or ("quick" if here and timing else "off")
+    if level != "off" and not here:
+        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
+    return level
 
 
 def remembered(

@@ -23,12 +23,12 @@ from fusewright.choices import MODEL, Choices, choices
 from fusewright.errors import BadUsage, InternalError
 from fusewright.memory import Memory, Tuned, key_of
 from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
-from fusewright.pipeline import Made, design, level_of, make, optimize_file
+from fusewright.pipeline import Made, design, make, optimize_file
 from fusewright.problem import load_problem
 from fusewright.schedule import Choice, Schedule
 from fusewright.target import TARGETS
 from fusewright.tile import WIDTHS, Tile
-from fusewright.tune import DEFAULT, LEVELS, remembered, tune
+from fusewright.tune import DEFAULT, LEVELS, level_of, remembered, tune
 from fusewright.workbench import WHOLE, Outputs, distance
 
 ROOT = Path(__file__).resolve().parent.parent

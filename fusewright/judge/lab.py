@@ -56,7 +56,7 @@ class Expected:
     state: State  # eager's, after the call
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
     work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
-    noise: Callable[[], list[Tensor]]  # eager's own error nearby, on average
+    noise: Callable[[], list[Tensor]]  # eager's usual error
 
     @cached_property
     def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
