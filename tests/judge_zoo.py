@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -793,10 +793,9 @@ def _one_case(
         return
     unit = contract.unit_of(eager, values)
     kappa = contract.sensitivity(entry.model, values, state, unit=unit)  # type: ignore[arg-type]
-    near = partial(
-        contract.noise, entry.model, entry.model, values, state, seed=0,
-        doubles=Doubles(),
-    )  # fmt: skip
+    near = cache(partial(
+        contract.noise, entry.model, entry.model, values, state, seed=0, doubles=Doubles(),
+    ))  # fmt: skip
     for name, model in models.items():
         for k, four in enumerate(zip(model(values, state), eager, truth, kappa, strict=True)):
             hazard = label not in REQUIRED

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -250,10 +250,10 @@ class Lab:
 
         unit, given = contract.unit_of(eager, originals), (originals, state)
         work_out = partial(self._work_out, *given, mode, unit, like, draws)
-        noise = partial(
+        noise = cache(partial(
             contract.noise, self.eager(mode), self.truth(mode), *given,
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
-        )  # fmt: skip
+        ))  # fmt: skip
         probe = partial(self._differentiable, *given, mode)
         return Expected(spec, eager, aliases, blocks, after, probe, work_out, noise)
 
