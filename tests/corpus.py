@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Mapping[str, object]] = {
     "sanitize": {"sanitize": True},
     "cuda": {"device": "cuda"},
     "compiler": {},
-    "memory": {"limits": {"memory_bytes": 3 << 30}},
+    "memory": {"limits": {"memory_bytes": 1 << 30}},
 }
 
 # Check -> the experiments in which it can fire; a check that is not here is tried by `fresh`.
