@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.struct import Body
 from fusewright.nest import Nest
 from fusewright.plan import Plan
 from fusewright.schedule import Choice, Schedule, alternatives

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fusewright.capture import Captured
-from fusewright.codegen.body import Body
+from fusewright.codegen.struct import Body
 from fusewright.errors import CaptureFailed
 from fusewright.family import family
 from fusewright.guard import Guard

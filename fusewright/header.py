@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from fusewright import __version__
-from fusewright.codegen.body import Body
+from fusewright.codegen.struct import Body
 from fusewright.family import family
 from fusewright.ir import Node
 from fusewright.nest import Nest

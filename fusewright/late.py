@@ -1,7 +1,6 @@
 """Graph -> Graph: library calls that kernels of the target compute as fast become our nodes.
 
-They stay calls until the target is known, since what is faster differs: on the CPU, PyTorch's own
-routines for folds across memory are kept.
+They stay calls until the target is known, since what is faster differs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +17,7 @@ from fusewright.formula import Value
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
-from fusewright.lower.call import LEAST_BESIDE, beside, copy
+from fusewright.lower.call import FLOAT, LANES, LEAST_BESIDE, beside, copy
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
 from fusewright.product import argument, arguments
@@ -31,44 +30,40 @@ Table = Mapping[str, Callable[..., Value | None]]
 WRITTEN: Table = MappingProxyType({**MOVES, **POOLS})
 NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
-# On the CPU, PyTorch's own routines for the others are as fast across memory.
-SLOW_ON_CPU = frozenset(f"aten.{name}" for name in ("var", "std", "logsumexp", "argmax", "argmin"))
-# Of such rows, a CPU takes cache lines apart: whole ones, and as many as its kernels have room for.
-LINE_BYTES, LEAST_LINES, MOST_LINES = 64, 32, 16384
 
 
-def _many_beside(x: Value, dims: Sequence[int]) -> bool:
+# What PyTorch folds at the speed of memory on a CPU: our kernels only win where they fuse, or where
+# many rows lie side by side; facts.md: the CPU table.
+FAST_ON_CPU = frozenset(f"aten.{name}" for name in ("sum", "mean", "amax", "amin"))
+MANY_BESIDE = 2048
+
+
+def _many_beside(_name: str, x: Value, dims: Sequence[int]) -> bool:
     return beside(x, dims) >= LEAST_BESIDE
 
 
-def _in_whole_lines(x: Value, dims: Sequence[int]) -> bool:
-    """Whether a row's elements lie whole cache lines apart, and are not too many."""
-    folded = sorted(d % len(x.shape) for d in dims)
-    sizes = [x.shape[d] for d in folded]
-    length = prod(s for s in sizes if isinstance(s, int))
-    return (
-        not x.node.order
-        and all(isinstance(s, int) for s in sizes)
-        and folded == list(range(folded[0], folded[-1] + 1))
-        and LEAST_LINES <= length <= MOST_LINES
-        and beside(x, dims) * x.dtype.itemsize % LINE_BYTES == 0
-    )
+def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
+    """Whether as many rows of floats lie side by side as a CPU takes together, and it pays."""
+    fused = base(x.node).row.kind == "map"
+    least = MANY_BESIDE if name in FAST_ON_CPU and not fused else LANES
+    return x.dtype in FLOAT and beside(x, dims) >= least
 
 
 @dataclass(frozen=True)
 class Faster:
     """What a language's kernels compute as fast as PyTorch. table: calls with formulas.  folds: by
-    name, those that may run across memory.  across: of which tensors, over which dimensions."""
+    name, those that may run across memory.  across: by name, of which tensors, over which
+    dimensions."""
 
     table: Table
     folds: AbstractSet[str]
-    across: Callable[[Value, Sequence[int]], bool]
+    across: Callable[[str, Value, Sequence[int]], bool]
 
 
 FASTER: Mapping[str, Faster] = MappingProxyType(
     {
         "cuda": Faster(WRITTEN, FOLDS, _many_beside),
-        "cpp": Faster(MappingProxyType({**WRITTEN, **LOSSES}), SLOW_ON_CPU, _in_whole_lines),
+        "cpp": Faster(MappingProxyType({**WRITTEN, **LOSSES}), FOLDS, _in_lanes),
     }
 )
 
@@ -130,7 +125,8 @@ def _made(call: Node, n: Node, place: int, faster: Faster) -> Value | None:
         made = faster.table[name](*given.args, **given.kwargs)
     if given and made is None and name in faster.folds:
         results = (Result(n.shape, n.dtype, n.order),)
-        found = lower(Call(name, given.overload, given.args, given.kwargs, results, faster.across))
+        across = partial(faster.across, name)
+        found = lower(Call(name, given.overload, given.args, given.kwargs, results, across))
         made = found[place] if isinstance(found, tuple) else found
     return made
 

@@ -29,6 +29,7 @@ class Access:
     varies: it changes within a row.  alignment: a number that divides the offset of every row, and
     every i where elements begin or cease to exist.  limits: text of the range of i whose elements
     exist, "" for all of them; the others are `fill`.  beside: stride from a row to the next one.
+    apart: whether the next row has other limits.
     """
 
     leaf: Node
@@ -41,6 +42,7 @@ class Access:
     limits: str = ""
     fill: Attribute = None
     beside: Size = 0
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,9 @@ class _Addresses:
             limits,
             tensor.fill,
             rows[-1] if rows else 0,
+            any(
+                limit.strides.get(a.parts[-1], 0) for limit in tensor.limits for a in self.rows[-1:]
+            ),
         )
 
     def _inner(self, walk: Strides) -> list[Size]:

@@ -24,9 +24,10 @@ from fusewright.build import (
 )
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
+from fusewright.codegen.struct import Body
 from fusewright.convolution import convolution
 from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing

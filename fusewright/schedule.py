@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
+from fusewright.abreast import runs_abreast
 from fusewright.family import family
 from fusewright.ir import Batch, Graph, Node, Size, times
-from fusewright.lower.call import LEAST_BESIDE
+from fusewright.lower.call import LANES, LEAST_BESIDE
 from fusewright.nest import Access, Nest
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
@@ -45,6 +46,7 @@ class Schedule:
     split: every row is shared by many thread blocks (CUDA, few long rows).
     across: rows side by side in a thread block, `threads` for each (CUDA, where rows lie across
     memory).
+    lanes: rows side by side in a vector (CPU, where rows lie across memory).
     tile: what one thread block computes of a product (CUDA).
     """
 
@@ -54,6 +56,7 @@ class Schedule:
     vector: int
     split: bool = False
     across: int = 1
+    lanes: int = 1
     tile: Tile | None = None
 
 
@@ -79,7 +82,9 @@ def schedule(
     fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
-        return Schedule(fixed and inner * 4 <= KEEP_CPU_BYTES, KEEP_COST, 1, 1)
+        lanes = LANES if runs_abreast(nest, graph) else 1
+        keeps = fixed and inner * 4 * lanes <= KEEP_CPU_BYTES
+        return Schedule(keeps, KEEP_COST, 1, 1, lanes=lanes)
     if nest.kernel.product:
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
@@ -104,9 +109,10 @@ def alternatives(
     fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
-        keeps = fixed and inner * 4 <= MOST_KEPT_CPU_BYTES
         found = [replace(default, keep=not default.keep), replace(default, keep=True, keep_cost=0)]
-        return tuple(s for s in found if keeps or not s.keep)
+        found += [replace(default, lanes=1)] * (default.lanes > 1)
+        most = MOST_KEPT_CPU_BYTES // (inner * 4)
+        return tuple(s for s in found if not s.keep or (fixed and s.lanes <= most))
     if nest.kernel.product and default.tile:
         inline = default.tile.inline
         tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from test_plan import IMAGE, ROWS, planned
 
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.number import literal
+from fusewright.codegen.struct import Body
 from fusewright.ir import Batch
 from fusewright.keep import row_plan
 from fusewright.nest import nest

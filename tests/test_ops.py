@@ -14,8 +14,9 @@ import pytest
 import torch
 from compiled import FLAGS
 
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cpp import cpp_source
+from fusewright.codegen.struct import Body
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, node
 from fusewright.nest import nest

@@ -13,8 +13,9 @@ from emitting import ROOT, Emitted, emit_file
 from torch import nn
 
 from fusewright.capture import capture, state_of
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source, workspace
+from fusewright.codegen.struct import Body
 from fusewright.errors import BadUsage
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, check, concrete, show, toposort

@@ -15,8 +15,9 @@ from test_nest import offsets
 from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, model, planned
 
 import fusewright.product
-from fusewright.codegen.body import Body, body
+from fusewright.codegen.body import body
 from fusewright.codegen.cpp import cpp_source
+from fusewright.codegen.struct import Body
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, numel
 from fusewright.nest import Nest, nest

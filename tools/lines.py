@@ -25,7 +25,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 12_950, "judge/": 7_750, "skeletons/": 6_900})
+ROOMS: Mapping[str, int] = MappingProxyType({"": 13_100, "judge/": 7_750, "skeletons/": 7_150})
 
 
 @dataclass(frozen=True)

@@ -3,77 +3,29 @@
 The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member
 of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
 per row. A value that a later pass needs again is kept (`k0`) or computed again, as the schedule
-says.
+says. Where a CPU takes rows abreast, `real` is a number of a row, or one of each of many rows.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from fusewright.codegen.number import literal
-from fusewright.errors import InternalError
+from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed
 from fusewright.ir import Attribute, Batch, Node, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
 from fusewright.schedule import Schedule
 
-# torch type -> (how it is stored, how it is computed)
-TYPES = {
-    torch.float32: ("float", "float"),
-    torch.float64: ("double", "double"),
-    torch.float16: ("half_t", "float"),
-    torch.bfloat16: ("bfloat_t", "float"),
-    torch.int8: ("signed char", "signed char"),
-    torch.uint8: ("unsigned char", "unsigned char"),
-    torch.int16: ("short", "short"),
-    torch.int32: ("int", "int"),
-    torch.int64: ("long", "long"),
-    torch.bool: ("bool", "bool"),
-}
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result."""
-
-    name: str
-    node: Node
-    stored: str
-    written: bool
-
-    @property
-    def declaration(self) -> str:
-        """`const float* in0` or `float* out0`."""
-        return f"{'' if self.written else 'const '}{self.stored}* {self.name}"
-
-
-@dataclass(frozen=True)
-class Body:
-    """A kernel as text. words: the skeleton sections it calls by name.  passes: over each row."""
-
-    name: str
-    text: str
-    pointers: tuple[Pointer, ...]
-    in_place: tuple[tuple[Node, Node], ...]
-    words: frozenset[str]
-    is_map: bool
-    passes: int
-
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
     """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
     return _Printer(nest, schedule, tuple(in_place)).body()
-
-
-def computed(n: Node) -> str:
-    """The C++ type in which the node is computed."""
-    if n.dtype not in TYPES:
-        raise InternalError(f"No C++ type for {n.dtype}.")
-    return TYPES[n.dtype][1]
 
 
 @dataclass
@@ -106,6 +58,8 @@ class _Printer:
         self.row = row_plan(nest, schedule)
         self.in_place = in_place
         self.is_map = not self.kernel.folds
+        self.abreast = schedule.lanes > 1
+        self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
         self.lines: list[str] = []
@@ -144,14 +98,33 @@ class _Printer:
             runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
         head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;"]
         head.append(f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}")
+        if self.abreast:
+            head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.is_map:
             head.append(f"  FN long columns() const {{ return {size_text(self.nest.columns)}; }}")
         head.append(f"  template <{runs}> FN void operator()({arguments}) const {{")
-        inside = [*self.nest.coordinates, *self._kept_lines(), *self.lines]
+        self.lines = [*self._kept_lines(), *self.lines]
+        inside = [*self._kinds(), *self.nest.coordinates, *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
         words = frozenset(self.words)
         count = len(self.row.passes)
-        return Body(self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count)
+        return Body(
+            self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count,
+            self.abreast, frozenset(self.lifted),
+        )  # fmt: skip
+
+    def _kind(self, n: Node) -> str:
+        """The type of a member or of what is read, as the text calls it."""
+        return ABREAST[computed(n)] if self.abreast else computed(n)
+
+    def _kinds(self) -> list[str]:
+        """What `real`, `truth` and `whole` are to this team."""
+        spoken = {word for line in self.lines for word in re.findall(r"\w+", line)}
+        return [
+            f"using {name} = typename Team::template one<{kind}>;"
+            for kind, name in ABREAST.items()
+            if self.abreast and name in spoken
+        ]
 
     def _row_lines(self, level: int) -> None:
         """Members that are one number per row, as soon as their folds are done."""
@@ -170,7 +143,7 @@ class _Printer:
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         moments = any(f.op == "m2" for f in sweep.folds)
-        kind, name = computed(first), self.names[id(first)]
+        kind, name = self._kind(first), self.names[id(first)]
         if moments:
             self._team_call("moments", f"const auto m{number} = ", text)
             for f in sweep.folds:
@@ -179,7 +152,7 @@ class _Printer:
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
         elif first.op == "mean":
             self._team_call("sum", f"const {kind} {name}_sum = ", text)
-            count = literal(times(self.nest.outer, self.nest.columns), kind)
+            count = literal(times(self.nest.outer, self.nest.columns), computed(first))
             self.lines.append(f"const {kind} {name} = {name}_sum / {count};")
         else:
             self._team_call(first.op, f"const {kind} {name} = ", text)
@@ -188,7 +161,7 @@ class _Printer:
         text = _Lambda(number)
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
-            text.parameters.append(f"{computed(n)}& o{k}")
+            text.parameters.append(f"{self._kind(n)}& o{k}")
             text.operands.append(
                 self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
             )
@@ -200,7 +173,8 @@ class _Printer:
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span()
-        self.lines.append(f"{result}team.{verb}({span}, {row}[&]({parameters}) {{")
+        returns = " -> real" if self.abreast and verb != "each" else ""
+        self.lines.append(f"{result}team.{verb}({span}, {row}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
         self.lines.append(f"}}{operands});")
 
@@ -236,10 +210,10 @@ class _Printer:
         if m is self.kernel.product:
             return text.read(id(m), computed(m), "product")
         name = text.known[id(m)] = self.names[id(m)]
-        if self._load_kept(text, id(m), computed(m), name):
+        if self._load_kept(text, id(m), self._kind(m), name):
             return name
         text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
-        self._store_kept(text, id(m), computed(m), name)
+        self._store_kept(text, id(m), self._kind(m), name)
         return name
 
     def _element_argument(self, text: _Lambda, m: Node, k: int) -> str:
@@ -253,11 +227,12 @@ class _Printer:
         if key in text.known:
             return text.known[key]
         name = text.known[key] = text.fresh()
-        if self._load_kept(text, key, computed(edge.leaf), name):
+        kind = self._kind(edge.leaf)
+        if self._load_kept(text, key, kind, name):
             return name
-        text.parameters.append(f"{computed(edge.leaf)} {name}")
+        text.parameters.append(f"{kind} {name}")
         text.operands.append(self._load(edge.leaf, access))
-        self._store_kept(text, key, computed(edge.leaf), name)
+        self._store_kept(text, key, kind, name)
         return name
 
     def _load_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> bool:
@@ -277,7 +252,7 @@ class _Printer:
             text.lines.append(f"{parameter} = {name};")
 
     def _kept_lines(self) -> list[str]:
-        kinds = {self.slots[key]: computed(keep.node) for key, keep in self.row.keeps.items()}
+        kinds = {self.slots[key]: self._kind(keep.node) for key, keep in self.row.keeps.items()}
         count = size_text(times(self.nest.outer, self.nest.columns))
         if kinds:
             self.words.add("keep")
@@ -300,7 +275,8 @@ class _Printer:
         if key not in self.row_reads:
             self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
             value = self._row_value(leaf, access)
-            self.lines.append(f"const {computed(leaf)} {self.row_reads[key]} = {value};")
+            kind = self._kind(leaf) if access.beside else computed(leaf)
+            self.lines.append(f"const {kind} {self.row_reads[key]} = {value};")
         return self.row_reads[key]
 
     def _row_value(self, leaf: Node, access: Access) -> str:
@@ -308,7 +284,8 @@ class _Printer:
             text = self._number(leaf["value"], leaf)
         else:
             self.words.add("read")
-            text = f"read({self.pointer_of[id(leaf)]}, {access.base})"
+            verb = "team.beside" if self.abreast and access.beside else "read"
+            text = f"{verb}({self.pointer_of[id(leaf)]}, {access.base})"
         if not access.limits:
             return text
         self.words.add("extent")
@@ -325,13 +302,16 @@ class _Printer:
 
     def _line(self, m: Node, argument: Callable[[Node, int], str]) -> str:
         arguments = [argument(m, k) for k in range(len(m.args))]
-        return f"const {computed(m)} {self.names[id(m)]} = {self._spelling(m, arguments)};"
+        return f"const {self._kind(m)} {self.names[id(m)]} = {self._spelling(m, arguments)};"
 
     def _spelling(self, m: Node, arguments: list[str]) -> str:
         if m.op == "cast":
             return self._cast(m, arguments[0])
         if m.row.needs:
             self.words.add(m.row.needs)
+            self.lifted |= (
+                {(m.row.needs, m.row.arity)} if self.abreast and m.op != "where" else set()
+            )
         return m.row.cpp.format(*arguments)
 
     def _cast(self, m: Node, value: str) -> str:
@@ -340,8 +320,8 @@ class _Printer:
             return f"{value} != 0"
         if stored != kind and m["rounds"]:
             self.words.update({"round_to", stored})
-            return f"round_to<{stored}>(({kind}){value})"
-        return f"({kind}){value}"
+            return f"round_to<{stored}>(({self._kind(m)}){value})"
+        return f"({self._kind(m)}){value}"
 
     def _load(self, leaf: Node, access: Access) -> str:
         """The operand of a value that varies along the row; only some of its elements may exist."""
@@ -359,6 +339,13 @@ class _Printer:
         )
 
     def _operand(self, verb: str, name: str, access: Access) -> str:
+        inner = self._row_operand(verb, name, access)
+        if not self.abreast or access.beside == 1:
+            return inner
+        self.words.add("spaced")
+        return f"spaced({inner}, {size_text(access.beside)})"
+
+    def _row_operand(self, verb: str, name: str, access: Access) -> str:
         if access.gather:
             function = "gather" if verb == "load" else "gather_store"
             self.words.add(function)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.body import Body
 from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.struct import Body
 from fusewright.ir import numel, size_text, times
 
 
 def cpp_source(bodies: Sequence[Body]) -> str:
     """The whole C++ text of an emitted file."""
-    parts = [text_for("cpp", _words(bodies))]
+    parts = [text_for("cpp", _words(bodies)), *_lifted(bodies)]
     for body in bodies:
         parts += [body.text, _entry(body)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
@@ -22,8 +22,20 @@ def cpp_source(bodies: Sequence[Body]) -> str:
 
 def _words(bodies: Sequence[Body]) -> set[str]:
     stored = {p.stored for body in bodies for p in body.pointers} & {"half_t", "bfloat_t"}
-    launch = {"run_map" if body.is_map else "run_rows" for body in bodies}
-    return {word for body in bodies for word in body.words} | stored | launch | {"fresh_pages"}
+    calls = {_launch(body) for body in bodies} | {"lift" for body in bodies if body.lifted}
+    return {word for body in bodies for word in body.words} | stored | calls | {"fresh_pages"}
+
+
+def _launch(body: Body) -> str:
+    if body.is_map:
+        return "run_map"
+    return "run_abreast" if body.abreast else "run_rows"
+
+
+def _lifted(bodies: Sequence[Body]) -> list[str]:
+    """The functions that vectors of rows need, too, a line each."""
+    found = sorted({call for body in bodies for call in body.lifted})
+    return ["\n".join(f"FUSEWRIGHT_LIFT{arity}({name})" for name, arity in found)] * bool(found)
 
 
 def _entry(body: Body) -> str:
@@ -36,6 +48,5 @@ def _entry(body: Body) -> str:
         if p.written and id(p.node) not in reused:
             size = times(numel(p.node.shape), p.node.dtype.itemsize)
             lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
-    launch = "run_map" if body.is_map else "run_rows"
-    lines.append(f"  {launch}({body.name}{{{names}}}, threads);")
+    lines.append(f"  {_launch(body)}({body.name}{{{names}}}, threads);")
     return "\n".join([*lines, "}"])

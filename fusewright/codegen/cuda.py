@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.codegen import product
-from fusewright.codegen.body import Body
 from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.struct import Body
 from fusewright.ir import size_text
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusewright.codegen.body import TYPES
+from fusewright.codegen.struct import TYPES
 from fusewright.convolution import CONVOLUTIONS, geometry
 from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, family
 from fusewright.ir import Node, size_text

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from fusewright.codegen.body import Body
 from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.quick import CPU_MEMORY, CUDA_MEMORY, SEEN
+from fusewright.codegen.struct import Body
 from fusewright.nest import Nest
 from fusewright.pages import PAGED
 from fusewright.rounding import ROUNDS

@@ -25,7 +25,7 @@ _HOPPER = tuple(
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).
 FILES = {
-    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/scan.h", "cpp/launch.h"),
+    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/scan.h", "cpp/launch.h", "cpp/abreast.h"),
     "cuda": _CUDA,
     "sm80": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_AMPERE),
     "sm90": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_HOPPER),

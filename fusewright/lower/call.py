@@ -16,6 +16,8 @@ from fusewright.ir import Batch, Shape, node
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, torch.float64, *HALF)
+FLOAT = (torch.float32, *HALF)  # computed as float
+LANES = 16  # of them in a cache line: rows side by side that a CPU takes together
 LEAST_BESIDE = 8  # neighbouring rows of a fold across memory: fewer would waste most of each access
 
 

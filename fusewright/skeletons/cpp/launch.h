@@ -17,12 +17,10 @@ FN long team_size(long threads, long pieces) {
   return threads < pieces ? threads : pieces;
 }
 
-//@ run_rows: needs threads, solo, crew, turned
+//@ run_rows: needs threads, solo, crew
 template <class Body>
 __attribute__((noinline, flatten)) void solo_rows(const Body& body, long begin, long end) {
-  stretch = labs(stretch) + 1;
   for (long row = begin; row < end; ++row) body(row, solo());
-  stretch = -stretch;
 }
 template <class Body> void run_rows(const Body& body, long threads) {
   const long rows = body.rows();

@@ -171,65 +171,12 @@ FN long one_by_one(long offset) {
   return offset;
 }
 
-//@ turned: needs staging
-// Rows that lie across memory, one after the other: each cache line holds an element of many rows.
-// So a thread takes the lines apart once, into a piece of STAGE elements of every such row. What it
-// has taken apart is good for one stretch of rows: memory may change between two.
-inline thread_local long stretch = 0;  // counts a thread's stretches of rows; negative between two
-template <class T> struct turned {
-  static constexpr long WIDTH = 64 / sizeof(T), PIECES = 64, LEAST = 32;
-  const T* row = nullptr;  // the last one
-  const char* line = nullptr;
-  T* values = nullptr;
-  long step = 0, of = 0, ready[PIECES];
-  bool along = false;  // whether rows have been neighbours
-  ~turned() { free(values); }
-  FN bool follows(const T* p, long s) const {
-    return of == stretch && step == s && (p == row || p == row + 1);
-  }
-  const T* piece(const T* p, long begin, long n) {
-    along |= p != row;
-    row = p;
-    const long k = begin / STAGE;
-    if (!along || begin % STAGE || k >= PIECES || n < LEAST) return nullptr;
-    const char* from = reinterpret_cast<const char*>(reinterpret_cast<unsigned long>(p) & ~63ul);
-    if (line != from)
-      for (long& r : ready) r = 0;
-    line = from;
-    if (!values) values = static_cast<T*>(aligned_alloc(64, PIECES * STAGE * 64));
-    if (!values) return nullptr;
-    T* const out = values + k * WIDTH * STAGE;
-    if (ready[k] < n) take_apart(out, from + begin * step * long(sizeof(T)), n);
-    ready[k] = ready[k] < n ? n : ready[k];
-    return out + (p - reinterpret_cast<const T*>(from)) * STAGE;
-  }
-  FN void take_apart(T* out, const char* from, long n) {
-    for (long i = 0; i < n; ++i) {
-      const char* const here = from + i * step * long(sizeof(T));
-      __builtin_prefetch(here + 64);  // the next rows' line
-      for (long c = 0; c < WIDTH; ++c) out[c * STAGE + i] = reinterpret_cast<const T*>(here)[c];
-    }
-  }
-};
-// The row's elements from `begin` on, taken apart; none where that does not pay.
-template <class T> const T* neighbour(const T* p, long step, long begin, long n) {
-  static thread_local turned<T> rooms[4];
-  static thread_local long next = 0;
-  if (stretch <= 0 || step * long(sizeof(T)) % 64) return nullptr;
-  for (auto& room : rooms)
-    if (room.follows(p, step)) return room.piece(p, begin, n);
-  auto& room = rooms[next++ % 4];
-  room.row = p, room.line = nullptr, room.step = step, room.of = stretch, room.along = false;
-  return nullptr;
-}
-
-//@ strided: needs values, staging, turned
+//@ strided: needs values, staging
 template <class T> struct strided_line {
   const T* p;
   long step, start = 0;
-  bool alone;
   computed<T> values[STAGE];
-  FN strided_line(const T* p, long step, bool alone) : p(p), step(step), alone(alone) {}
+  FN strided_line(const T* p, long step) : p(p), step(step) {}
   FN computed<T> operator[](long i) const {
     return step == 0 || step == 1 ? widen(p[i * step]) : values[i - start];
   }
@@ -237,15 +184,11 @@ template <class T> struct strided_line {
 template <class T> struct strided_operand {
   const T* p;
   long outer, step;
-  FN strided_line<T> line(long o, long) const { return {p + o * outer, step, outer == 0}; }
+  FN strided_line<T> line(long o, long) const { return {p + o * outer, step}; }
 };
 template <class T> FN bool jumps(const strided_line<T>& s) { return s.step != 0 && s.step != 1; }
 template <class T> FN void fetch(strided_line<T>& s, long begin, long end) {
   s.start = begin;
-  if (const T* near = s.alone ? neighbour(s.p, s.step, begin, end - begin) : nullptr) {
-    for (long i = begin; i < end; ++i) s.values[i - begin] = widen(near[i - begin]);
-    return;
-  }
   for (long i = begin; i < end; ++i) s.values[i - begin] = widen(s.p[one_by_one(i * s.step)]);
 }
 template <class T> FN strided_operand<T> strided(const T* p, long base, long step) {
@@ -553,12 +496,13 @@ template <class T> struct wider {
 template <> struct wider<float> {
   using type = double;
 };
+template <class T> FN typename wider<T>::type sum_buffer(T* p, long n) {
+  return join_buffer(p, n, T(0), [](auto a, auto b) { return a + b; });
+}
 template <class T> struct sum_of {
   using element = T;
   typename wider<T>::type total = 0;
-  FN void take(T* p, long n, long) {
-    total += join_buffer(p, n, T(0), [](auto a, auto b) { return a + b; });
-  }
+  FN void take(T* p, long n, long) { total += sum_buffer(p, n); }
   FN void merge(const sum_of& o) { total += o.total; }
   FN T result() const { return T(total); }
 };
@@ -593,10 +537,11 @@ template <class Better, class T> FN T extreme(T* p, long n, T empty) {
   return best;
 }
 
-//@ max: needs extreme, limits
+//@ max: needs extreme, limits, where
 // A NaN wins, whichever side it is on.
 struct greater {
-  template <class V> FN V operator()(V a, V b) const { return (a > b) | (a != a) ? a : b; }
+  template <class V> FN V operator()(V a, V b) const { return where(covers(a, b) | (a != a), a, b); }
+  template <class V> FN static auto covers(V a, V b) { return a >= b; }
   template <class V> FN static V plain(V a, V b) { return a > b ? a : b; }
 };
 template <class T> struct max_of {
@@ -607,9 +552,10 @@ template <class T> struct max_of {
   FN T result() const { return best; }
 };
 
-//@ min: needs extreme, limits
+//@ min: needs extreme, limits, where
 struct smaller {
-  template <class V> FN V operator()(V a, V b) const { return (a < b) | (a != a) ? a : b; }
+  template <class V> FN V operator()(V a, V b) const { return where(covers(a, b) | (a != a), a, b); }
+  template <class V> FN static auto covers(V a, V b) { return a <= b; }
   template <class V> FN static V plain(V a, V b) { return a < b ? a : b; }
 };
 template <class T> struct min_of {
@@ -643,42 +589,49 @@ template <class T> struct all_of {
   FN bool result() const { return holds; }
 };
 
-//@ moments: needs fold
+//@ moments: needs fold, sum, where
 // Two passes over each buffer, then Chan's rule, so nothing cancels when the mean is large.
 template <class T> struct moments_result {
   T mean, m2;
 };
+// The sums of what is left of elements without their center, and of its squares; the buffer may be
+// written up to the next multiple of LANES.
+template <class T> FN void deviations(T* p, long n, T center, double& squares, double& left) {
+  constexpr long L = LANES<T>;
+  const long padded = (n + L - 1) / L * L;
+  for (long i = n; i < padded; ++i) p[i] = center;
+  lanes<T> off{}, square{}, off2{}, square2{};
+  long i = 0;
+  for (; i + 2 * L <= padded; i += 2 * L) {
+    const lanes<T> d = lanes_at(p + i) - center, d2 = lanes_at(p + i + L) - center;
+    off += d, square += d * d;
+    off2 += d2, square2 += d2 * d2;
+  }
+  if (i < padded) {
+    const lanes<T> d = lanes_at(p + i) - center;
+    off += d, square += d * d;
+  }
+  const auto add = [](auto a, auto b) { return a + b; };
+  squares = across<T, 64>(square + square2, add), left = across<T, 64>(off + off2, add);
+}
 template <class T> struct moments_of {
   using element = T;
+  using wide = typename wider<T>::type;
   long count = 0;
-  double mean = 0, m2 = 0;
+  wide mean = 0, m2 = 0;
   FN void take(T* p, long n, long) {
-    constexpr long L = LANES<T>;
     const T center = join_buffer(p, n, T(0), [](auto a, auto b) { return a + b; }) / T(n);
-    const long padded = (n + L - 1) / L * L;
-    for (long i = n; i < padded; ++i) p[i] = center;
-    lanes<T> off{}, square{}, off2{}, square2{};
-    long i = 0;
-    for (; i + 2 * L <= padded; i += 2 * L) {
-      const lanes<T> d = lanes_at(p + i) - center, d2 = lanes_at(p + i + L) - center;
-      off += d, square += d * d;
-      off2 += d2, square2 += d2 * d2;
-    }
-    if (i < padded) {
-      const lanes<T> d = lanes_at(p + i) - center;
-      off += d, square += d * d;
-    }
-    const auto add = [](auto a, auto b) { return a + b; };
-    const double squares = across<T, 64>(square + square2, add),
-                 left = across<T, 64>(off + off2, add);
+    wide squares, left;
+    deviations(p, n, center, squares, left);
     // What rounding left in the center is taken out again; an infinite mean stays what it is.
-    const double rest = left - left == 0.0 ? left : 0.0;
-    merge(n, center + rest / n, squares - rest * rest / n);
+    const wide rest = where(left - left == wide(0), left, wide(0));
+    merge(n, wide(center) + rest / wide(n), squares - rest * rest / wide(n));
   }
-  FN void merge(long n, double other_mean, double other_m2) {
-    const double share = double(n) / double(count + n), delta = other_mean - mean;
-    m2 += count ? other_m2 + delta * delta * share * double(count) : other_m2;
-    mean = count ? mean * (1.0 - share) + other_mean * share : other_mean;
+  FN void merge(long n, wide other_mean, wide other_m2) {
+    const double share = double(n) / double(count + n);
+    const wide delta = other_mean - mean;
+    m2 = count ? m2 + other_m2 + delta * delta * wide(share * double(count)) : other_m2;
+    mean = count ? mean * wide(1.0 - share) + other_mean * wide(share) : other_mean;
     count += n;
   }
   FN void merge(const moments_of& o) {
@@ -761,6 +714,8 @@ template <> struct folded<bool> {
     scan(name##_of<T>(), s, row, f, ops...);                                                 \
   }
 template <class Team> struct words {
+  template <class T> using one = T;  // how a team holds one number of a row
+  template <class T> FN computed<T> beside(const T* p, long offset) const { return widen(p[offset]); }
   FUSEWRIGHT_FOLD(sum, counted)
   FUSEWRIGHT_FOLD(prod, counted)
   FUSEWRIGHT_FOLD(max, ordered)

@@ -1,0 +1,65 @@
+"""What a printed kernel is: a struct as text, the pointers it gets, and how C++ calls its types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.ir import Node
+
+# torch type -> (how it is stored, how it is computed)
+TYPES = {
+    torch.float32: ("float", "float"),
+    torch.float64: ("double", "double"),
+    torch.float16: ("half_t", "float"),
+    torch.bfloat16: ("bfloat_t", "float"),
+    torch.int8: ("signed char", "signed char"),
+    torch.uint8: ("unsigned char", "unsigned char"),
+    torch.int16: ("short", "short"),
+    torch.int32: ("int", "int"),
+    torch.int64: ("long", "long"),
+    torch.bool: ("bool", "bool"),
+}
+# How one number of a row is called where a team may take many rows.
+ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "long": "whole"}
+
+
+def computed(n: Node) -> str:
+    """The C++ type in which the node is computed."""
+    if n.dtype not in TYPES:
+        raise InternalError(f"No C++ type for {n.dtype}.")
+    return TYPES[n.dtype][1]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result."""
+
+    name: str
+    node: Node
+    stored: str
+    written: bool
+
+    @property
+    def declaration(self) -> str:
+        """`const float* in0` or `float* out0`."""
+        return f"{'' if self.written else 'const '}{self.stored}* {self.name}"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel as text. words: the skeleton sections it calls by name.  passes: over each row.
+    abreast: whether it also takes many rows together.  lifted: functions it calls then, and of how
+    many arguments."""
+
+    name: str
+    text: str
+    pointers: tuple[Pointer, ...]
+    in_place: tuple[tuple[Node, Node], ...]
+    words: frozenset[str]
+    is_map: bool
+    passes: int
+    abreast: bool = False
+    lifted: frozenset[tuple[str, int]] = frozenset()

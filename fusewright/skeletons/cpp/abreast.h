@@ -1,0 +1,282 @@
+// Rows that lie side by side across memory, many at a time: a lane of a vector is a row.
+//
+// The surprising fact: the body does not change. It calls a number of a row `real`, which is a float
+// to a Solo team and one of each of 16 or 64 rows here. So loads are whole cache lines, four where
+// they can be, since lines that are far apart come one by one; and folds need no shuffles.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "launch.h"
+namespace fusewright {
+
+//@ rows_of: needs lanes, numbers, sum
+// A T for each of LINE * N rows, in N vectors; truth values are masks.
+constexpr long LINE = LANES<float>;
+template <class T, long N> struct rows_of;
+template <class T> struct lane_of {
+  using type = T;
+  FN static T from(T x) { return x; }
+};
+template <> struct lane_of<bool> {
+  using type = int;
+  FN static int from(bool x) { return -int(x); }
+};
+template <class T, long N> struct rows_base {
+  using lane = typename lane_of<T>::type;
+  using vector = typename vector_of<lane, LINE * sizeof(lane)>::type;
+  using rows = rows_of<T, N>;
+  vector v[N];
+  FN lane operator[](long row) const { return v[row / LINE][row % LINE]; }
+  // What f makes of each part: the loop is unrolled before vectors are given registers.
+  template <class F> FN static rows made(F f) {
+    rows made;
+    if constexpr (N == 1) made.v[0] = f(0);
+    else made.v[0] = f(0), made.v[1] = f(1), made.v[2] = f(2), made.v[3] = f(3);
+    return made;
+  }
+};
+#define FUSEWRIGHT_ROWS(sign, result, name) \
+  FN friend result name(rows_of a, rows_of b) { return result::made([&](int k) { return a.v[k] sign b.v[k]; }); }
+#define FUSEWRIGHT_MASK(sign, name)                                                            \
+  FN friend truth name(rows_of a, rows_of b) {                                                 \
+    return truth::made([&](int k) { return __builtin_convertvector(a.v[k] sign b.v[k], mask); }); \
+  }
+template <long N> struct rows_of<bool, N> : rows_base<bool, N> {
+  using typename rows_base<bool, N>::vector;
+  using real = rows_of<float, N>;
+  rows_of() = default;
+  FN rows_of(bool x) { *this = this->made([&](int) { return -int(x) - vector{}; }); }
+  FN friend rows_of operator!(rows_of a) { return rows_of::made([&](int k) { return ~a.v[k]; }); }
+  FUSEWRIGHT_ROWS(&, rows_of, operator&)
+  FUSEWRIGHT_ROWS(|, rows_of, operator|)
+  FUSEWRIGHT_ROWS(^, rows_of, operator^)
+  template <class T> FN static rows_of<T, N> chosen(rows_of c, rows_of<T, N> a, rows_of<T, N> b) {
+    return b.made([&](int k) { return __builtin_convertvector(c.v[k], decltype(a.v[k] < b.v[k])) ? a.v[k] : b.v[k]; });
+  }
+  FN friend real where(rows_of c, real a, real b) { return chosen(c, a, b); }
+};
+template <class T, long N> struct rows_of : rows_base<T, N> {
+  using typename rows_base<T, N>::vector;
+  using truth = rows_of<bool, N>;
+  using mask = typename truth::vector;
+  rows_of() = default;
+  FN rows_of(T x) { *this = this->made([&](int) { return x - vector{}; }); }
+  FN explicit rows_of(truth x) { *this = this->made([&](int k) { return __builtin_convertvector(-x.v[k], vector); }); }
+  template <class U> FN explicit rows_of(rows_of<U, N> x) {
+    *this = this->made([&](int k) { return __builtin_convertvector(x.v[k], vector); });
+  }
+  FN friend rows_of operator-(rows_of a) { return rows_of::made([&](int k) { return -a.v[k]; }); }
+  FUSEWRIGHT_ROWS(+, rows_of, operator+)
+  FUSEWRIGHT_ROWS(-, rows_of, operator-)
+  FUSEWRIGHT_ROWS(*, rows_of, operator*)
+  FUSEWRIGHT_ROWS(/, rows_of, operator/)
+  FUSEWRIGHT_MASK(==, operator==)
+  FUSEWRIGHT_MASK(!=, operator!=)
+  FUSEWRIGHT_MASK(<, operator<)
+  FUSEWRIGHT_MASK(<=, operator<=)
+  FUSEWRIGHT_MASK(>, operator>)
+  FUSEWRIGHT_MASK(>=, operator>=)
+  FN rows_of& operator+=(rows_of b) { return *this = *this + b; }
+  FN rows_of& operator*=(rows_of b) { return *this = *this * b; }
+};
+template <long N> struct number<rows_of<float, N>> : number<float> {};
+template <long N> struct wider<rows_of<float, N>> {
+  using type = rows_of<double, N>;
+};
+template <class T, long N> FN rows_of<T, N> where(rows_of<bool, N> c, rows_of<T, N> a, rows_of<T, N> b) {
+  return c.chosen(c, a, b);
+}
+
+//@ lift: needs rows_of
+// A function of one or two numbers, for each row.
+template <class F, long N, class... Rest> FN auto lifted(F f, rows_of<float, N> x, Rest... rest) {
+  using result = decltype(f(0.0f, rest[0]...));
+  return rows_of<result, N>::made([&](int k) {
+    typename rows_of<result, N>::vector part;
+    for (long lane = 0; lane < LINE; ++lane)
+      part[lane] = lane_of<result>::from(f(x.v[k][lane], rest.v[k][lane]...));
+    return part;
+  });
+}
+#define FUSEWRIGHT_LIFT1(name)                                           \
+  template <long N> FN auto name(rows_of<float, N> x) {                  \
+    return lifted([](float a) { return name(a); }, x);                   \
+  }
+#define FUSEWRIGHT_LIFT2(name)                                                      \
+  template <long N> FN auto name(rows_of<float, N> x, rows_of<float, N> y) {        \
+    return lifted([](float a, float b) { return name(a, b); }, x, y);               \
+  }                                                                                 \
+  template <long N> FN auto name(rows_of<float, N> x, float y) { return name(x, rows_of<float, N>(y)); } \
+  template <long N> FN auto name(float x, rows_of<float, N> y) { return name(rows_of<float, N>(x), y); }
+
+//@ across_rows: needs rows_of, values
+template <long N, class T> FN rows_of<computed<T>, N> across_rows(const T* p, long step = 1) {
+  using one = lane_of<computed<T>>;
+  return rows_of<computed<T>, N>::made([&](int k) {
+    typename rows_of<computed<T>, N>::vector part;
+    for (long lane = 0; lane < LINE; ++lane) part[lane] = one::from(widen(p[(k * LINE + lane) * step]));
+    return part;
+  });
+}
+template <class T, class U, long N> FN void write(T* p, long offset, rows_of<U, N> x, long step = 1) {
+  for (long k = 0; k < LINE * N; ++k) narrow(computed<T>(x[k]), p[offset + k * step]);
+}
+template <class T, long N> FN rows_of<float, N> round_to(rows_of<float, N> x) {
+  T places[LINE * N];
+  write(places, 0, x);
+  return across_rows<N>(places);
+}
+
+//@ spaced: needs values
+// An operand whose rows do not follow each other: 0 if they share their elements.
+template <class Operand> struct spaced_operand {
+  Operand inside;
+  long step;
+  FN auto line(long o, long inner) const { return inside.line(o, inner); }
+};
+template <class Operand> FN spaced_operand<Operand> spaced(Operand inside, long step) { return {inside, step}; }
+
+//@ abreast: needs across_rows, spaced, words, fold, kept, strided, gather, strided_store, within
+// Where an operand has the element of the first row.
+template <class T> FN const T* spot(const load_operand<T>& s, long o, long i) { return s.p + o * s.outer + i; }
+template <class T> FN const T* spot(const strided_operand<T>& s, long o, long i) {
+  return s.p + o * s.outer + i * s.step;
+}
+template <class T, class F> FN const T* spot(const gather_operand<T, F>& s, long o, long i) {
+  return s.p + s.offset(o, i);
+}
+template <class T> FN T* spot(const store_operand<T>& s, long o, long i) { return s.p + o * s.outer + i; }
+template <class T, class F> FN T* spot(const gather_store_operand<T, F>& s, long o, long i) {
+  return s.p + s.offset(o, i);
+}
+template <class T, long N> struct spread {
+  using rows = rows_of<computed<T>, N>;
+  T* p;
+  long step;
+  rows value;
+  FN operator rows&() { return value; }
+  FN ~spread() { write(p, 0, value, step); }
+};
+// What a lambda gets for an operand. The lines of the rows that come next are fetched: they are far from these.
+template <long N, class T> FN rows_of<computed<T>, N> taken_at(const T* p, long step) {
+  if (step == 0) return widen(*p);
+  if (step == 1)
+    for (long line = 0; line < N; ++line) __builtin_prefetch(p + (N + line) * 64 / long(sizeof(T)));
+  return across_rows<N>(p, step);
+}
+template <long N, class T> FN spread<T, N> taken_at(T* p, long step) { return {p, step, {}}; }
+template <long N, class Operand> FN auto taken(const Operand& s, long o, long i, long) {
+  return taken_at<N>(spot(s, o, i), 1);
+}
+template <long N, class Operand> FN auto taken(const spaced_operand<Operand>& s, long o, long i, long) {
+  return taken_at<N>(spot(s.inside, o, i), s.step);
+}
+template <long N, class T> FN T taken(const everywhere_operand<T>& s, long, long, long) { return s.value; }
+template <long N, class Operand, class T, class Where>
+FN rows_of<T, N> taken(const within_operand<Operand, T, Where>& s, long o, long i, long inner) {
+  const extent live = s.where(o);
+  if (i < live.first || i >= live.last) return s.fill;
+  return taken<N>(s.inside, o, i, inner);
+}
+template <long N, class T> FN T taken(const kept_load<T>& s, long o, long i, long inner) { return s.p[o * inner + i]; }
+template <long N, class T> FN T& taken(const kept_store<T>& s, long o, long i, long inner) {
+  return s.p[o * inner + i];
+}
+
+// What the reducers ask of a buffer.
+template <class T, long N, class Join>
+FN rows_of<T, N> join_buffer(rows_of<T, N>* p, long n, rows_of<T, N> empty, Join join) {
+  rows_of<T, N> part[4] = {empty, empty, empty, empty};
+  long i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (int k = 0; k < 4; ++k) part[k] = join(part[k], p[i + k]);
+  for (; i < n; ++i) part[0] = join(part[0], p[i]);
+  return join(join(part[0], part[1]), join(part[2], part[3]));
+}
+template <class T, long N> FN typename wider<rows_of<T, N>>::type sum_buffer(rows_of<T, N>* p, long n) {
+  using wide = typename wider<rows_of<T, N>>::type;
+  wide sum = 0;
+  for (long i = 0; i < n; ++i) sum += wide(p[i]);
+  return sum;
+}
+template <class Better, class T, long N> FN rows_of<T, N> extreme(rows_of<T, N>* p, long n, rows_of<T, N> empty) {
+  return join_buffer(p, n, empty, Better());
+}
+template <class T, long N>
+FN void deviations(rows_of<T, N>* p, long n, rows_of<T, N> center, rows_of<double, N>& squares,
+                   rows_of<double, N>& left) {
+  squares = left = 0.0;
+  for (long i = 0; i < n; ++i) {
+    const rows_of<double, N> d(p[i] - center);
+    left += d, squares += d * d;
+  }
+}
+template <class T, class Better, class Limit> struct first_of;
+template <class T, long N, class Better, class Limit> struct first_of<rows_of<T, N>, Better, Limit> {
+  using element = rows_of<T, N>;
+  element best = Limit::template value<T>();
+  rows_of<long, N> position = 0L;
+  FN void take(const element* p, long n, long base) {
+    rows_of<int, N> at = -1;
+    for (int i = 0; i < n; ++i) {
+      const auto better = !Better::covers(best, p[i]) & (best == best);
+      best = where(better, p[i], best), at = where(better, rows_of<int, N>(i), at);
+    }
+    position = where(at >= rows_of<int, N>(0), rows_of<long, N>(at) + rows_of<long, N>(base), position);
+  }
+  FN rows_of<long, N> result() const { return position; }
+};
+
+template <long N> struct abreast : words<abreast<N>> {
+  static constexpr long MOST = 64;  // positions in a buffer
+  template <class T> using one = rows_of<T, N>;
+  template <class T> FN auto beside(const T* p, long offset) const { return across_rows<N>(p + offset); }
+  template <class Span, class F, class... Ops> FN void each(Span s, F f, Ops... ops) const {
+    for (long o = s.first; o < s.last; ++o)
+      for (long i = s.begin; i < s.end; ++i) f(taken<N>(ops, o, i, s.inner)...);
+  }
+  template <class Reducer, class Span, class F, class... Ops> FN auto fold(Span s, F f, Ops... ops) const {
+    using element = typename Reducer::element;
+    Reducer reducer;
+    element buffer[MOST];
+    long n = 0;
+    for (long o = s.first; o < s.last; ++o)
+      for (long i = s.begin; i < s.end;) {
+        const long stop = i + MOST - n < s.end ? i + MOST - n : s.end;
+        for (; i < stop; ++i) buffer[n++] = element(f(taken<N>(ops, o, i, s.inner)...));
+        if (n < MOST && (o + 1 < s.last || i < s.end)) continue;
+        reducer.take(buffer, n, o * s.inner + i - n);
+        n = 0;
+      }
+    return reducer.result();
+  }
+};
+
+//@ run_abreast: needs abreast, solo, run_rows
+// `beside`: how many neighbouring rows lie side by side.
+template <long N, class Body>
+__attribute__((noinline, flatten)) void abreast_rows(const Body& body, long row, long end) {
+  for (; row < end; row += N * LINE) body(row, abreast<N>());
+}
+template <class Body> void groups_of_rows(const Body& body, long row, long end) {
+  while (row < end) {
+    const long left = body.beside() - row % body.beside(), stop = row + left < end ? row + left : end;
+    const long many = row + (stop - row) / (4 * LINE) * (4 * LINE), some = many + (stop - many) / LINE * LINE;
+    abreast_rows<4>(body, row, many);
+    abreast_rows<1>(body, many, some);
+    if (some < stop) solo_rows(body, some, stop);
+    row = stop;
+  }
+}
+template <class Body> void run_abreast(const Body& body, long threads) {
+  const long rows = body.rows(), groups = (rows + LINE - 1) / LINE, n = team_size(threads, groups);
+  if (n <= 1) return groups_of_rows(body, 0, rows);
+#pragma omp parallel num_threads(n)
+  {
+    const long k = omp_get_thread_num(), all = omp_get_num_threads(), stop = groups * (k + 1) / all * LINE;
+    groups_of_rows(body, groups * k / all * LINE, stop < rows ? stop : rows);
+  }
+}
+
+//@
+}  // namespace fusewright
