@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 import torch
 
-from fusewright.composite import log_softmax, wide
-from fusewright.formula import Value, apply, cast, fold, where
+from fusewright.composite import wide
+from fusewright.formula import Value, apply, cast, fold, reshape, where
 from fusewright.ir import node
-from fusewright.lower.call import FLOATS, trailing
+from fusewright.lower.call import FLOAT, FLOATS, LANES, beside, trailing
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
 LEAST_ROW = 256  # elements of a row that is reduced by itself
@@ -102,25 +102,39 @@ def _cross_entropy(
     ignore: int = -100,
     smoothing: float = 0.0,
 ) -> Value | None:
-    """log_softmax as a kernel, nll_loss as a call: it complains of a target that is no class."""
-    plain = target.dtype is torch.int64 and len(target.shape) == 1 and len(x.shape) == 2
+    """log(sum(exp(x - max))) - (x[target] - max), mean over what is not ignored.
+
+    PyTorch looks -x[target] up: it complains of a target that is no class.
+    """
+    kept = (*x.shape[:1], *x.shape[2:])
+    plain = target.dtype is torch.int64 and len(x.shape) > 1 and target.shape == kept
     if not plain or weight is not None or smoothing or x.dtype not in FLOATS:
         return None
-    if not trailing(x, [1]) or reduction not in (MEAN, SUM):
+    if not trailing(x, [1]) and not (x.dtype in FLOAT and beside(x, [1]) >= LANES):
         return None
-    logs = cast(log_softmax(wide(x), [1]), x.dtype, rounds=True)
-    words = f"ignore_index={ignore}, reduction={OPS[reduction]!r}"
-    made = node(
-        "library",
-        [logs.node, target.node],
-        shape=(),
-        dtype=x.dtype,
-        call=f"torch.nn.functional.nll_loss({{0}}, {{1}}, {words})",
-        name="aten.nll_loss",
-        fresh=False,
-        random=-1,
+    call = f"torch.nn.functional.nll_loss({{0}}, {{1}}, ignore_index={ignore}, reduction='none')"
+    less = Value(
+        node(
+            "library",
+            [x.node, target.node],
+            shape=kept,
+            dtype=x.dtype,
+            call=call,
+            name="aten.nll_loss",
+            fresh=False,
+            random=-1,
+        )  # fmt: skip
     )
-    return Value(made)
+    top = fold("max", wide(x), [1], keepdim=True)
+    total = fold("sum", apply("exp", wide(x) - top), [1])
+    counts = apply("ne", target, ignore)
+    each = where(counts, apply("log", total) + (wide(less) + reshape(top, kept)), 0.0)
+    if reduction not in OPS:
+        return cast(each, x.dtype)
+    dims = range(len(kept))
+    found = fold("sum", each, dims)
+    mean = found / fold("sum", cast(counts, each.dtype), dims) if reduction == MEAN else found
+    return cast(mean, x.dtype)
 
 
 LOSSES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(

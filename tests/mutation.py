@@ -27,10 +27,10 @@ from fusewright.target import TARGETS
 
 # Problems of tests/problems whose emitted files are mutated: a map after a product, two folds with
 # two outputs, moments with parameters, a row that is kept between three passes, a row that is no
-# multiple of a vector, and one that is longer than a buffer.
+# multiple of a vector, one that is longer than a buffer, and rows that lie side by side.
 SUBJECTS = (
     "linear_relu", "mean_and_max", "normalised_gate", "softmax_rows", "log_sum_exp", "wide_mean",
-    "row_mean",
+    "row_mean", "channel_gate",
 )  # fmt: skip
 BUILD_NAME = re.compile(r"fusewright_[0-9a-f]{16}_")
 PER_OPERATOR = 2  # places in one file where one operator is tried

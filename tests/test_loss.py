@@ -32,6 +32,8 @@ WRITTEN = [
 CLASSES = [
     *("F.cross_entropy(x, t)", "F.cross_entropy(x, t, reduction='sum')"),
     "F.cross_entropy(x * 100, t.clamp_min(0), ignore_index=3)",
+    *("F.cross_entropy(x * 3, t, reduction='none')", "F.cross_entropy(x[None].mT, t[None] % 6)"),
+    "F.cross_entropy(x.reshape(6, 15, 20), torch.arange(120).reshape(6, 20) % 15, ignore_index=4)",
 ]
 KEPT = [
     *("F.smooth_l1_loss(x, y, beta=0.0)", "F.cosine_similarity(x, y, dim=0)"),

@@ -23,6 +23,8 @@ SAMPLE = (
     "normalised_gate-no-type-guard-0",
     "softmax_rows-drop-subtrahend-0",
     "softmax_rows-no-contiguity-guard-0",
+    "channel_gate-lost-lane-0",
+    "channel_gate-lost-rest-0",
 )
 
 
