@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-rows, channels, pixels = 3, 24, 100
+rows, channels, pixels = 24, 24, 100
 
 
 class Model(nn.Module):
