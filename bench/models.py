@@ -286,6 +286,7 @@ _POOLS: dict[str, Callable[[Tensor], Tensor]] = {
 _SCANS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     **{f"cumsum_{n}": (lambda x: x.cumsum(1), n) for n in LENGTHS},
     "cumsum_dim0": (lambda x: x.cumsum(0), MAP_SIDE),
+    "cumsum_dim1": (lambda x: x.unflatten(0, (-1, 512)).cumsum(1), MAP_SIDE),
     "cumprod_256": (lambda x: x.cumprod(1), 256),
     # numbers in [0.5, 1): most of a row underflows to 0
     "cumprod_8192": (lambda x: (x.sigmoid() * 0.5 + 0.5).cumprod(1), 8192),

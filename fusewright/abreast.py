@@ -11,6 +11,7 @@ import torch
 from fusewright.ir import Graph, Node
 from fusewright.lower.call import FLOAT, LANES
 from fusewright.nest import Access, Nest
+from fusewright.scan import LONGEST_ABREAST
 
 NUMBERS = (torch.int32, torch.int64, torch.float64)
 READ = (*FLOAT, *NUMBERS, torch.bool)
@@ -23,7 +24,9 @@ COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
 def runs_abreast(nest: Nest, graph: Graph) -> bool:
     """Whether as much of what a kernel moves lies across memory as along it."""
     kernel = nest.kernel
-    if not kernel.folds or kernel.scans or graph.hint(nest.beside) < LANES:
+    if not kernel.folds or graph.hint(nest.beside) < LANES:
+        return False
+    if kernel.scans and graph.hint(nest.columns) * graph.hint(nest.outer) > LONGEST_ABREAST:
         return False
     accesses = [*nest.reads.values(), *nest.writes.values()]
     moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]

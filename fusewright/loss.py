@@ -113,18 +113,17 @@ def _cross_entropy(
     if not trailing(x, [1]) and not (x.dtype in FLOAT and beside(x, [1]) >= LANES):
         return None
     call = f"torch.nn.functional.nll_loss({{0}}, {{1}}, ignore_index={ignore}, reduction='none')"
-    less = Value(
-        node(
-            "library",
-            [x.node, target.node],
-            shape=kept,
-            dtype=x.dtype,
-            call=call,
-            name="aten.nll_loss",
-            fresh=False,
-            random=-1,
-        )  # fmt: skip
+    made = node(
+        "library",
+        [x.node, target.node],
+        shape=kept,
+        dtype=x.dtype,
+        call=call,
+        name="aten.nll_loss",
+        fresh=False,
+        random=-1,
     )
+    less = Value(made)
     top = fold("max", wide(x), [1], keepdim=True)
     total = fold("sum", apply("exp", wide(x) - top), [1])
     counts = apply("ne", target, ignore)

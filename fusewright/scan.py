@@ -18,6 +18,7 @@ from fusewright.formula import Value, cast
 from fusewright.ir import Graph, Node, node, numel, rebuild
 from fusewright.library import stays
 from fusewright.lower import reordered
+from fusewright.lower.call import FLOAT, LANES, beside
 from fusewright.product import argument, arguments
 from fusewright.rewrite import apart
 from fusewright.target import Target
@@ -26,6 +27,8 @@ BACK = MappingProxyType({"cumsum": "cumsum_back", "cumprod": "cumprod_back"})
 CALLS = MappingProxyType({f"aten.{op}": op for op in BACK})
 # A row stays in the registers of a thread block, or in a core's share of the last cache.
 LONGEST: Mapping[str, int] = MappingProxyType({"cuda": 1 << 14, "cpp": 1 << 20})
+# Rows that a CPU takes side by side, 64 of them in a core's L2.
+LONGEST_ABREAST = 1 << 12
 
 
 def scan(graph: Graph, target: Target) -> Graph:
@@ -36,14 +39,15 @@ def scan(graph: Graph, target: Target) -> Graph:
             return n
         if n["name"] == "aten.flip":
             return _turned(n)
-        return _written(n, LONGEST[target.language]) if n["name"] in CALLS else n
+        longest, cpu = LONGEST[target.language], target.language == "cpp"
+        return _written(n, longest, cpu=cpu) if n["name"] in CALLS else n
 
     return apart(graph, rebuild(graph, change))
 
 
-def _written(n: Node, longest: int) -> Node:
+def _written(n: Node, longest: int, *, cpu: bool) -> Node:
     x, dim = _given(n)
-    why = _complaint(n, dim, longest)
+    why = _complaint(n, dim, longest, cpu=cpu)
     if not why:
         return _scanned(n, CALLS[str(n["name"])], Value(x), dim)
     return stays(n, why)
@@ -63,7 +67,7 @@ def _given(n: Node) -> tuple[Node, int]:
     return x, dim % max(len(n.shape), 1)
 
 
-def _complaint(n: Node, dim: int, longest: int) -> str:
+def _complaint(n: Node, dim: int, longest: int, *, cpu: bool) -> str:
     """Why our kernels do not compute a scan, or ""."""
     if n.dtype.is_complex or not n.shape or numel(n.shape) == 0:
         return "complex numbers, one number, or none"
@@ -72,7 +76,8 @@ def _complaint(n: Node, dim: int, longest: int) -> str:
         return "its rows are as long as the batch"
     order = n.order or tuple(range(len(n.shape)))
     if size == 1 or [d for d in order if n.shape[d] != 1][-1] != dim:
-        return "its rows lie across memory"
+        abreast = cpu and n.dtype in FLOAT and beside(Value(n), [dim]) >= LANES
+        return "" if abreast and 1 < size <= LONGEST_ABREAST else "its rows lie across memory"
     return f"rows of {size} outgrow a team, which takes {longest}" if size > longest else ""
 
 

@@ -56,7 +56,12 @@ ROWS = [
     *("x.flip(1).argmax(1)", "x[:, 1:-1].mean(1)", "(x - x.mean(1, keepdim=True)).square().sum(1)"),
     *("F.layer_norm(x.transpose(1, 2), (x.shape[1],)).transpose(1, 2)", "x.flip(2).sum(1)"),
     *(
-        "x.softmax(1).transpose(1, 2).contiguous()",
+        *(
+            "x.softmax(1).transpose(1, 2).contiguous()",
+            "x.cumsum(1) * w",
+            "(x * 0.01 + 1).cumprod(1)",
+        ),
+        *("x.flip(1).cumsum(1).flip(1)", "x.softmax(1).cumsum(1)", "x.cumsum(1).amax(1)"),
         "x.transpose(1, 2).contiguous().softmax(2) * w.mT",
     ),
 ]

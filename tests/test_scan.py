@@ -27,7 +27,7 @@ from fusewright.ir import Graph, toposort
 from fusewright.ops import OPS
 from fusewright.pipeline import Made, make
 from fusewright.rewrite import rewrite
-from fusewright.scan import LONGEST, scan
+from fusewright.scan import LONGEST, LONGEST_ABREAST, scan
 from fusewright.schedule import alternatives
 from fusewright.target import TARGETS
 
@@ -64,7 +64,8 @@ WRITTEN = [
 ]
 # What stays PyTorch's, and the word that says why.
 KEPT = [
-    ("x.cumsum(1)", "across"), ("x.cumsum(0) - x", "batch"), ("y.cumprod(1)", "across"),
+    ("x[..., :15].cumsum(1)", "across"), ("x.cumsum(0) - x", "batch"),
+    ("y.double().cumprod(1)", "across"),
     ("x.transpose(1, 2).cumsum(1)", "across"), ("x.mean((1, 2)).cumsum(0)", "batch"),
     ("x.reshape(-1).cumsum(0)", "batch"),
 ]  # fmt: skip
@@ -157,6 +158,17 @@ def test_what_stays_a_call_says_why(row: str, why: str) -> None:
     made = make(Called(row), tensors(), CPU)
     (step,) = made.plan.libraries
     assert why in step.reason
+
+
+@pytest.mark.parametrize(("size", "machine", "kept"), [
+    (LONGEST_ABREAST, CPU, 0), (LONGEST_ABREAST + 1, CPU, 1), (64, GPU, 1),
+])  # fmt: skip
+def test_rows_side_by_side_are_scanned_on_the_cpu(
+    size: int, machine: fusewright.target.Target, kept: int
+) -> None:
+    x = torch.empty(2, size, 16, device="meta")
+    graph = capture(Called("x.cumsum(1) + y"), [x, x]).graph
+    assert len(calls(scan(graph, machine))) == kept
 
 
 @pytest.mark.parametrize("machine", [CPU, GPU])

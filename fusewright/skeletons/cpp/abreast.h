@@ -7,6 +7,7 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "launch.h"
+#include "scan.h"
 namespace fusewright {
 
 //@ rows_of: needs lanes, numbers, sum
@@ -251,6 +252,22 @@ template <long N> struct abreast : words<abreast<N>> {
     return reducer.result();
   }
 };
+
+//@ scan_abreast: needs abreast, scan
+// Every row goes its own way, one element after the other, in doubles; see narrowed() for what is small.
+template <class Scan, class Span, class T, long R, long N, bool Small, class F, class... Ops>
+FN void scan(Scan, Span s, kept<rows_of<T, R>, N, Small>& row, F f, Ops... ops) {
+  using wide = typename wider<rows_of<T, R>>::type;
+  const wide least = 0x1p-150;
+  wide carry = Scan::template none<wide>();
+  const long width = s.end - s.begin, count = (s.last - s.first) * width;
+  for (long k = 0; k < count; ++k) {
+    const long place = Scan::back ? count - 1 - k : k, o = s.first + place / width, i = s.begin + place % width;
+    carry = Scan::join(carry, wide(f(taken<R>(ops, o, i, s.inner)...)));
+    const auto small = (carry <= least) & (carry >= -least);
+    row.data()[o * s.inner + i] = rows_of<T, R>(where(small, carry * wide(0), carry));
+  }
+}
 
 //@ run_abreast: needs abreast, solo, run_rows
 // `beside`: how many neighbouring rows lie side by side.
