@@ -310,9 +310,8 @@ class _Printer:
             return self._cast(m, arguments[0])
         if m.row.needs:
             self.words.add(m.row.needs)
-            self.lifted |= (
-                {(m.row.needs, m.row.arity)} if self.abreast and m.op != "where" else set()
-            )
+            if self.abreast and m.op != "where":
+                self.lifted.add((m.row.needs, m.row.arity))
         return m.row.cpp.format(*arguments)
 
     def _cast(self, m: Node, value: str) -> str:

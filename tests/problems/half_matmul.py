@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-rows, inner, columns = 24, 256, 32
+rows, inner, columns = 24, 1024, 32
 
 
 class Model(nn.Module):
