@@ -10,7 +10,9 @@ from emitting import emit_example
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
+# A seed: groups of two numbers that are nearly equal make any rounding large, once in fifty draws.
 CHECK = """
+torch.manual_seed(0)
 model = ModelNew(24, 128, 64, (128,))
 x = torch.rand(6, 24)
 with torch.no_grad():
