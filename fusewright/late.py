@@ -17,7 +17,7 @@ from fusewright.formula import Value
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
-from fusewright.lower.call import FLOAT, LANES, LEAST_BESIDE, beside, copy
+from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside, copy
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
 from fusewright.product import argument, arguments
@@ -46,7 +46,7 @@ def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
     """Whether as many rows of floats lie side by side as a CPU takes together, and it pays."""
     fused = base(x.node).row.kind == "map"
     least = MANY_BESIDE if name in FAST_ON_CPU and not fused else LANES
-    return x.dtype in FLOAT and beside(x, dims) >= least
+    return abreast(x, dims, least)
 
 
 @dataclass(frozen=True)

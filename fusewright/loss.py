@@ -16,7 +16,7 @@ import torch
 from fusewright.composite import wide
 from fusewright.formula import Value, apply, cast, fold, reshape, where
 from fusewright.ir import node
-from fusewright.lower.call import FLOAT, FLOATS, LANES, beside, trailing
+from fusewright.lower.call import FLOATS, abreast, trailing
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
 LEAST_ROW = 256  # elements of a row that is reduced by itself
@@ -110,7 +110,7 @@ def _cross_entropy(
     plain = target.dtype is torch.int64 and len(x.shape) > 1 and target.shape == kept
     if not plain or weight is not None or smoothing or x.dtype not in FLOATS:
         return None
-    if not trailing(x, [1]) and not (x.dtype in FLOAT and beside(x, [1]) >= LANES):
+    if not trailing(x, [1]) and not abreast(x, [1]):
         return None
     call = f"torch.nn.functional.nll_loss({{0}}, {{1}}, ignore_index={ignore}, reduction='none')"
     made = node(

@@ -18,7 +18,7 @@ from fusewright.formula import Value, cast
 from fusewright.ir import Graph, Node, node, numel, rebuild
 from fusewright.library import stays
 from fusewright.lower import reordered
-from fusewright.lower.call import FLOAT, LANES, beside
+from fusewright.lower.call import abreast
 from fusewright.product import argument, arguments
 from fusewright.rewrite import apart
 from fusewright.target import Target
@@ -76,8 +76,8 @@ def _complaint(n: Node, dim: int, longest: int, *, cpu: bool) -> str:
         return "its rows are as long as the batch"
     order = n.order or tuple(range(len(n.shape)))
     if size == 1 or [d for d in order if n.shape[d] != 1][-1] != dim:
-        abreast = cpu and n.dtype in FLOAT and beside(Value(n), [dim]) >= LANES
-        return "" if abreast and 1 < size <= LONGEST_ABREAST else "its rows lie across memory"
+        fits = cpu and abreast(Value(n), [dim]) and 1 < size <= LONGEST_ABREAST
+        return "" if fits else "its rows lie across memory"
     return f"rows of {size} outgrow a team, which takes {longest}" if size > longest else ""
 
 

@@ -106,6 +106,11 @@ def beside(x: Value, dims: Sequence[int]) -> float:
     return prod(s if isinstance(s, int) else inf for s in sizes)
 
 
+def abreast(x: Value, dims: Sequence[int], least: int = LANES) -> bool:
+    """Whether so many rows of a fold over `dims` lie side by side, in a type computed as float."""
+    return x.dtype in FLOAT and beside(x, dims) >= least
+
+
 def dims_of(x: Value, dims: object) -> tuple[int, ...]:
     """The dimensions as sorted positive numbers; None and [] mean all."""
     rank = len(x.shape)
