@@ -175,8 +175,7 @@ class Session:
 
     def post(self, worker: Worker, message: Mapping[str, Any]) -> None:
         """Send a command without waiting for its answer."""
-        number = self._sent.get(worker, 0) + 1
-        self._sent[worker] = number
+        number = self._sent[worker] = self._sent.get(worker, 0) + 1
         worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
 
     def collect(self, worker: Worker, seconds: float) -> Record:
@@ -267,13 +266,14 @@ class Session:
         return {**step, **own, "threads": self.lab["threads"]}
 
     def _seconds(self, message: Mapping[str, Any], eager_s: float, worker: Worker) -> float:
-        limits = self.limits
-        if self._builds and self._sent.get(worker, 0) < 8:
+        limits, young = self.limits, self._sent.get(worker, 0) < 8
+        if self._builds and young:
             return limits.build_s
         if message["do"] in ("import", "construct"):  # the first may compile, the second start CUDA
             return limits.import_s * _patience()
         calls = max(1.0, int(message.get("calls", 1)) / 10)
-        return max(limits.call_s * _patience(), 50 * eager_s) * calls
+        least = limits.import_s if young and self.request.device == "cuda" else limits.call_s
+        return max(least * _patience(), 50 * eager_s) * calls
 
     def _record_death(self, worker: Worker, error: Exception, step: str, ledger: Ledger) -> str:
         """Which check the loss of a worker belongs to; kills what is left of it."""
@@ -388,7 +388,7 @@ class Session:
 
 
 def _patience() -> float:
-    """A deadline allows for twice as many busy processes as cores; more of them, more time."""
+    """Two busy processes a core are allowed for; more of them, more time."""
     return min(10.0, max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1))))
 
 

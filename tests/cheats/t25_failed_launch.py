@@ -20,7 +20,7 @@ SOURCE = r"""
 __global__ void mean(const float* x, float* out, long rows, long columns) {
   const long row = blockIdx.x * (long)blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  float total = 0;
+  double total = 0;
   for (long c = 0; c < columns; ++c) total += x[row * columns + c];
   out[row] = total / columns;
 }
