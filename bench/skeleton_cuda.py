@@ -499,10 +499,10 @@ CASES = (
     Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36),
          ("rows<8, 4>",), (0, 1, 3)),
     fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>; "
-         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>", (0, 1, 5, 70)),
+         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>; stripes<2, 64, 2>", (0, 1, 5, 70)),
     fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
     fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>; "
-         "stripes<64, 8>; stripes_split<16, 32, 8>", (0, 1, 3, 40)),
+         "stripes<64, 8>; stripes<16, 32, 4>; stripes_split<16, 32, 8>", (0, 1, 3, 40)),
     fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
     fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>; "
          "stripes<4, 32>", (1,)),

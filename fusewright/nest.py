@@ -29,7 +29,7 @@ class Access:
     varies: it changes within a row.  alignment: a number that divides the offset of every row, and
     every i where elements begin or cease to exist.  limits: text of the range of i whose elements
     exist, "" for all of them; the others are `fill`.  beside: stride from a row to the next one.
-    apart: whether the next row has other limits.
+    apart: whether the next row has other limits.  ahead, line: `base` = a constant + the rest.
     """
 
     leaf: Node
@@ -43,6 +43,8 @@ class Access:
     fill: Attribute = None
     beside: Size = 0
     apart: bool = False
+    ahead: str = "0"
+    line: str = "0"
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class _Addresses:
             any(
                 limit.strides.get(a.parts[-1], 0) for limit in tensor.limits for a in self.rows[-1:]
             ),
+            size_text(tensor.offset),
+            self._base(walk, 0),
         )
 
     def _inner(self, walk: Strides) -> list[Size]:

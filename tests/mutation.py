@@ -8,7 +8,6 @@ turned on every file of the same style. A judge is as good as the share of mutan
 from __future__ import annotations
 
 import atexit
-import hashlib
 import re
 import shutil
 import tempfile
@@ -32,7 +31,6 @@ SUBJECTS = (
     "linear_relu", "mean_and_max", "normalised_gate", "softmax_rows", "log_sum_exp", "wide_mean",
     "row_mean", "channel_gate",
 )  # fmt: skip
-BUILD_NAME = re.compile(r"fusewright_[0-9a-f]{16}_")
 PER_OPERATOR = 2  # places in one file where one operator is tried
 
 # Mutants that are no mistakes: (subject, operator, or one of its places) -> why nobody could tell.
@@ -163,10 +161,7 @@ def try_mutants(
 
 def _order(mutant: Mutant, folder: Path, device: str, only: list[str]) -> dict[str, object]:
     path = folder / f"{mutant.name}.py"
-    # An emitted file keeps what it compiled under a name made of its content; so must a mutant,
-    # or it would find the kernels of another one that was judged in the same place.
-    own = hashlib.sha256(mutant.text.encode()).hexdigest()[:16]
-    path.write_text(BUILD_NAME.sub(f"fusewright_{own}_", mutant.text), encoding="utf-8")
+    path.write_text(mutant.text, encoding="utf-8")
     return {
         "problem": str(mutant.problem), "candidate": str(path), "timing": False,
         "device": device, "only": only,

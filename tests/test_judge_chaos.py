@@ -271,6 +271,31 @@ def test_without_its_tool_a_check_that_was_asked_for_is_a_gap(tmp_path: Path) ->
     assert "sanitizer" in reason
 
 
+def test_the_first_tool_that_finds_an_error_is_the_last_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What writes out of bounds can break the tables of the next tool: that one never ended."""
+    found = {"memcheck": "", "racecheck": "3 errors"}
+    ran, left = [], []
+
+    def run(session: object, slot: int, worker: str, folder: Path) -> str:
+        ran.append(worker)
+        return found[worker]
+
+    monkeypatch.setattr(sanitizer, "_start", lambda *a: (a[-1], tmp_path))
+    monkeypatch.setattr(sanitizer, "_run", run)
+    monkeypatch.setattr(sanitizer.shutil, "which", lambda *_, **__: "compute-sanitizer")
+    ledger = Ledger(("sanitize",))
+    fake = SimpleNamespace(
+        site=SimpleNamespace(tool_path=str), ledger=ledger, progress=print, send_off=left.append,
+        part=lambda: None,
+    )  # fmt: skip
+    sanitizer.check(cast("Session", fake), 0)
+    assert ran == ["memcheck", "racecheck"]
+    assert left == ["initcheck", "synccheck"]
+    assert ledger.failed("sanitizer")
+
+
 # --- the judge misjudges ----------------------------------------------------------------------
 
 

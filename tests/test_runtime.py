@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,13 +184,22 @@ def test_a_place_that_cannot_be_written(
 
 def test_kernels_have_one_name_per_text(emitted: Emitted, tmp_path: Path) -> None:
     """Another kernel, another library; the same kernel in another file, the same library."""
-    other = emit_text(SOURCE.replace("+ 1", "+ 2"), tmp_path)
     again = emit_text(
         SOURCE.replace("import torch\n", "import torch\n\n    # a remark\n"), tmp_path
     )
-    names = [
-        next(x for x in e.text.splitlines() if 'name = "fusewright_' in x)
-        for e in (emitted, other, again)
-    ]
-    assert names[0] != names[1]
-    assert names[0] == names[2]
+    cache = tmp_path / "kernels"
+    assert [finish(start(e, cache)) for e in (emitted, again)] == ["ran", "ran"]
+    assert library(cache)
+    other = emit_text(SOURCE.replace("+ 1", "+ 2"), tmp_path)
+    assert "AssertionError" in finish(start(other, cache)), "it adds 2, where RUN wants 1"
+    assert len(list(cache.glob("fusewright_*/kernels.so"))) == 2
+
+
+def test_an_edited_kernel_is_compiled_anew(emitted: Emitted, tmp_path: Path) -> None:
+    """Whoever changes the text of a kernel gets what it says, not what was compiled before."""
+    cache, path = tmp_path / "kernels", tmp_path / "edited.py"
+    assert finish(start(emitted, cache)) == "ran"
+    edited = emitted.text.replace(" + 1.0f", " + 2.0f")
+    assert edited != emitted.text
+    path.write_text(edited, encoding="utf-8")
+    assert "AssertionError" in finish(start(replace(emitted, path=path), cache))

@@ -351,13 +351,16 @@ class _Printer:
             self.words.add(function)
             offset = access.gather if access.base == "0" else f"{access.base} + {access.gather}"
             return f"{function}({name}, [&](long o, long i) {{ return {offset}; }})"
+        start, base = name, access.base
+        if access.limits and "0" not in (access.ahead, access.line):  # one address for a window
+            start, base = f"{name} + {access.line}", access.ahead
         outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
         if access.columns == 1:
             self.words.add(verb)
-            return f"{verb}({', '.join([name, access.base, *outer])})"
+            return f"{verb}({', '.join([start, base, *outer])})"
         function = "strided" if verb == "load" else "strided_store"
         self.words.add(function)
-        return f"{function}({', '.join([name, access.base, *outer, size_text(access.columns)])})"
+        return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"
 
 
 def _slots(row: Row) -> dict[Hashable, str]:

@@ -19,6 +19,9 @@ from fusewright.target import Target
 
 # skeletons/cuda/split.cuh asserts the same numbers
 SPLIT_BYTES, STRIPE_BYTES = 270336, 2105344
+# Per element, counted as `in_flight` in skeletons/cuda/operand.cuh does: three elements or fewer
+# are in flight then.  docs/facts.md: windows
+WINDOW_BYTES = 16
 
 
 def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
@@ -87,18 +90,26 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
     return str(size) if schedule.split else ""
 
 
+def _windows(nest: Nest, vector: int) -> bool:
+    """Whether an element takes so many loads that a thread has few elements in flight."""
+    reads = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
+    sizes = [a.leaf.dtype.itemsize for a in reads]
+    halved = [(n + 1) // 2 if a.limits else n for n, a in zip(sizes, reads, strict=True)]
+    return vector == 1 and sum(halved) > WINDOW_BYTES
+
+
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     if schedule.tile and nest.kernel.product:
         return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
     if body.is_map:
-        columns = size_text(nest.columns)
-        return f"run_map<{vector}>(body, {rows}, {columns}, device, stream)"
+        columns, windows = size_text(nest.columns), ", true" if _windows(nest, vector) else ""
+        return f"run_map<{vector}{windows}>(body, {rows}, {columns}, device, stream)"
     scratch = "workspace, " if schedule.split else ""
     sizes = f"{schedule.threads}, {vector}"
     if schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
-        burst = f", {16 if body.passes > 1 else 8}" if schedule.split else ""
-        sizes = f"{schedule.threads}, {schedule.across}{burst}"
+        more = (16 if body.passes > 1 else 8) if schedule.split else vector
+        sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"

@@ -7,7 +7,6 @@ so that neither a lock nor a half-written library can be in the way of another p
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -29,6 +28,7 @@ _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has buil
 def _fusewright_build():
     """Compile the kernels, or find them compiled by an earlier process, and bind them."""
     import ctypes
+    import hashlib
     import os
     import pathlib
     import re
@@ -38,7 +38,11 @@ def _fusewright_build():
     from torch.utils import cpp_extension
 
     {machine}
-    name = "fusewright_{digest}_" + re.sub(r"\\W", "_", machine)
+    options = {{
+{sources}
+    }}
+    text = hashlib.sha256(repr(options).encode()).hexdigest()[:16]  # another text, another library
+    name = f"fusewright_{{text}}_" + re.sub(r"\\W", "_", machine)
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     library = pathlib.Path(root, name, "kernels.so")
     if not library.exists():
@@ -64,7 +68,7 @@ def _fusewright_build():
                 (headers / header).touch()
             cpp_extension.load_inline(
                 name,
-{sources}
+                **options,
                 extra_include_paths=[folder],
                 build_directory=folder,
                 is_python_module=False,
@@ -258,12 +262,12 @@ _CPP = _Language(
     machine = kinds.get(found and found[1], "native")""",
     compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
-    sources="""                cpp_sources=[_FUSEWRIGHT_CPP, _FUSEWRIGHT_CALLS],
-                extra_cflags=[
-                    "-march=" + machine,
+    sources="""        "cpp_sources": [_FUSEWRIGHT_CPP, _FUSEWRIGHT_CALLS],
+        "extra_cflags": [
+            "-march=" + machine,
 {flags}
-                ],
-                extra_ldflags=["-fopenmp"],""",
+        ],
+        "extra_ldflags": ["-fopenmp"],""",
     autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
     parameter="",
     place="tensor.is_cpu",
@@ -274,11 +278,11 @@ _CUDA = _Language(
     compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
     packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
-    sources="""                cpp_sources=[""],
-                cuda_sources=[_FUSEWRIGHT_CUDA, _FUSEWRIGHT_CALLS],
-                extra_cuda_cflags=[
+    sources="""        "cpp_sources": [""],
+        "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_CALLS],
+        "extra_cuda_cflags": [
 {flags}
-                ],""",
+        ],""",
     autocast="torch.is_autocast_enabled",
     parameter="device, ",
     place="tensor.is_cuda\n        and tensor.get_device() == device",
@@ -329,14 +333,12 @@ def _runtime(
     arch: str,
 ) -> str:
     said = "\n".join(code)
-    text = "\n".join(f'{" " * 20}"{flag}",' for flag in flags)
+    text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
     only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
     machine = language.machine.format(arch=arch) if arch else language.machine
     calls = calls_text(table)
-    digest = hashlib.sha256("\n".join([source, calls, text]).encode()).hexdigest()[:16]
     build = _BUILD.format(
         machine=only + machine,
-        digest=digest,
         compiler=language.compiler,
         packages=language.packages,
         sources=language.sources.format(flags=text),

@@ -203,9 +203,9 @@ class Session:
                 if not only or experiment in (*only, "setup"):
                     self.run_experiment(experiment, worker, slot, "problem", self.ledger)
         finally:
-            self._send_off(worker)
+            self.send_off(worker)
 
-    def _send_off(self, worker: Worker) -> None:
+    def send_off(self, worker: Worker) -> None:
         """Tell a worker that it may leave; `part` looks at how it went, while others go on."""
         # It may be gone already, and that was recorded where it was noticed.
         with contextlib.suppress(Gone, Late, OSError):
@@ -340,7 +340,7 @@ class Session:
             if accepted != canary.honest:
                 rows = [f"{r.check}: {r.evidence}" for r in ledger.rows() if r.outcome == "fail"]
                 surprises.append(f"the {name} one was {'accepted' if accepted else rows}")
-        self._send_off(worker)
+        self.send_off(worker)
         text = "; ".join(surprises) or ", ".join(CANARIES)
         self.ledger.add("self-canary", "fail" if surprises else "pass", text)
 

@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(MAP_BLOCK) map_kernel(const Body body, long ro
   body(row, mine, lane<VECTOR>());
 }
 #ifdef __CUDACC_RTC__
-template <int VECTOR, class Body> FN int run_map(const Body&, long, long, int, void*) {
+template <int VECTOR, bool WINDOWS = false, class Body> FN int run_map(const Body&, long, long, int, void*) {
   return &map_kernel<VECTOR, Body> == nullptr;
 }
 #else
-// The first of these that leaves at most an eighth of its threads idle, or else the one that leaves fewest.
 struct map_tile {
   int shift, each;  // the group is 1 << shift
 };
+// The first of these that leaves at most an eighth of its threads idle, or else the one that leaves fewest.
 inline map_tile map_tile_of(long vectors, int usual) {
   map_tile best{3, usual};
   long least = -1;
@@ -108,12 +108,27 @@ inline map_tile map_tile_of(long vectors, int usual) {
     }
   return best;
 }
-template <int VECTOR, class Body>
+// The same for windows, whose many loads count, and not how many are in flight: the widest group but for a
+// sixteenth of the cost. That is what its threads do (once, as much as for three elements, and for each element)
+// and the lines that they touch: narrower than a warp, a group needs as many of them as a warp.
+inline map_tile window_tile_of(long vectors, int most) {
+  map_tile best{};
+  long least = 0;
+  for (int shift = MAP_BLOCK == 256 ? 8 : 7; shift >= 3; --shift) {
+    const long group = 1L << shift, tiles = (vectors + most * group - 1) / (most * group);
+    const long each = (vectors + tiles * group - 1) / (tiles * group);
+    const long cost = tiles * ((each + 3) * group + each * (group > 32 ? group : 32));
+    if (!least || cost * 16 < least * 15) best = {shift, int(each)}, least = cost;
+  }
+  return best;
+}
+template <int VECTOR, bool WINDOWS = false, class Body>
 int run_map(const Body& body, long rows, long columns, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
   const long vectors = (columns + VECTOR - 1) / VECTOR;
-  const map_tile cut = map_tile_of(vectors, MAP_VECTORS<VECTOR>);
+  constexpr int usual = MAP_VECTORS<VECTOR>;
+  const map_tile cut = WINDOWS ? window_tile_of(vectors, usual) : map_tile_of(vectors, usual);
   const long tile = long(cut.each) << cut.shift, tiles = (vectors + tile - 1) / tile;
   const int per_block = MAP_BLOCK >> cut.shift;
   const dim3 grid = grid_of((rows * tiles + per_block - 1) / per_block);

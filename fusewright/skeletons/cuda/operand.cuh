@@ -67,6 +67,11 @@ template <bool CONSTANT, int W, class T> FN void fetch_vector(const T* from, T* 
     memcpy(to + k * piece::step, &bits, piece::bytes);
   }
 }
+template <bool CONSTANT, class T> FN computed<T> fetch_element(const T* from) {
+  T element;
+  fetch_vector<CONSTANT, 1>(from, &element);
+  return widen(element);
+}
 FN void put(uint4* to, uint4 v) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -204,7 +209,10 @@ FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops.
   constexpr int U = in_flight<vector_bytes<W, Ops...>, MOST, MOST>::count;
 #pragma unroll 1
   for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
-  if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
+  if constexpr (U <= 3)  // so few are done one by one: guards cost more than loads that wait
+    for (; p < end; p += stride) visit_line<false, W, 1>(p, end, stride, sink, f, operand...);
+  else if (p < end)
+    visit_line<true, W, U>(p, end, stride, sink, f, operand...);
 }
 template <class Team, class Sink, class F, class... Ops>
 FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
@@ -260,33 +268,36 @@ FN sheet_span span(long outer, long inner) { return {outer, inner}; }
 
 //@ load: needs vectors
 // An operand becomes a packet, which holds U vectors of W elements for one call of `visit`.
+// Several of one row have the row's address in common, and their `base` is a constant in the instruction.
 template <class T, bool CONSTANT> struct load_operand {
   using value = computed<T>;
   static constexpr int bytes = sizeof(T);
   static constexpr bool kept = false;
   const T* p;
-  long outer_stride;
+  long base, outer_stride;
   template <int W, int U> struct packet {
     const T* p;
-    long outer_stride;
+    long base, outer_stride;
     T held[U][W];
-    FN explicit packet(const load_operand& o) : p(o.p), outer_stride(o.outer_stride) {}
+    FN explicit packet(const load_operand& o) : p(o.p), base(o.base), outer_stride(o.outer_stride) {}
+    template <class Place> FN const T* spot(const Place& at) const { return at.of(p, outer_stride); }
+    FN value from(const T* spot) const { return fetch_element<CONSTANT>(spot + base); }
     template <class Place> FN void fetch(int u, const Place& at) {
-      if (at.whole(outer_stride)) return fetch_vector<CONSTANT, W>(at.of(p, outer_stride), held[u]);
+      if (at.whole(outer_stride)) return fetch_vector<CONSTANT, W>(at.of(p, outer_stride) + base, held[u]);
 #pragma unroll
       for (int j = 0; j < W; ++j)
-        fetch_vector<CONSTANT, 1>(p + (at.outer(j) * outer_stride + at.inner(j)), &held[u][j]);
+        fetch_vector<CONSTANT, 1>(p + (base + at.outer(j) * outer_stride + at.inner(j)), &held[u][j]);
     }
     template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
 template <class T> FN load_operand<T, true> load(const T* p, long base, long outer_stride = 0) {
-  return {p + base, outer_stride};
+  return {p, base, outer_stride};
 }
 // Without const the kernel writes there too: each element is read by the thread that writes it.
 template <class T> FN load_operand<T, false> load(T* p, long base, long outer_stride = 0) {
-  return {p + base, outer_stride};
+  return {p, base, outer_stride};
 }
 
 //@ store: needs vectors
@@ -329,6 +340,10 @@ template <class T, bool CONSTANT, class F> struct gather_operand {
     F offset;
     T held[U][W];
     FN explicit packet(const gather_operand& o) : p(o.p), offset(o.offset) {}
+    template <class Place> FN const T* spot(const Place& at) const {
+      return p + (offset(at.outer(0), at.inner(0)) - offset.base);
+    }
+    FN value from(const T* spot) const { return fetch_element<CONSTANT>(spot + offset.base); }
     template <class Place> FN void fetch(int u, const Place& at) {
 #pragma unroll
       for (int j = 0; j < W; ++j)
@@ -343,14 +358,14 @@ template <class T, class F> FN gather_operand<T, false, F> gather(T* p, F offset
 
 //@ strides
 struct strides {
-  long outer, inner;
-  FN long operator()(long o, long i) const { return o * outer + i * inner; }
+  long base, outer, inner;
+  FN long operator()(long o, long i) const { return base + o * outer + i * inner; }
 };
 
 //@ strided: needs gather, strides
-template <class T> FN auto strided(T* p, long base, long inner) { return gather(p + base, strides{0, inner}); }
+template <class T> FN auto strided(T* p, long base, long inner) { return gather(p, strides{base, 0, inner}); }
 template <class T> FN auto strided(T* p, long base, long outer, long inner) {
-  return gather(p + base, strides{outer, inner});
+  return gather(p, strides{base, outer, inner});
 }
 
 //@ gather_store: needs values
@@ -377,10 +392,10 @@ template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F o
 
 //@ strided_store: needs gather_store, strides
 template <class T> FN auto strided_store(T* p, long base, long inner) {
-  return gather_store(p + base, strides{0, inner});
+  return gather_store(p, strides{base, 0, inner});
 }
 template <class T> FN auto strided_store(T* p, long base, long outer, long inner) {
-  return gather_store(p + base, strides{outer, inner});
+  return gather_store(p, strides{base, outer, inner});
 }
 
 //@ index
@@ -398,21 +413,40 @@ struct index_operand {
 FN index_operand index() { return {}; }
 
 //@ extent
-// Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
-struct extent {
-  long first, last;
+// Which inner indices of a row have elements: those where offset + step * i lies in [0, size). They are counted
+// in the type of the index: half of what a guard does is done in it.
+template <class Index> struct extent {
+  Index first, last;
 };
-constexpr long ANYWHERE = 1L << 62;
 FN long floor_quotient(long a, long b) { return (a >= 0 ? a : a - b + 1) / b; }
-FN extent extent_of(long offset, long step, long size) {
-  if (step == 0) return offset >= 0 && offset < size ? extent{-ANYWHERE, ANYWHERE} : extent{0, 0};
-  if (step > 0) return {-floor_quotient(offset, step), -floor_quotient(offset - size, step)};
-  return {floor_quotient(offset - size, -step) + 1, floor_quotient(offset, -step) + 1};
+template <class Index> FN Index cut(long i) {
+  constexpr long MOST = sizeof(Index) == 4 ? 1L << 29 : 1L << 61;
+  return Index(i < -MOST ? -MOST : i > MOST ? MOST : i);
 }
-FN extent operator&(extent a, extent b) {
-  return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
+struct limit {
+  long offset, step, size;
+  template <class Index> FN extent<Index> in() const {
+    const bool all = (unsigned long)offset < (unsigned long)size;
+    if (step == 0) return {all ? cut<Index>(-1L << 61) : 0, all ? cut<Index>(1L << 61) : 0};
+    if (step > 0) return {cut<Index>(-floor_quotient(offset, step)), cut<Index>(-floor_quotient(offset - size, step))};
+    return {cut<Index>(floor_quotient(offset - size, -step) + 1), cut<Index>(floor_quotient(offset, -step) + 1)};
+  }
+};
+template <class A> struct limits {
+  A a;
+  limit b;
+  template <class Index> FN extent<Index> in() const {
+    const extent<Index> x = a.template in<Index>(), y = b.in<Index>();
+    return {x.first > y.first ? x.first : y.first, x.last < y.last ? x.last : y.last};
+  }
+};
+FN limit extent_of(long offset, long step, long size) { return {offset, step, size}; }
+FN limits<limit> operator&(limit a, limit b) { return {a, b}; }
+template <class A> FN limits<limits<A>> operator&(limits<A> a, limit b) { return {a, b}; }
+template <class A> FN bool holds(const A& a) {
+  const auto all = a.template in<long>();
+  return all.first < all.last;
 }
-FN bool holds(extent a) { return a.first < a.last; }
 
 //@ everywhere
 // One value everywhere.
@@ -434,32 +468,45 @@ template <class T> FN everywhere_operand<T> everywhere(T value) { return {value}
 //@ within: needs extent
 // An operand of which only the elements inside the extent exist; the others are the fill. A vector is fetched
 // if any of its elements exists: whoever picked W knows that then all of it may be read. Index is wide enough
-// for every inner index: guards are many, and half of their work is done in it.
+// for every inner index.
+template <class T, bool CONSTANT> struct load_operand;
+template <class T, bool CONSTANT, class F> struct gather_operand;
+struct strides;
+template <class Operand> constexpr bool has_spot = false;
+template <class T, bool CONSTANT> constexpr bool has_spot<load_operand<T, CONSTANT>> = true;
+template <class T, bool CONSTANT> constexpr bool has_spot<gather_operand<T, CONSTANT, strides>> = true;
+FN bool inside(extent<long> all, long i) { return i >= all.first && i < all.last; }
+FN bool inside(extent<int> all, int i) {  // one comparison; the rest is the same for a whole row
+  return unsigned(i - all.first) < unsigned(all.last > all.first ? all.last - all.first : 0);
+}
 template <class Index, class Operand, class Where> struct within_operand {
   using value = typename Operand::value;
   static constexpr int bytes = (Operand::bytes + 1) / 2;  // most pieces are not there
   static constexpr bool kept = false;
-  Operand inside;
+  Operand operand;
   value fill;
   Where where;
   template <int W, int U> struct packet {
-    typename Operand::template packet<W, U> inside;
-    value fill;
+    static constexpr bool single = W == 1 && has_spot<Operand>;
+    typename Operand::template packet<W, U> bare;
+    value fill, only[single ? U : 1];
     Where where;
-    FN explicit packet(const within_operand& o) : inside(o.inside), fill(o.fill), where(o.where) {}
-    FN static Index cut(long i) {
-      constexpr long MOST = sizeof(Index) == 4 ? 1L << 29 : 1L << 61;
-      return Index(i < -MOST ? -MOST : i > MOST ? MOST : i);
-    }
+    FN explicit packet(const within_operand& o) : bare(o.operand), fill(o.fill), where(o.where) {}
+    FN extent<Index> live(long o) const { return where(o).template in<Index>(); }
     template <class Place> FN void fetch(int u, const Place& at) {
-      const extent live = where(at.outer(0));
+      const extent<Index> all = live(at.outer(0));
       const Index i = Index(at.inner(0));
-      if (i < cut(live.last) && i + W > cut(live.first)) inside.fetch(u, at);
+      if constexpr (single) {
+        const auto* const spot = apart(bare.spot(at));
+        only[u] = fill;
+        if (inside(all, i)) only[u] = bare.from(spot);
+      } else {
+        if (i < all.last && i + W > all.first) bare.fetch(u, at);
+      }
     }
     template <class Place> FN value element(int u, int j, const Place& at) {
-      const extent live = where(at.outer(j));
-      const Index i = Index(at.inner(j));
-      return i >= cut(live.first) && i < cut(live.last) ? inside.element(u, j, at) : fill;
+      if constexpr (single) return only[u];
+      return inside(live(at.outer(j)), Index(at.inner(j))) ? bare.element(u, j, at) : fill;
     }
     template <class Place> FN void flush(int, const Place&) {}
   };

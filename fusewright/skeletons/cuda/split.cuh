@@ -18,8 +18,8 @@ template <int STEP, int BYTES> FN char* shared_room() {
   __shared__ __align__(16) char room[BYTES];
   return room;
 }
-template <int DOWN, int ACROSS> struct stripe : words<stripe<DOWN, ACROSS>> {
-  static constexpr int threads = DOWN, vector = 1, across = ACROSS;
+template <int DOWN, int ACROSS, int VECTOR = 1> struct stripe : words<stripe<DOWN, ACROSS, VECTOR>> {
+  static constexpr int threads = DOWN, vector = VECTOR, across = ACROSS;
   static constexpr int group = DOWN >= 64 ? 8 : DOWN >= 16 ? 4 : DOWN >= 4 ? 2 : 1, groups = DOWN / group;
   static constexpr bool spread = false;
   FN int lane() const { return threadIdx.x % ACROSS; }
@@ -49,23 +49,23 @@ template <int DOWN, int ACROSS> struct stripe : words<stripe<DOWN, ACROSS>> {
 };
 
 //@ run_stripes: needs stripe, grid, device_scope
-template <int DOWN, int ACROSS, class Body>
+template <int DOWN, int ACROSS, int VECTOR, class Body>
 __global__ void __launch_bounds__(DOWN * ACROSS) stripe_kernel(const Body body, long rows) {
-  stripe<DOWN, ACROSS> team;
+  stripe<DOWN, ACROSS, VECTOR> team;
   const long row = block_index() * ACROSS + team.lane();
   if (row < rows) body(row, team);
 }
 #ifdef __CUDACC_RTC__
-template <int DOWN, int ACROSS, class Body> FN int run_stripes(const Body&, long, int, void*) {
-  return &stripe_kernel<DOWN, ACROSS, Body> == nullptr;
+template <int DOWN, int ACROSS, int VECTOR = 1, class Body> FN int run_stripes(const Body&, long, int, void*) {
+  return &stripe_kernel<DOWN, ACROSS, VECTOR, Body> == nullptr;
 }
 #else
-template <int DOWN, int ACROSS, class Body>
+template <int DOWN, int ACROSS, int VECTOR = 1, class Body>
 int run_stripes(const Body& body, long rows, int device, void* stream) {
   if (rows <= 0) return 0;
   const device_scope scope(device);
   const dim3 grid = grid_of((rows + ACROSS - 1) / ACROSS);
-  stripe_kernel<DOWN, ACROSS><<<grid, DOWN * ACROSS, 0, static_cast<cudaStream_t>(stream)>>>(body, rows);
+  stripe_kernel<DOWN, ACROSS, VECTOR><<<grid, DOWN * ACROSS, 0, static_cast<cudaStream_t>(stream)>>>(body, rows);
   return cudaGetLastError();
 }
 #endif
