@@ -268,7 +268,6 @@ FN sheet_span span(long outer, long inner) { return {outer, inner}; }
 
 //@ load: needs vectors
 // An operand becomes a packet, which holds U vectors of W elements for one call of `visit`.
-// Several of one row have the row's address in common, and their `base` is a constant in the instruction.
 template <class T, bool CONSTANT> struct load_operand {
   using value = computed<T>;
   static constexpr int bytes = sizeof(T);
@@ -293,10 +292,17 @@ template <class T, bool CONSTANT> struct load_operand {
   };
 };
 template <class T> FN load_operand<T, true> load(const T* p, long base, long outer_stride = 0) {
-  return {p, base, outer_stride};
+  return {p + base, 0, outer_stride};
 }
 // Without const the kernel writes there too: each element is read by the thread that writes it.
 template <class T> FN load_operand<T, false> load(T* p, long base, long outer_stride = 0) {
+  return {p + base, 0, outer_stride};
+}
+// A base that is an int is a number in the text. What loads from one row then has its address in common.
+template <class T> FN load_operand<T, true> load(const T* p, int base, long outer_stride = 0) {
+  return {p, base, outer_stride};
+}
+template <class T> FN load_operand<T, false> load(T* p, int base, long outer_stride = 0) {
   return {p, base, outer_stride};
 }
 
@@ -363,10 +369,13 @@ struct strides {
 };
 
 //@ strided: needs gather, strides
-template <class T> FN auto strided(T* p, long base, long inner) { return gather(p, strides{base, 0, inner}); }
 template <class T> FN auto strided(T* p, long base, long outer, long inner) {
+  return gather(p + base, strides{0, outer, inner});
+}
+template <class T> FN auto strided(T* p, int base, long outer, long inner) {
   return gather(p, strides{base, outer, inner});
 }
+template <class T, class Base> FN auto strided(T* p, Base base, long inner) { return strided(p, base, 0, inner); }
 
 //@ gather_store: needs values
 template <class T, class F> struct gather_store_operand {
@@ -392,10 +401,10 @@ template <class T, class F> FN gather_store_operand<T, F> gather_store(T* p, F o
 
 //@ strided_store: needs gather_store, strides
 template <class T> FN auto strided_store(T* p, long base, long inner) {
-  return gather_store(p, strides{base, 0, inner});
+  return gather_store(p + base, strides{0, 0, inner});
 }
 template <class T> FN auto strided_store(T* p, long base, long outer, long inner) {
-  return gather_store(p, strides{base, outer, inner});
+  return gather_store(p + base, strides{0, outer, inner});
 }
 
 //@ index
