@@ -60,7 +60,12 @@ def test_calls_only_what_is_there(target: str, tmp_path: Path) -> None:
     tree = ast.parse(emit_example("swish_bias_groupnorm", tmp_path, target).text)
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     (build,) = [c for c in calls if dotted(c.func) == "cpp_extension.load_inline"]
-    assert {k.arg for k in build.keywords} <= ACCEPTED
+    assigned = [n for n in ast.walk(tree) if isinstance(n, ast.Assign)]
+    (options,) = [n.value for n in assigned if dotted(n.targets[0]) == "options"]
+    assert isinstance(options, ast.Dict)
+    named = {ast.literal_eval(key) for key in options.keys if key}
+    assert {"extra_cflags", "extra_cuda_cflags"} & named
+    assert {k.arg for k in build.keywords if k.arg} | named <= ACCEPTED
     names = {dotted(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     assert {n for n in names if n.startswith("torch.") and "._" in n} <= PRIVATE
 
