@@ -428,8 +428,10 @@ template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join
 }
 
 //@ fold: needs fixed, lanes, loop, load
-// Positions that a buffer holds: so few that the next loads from memory begin while they are joined.
-constexpr long CHUNK = 256, AHEAD = 1024;
+// Positions that a buffer holds: so few that the next loads from memory begin while they are joined;
+// and how many buffers ahead those are asked for.
+constexpr long CHUNK = 256, AHEAD = 4;
+template <class Reducer> constexpr long chunk_of = CHUNK;
 template <class T, class F, class... Lines>
 FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
   out -= begin;
@@ -444,18 +446,19 @@ template <long I, long Most> struct one_buffer<fixed_span<I>, Most> {
 };
 template <class Line> FN void ahead(const Line&, long, long) {}
 template <class T> FN void ahead(const load_line<T>& l, long begin, long n) {
-  for (long i = 0; i < n; i += LANES<T>) __builtin_prefetch(l.p + begin + AHEAD + i);
+  for (long i = 0; i < n; i += LANES<T>) __builtin_prefetch(l.p + begin + i);
 }
 // Runs the lambda over the span, a buffer at a time. Positions in one buffer follow each other.
 template <class Reducer, class Span, class F, class... Ops>
 FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
-  alignas(64) typename Reducer::element buffer[CHUNK];
+  constexpr long most = chunk_of<Reducer>;
+  alignas(64) typename Reducer::element buffer[most];
   const long width = s.end - s.begin;
   if constexpr (one_buffer<Span>::yes) {
     fill(buffer, 0, width, f, ops.line(0, s.inner)...);
     reducer.take(buffer, width, 0);
-  } else if (width == s.inner && 2 * width <= CHUNK) {
-    const long step = CHUNK / (width ? width : 1);
+  } else if (width == s.inner && 2 * width <= most) {
+    const long step = most / (width ? width : 1);
     for (long o = s.first; o < s.last; o += step) {
       const long stop = o + step < s.last ? o + step : s.last;
       for (long q = o; q < stop; ++q)
@@ -464,9 +467,9 @@ FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
     }
   } else {
     for (long o = s.first; o < s.last; ++o)
-      for (long b = s.begin; b < s.end; b += CHUNK) {
-        const long n = b + CHUNK < s.end ? CHUNK : s.end - b;
-        (ahead(ops.line(o, s.inner), b, n), ...);
+      for (long b = s.begin; b < s.end; b += most) {
+        const long n = b + most < s.end ? most : s.end - b;
+        (ahead(ops.line(o, s.inner), b + AHEAD * most, n), ...);
         fill(buffer, b, n, f, ops.line(o, s.inner)...);
         reducer.take(buffer, n, o * s.inner + b);
       }
@@ -506,6 +509,8 @@ template <class T> struct sum_of {
   FN void merge(const sum_of& o) { total += o.total; }
   FN T result() const { return T(total); }
 };
+// So little is done for each element that it shows how often a buffer is begun: docs/facts.md, sums.
+template <class T> constexpr long chunk_of<sum_of<T>> = 2 * CHUNK;
 
 //@ prod: needs fold, sum
 template <class T> struct prod_of {
