@@ -180,7 +180,8 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
     if scratch and few and not keeps:
         return SHARED_STRIPES
     across = 128 // down if down < 4 else min(32, STRIPE_THREADS // down)
-    along = any(a.varies and a.columns == 1 for a in (*nest.reads.values(), *nest.writes.values()))
+    moved = (*nest.reads.values(), *nest.writes.values())
+    along = any(a.varies and a.columns == 1 and a.beside != 0 for a in moved)
     return Schedule(keeps, 0, down, _vector(nest) if along else 1, across=across)
 
 

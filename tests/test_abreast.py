@@ -55,15 +55,10 @@ ROWS = [
     *("F.pad(x, (0, 0, 2, 1), value=4.0).amin(1)", "torch.cat([x, x.relu()], 1).softmax(1)"),
     *("x.flip(1).argmax(1)", "x[:, 1:-1].mean(1)", "(x - x.mean(1, keepdim=True)).square().sum(1)"),
     *("F.layer_norm(x.transpose(1, 2), (x.shape[1],)).transpose(1, 2)", "x.flip(2).sum(1)"),
-    *(
-        *(
-            "x.softmax(1).transpose(1, 2).contiguous()",
-            "x.cumsum(1) * w",
-            "(x * 0.01 + 1).cumprod(1)",
-        ),
-        *("x.flip(1).cumsum(1).flip(1)", "x.softmax(1).cumsum(1)", "x.cumsum(1).amax(1)"),
-        "x.transpose(1, 2).contiguous().softmax(2) * w.mT",
-    ),
+    "x.softmax(1).transpose(1, 2).contiguous()",
+    "x.transpose(1, 2).contiguous().softmax(2) * w.mT",
+    *("x.cumsum(1) * w", "(x * 0.01 + 1).cumprod(1)", "x.flip(1).cumsum(1).flip(1)"),
+    *("x.softmax(1).cumsum(1)", "x.cumsum(1).amax(1)"),
 ]
 PROBLEM = """import torch
 import torch.nn.functional as F

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from emitting import emit_text
 from torch import Tensor, nn
 
 from fusewright.capture import capture
@@ -129,3 +132,34 @@ def test_the_cpu_has_maps_of_pieces_too() -> None:
     before = graph_of(nn.MaxPool2d(2), torch.randn(IMAGE))
     assert library_calls(before)
     assert not library_calls(late(before, TARGETS["cpu"]))
+
+
+# Nine loads for an element leave few in flight; one that is used seven times is one load.
+@pytest.mark.parametrize(
+    ("row", "windows"),
+    [
+        ("torch.max_pool2d(x, 3, 1, 1)", True),
+        ("torch.nn.functional.pad(x, (1, 1))", False),
+        ("x * (x + x * x * x) + x.exp() + x", False),
+    ],
+)
+def test_only_windows_get_the_tiles_of_windows(row: str, windows: bool, tmp_path: Path) -> None:
+    source = f"""
+        import torch
+
+
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return {row}
+
+
+        def get_inputs():
+            return [torch.randn(4, 5, 13, 17)]
+
+
+        def get_init_inputs():
+            return []
+    """
+    text = emit_text(source, tmp_path, "sm_90a").text
+    assert ("return run_map<1, true>(body" in text) == windows
+    assert ("return run_map<1>(body" in text) != windows

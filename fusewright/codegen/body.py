@@ -150,7 +150,8 @@ class _Printer:
                 self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
-            self.words |= {"scan_abreast"} if self.abreast else set()
+            if self.abreast:
+                self.words.add("scan_abreast")
         elif first.op == "mean":
             self._team_call("sum", f"const {kind} {name}_sum = ", text)
             count = literal(times(self.nest.outer, self.nest.columns), computed(first))

@@ -13,6 +13,7 @@ from fusewright.codegen import product
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.ir import size_text
+from fusewright.keep import read_key
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule
 from fusewright.target import Target
@@ -92,10 +93,10 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
 
 def _windows(nest: Nest, vector: int) -> bool:
     """Whether an element takes so many loads that a thread has few elements in flight."""
-    reads = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
-    sizes = [a.leaf.dtype.itemsize for a in reads]
-    halved = [(n + 1) // 2 if a.limits else n for n, a in zip(sizes, reads, strict=True)]
-    return vector == 1 and sum(halved) > WINDOW_BYTES
+    moving = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
+    loads = {read_key(a): a for a in moving}.values()  # what is read twice is one operand
+    sizes = [(a.leaf.dtype.itemsize, a.limits) for a in loads]
+    return vector == 1 and sum((n + 1) // 2 if some else n for n, some in sizes) > WINDOW_BYTES
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:

@@ -41,8 +41,8 @@ def _fusewright_build():
     options = {{
 {sources}
     }}
-    text = hashlib.sha256(repr(options).encode()).hexdigest()[:16]  # another text, another library
-    name = f"fusewright_{{text}}_" + re.sub(r"\\W", "_", machine)
+    digest = hashlib.sha256(repr(options).encode()).hexdigest()[:16]  # of the text and the flags
+    name = f"fusewright_{{digest}}_" + re.sub(r"\\W", "_", machine)
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     library = pathlib.Path(root, name, "kernels.so")
     if not library.exists():

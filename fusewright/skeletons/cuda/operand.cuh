@@ -266,7 +266,15 @@ FN void walk(Team& team, sheet_span span, Sink& sink, const F& f, Ops... operand
 FN line_span span(long inner) { return {inner}; }
 FN sheet_span span(long outer, long inner) { return {outer, inner}; }
 
-//@ load: needs vectors
+//@ base
+// A base that is an int is a number in the text: it stays apart from the address, which what loads from one row
+// then has in common.
+FN long row_part(long base) { return base; }
+FN long row_part(int) { return 0; }
+FN long text_part(long) { return 0; }
+FN long text_part(int base) { return base; }
+
+//@ load: needs vectors, base
 // An operand becomes a packet, which holds U vectors of W elements for one call of `visit`.
 template <class T, bool CONSTANT> struct load_operand {
   using value = computed<T>;
@@ -291,19 +299,12 @@ template <class T, bool CONSTANT> struct load_operand {
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <class T> FN load_operand<T, true> load(const T* p, long base, long outer_stride = 0) {
-  return {p + base, 0, outer_stride};
+template <class T, class Base> FN load_operand<T, true> load(const T* p, Base base, long outer_stride = 0) {
+  return {p + row_part(base), text_part(base), outer_stride};
 }
 // Without const the kernel writes there too: each element is read by the thread that writes it.
-template <class T> FN load_operand<T, false> load(T* p, long base, long outer_stride = 0) {
-  return {p + base, 0, outer_stride};
-}
-// A base that is an int is a number in the text. What loads from one row then has its address in common.
-template <class T> FN load_operand<T, true> load(const T* p, int base, long outer_stride = 0) {
-  return {p, base, outer_stride};
-}
-template <class T> FN load_operand<T, false> load(T* p, int base, long outer_stride = 0) {
-  return {p, base, outer_stride};
+template <class T, class Base> FN load_operand<T, false> load(T* p, Base base, long outer_stride = 0) {
+  return {p + row_part(base), text_part(base), outer_stride};
 }
 
 //@ store: needs vectors
@@ -368,12 +369,9 @@ struct strides {
   FN long operator()(long o, long i) const { return base + o * outer + i * inner; }
 };
 
-//@ strided: needs gather, strides
-template <class T> FN auto strided(T* p, long base, long outer, long inner) {
-  return gather(p + base, strides{0, outer, inner});
-}
-template <class T> FN auto strided(T* p, int base, long outer, long inner) {
-  return gather(p, strides{base, outer, inner});
+//@ strided: needs gather, strides, base
+template <class T, class Base> FN auto strided(T* p, Base base, long outer, long inner) {
+  return gather(p + row_part(base), strides{text_part(base), outer, inner});
 }
 template <class T, class Base> FN auto strided(T* p, Base base, long inner) { return strided(p, base, 0, inner); }
 
