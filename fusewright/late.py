@@ -27,7 +27,7 @@ from fusewright.window import POOLS
 
 # ATen name -> our nodes, from the call's arguments
 Table = Mapping[str, Callable[..., Value | None]]
-WRITTEN: Table = MappingProxyType({**MOVES, **POOLS})
+WRITTEN: Table = MappingProxyType({**MOVES, **POOLS, **LOSSES})
 NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
 
@@ -63,7 +63,7 @@ class Faster:
 FASTER: Mapping[str, Faster] = MappingProxyType(
     {
         "cuda": Faster(WRITTEN, FOLDS, _many_beside),
-        "cpp": Faster(MappingProxyType({**WRITTEN, **LOSSES}), FOLDS, _in_lanes),
+        "cpp": Faster(WRITTEN, FOLDS, _in_lanes),
     }
 )
 
