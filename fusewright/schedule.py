@@ -29,6 +29,7 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 # loads each should have, and how many threads keep a GPU busy.
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
+TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 # Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
@@ -44,8 +45,8 @@ class Schedule:
     keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks (CUDA, few long rows).
-    across: rows side by side in a thread block, `threads` for each (CUDA, where rows lie across
-    memory).
+    across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
+    for each if they are folded.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
     tile: what one thread block computes of a product (CUDA).
     """
@@ -91,9 +92,11 @@ def schedule(
         inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
         chosen = _tiles(nest.kernel.product, nest.segment, target, graph, inline)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
-    if nest.kernel.folds and not nest.kernel.scans and _lies_across(nest, graph):
-        return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
     vector = _vector(nest)
+    if not nest.kernel.scans and _lies_across(nest, graph):
+        if not nest.kernel.folds:
+            return Schedule(False, 0, 1, vector, across=TILE_ROWS)
+        return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
     few = graph.hint(nest.rows) < FEW_ROWS
@@ -118,7 +121,8 @@ def alternatives(
         tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
-    found = _stripe_moves(default) if default.across > 1 else _team_moves(default, nest)
+    striped = default.across > 1 and nest.kernel.folds
+    found = _stripe_moves(default) if striped else _team_moves(default, nest)
     scans = nest.kernel.scans  # their results stay in the registers of a team
     if nest.kernel.folds and not scans and inner >= LEAST_SPLIT and "no-workspace" not in rules:
         shared = replace(default, keep=False, split=True)
@@ -132,7 +136,8 @@ def _team_moves(default: Schedule, nest: Nest) -> list[Schedule]:
     """One step from a schedule with a team of threads for each row."""
     threads, vector = default.threads, default.vector
     if not nest.kernel.folds:
-        return [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
+        narrower = [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
+        return [replace(default, across=1), *narrower]
     found = [replace(default, split=False)]
     found += [replace(default, threads=t) for t in (threads * 2, threads // 2)]
     found += [replace(default, keep=not default.keep and not default.split)]

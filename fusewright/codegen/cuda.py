@@ -13,16 +13,15 @@ from fusewright.codegen import product
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.ir import size_text
-from fusewright.keep import read_key
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule
 from fusewright.target import Target
 
 # skeletons/cuda/split.cuh asserts the same numbers
 SPLIT_BYTES, STRIPE_BYTES = 270336, 2105344
-# Per element, counted as `in_flight` in skeletons/cuda/operand.cuh does: three elements or fewer
-# are in flight then.  docs/facts.md: windows
-WINDOW_BYTES = 16
+# What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
+# at a time; facts.md: maps
+MAP_BYTES, MAP_VECTORS = 16, 4
 
 
 def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
@@ -42,7 +41,7 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     if schedule.tile and nest.kernel.product:
         return product.launcher(nest.kernel.product, schedule.tile)
     if body.is_map:
-        return "run_map"
+        return "run_map_across" if schedule.across > 1 else "run_map"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     return f"{kind}_split" if schedule.split else kind
 
@@ -91,12 +90,11 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
     return str(size) if schedule.split else ""
 
 
-def _windows(nest: Nest, vector: int) -> bool:
-    """Whether an element takes so many loads that a thread has few elements in flight."""
-    moving = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
-    loads = {read_key(a): a for a in moving}.values()  # what is read twice is one operand
-    sizes = [(a.leaf.dtype.itemsize, a.limits) for a in loads]
-    return vector == 1 and sum((n + 1) // 2 if some else n for n, some in sizes) > WINDOW_BYTES
+def _each(nest: Nest, vector: int) -> int:
+    """How many vectors a thread of a map takes."""
+    moving = [a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies]
+    widest = max(a.leaf.dtype.itemsize for a in moving)
+    return min(MAP_VECTORS, max(1, MAP_BYTES // (widest * vector)))
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
@@ -104,8 +102,9 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
     if body.is_map:
-        columns, windows = size_text(nest.columns), ", true" if _windows(nest, vector) else ""
-        return f"run_map<{vector}{windows}>(body, {rows}, {columns}, device, stream)"
+        columns, each = size_text(nest.columns), _each(nest, vector)
+        sizes = f"{vector}, {each}" if each > 1 else f"{vector}"
+        return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"
     scratch = "workspace, " if schedule.split else ""
     sizes = f"{schedule.threads}, {vector}"
     if schedule.split:  # rows that nobody reads again need not fit L2 together

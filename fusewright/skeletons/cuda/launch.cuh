@@ -69,71 +69,93 @@ int run_rows(const Body& body, long rows, int device, void* stream) {
 }
 #endif
 
-//@ run_map: needs lane, grid, device_scope
-// A row is cut into tiles; a group of 8 to 256 neighbouring threads takes one, `each` vectors per thread.
-constexpr int MAP_BLOCK = 256;
-template <int VECTOR> constexpr int MAP_VECTORS = VECTOR > 1 ? 4 : 8;
-// Tile counts beyond 32 bits are rare, and dividing them takes four times as long.
-FN long divide(long a, long b) { return (a | b) >> 32 ? a / b : long(unsigned(a) / unsigned(b)); }
-template <int VECTOR, class Body>
-__global__ void __launch_bounds__(MAP_BLOCK) map_kernel(const Body body, long rows, long tiles, int shift, int each) {
-  const int group = 1 << shift;
-  const long columns = body.columns(), vectors = columns / VECTOR;
-  const long piece = block_index() * (MAP_BLOCK >> shift) + (threadIdx.x >> shift);
-  const long row = tiles == 1 ? piece : divide(piece, tiles), tile = piece - row * tiles;
-  if (row >= rows) return;
-  const long begin = tile * group * each, next = begin + group * each;
-  const int member = threadIdx.x & (group - 1);
-  const long tail = tile == tiles - 1 ? vectors * VECTOR + member : columns;
-  const range mine{begin + member, next < vectors ? next : vectors, group, tail, columns};
-  body(row, mine, lane<VECTOR>());
+//@ divisor
+// n / by for n below 2^31, by one multiplication (Granlund and Montgomery, Division by Invariant Integers).
+struct divisor {
+  unsigned by, factor, shift;
+#ifndef __CUDACC_RTC__
+  explicit divisor(unsigned by) : by(by), shift(31) {
+    while (1UL << (shift - 31) < by) ++shift;
+    factor = unsigned(((1UL << shift) + by - 1) / by);
+  }
+#endif
+  FN unsigned under(unsigned n) const { return unsigned((unsigned long)n * factor >> shift); }
+};
+// The same for what 31 bits do not hold.
+struct long_divisor {
+  long by;
+  FN long under(long n) const { return n / by; }
+};
+
+//@ run_map: needs lane, grid, divisor, device_scope
+// A thread takes EACH vectors of the whole tensor, a block apart. The surprising fact: one vector of 16 bytes is
+// faster than several, in blocks of 128 as fast as a copy, if finding its row costs a multiplication and no more.
+constexpr int MAP_BLOCK = 128;
+template <int VECTOR, int EACH, class Index, class Divisor, class Body>
+__global__ void __launch_bounds__(MAP_BLOCK) map_kernel(const Body body, Index vectors, const Divisor per_row) {
+  const Index first = Index(block_index()) * (MAP_BLOCK * EACH), mine = first + threadIdx.x;
+  const auto visit_at = [&](Index n) {
+    const Index row = per_row.under(n);
+    body(long(row), range{long(n - row * per_row.by), body.columns()}, lane<VECTOR>());
+  };
+  if (first + MAP_BLOCK * EACH <= vectors) {
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) visit_at(mine + k * MAP_BLOCK);
+  } else {
+#pragma unroll 1
+    for (Index n = mine; n < vectors; n += MAP_BLOCK) visit_at(n);
+  }
 }
 #ifdef __CUDACC_RTC__
-template <int VECTOR, bool WINDOWS = false, class Body> FN int run_map(const Body&, long, long, int, void*) {
-  return &map_kernel<VECTOR, Body> == nullptr;
+template <int VECTOR, int EACH = 1, class Body> FN int run_map(const Body&, long, long, int, void*) {
+  return &map_kernel<VECTOR, EACH, unsigned, divisor, Body> == nullptr;
 }
 #else
-struct map_tile {
-  int shift, each;  // the group is 1 << shift
-};
-// The first of these that leaves at most an eighth of its threads idle, or else the one that leaves fewest.
-inline map_tile map_tile_of(long vectors, int usual) {
-  map_tile best{3, usual};
-  long least = -1;
-  for (const int each : {usual, usual + 1, usual * 3 / 4, usual / 2, usual / 4})
-    for (int shift = MAP_BLOCK == 256 ? 8 : 7; shift >= 3; --shift) {
-      const long tile = long(each) << shift, idle = (vectors + tile - 1) / tile * tile - vectors;
-      if (idle * 8 <= vectors) return {shift, each};
-      if (least < 0 || idle < least) best = {shift, each}, least = idle;
-    }
-  return best;
-}
-// The same for windows, whose many loads count, and not how many are in flight: the widest group but for a
-// sixteenth of the cost. That is what its threads do (once, as much as for three elements, and for each element)
-// and the lines that they touch: narrower than a warp, a group needs as many of them as a warp.
-inline map_tile window_tile_of(long vectors, int most) {
-  map_tile best{};
-  long least = 0;
-  for (int shift = MAP_BLOCK == 256 ? 8 : 7; shift >= 3; --shift) {
-    const long group = 1L << shift, tiles = (vectors + most * group - 1) / (most * group);
-    const long each = (vectors + tiles * group - 1) / (tiles * group);
-    const long cost = tiles * ((each + 3) * group + each * (group > 32 ? group : 32));
-    if (!least || cost * 16 < least * 15) best = {shift, int(each)}, least = cost;
-  }
-  return best;
-}
-template <int VECTOR, bool WINDOWS = false, class Body>
+template <int VECTOR, int EACH = 1, class Body>
 int run_map(const Body& body, long rows, long columns, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  const long vectors = (columns + VECTOR - 1) / VECTOR;
-  constexpr int usual = MAP_VECTORS<VECTOR>;
-  const map_tile cut = WINDOWS ? window_tile_of(vectors, usual) : map_tile_of(vectors, usual);
-  const long tile = long(cut.each) << cut.shift, tiles = (vectors + tile - 1) / tile;
-  const int per_block = MAP_BLOCK >> cut.shift;
-  const dim3 grid = grid_of((rows * tiles + per_block - 1) / per_block);
+  const long per_row = (columns + VECTOR - 1) / VECTOR, vectors = rows * per_row, tile = MAP_BLOCK * EACH;
+  const dim3 grid = grid_of((vectors + tile - 1) / tile);
   const auto on = static_cast<cudaStream_t>(stream);
-  map_kernel<VECTOR><<<grid, MAP_BLOCK, 0, on>>>(body, rows, tiles, cut.shift, cut.each);
+  if (vectors <= 1L << 30)
+    map_kernel<VECTOR, EACH><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(vectors), divisor(unsigned(per_row)));
+  else
+    map_kernel<VECTOR, 1><<<grid_of((vectors + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK, 0, on>>>(
+        body, vectors, long_divisor{per_row});
+  return cudaGetLastError();
+}
+#endif
+
+//@ run_map_across: needs lane, device_scope
+// A map that reads across what it writes, as a transposition does: a block takes 32 rows by 8 vectors, EACH times.
+// A warp is as wide as a sector of what is written; the other sectors of a line that is read wait in L1.
+template <int VECTOR, int EACH, class Body>
+__global__ void __launch_bounds__(256) map_across_kernel(const Body body, long rows, long vectors) {
+  constexpr int WIDE = VECTOR >= 4 ? 4 : 8, TALL = 32 / WIDE, DOWN = 32 / TALL;
+  const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const long row = blockIdx.x * 32L + warp % DOWN * TALL + lane_of % TALL;
+  if (row >= rows) return;
+  const int place = warp / DOWN * WIDE + lane_of / TALL;
+  for (long tile = blockIdx.y; tile * (8 * EACH) < vectors; tile += gridDim.y)
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const long n = tile * (8 * EACH) + k * 8 + place;
+      if (n < vectors) body(row, range{n, body.columns()}, lane<VECTOR>());
+    }
+}
+#ifdef __CUDACC_RTC__
+template <int VECTOR, int EACH = 1, class Body> FN int run_map_across(const Body&, long, long, int, void*) {
+  return &map_across_kernel<VECTOR, EACH, Body> == nullptr;
+}
+#else
+template <int VECTOR, int EACH = 1, class Body>
+int run_map_across(const Body& body, long rows, long columns, int device, void* stream) {
+  if (rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  const long vectors = (columns + VECTOR - 1) / VECTOR, tiles = (vectors + 8 * EACH - 1) / (8 * EACH);
+  const dim3 grid(unsigned((rows + 31) / 32), unsigned(tiles < 65535 ? tiles : 65535));
+  map_across_kernel<VECTOR, EACH><<<grid, 256, 0, static_cast<cudaStream_t>(stream)>>>(body, rows, vectors);
   return cudaGetLastError();
 }
 #endif

@@ -204,23 +204,16 @@ FN void visit_line(long p, long end, long stride, Sink& sink, const F& f, Ops...
   }
   visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
 }
-template <int W, int MOST, class Sink, class F, class... Ops>
-FN void walk_vectors(long p, long end, long stride, Sink& sink, const F& f, Ops... operand) {
-  constexpr int U = in_flight<vector_bytes<W, Ops...>, MOST, MOST>::count;
-#pragma unroll 1
-  for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
-  if constexpr (U <= 3)  // so few are done one by one: guards cost more than loads that wait
-    for (; p < end; p += stride) visit_line<false, W, 1>(p, end, stride, sink, f, operand...);
-  else if (p < end)
-    visit_line<true, W, U>(p, end, stride, sink, f, operand...);
-}
 template <class Team, class Sink, class F, class... Ops>
 FN void walk(Team& team, line_span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int W = Team::vector;
-  const long vectors = span.inner / W;
-  walk_vectors<W, Team::burst>(team.member(), vectors, team.members(), sink, f, operand...);
+  constexpr int W = Team::vector, U = in_flight<vector_bytes<W, Ops...>, Team::burst, Team::burst>::count;
+  const long end = span.inner / W, stride = team.members();
+  long p = team.member();
+#pragma unroll 1
+  for (; p + (U - 1) * stride < end; p += U * stride) visit_line<false, W, U>(p, end, stride, sink, f, operand...);
+  if (p < end) visit_line<true, W, U>(p, end, stride, sink, f, operand...);
   if (W > 1)
-    for (long i = vectors * W + team.member(); i < span.inner; i += team.members())
+    for (long i = end * W + team.member(); i < span.inner; i += stride)
       visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
 }
 

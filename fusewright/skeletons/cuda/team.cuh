@@ -78,19 +78,21 @@ template <class Team> struct words {
 };
 
 //@ lane: needs words, line
-// One thread and its columns of one row of a map: vectors first, first + stride, ... before `end`, and the
-// elements from `tail` on, where the row ends without a whole vector.
+// One thread and one vector of a row of a map, number `vector`; the last one may be short.
 struct range {
-  long first, end, stride, tail, columns;
+  long vector, columns;
 };
 template <int VECTOR> struct lane : words<lane<VECTOR>> {
   static constexpr int vector = VECTOR;
 };
 template <int VECTOR, class Sink, class F, class... Ops>
 FN void walk(lane<VECTOR>&, range r, Sink& sink, const F& f, Ops... operand) {
-  walk_vectors<VECTOR, 8>(r.first, r.end, r.stride, sink, f, operand...);
-  if (VECTOR > 1)
-    for (long i = r.tail; i < r.columns; i += r.stride) visit_line<false, 1, 1>(i, r.columns, 1, sink, f, operand...);
+  if (r.columns % VECTOR == 0 || (r.vector + 1) * VECTOR <= r.columns) {
+    visit_line<false, VECTOR, 1>(r.vector, r.vector + 1, 1, sink, f, operand...);
+  } else {
+#pragma unroll 1
+    for (long i = r.vector * VECTOR; i < r.columns; ++i) visit_line<false, 1, 1>(i, i + 1, 1, sink, f, operand...);
+  }
 }
 
 //@ shuffle
