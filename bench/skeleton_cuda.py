@@ -52,6 +52,14 @@ struct channel_relu {
               load(x, row * 15876), store(y, row * 15876));
   }
 };
+// y[i][j] = x[j][i], 70 columns
+struct turned {
+  const float* x;  float* y;  long batch;
+  FN long columns() const { return 70; }
+  template <class Team, class Range> FN void operator()(long row, Range range, Team team) const {
+    team.each(range, [&](float v0, float& o0) { o0 = v0; }, strided(x, row, batch), store(y, row * 70));
+  }
+};
 struct bias_relu {
   const float* x;  const float* bias;  float* y;  long batch;
   FN long columns() const { return 8192; }
@@ -300,6 +308,11 @@ def shifted(device: str, batch: int) -> Call:
     return Call((x,), ((x, torch.arange(batch, device=device).float() - x),))
 
 
+def turned(device: str, batch: int) -> Call:
+    x, y = normal(device, 70, batch), torch.empty(batch, 70, device=device)
+    return Call((x, y), ((y, x.t()),), 2 * x.nbytes)
+
+
 def huge(device: str, elements: int) -> Call:
     """More elements than 32 bits count; compared where an index of 31 or 32 bits would go wrong."""
     left, right = (
@@ -455,7 +468,10 @@ CASES = (
          ("rows<16, 4>", "rows<4, 4>", "rows<8, 4>", "rows<32, 4>", "rows<16, 1>"),
          (0, 1, 3), 32768),
     Case("channel_relu", "channel_relu", "const float*, const float*, float*", "batch * 128, 15876",
-         channel_relu, ("map<4>", "map<1>"), (0, 1), 128),
+         channel_relu, ("map<4>", "map<1, 4>", "map<1>"), (0, 1), 128),
+    Case("turned", "turned", X_TO_Y, "batch, 70", turned,
+         ("map_across<2, 2>", "map_across<1, 4>", "map_across<1>", "map<1, 4>"),
+         (0, 1, 5, 33, 1000), 1 << 20),
     Case("bias_relu", "bias_relu", "const float*, const float*, float*", "batch, 8192", bias_relu,
          ("map<4>",), (0, 1, 3), 1024),
     Case("in_place", "in_place", "float*", "1, batch", in_place, ("map<4>",),
@@ -470,7 +486,7 @@ CASES = (
     mixed("bool", "unsigned char", "unsigned char", 16),
     mixed("signed char", "signed char", "double", 2),
     Case("huge", "mixed_add<signed char, signed char, short>",
-         "const signed char*, const signed char*, short*", "1, batch", huge, ("map<8>",),
+         "const signed char*, const signed char*, short*", "1, batch", huge, ("map<8>", "map<1>"),
          (0, 1, 9000), (1 << 32) + 777),
     Case("layer_norm_1024", "layer_norm<1024>", X_W_B_TO_Y, "batch", layer_norm(1024),
          ("rows<128, 4>", "rows<32, 4>", "rows<64, 4>", "rows<256, 4>"), (0, 1, 5), 65536, 6e-5),
@@ -628,14 +644,13 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("CONSTANT ? __ldg(source)", "CONSTANT ? __ldcs(source)"),
     ),
     "32 B flying": (
-        ("BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES", "BYTES >= 32 ? 1 : 32 / BYTES"),
+        (
+            "BYTES >= 64 ? 1 : BYTES * MOST <= 64 ? MOST : 64 / BYTES",
+            "BYTES >= 32 ? 1 : 32 / BYTES",
+        ),
     ),
-    "128 B flying": (
-        ("BYTES >= 64 ? 1 : BYTES <= 8 ? 8 : 64 / BYTES", "BYTES >= 128 ? 1 : 128 / BYTES"),
-    ),
-    "map 2": (("VECTOR > 1 ? 4 : 8", "VECTOR > 1 ? 2 : 4"),),
-    "map 8": (("VECTOR > 1 ? 4 : 8", "VECTOR > 1 ? 8 : 16"),),
-    "map 128": (("MAP_BLOCK = 256", "MAP_BLOCK = 128"),),
+    "map 256": (("MAP_BLOCK = 128", "MAP_BLOCK = 256"),),
+    "map 512": (("MAP_BLOCK = 128", "MAP_BLOCK = 512"),),
     "row 256": (("ROW_BLOCK = 128", "ROW_BLOCK = 256"),),
 }
 TIMED = tuple(case for case in CASES if case.large)

@@ -134,16 +134,21 @@ def test_the_cpu_has_maps_of_pieces_too() -> None:
     assert not library_calls(late(before, TARGETS["cpu"]))
 
 
-# Nine loads for an element leave few in flight; one that is used seven times is one load.
+# Sixteen bytes for a thread, but no more than four vectors.
 @pytest.mark.parametrize(
-    ("row", "windows"),
+    ("row", "launch"),
     [
-        ("torch.max_pool2d(x, 3, 1, 1)", True),
-        ("torch.nn.functional.pad(x, (1, 1))", False),
-        ("x * (x + x * x * x) + x.exp() + x", False),
+        ("torch.max_pool2d(x, 3, 1, 1)", "run_map<1, 4>"),
+        ("x.relu()", "run_map<4>"),
+        ("x[..., :6].relu()", "run_map<2, 2>"),
+        ("x.double().relu()", "run_map<2>"),
+        ("x.half().relu()", "run_map<4>"),
+        ("x > 1", "run_map<4>"),
+        ("x.permute(0, 2, 3, 1).contiguous()", "run_map_across<4>"),
+        ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_across<1, 4>"),
     ],
 )
-def test_only_windows_get_the_tiles_of_windows(row: str, windows: bool, tmp_path: Path) -> None:
+def test_a_thread_of_a_map_takes_sixteen_bytes(row: str, launch: str, tmp_path: Path) -> None:
     source = f"""
         import torch
 
@@ -154,12 +159,10 @@ def test_only_windows_get_the_tiles_of_windows(row: str, windows: bool, tmp_path
 
 
         def get_inputs():
-            return [torch.randn(4, 5, 13, 17)]
+            return [torch.randn(4, 8, 12, 16)]
 
 
         def get_init_inputs():
             return []
     """
-    text = emit_text(source, tmp_path, "sm_90a").text
-    assert ("return run_map<1, true>(body" in text) == windows
-    assert ("return run_map<1>(body" in text) != windows
+    assert f"return {launch}(body" in emit_text(source, tmp_path, "sm_90a").text
