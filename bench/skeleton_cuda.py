@@ -57,7 +57,8 @@ struct turned {
   const float* x;  float* y;  long batch;
   FN long columns() const { return 70; }
   template <class Team, class Range> FN void operator()(long row, Range range, Team team) const {
-    team.each(range, [&](float v0, float& o0) { o0 = v0; }, strided(x, row, batch), store(y, row * 70));
+    team.each(range, [&](float v0, float& o0) { o0 = v0; },
+              strided(x, row, batch), store(y, row * 70));
   }
 };
 struct bias_relu {
