@@ -431,6 +431,12 @@ struct limit {
     if (step > 0) return {cut<Index>(-floor_quotient(offset, step)), cut<Index>(-floor_quotient(offset - size, step))};
     return {cut<Index>(floor_quotient(offset - size, -step) + 1), cut<Index>(floor_quotient(offset, -step) + 1)};
   }
+  // The same of one index: what neighbours have in common is computed once, and the rest in 32 bits.
+  FN bool has(long i) const { return (unsigned long)(offset + step * i) < (unsigned long)size; }
+  FN bool has(int i) const {
+    const bool small = step * step == 1 && offset == cut<int>(offset) && size == cut<int>(size);
+    return small ? unsigned(int(offset) + int(step) * i) < unsigned(size) : has(long(i));
+  }
 };
 template <class A> struct limits {
   A a;
@@ -439,6 +445,7 @@ template <class A> struct limits {
     const extent<Index> x = a.template in<Index>(), y = b.in<Index>();
     return {x.first > y.first ? x.first : y.first, x.last < y.last ? x.last : y.last};
   }
+  template <class Index> FN bool has(Index i) const { return a.has(i) & b.has(i); }
 };
 FN limit extent_of(long offset, long step, long size) { return {offset, step, size}; }
 FN limits<limit> operator&(limit a, limit b) { return {a, b}; }
@@ -494,13 +501,13 @@ template <class Index, class Operand, class Where> struct within_operand {
     FN explicit packet(const within_operand& o) : bare(o.operand), fill(o.fill), where(o.where) {}
     FN extent<Index> live(long o) const { return where(o).template in<Index>(); }
     template <class Place> FN void fetch(int u, const Place& at) {
-      const extent<Index> all = live(at.outer(0));
       const Index i = Index(at.inner(0));
       if constexpr (single) {
         const auto* const spot = apart(bare.spot(at));
         only[u] = fill;
-        if (inside(all, i)) only[u] = bare.from(spot);
+        if (where(at.outer(0)).has(i)) only[u] = bare.from(spot);
       } else {
+        const extent<Index> all = live(at.outer(0));
         if (i < all.last && i + W > all.first) bare.fetch(u, at);
       }
     }
