@@ -127,22 +127,20 @@ int run_map(const Body& body, long rows, long columns, int device, void* stream)
 }
 #endif
 
-//@ run_map_across: needs lane, device_scope
-// A map that reads across what it writes, as a transposition does: a block takes 32 rows by 8 vectors, EACH times.
-// A warp is as wide as a sector of what is written; the other sectors of a line that is read wait in L1.
+//@ run_map_across: needs lane, divisor, device_scope
+// A map that reads across what it writes, as a transposition does: a block takes 32 rows by 8 vectors, EACH times,
+// and the next block the vectors beside them. A warp is as wide as a sector of what is written; what is left of
+// the sectors that it reads waits in L1.
 template <int VECTOR, int EACH, class Body>
-__global__ void __launch_bounds__(256) map_across_kernel(const Body body, long rows, long vectors) {
+__global__ void __launch_bounds__(256) map_across_kernel(const Body body, long rows, long vectors, divisor tiles) {
   constexpr int WIDE = VECTOR >= 4 ? 4 : 8, TALL = 32 / WIDE, DOWN = 32 / TALL;
-  const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const long row = blockIdx.x * 32L + warp % DOWN * TALL + lane_of % TALL;
+  const unsigned lane_of = threadIdx.x % 32, warp = threadIdx.x / 32, down = tiles.under(blockIdx.x);
+  const long row = down * 32L + warp % DOWN * TALL + lane_of % TALL;
+  const long first = (blockIdx.x - down * tiles.by) * (8L * EACH) + warp / DOWN * WIDE + lane_of / TALL;
   if (row >= rows) return;
-  const int place = warp / DOWN * WIDE + lane_of / TALL;
-  for (long tile = blockIdx.y; tile * (8 * EACH) < vectors; tile += gridDim.y)
 #pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-      const long n = tile * (8 * EACH) + k * 8 + place;
-      if (n < vectors) body(row, range{n, body.columns()}, lane<VECTOR>());
-    }
+  for (int k = 0; k < EACH; ++k)
+    if (first + k * 8 < vectors) body(row, range{first + k * 8, body.columns()}, lane<VECTOR>());
 }
 #ifdef __CUDACC_RTC__
 template <int VECTOR, int EACH = 1, class Body> FN int run_map_across(const Body&, long, long, int, void*) {
@@ -154,8 +152,10 @@ int run_map_across(const Body& body, long rows, long columns, int device, void* 
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
   const long vectors = (columns + VECTOR - 1) / VECTOR, tiles = (vectors + 8 * EACH - 1) / (8 * EACH);
-  const dim3 grid(unsigned((rows + 31) / 32), unsigned(tiles < 65535 ? tiles : 65535));
-  map_across_kernel<VECTOR, EACH><<<grid, 256, 0, static_cast<cudaStream_t>(stream)>>>(body, rows, vectors);
+  const long blocks = tiles * ((rows + 31) / 32);
+  if (blocks > 1L << 30) return cudaErrorInvalidValue;  // 2^38 elements: no memory has so many
+  map_across_kernel<VECTOR, EACH><<<unsigned(blocks), 256, 0, static_cast<cudaStream_t>(stream)>>>(
+      body, rows, vectors, divisor(unsigned(tiles)));
   return cudaGetLastError();
 }
 #endif

@@ -500,12 +500,13 @@ template <class Index, class Operand, class Where> struct within_operand {
     Where where;
     FN explicit packet(const within_operand& o) : bare(o.operand), fill(o.fill), where(o.where) {}
     FN extent<Index> live(long o) const { return where(o).template in<Index>(); }
+    FN bool has(long o, Index i) const { return W == 1 ? where(o).has(i) : inside(live(o), i); }
     template <class Place> FN void fetch(int u, const Place& at) {
       const Index i = Index(at.inner(0));
       if constexpr (single) {
         const auto* const spot = apart(bare.spot(at));
         only[u] = fill;
-        if (where(at.outer(0)).has(i)) only[u] = bare.from(spot);
+        if (has(at.outer(0), i)) only[u] = bare.from(spot);
       } else {
         const extent<Index> all = live(at.outer(0));
         if (i < all.last && i + W > all.first) bare.fetch(u, at);
@@ -513,7 +514,7 @@ template <class Index, class Operand, class Where> struct within_operand {
     }
     template <class Place> FN value element(int u, int j, const Place& at) {
       if constexpr (single) return only[u];
-      return inside(live(at.outer(j)), Index(at.inner(j))) ? bare.element(u, j, at) : fill;
+      return has(at.outer(j), Index(at.inner(j))) ? bare.element(u, j, at) : fill;
     }
     template <class Place> FN void flush(int, const Place&) {}
   };
