@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh", "split.cuh")
+FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh", "split.cuh", "cluster_sm90.cuh")
 WORKSPACE_BYTES = 2105344  # SPLIT_BYTES of split.cuh for stripes
 
 BODIES = r"""
@@ -503,6 +503,23 @@ CASES = (
          softmax(2048, torch.float16), ("rows<64, 8>", "rows<128, 8>"), (0, 1, 5), 65536, 1e-3),
     Case("long_softmax", "long_softmax<50258>", X_TO_Y, "batch", softmax(50258),
          ("rows<1024, 2>", "rows<512, 2>"), (0, 1, 5), 4096),
+    Case("softmax_65536", "softmax<65536, float>", X_TO_Y, "batch", softmax(65536),
+         ("rows_cluster<4, 512, 4>", "rows_cluster<8, 256, 4>", "rows_cluster<8, 512, 4>",
+          "rows_cluster<4, 1024, 4>", "rows_cluster<2, 1024, 4>"), (0, 1, 5, 300), 512),
+    Case("softmax_50257", "softmax<50257, float>", X_TO_Y, "batch", softmax(50257),
+         ("rows_cluster<4, 512, 1>", "rows_cluster<8, 256, 4>"), (0, 1, 5), 512),
+    Case("softmax_262144", "softmax<262144, float>", X_TO_Y, "batch", softmax(262144),
+         ("rows_cluster<8, 1024, 4>",), (0, 1, 5), 128),
+    Case("softmax_bfloat", "softmax<70008, bfloat_t>", "const bfloat_t*, bfloat_t*", "batch",
+         softmax(70008, torch.bfloat16), ("rows_cluster<8, 512, 8>", "rows_cluster<8, 512, 1>"),
+         (0, 1, 5), 1024, 8e-3),
+    Case("layer_norm_131072", "layer_norm<131072>", X_W_B_TO_Y, "batch", layer_norm(131072),
+         ("rows_cluster<8, 512, 4>", "rows_cluster<8, 1024, 4>", "rows_cluster<4, 1024, 4>"),
+         (0, 1, 3), 256, 3e-5),
+    Case("group_norm_16384", "group_norm<16384>", X_W_B_TO_Y, "batch * 2", group_norm(16384),
+         ("rows_cluster<8, 512, 4>",), (0, 1, 3), 128),
+    Case("group_norm_4801", "group_norm<4801>", X_W_B_TO_Y, "batch * 2", group_norm(4801),
+         ("rows_cluster<4, 512, 4>",), (0, 1, 3)),
     Case("batch_norm_128", "batch_norm<128, 15876>", NORM_POINTERS, "128", batch_norm(128, 15876),
          ("rows<1024, 4>", "rows_split<512, 4, 4>", "rows_split<512, 4, 2>",
           "rows_split<512, 4, 8>", "rows_split<1024, 4, 4>", "rows_split<256, 4, 4>"),
@@ -516,22 +533,32 @@ CASES = (
     Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36),
          ("rows<8, 4>",), (0, 1, 3)),
     fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>; "
-         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>; stripes<2, 64, 2>", (0, 1, 5, 70)),
+         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>; stripes<2, 64, 2>; "
+         "rows_cluster<2, 64, 2>", (0, 1, 5, 70)),
     fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
     fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>; "
-         "stripes<64, 8>; stripes<16, 32, 4>; stripes_split<16, 32, 8>", (0, 1, 3, 40)),
+         "stripes<64, 8>; stripes<16, 32, 4>; stripes_split<16, 32, 8>; rows_cluster<2, 64, 4>; "
+         "rows_cluster<4, 128, 4>; rows_cluster<8, 64, 1>", (0, 1, 3, 40)),
     fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
     fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>; "
-         "stripes<4, 32>", (1,)),
+         "stripes<4, 32>; rows_cluster<2, 64, 4>", (1,)),
     fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>; "
-         "stripes<32, 16>; stripes_split<4, 32, 16>", (1, 3, 500)),
+         "stripes<32, 16>; stripes_split<4, 32, 16>; rows_cluster<4, 64, 4>", (1, 3, 500)),
     fold("line", "3", line_folds, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
-         "stripes<16, 32>; stripes_split<16, 32, 8>", (1, 9, 4000, 65537)),
+         "stripes<16, 32>; stripes_split<16, 32, 8>; rows_cluster<8, 64, 4>", (1, 9, 4000, 65537)),
     fold("line", "3", line_folds, "rows<4, 4>", (1, 9, 4000)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
 )
 # fmt: on
+
+
+def for_arch(cases: Sequence[Case], arch: str) -> tuple[Case, ...]:
+    """The cases without the launches that an architecture does not have: clusters, before 90."""
+    if int(arch.rstrip("a")) >= 90:
+        return tuple(cases)
+    kept = [(c, tuple(e for e in c.launches if "cluster" not in e)) for c in cases]
+    return tuple(replace(c, launches=launches) for c, launches in kept)
 
 
 def build(text: str, folder: Path, name: str = "skeleton", arch: str = "90a") -> Path:

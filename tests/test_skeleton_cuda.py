@@ -51,6 +51,12 @@ SAMPLES = tuple(
     for case in bench.CASES
     if case.name in KINDS
 )
+# These need sm_90; some rows are too short to give each thread a vector.
+CLUSTERS = tuple(
+    replace(case, launches=tuple(entry for entry in case.launches if "cluster" in entry))
+    for case in bench.CASES
+    if any("cluster" in entry for entry in case.launches)
+)
 LAUNCHES = [(case, entry) for case in bench.CASES for entry in case.launches]
 
 
@@ -110,6 +116,17 @@ def test_samples_stay_in_registers(ptx: Path, arch: str) -> None:
     assert len(kernels) == len(launches) + len(maps)
     # `folds` asks for ten folds at once, in two precisions; only there ptxas may prefer a spill.
     assert [k for k in kernels if k.stack_bytes and "folds" not in k.name] == []
+
+
+@needs_nvcc
+def test_clusters_stay_in_registers(tmp_path: Path) -> None:
+    """With 64 registers a thread, two blocks of 512 fit a processor."""
+    (tmp_path / "clusters.cu").write_text(bench.source(CLUSTERS))
+    report = run("nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v",
+                 "-cubin", tmp_path / "clusters.cu", "-o", tmp_path / "clusters.cubin")  # fmt: skip
+    kernels = [k for k in usages(report) if "folds" not in k.name]
+    assert len(kernels) == sum(len(c.launches) for c in CLUSTERS if "folds" not in c.name)
+    assert [k for k in kernels if k.stack_bytes or k.registers > 64] == []
 
 
 def kernel_text(ptx: Path, *words: str) -> str:
@@ -262,15 +279,37 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     major, minor = torch.cuda.get_device_capability()
     arch = "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
     folder = tmp_path_factory.mktemp("library")
-    return ctypes.CDLL(str(bench.build(bench.source(bench.CASES), folder, arch=arch)))
+    cases = bench.for_arch(bench.CASES, arch)
+    return ctypes.CDLL(str(bench.build(bench.source(cases), folder, arch=arch)))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("case", "entry"), LAUNCHES, ids=[c.entry(e) for c, e in LAUNCHES])
 def test_values(library: ctypes.CDLL, case: Any, entry: str) -> None:
+    if not hasattr(library, case.entry(entry)):
+        pytest.skip("this GPU has no clusters of thread blocks")
     for batch in case.small:
         error, _ = bench.check(library, "cuda", case, entry, batch)
         assert error <= case.tolerance, f"batch {batch}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CLUSTERS, ids=[c.name for c in CLUSTERS])
+def test_clusters_give_the_same_bits_every_time(library: ctypes.CDLL, case: Any) -> None:
+    """Parts that arrive in any order are joined in one; a late or an early one would show."""
+    import torch
+
+    batch, workspace = case.small[-1], torch.empty(1, dtype=torch.uint8, device="cuda")
+    for entry in case.launches:
+        if not hasattr(library, case.entry(entry)):
+            pytest.skip("this GPU has no clusters of thread blocks")
+        call, found = case.make("cuda", batch), []
+        for _ in range(30):
+            assert bench.launch(library, case, entry, batch, call, workspace) == 0
+            found.append([result.clone() for result, _ in call.results])
+        for again in found:
+            for a, b in zip(again, found[0], strict=True):
+                assert torch.equal(a.nan_to_num(1.5), b.nan_to_num(1.5))
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "pr
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
-        "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
+        "cluster_sm90", "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
         "product_half_sm90",
         "pack_image", "convolution_sm90", "convolution_launch_sm90", "transposed_sm90",
     )

@@ -1,4 +1,4 @@
-// Hopper's own instructions (sm_90a) by name: mbarriers, wgmma, and copies by TMA, in plain PTX.
+// Hopper's own instructions (sm_90a) by name: wgmma, and copies by TMA, in plain PTX.
 //
 // The surprising fact: a descriptor must be known to be the same for all lanes, or the compiler moves it to a uniform
 // register before every wgmma. One lane-dependent branch or loop around a shuffle anywhere in the kernel is enough to lose
@@ -7,28 +7,10 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "product.cuh"
+#include "cluster_sm90.cuh"
 namespace fusewright {
 
-//@ barriers
-FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
-FN void barrier_init(unsigned barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-FN void barrier_expect(unsigned barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-FN void barrier_arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-FN void barrier_wait(unsigned barrier, unsigned phase) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "WAIT_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra WAIT_%=;\n"
-      "}" ::"r"(barrier), "r"(phase) : "memory");
-}
+//@ barriers: needs arrivals
 // Barriers of some of a block's warps, by number; 0 is __syncthreads().
 FN void group_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 FN void group_arrive(int number, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
