@@ -10,13 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from fusewright.ir import Node
 from fusewright.loops import Read, walked
 from fusewright.nest import Access, Nest
-from fusewright.schedule import Schedule
 
 MOMENTS = ("mean", "m2")
+
+
+class Keeping(Protocol):
+    """What a schedule says about keeping."""
+
+    @property
+    def keep(self) -> bool: ...
+    @property
+    def keep_cost(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,15 @@ class Row:
     passes: tuple[Pass, ...]
     keeps: Mapping[Hashable, Keep]
 
+    @property
+    def registers(self) -> int:
+        """What one element of the row takes while most is kept of it."""
+        kept = [(keep, max(1, keep.node.dtype.itemsize // 4)) for keep in self.keeps.values()]
+        ends = range(len(self.passes))
+        return max(sum(size for k, size in kept if k.first <= end < k.last) for end in ends)
 
-def row_plan(nest: Nest, schedule: Schedule) -> Row:
+
+def row_plan(nest: Nest, schedule: Keeping) -> Row:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
@@ -118,7 +134,7 @@ def _source(nest: Nest, f: Node) -> Hashable:
 
 
 def _keeps(
-    nest: Nest, element: frozenset[int], passes: tuple[Pass, ...], schedule: Schedule
+    nest: Nest, element: frozenset[int], passes: tuple[Pass, ...], schedule: Keeping
 ) -> dict[Hashable, Keep]:
     keeps: dict[Hashable, Keep] = {}
     seen: dict[Hashable, int] = {}
@@ -140,7 +156,7 @@ class _Walker:
 
     nest: Nest
     element: frozenset[int]
-    schedule: Schedule
+    schedule: Keeping
     number: int
     keeps: dict[Hashable, Keep]
     seen: Mapping[Hashable, int]

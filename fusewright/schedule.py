@@ -12,6 +12,7 @@ from math import ceil, gcd
 from fusewright.abreast import runs_abreast
 from fusewright.family import family
 from fusewright.ir import Batch, Graph, Node, Size, times
+from fusewright.keep import row_plan
 from fusewright.lower.call import LANES, LEAST_BESIDE
 from fusewright.nest import Access, Nest
 from fusewright.product import STEP, Factor, factors
@@ -24,6 +25,7 @@ REGISTERS = 32  # kept values per thread
 KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared memory or L1
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
+CLUSTER_BLOCK = 512  # threads of a block of a cluster: with 64 registers each, two fit a processor
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
 # Rows that lie across memory: threads of a block and of a row, what the latter can keep, how many
 # loads each should have, and how many threads keep a GPU busy.
@@ -45,6 +47,7 @@ class Schedule:
     keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks (CUDA, few long rows).
+    blocks: thread blocks of a cluster, whose registers keep a row; they have `threads` together.
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
     for each if they are folded.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
@@ -59,6 +62,7 @@ class Schedule:
     across: int = 1
     lanes: int = 1
     tile: Tile | None = None
+    blocks: int = 1
 
 
 SHARED_STRIPES = Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
@@ -99,6 +103,8 @@ def schedule(
         return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
+    if not keeps and (shared := _clusters(nest, target, graph)):
+        return shared[0]
     few = graph.hint(nest.rows) < FEW_ROWS
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
     split = split and not nest.kernel.scans and "no-workspace" not in rules
@@ -121,20 +127,28 @@ def alternatives(
         tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
-    striped = default.across > 1 and nest.kernel.folds
-    found = _stripe_moves(default) if striped else _team_moves(default, nest)
+    if default.across > 1 and nest.kernel.folds:
+        found = _stripe_moves(default)
+    else:
+        found = _team_moves(default, nest, inner)
+        few = graph.hint(nest.rows) < FEW_ROWS or default.blocks > 1
+        clusters = _clusters(nest, target, graph) if inner >= LEAST_SPLIT else []
+        found = [*clusters[: 3 * few], *found, *clusters[3 * few :]]
     scans = nest.kernel.scans  # their results stay in the registers of a team
     if nest.kernel.folds and not scans and inner >= LEAST_SPLIT and "no-workspace" not in rules:
-        shared = replace(default, keep=False, split=True)
-        found.append(SHARED_STRIPES if default.across > 1 else shared)
+        threads = min(default.threads, MAX_THREADS)
+        meeting = replace(default, keep=False, threads=threads, split=True, blocks=1)
+        found.append(SHARED_STRIPES if default.across > 1 else meeting)
     held = [s for s in found if fixed and inner <= 2 * s.threads * REGISTERS]
     found = held if scans else [s for s in found if not s.keep or s in held]
     return tuple(s for s in found if s != default)
 
 
-def _team_moves(default: Schedule, nest: Nest) -> list[Schedule]:
+def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     """One step from a schedule with a team of threads for each row."""
     threads, vector = default.threads, default.vector
+    if default.blocks > 1:
+        return [Schedule(False, 0, _threads(inner, vector), vector)]
     if not nest.kernel.folds:
         narrower = [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
         return [replace(default, across=1), *narrower]
@@ -144,6 +158,30 @@ def _team_moves(default: Schedule, nest: Nest) -> list[Schedule]:
     found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
     found += [replace(default, vector=vector // 2)] * (vector > 1)
     return [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]
+
+
+def _clusters(nest: Nest, target: Target, graph: Graph) -> list[Schedule]:
+    """Clusters whose registers keep a row of fixed size, the most promising first.
+
+    They read it once, so they are taken to be faster than whatever reads it again, also where few
+    rows leave processors idle: then a row has more blocks.
+    """
+    sizes = (nest.columns, nest.outer)
+    if any(isinstance(n, Batch) for n in sizes) or not nest.kernel.folds or nest.kernel.scans:
+        return []
+    registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
+    inner, rows, vector = graph.hint(times(*sizes)), graph.hint(nest.rows), _vector(nest)
+    blocks = [n for n in (2, 4, 8) if n <= target.cluster]
+    every = [(n, size) for n in blocks for size in (CLUSTER_BLOCK // 2, CLUSTER_BLOCK, MAX_THREADS)]
+    some = [(n, size) for n, size in every if n * size * vector <= inner]
+    keeping = [(n, size) for n, size in some if 0 < inner * registers <= n * size * REGISTERS]
+
+    def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
+        n, size = shape
+        return size != CLUSTER_BLOCK, -min(rows * n, target.processors), n, size
+
+    chosen = sorted(keeping, key=cost)
+    return [Schedule(True, 0, n * size, vector, blocks=n) for n, size in chosen]
 
 
 def _stripe_moves(default: Schedule) -> list[Schedule]:

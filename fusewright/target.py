@@ -23,8 +23,9 @@ class Target:
     tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
     float32 ones that pack nothing.  convolutions: whether there are convolution kernels.
-    processors: how many thread blocks of a product run at once.  paged_bytes: library products
-    whose results have so many bytes write to huge pages; 0 for none.
+    processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
+    can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
+    library products whose results have so many bytes write to huge pages; 0 for none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Target:
     inline_products: bool = False
     convolutions: bool = False
     processors: int = 0
+    cluster: int = 1
     paged_bytes: int = 0
 
     @property
@@ -96,6 +98,7 @@ TARGETS = {
             inline_products=True,
             convolutions=True,
             processors=132,
+            cluster=8,
         ),
     )
 }

@@ -24,7 +24,7 @@ FLOW = [
     "part", "loops", "einsum", "form", "product", "scan", "phases", "convolution",
     "window", "pieces", "loss", "late", "pages",
     "rounding", "family",
-    "tile", "plan", "nest", "abreast", "storage", "schedule", "keep",
+    "tile", "plan", "nest", "abreast", "storage", "keep", "schedule",
     "codegen/__init__", "codegen/number", "codegen/struct", "codegen/body",
     "codegen/skeleton", "codegen/cpp",
     "codegen/product", "codegen/cuda",

@@ -71,7 +71,32 @@ PRODUCTS = """
     def get_init_inputs():
         return []
 """
-PROBLEMS = {"mixture": MIXTURE, "products": PRODUCTS}
+# Rows that outgrow the registers of a block, and on sm_90a are kept by a cluster.
+LONG_ROWS = """
+    import torch
+    import torch.nn as nn
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(65536)
+            self.groups = nn.GroupNorm(2, 8).bfloat16()
+
+        def forward(self, x, odd, image):
+            scores = torch.logsumexp(odd.double(), 1), torch.softmax(odd, 1)
+            return *scores, self.norm(x), self.groups(image) + image
+
+
+    def get_inputs():
+        images = torch.randn(6, 8, 128, 256, dtype=torch.bfloat16)
+        return [torch.randn(6, 65536), torch.randn(6, 50257), images]
+
+
+    def get_init_inputs():
+        return []
+"""
+PROBLEMS = {"mixture": MIXTURE, "products": PRODUCTS, "long rows": LONG_ROWS}
 NAMES = (*EXAMPLES, *PROBLEMS)
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 

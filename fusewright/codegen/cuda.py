@@ -43,6 +43,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     if body.is_map:
         return "run_map_across" if schedule.across > 1 else "run_map"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
+    if schedule.blocks > 1:
+        return f"{kind}_cluster"
     return f"{kind}_split" if schedule.split else kind
 
 
@@ -107,6 +109,8 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"
     scratch = "workspace, " if schedule.split else ""
     sizes = f"{schedule.threads}, {vector}"
+    if schedule.blocks > 1:
+        sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
     if schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight

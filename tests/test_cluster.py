@@ -1,0 +1,211 @@
+"""Rows that a cluster of thread blocks keeps in its registers: which they are, and their values.
+
+The tests marked `gpu` run whole emitted models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from agreement import disagreements, error
+from compiled import ready
+from torch import Tensor, nn
+
+import fusewright
+from fusewright.codegen.cuda import cuda_source
+from fusewright.pipeline import Made, make
+from fusewright.schedule import Schedule, alternatives
+from fusewright.target import TARGETS
+
+HOPPER = TARGETS["sm_90a"]
+Function = Callable[[Tensor], Tensor]
+
+
+class Called(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, 1)
+
+
+def planned(function: Function, x: Tensor, target: str = "sm_90a") -> Made:
+    return make(Called(function), [x], TARGETS[target])
+
+
+def schedule_of(made: Made) -> Schedule:
+    ((_, _, schedule),) = made.kernels
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "blocks", "threads"),
+    [
+        (128, 32768, torch.float32, 1, 1024),  # one block keeps it
+        (128, 32769, torch.float32, 4, 2048),
+        (128, 65536, torch.float32, 4, 2048),
+        (128, 65537, torch.float32, 8, 4096),
+        (128, 131072, torch.bfloat16, 8, 4096),
+        (128, 131073, torch.float32, 8, 8192),
+        (128, 262144, torch.float16, 8, 8192),
+        (128, 262145, torch.float32, 1, 1024),  # nobody keeps it
+        (128, 65536, torch.float64, 8, 4096),
+        (128, 131073, torch.float64, 1, 1024),
+        (4, 65536, torch.float32, 8, 4096),  # few rows have more blocks each
+        (1, 262144, torch.float32, 8, 8192),
+    ],
+)
+def test_which_rows_have_a_cluster(
+    rows: int, columns: int, dtype: torch.dtype, blocks: int, threads: int
+) -> None:
+    found = schedule_of(planned(softmax, torch.empty(rows, columns, dtype=dtype)))
+    assert (found.blocks, found.threads) == (blocks, threads)
+    assert found.keep == (columns <= 131072 if dtype is torch.float64 else columns <= 262144)
+    assert not found.split
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(1),
+        lambda x: x.argmax(1),
+        lambda x: torch.stack(torch.var_mean(x, 1)),
+        lambda x: torch.softmax(x, 0),  # rows lie across memory
+        lambda x: torch.relu(x),
+    ],
+)
+def test_a_row_that_is_read_once_needs_no_cluster(function: Function) -> None:
+    assert schedule_of(planned(function, torch.empty(128, 65536))).blocks == 1
+
+
+class Added(nn.Module):
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(columns)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(x + y) * x
+
+
+@pytest.mark.parametrize(("columns", "blocks", "threads"), [(65536, 8, 4096), (131072, 8, 8192)])
+def test_two_kept_values_take_twice_the_registers(columns: int, blocks: int, threads: int) -> None:
+    found = schedule_of(make(Added(columns), [torch.empty(100, columns)] * 2, HOPPER))
+    assert (found.blocks, found.threads) == (blocks, threads)
+
+
+def test_rows_of_a_free_size_and_other_machines_have_none() -> None:
+    images = torch.empty(4, 96, 100, 100)
+    made = make(nn.BatchNorm2d(96), [images], HOPPER)
+    assert [s.blocks for _, _, s in made.kernels] == [1]
+    for target in TARGETS:
+        if target != HOPPER.name:
+            assert schedule_of(planned(softmax, torch.empty(128, 65536), target)).blocks == 1
+
+
+def test_a_cluster_needs_no_scratch_memory() -> None:
+    made = planned(softmax, torch.empty(2, 65536))
+    text = cuda_source(made.kernels, HOPPER)
+    assert "run_rows_cluster<8, 512, 4>(body, batch, device, stream)" in text
+    assert "void* workspace" not in text.split('extern "C"')[1]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(128, 65536), (8, 65536), (8, 16384), (8, 4096)])
+def test_what_else_may_be_done(rows: int, columns: int) -> None:
+    made = planned(softmax, torch.empty(rows, columns))
+    ((_, nest, default),) = made.kernels
+    others = alternatives(default, nest, HOPPER, made.plan.graph)
+    assert default not in others
+    assert all(s.keep or s.blocks == 1 for s in others)
+    assert all(columns <= 32 * s.threads for s in others if s.blocks > 1)
+    assert any(s.blocks > 1 for s in others) == (columns > 4096)
+    if default.blocks > 1:
+        assert any(s.blocks == 1 and not s.split for s in others)
+        assert any(s.split and s.threads <= 1024 for s in others)
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+class Rows(nn.Module):
+    """Every kind of row, of lengths that give no block as much as another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(40004)
+        self.rms = nn.RMSNorm(131072, eps=1e-5)
+        self.groups = nn.GroupNorm(2, 6)
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        scores = torch.softmax(x, 1), torch.logsumexp(x, 1), x.argmax(1), x.amin(1)
+        norms = self.norm(y) + y, self.rms(w), self.groups(z) * 2
+        return *scores, *norms, torch.nn.functional.normalize(w, p=2.0, dim=1)
+
+
+def inputs(batch: int, dtype: torch.dtype, offset: int = 0) -> list[Tensor]:
+    """offset: in elements; with 1, no vector can be used."""
+    shapes = [(batch, 50257), (batch, 40004), (batch, 6, 30001), (batch, 131072)]
+    found = []
+    for shape in shapes:
+        room = torch.randn(torch.Size(shape).numel() + offset, device="cuda") * 3
+        found.append(room.to(dtype)[offset:].view(shape))
+    return found
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Rows().cuda().to(dtype)
+    for p in model.parameters():
+        p.normal_()
+    ours = fusewright.optimize(model, inputs(100, dtype), target="cuda")
+    for batch, offset in ((2, 0), (3, 1), (100, 0), (301, 0)):
+        given = inputs(batch, dtype, offset)
+        assert ready(ours, given)
+        assert disagreements(ours, model, given, roundings=2) == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
+    torch.manual_seed(0)
+    model = Rows().cuda()
+    ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
+    given = inputs(6, torch.float32)
+    for x in given:
+        x[1].flatten()[-1], x[2].flatten()[0] = float("nan"), float("inf")
+        x[3], x[4] = float("-inf"), 0.0
+    assert disagreements(ours, model, given, roundings=2) == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_two_streams_and_a_graph() -> None:
+    torch.manual_seed(0)
+    model = Called(softmax).cuda()
+    given = [torch.randn(64, 70000, device="cuda") for _ in range(2)]
+    ours = fusewright.optimize(model, given[:1], target="cuda")
+    wanted = [softmax(x.double()) for x in given]
+    streams = [torch.cuda.Stream() for _ in given]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        found = []
+        for stream, x in zip(streams, given, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(ours(x))
+        torch.cuda.synchronize()
+        assert all(error(a, b) <= 1e-6 for a, b in zip(found, wanted, strict=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        last = ours(given[0])
+    last.fill_(float("nan"))
+    graph.replay()
+    assert error(last, wanted[0]) <= 1e-6
