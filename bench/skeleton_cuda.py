@@ -503,6 +503,8 @@ CASES = (
          softmax(2048, torch.float16), ("rows<64, 8>", "rows<128, 8>"), (0, 1, 5), 65536, 1e-3),
     Case("long_softmax", "long_softmax<50258>", X_TO_Y, "batch", softmax(50258),
          ("rows<1024, 2>", "rows<512, 2>"), (0, 1, 5), 4096),
+    Case("softmax_32768", "softmax<32768, float>", X_TO_Y, "batch", softmax(32768),
+         ("rows<1024, 4>", "rows_cluster<2, 512, 4>", "rows_cluster<4, 256, 4>"), (0, 1, 5), 1024),
     Case("softmax_65536", "softmax<65536, float>", X_TO_Y, "batch", softmax(65536),
          ("rows_cluster<4, 512, 4>", "rows_cluster<8, 256, 4>", "rows_cluster<8, 512, 4>",
           "rows_cluster<4, 1024, 4>", "rows_cluster<2, 1024, 4>"), (0, 1, 5, 300), 512),

@@ -1,4 +1,4 @@
-"""Nest + Schedule -> the passes over a row, and which values are kept between them.
+"""Nest + what is said of keeping -> the passes over a row, and which values are kept between them.
 
 A kernel with folds walks each row several times: once per fold or scan (those of one level may
 follow each other), once more to store. A value that an earlier pass had and a later pass needs is

@@ -269,7 +269,7 @@ def test_the_oldest_supported_compiler_takes_all_samples() -> None:
     assert folder is not None
     include = f"-I{folder / 'cuda_runtime' / 'include'}"
     options = ["-std=c++17", "-default-device", "-arch=compute_90a", include]
-    assert nvrtc_log(folder, bench.source(SAMPLES), options) == (0, "")
+    assert nvrtc_log(folder, bench.source((*SAMPLES, *CLUSTERS)), options) == (0, "")
 
 
 @pytest.fixture(scope="module")
