@@ -169,6 +169,8 @@ def _clusters(nest: Nest, target: Target, graph: Graph) -> list[Schedule]:
     sizes = (nest.columns, nest.outer)
     if any(isinstance(n, Batch) for n in sizes) or not nest.kernel.folds or nest.kernel.scans:
         return []
+    if _row_in_place(nest):
+        return []
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
     inner, rows, vector = graph.hint(times(*sizes)), graph.hint(nest.rows), _vector(nest)
     blocks = [n for n in (2, 4, 8) if n <= target.cluster]
@@ -182,6 +184,14 @@ def _clusters(nest: Nest, target: Target, graph: Graph) -> list[Schedule]:
 
     chosen = sorted(keeping, key=cost)
     return [Schedule(True, 0, n * size, vector, blocks=n) for n, size in chosen]
+
+
+def _row_in_place(nest: Nest) -> bool:
+    """Whether a number of a row may be written where it is read: one block of a cluster writes it,
+    and all read it, but what a block has sent does not say that its own reads are done."""
+    rows = [a.leaf for a in nest.reads.values() if not a.varies and a.leaf.op != "constant"]
+    numbers = [n for n in nest.kernel.outputs if not nest.writes[id(n)].varies]
+    return any((a.shape, a.dtype) == (b.shape, b.dtype) for a in rows for b in numbers)
 
 
 def _stripe_moves(default: Schedule) -> list[Schedule]:

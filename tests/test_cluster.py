@@ -109,6 +109,24 @@ def test_rows_of_a_free_size_and_other_machines_have_none() -> None:
             assert schedule_of(planned(softmax, torch.empty(128, 65536), target)).blocks == 1
 
 
+class Updated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.zeros(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(1)
+        scaled = (x - mean[:, None]) * self.level[:, None]
+        self.level.copy_(0.9 * self.level + 0.1 * mean)
+        return scaled
+
+
+def test_a_number_of_a_row_that_changes_in_place_has_one_block() -> None:
+    made = make(Updated(), [torch.empty(128, 40000)], HOPPER)
+    assert [len(pairs) for pairs in made.layout.in_place.values()] == [1]
+    assert schedule_of(made).blocks == 1
+
+
 def test_a_cluster_needs_no_scratch_memory() -> None:
     made = planned(softmax, torch.empty(2, 65536))
     text = cuda_source(made.kernels, HOPPER)
