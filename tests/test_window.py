@@ -144,8 +144,8 @@ def test_the_cpu_has_maps_of_pieces_too() -> None:
         ("x.double().relu()", "run_map<2>"),
         ("x.half().relu()", "run_map<4>"),
         ("x > 1", "run_map<4>"),
-        ("x.permute(0, 2, 3, 1).contiguous()", "run_map_across<4>"),
-        ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_across<1, 4>"),
+        ("x.permute(0, 2, 3, 1).contiguous()", "run_map_across<4, 2>"),
+        ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_across<1, 8>"),
     ],
 )
 def test_a_thread_of_a_map_takes_sixteen_bytes(row: str, launch: str, tmp_path: Path) -> None:

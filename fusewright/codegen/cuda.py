@@ -20,7 +20,7 @@ from fusewright.target import Target
 # skeletons/cuda/split.cuh asserts the same numbers
 SPLIT_BYTES, STRIPE_BYTES = 270336, 2105344
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
-# at a time; facts.md: maps
+# at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
 
 
@@ -92,11 +92,12 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
     return str(size) if schedule.split else ""
 
 
-def _each(nest: Nest, vector: int) -> int:
+def _each(nest: Nest, schedule: Schedule, vector: int) -> int:
     """How many vectors a thread of a map takes."""
+    times = 2 if schedule.across > 1 else 1
     moving = [a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies]
     widest = max(a.leaf.dtype.itemsize for a in moving)
-    return min(MAP_VECTORS, max(1, MAP_BYTES // (widest * vector)))
+    return min(times * MAP_VECTORS, max(1, times * MAP_BYTES // (widest * vector)))
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
@@ -104,7 +105,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
     if body.is_map:
-        columns, each = size_text(nest.columns), _each(nest, vector)
+        columns, each = size_text(nest.columns), _each(nest, schedule, vector)
         sizes = f"{vector}, {each}" if each > 1 else f"{vector}"
         return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"
     scratch = "workspace, " if schedule.split else ""
