@@ -14,6 +14,7 @@ import torch
 from fusewright.errors import InternalError
 from fusewright.ir import Graph, Node, numel, toposort
 from fusewright.loops import Incompatible, Loops, Read, loops, walked
+from fusewright.scan import in_chunks
 from fusewright.target import Target
 from fusewright.tile import tail
 
@@ -39,6 +40,11 @@ class Kernel:
     def scans(self) -> bool:
         """Whether rows are scanned, which a team of threads does in its registers."""
         return any(m.row.kind == "scan" for m in self.members)
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether a GPU scans the rows chunk by chunk."""
+        return any(m.row.kind == "scan" and in_chunks(m) for m in self.members)
 
     @property
     def product(self) -> Node | None:
@@ -228,11 +234,15 @@ class _Planner:
             raise Incompatible("the product reads all of its factors first")
 
     def _check_scans(self, members: Sequence[Node]) -> None:
-        count = sum(m.row.kind == "scan" for m in members)
-        if count and _products(members):
+        scans = [m for m in members if m.row.kind == "scan"]
+        if scans and _products(members):
             raise Incompatible("a scan goes along whole rows, not along tiles")
-        if count > MAX_SCANS:
+        if len(scans) > MAX_SCANS:
             raise Incompatible("too many scans for the registers of one kernel")
+        chunks = self.target.language == "cuda" and any(map(in_chunks, scans))
+        ways = {m.op.endswith("_back") for m in scans}
+        if chunks and (len(ways) > 1 or any(m.row.kind == "fold" for m in members)):
+            raise Incompatible("rows in chunks are scanned in one direction, and not folded")
 
     def _mask(self, members: Sequence[Node]) -> int:
         return sum(1 << self.index[id(m)] for m in members)

@@ -1,6 +1,6 @@
-"""Graph -> Graph: running sums and products along rows become nodes, where a row fits its team.
+"""Graph -> Graph: running sums and products become nodes, where kernels of the target take them.
 
-They are library calls before, since how long a row may be depends on the target. A call that stays
+They are library calls before, since which rows these are depends on the target. A call that stays
 one says why, in its attribute `why`. Turned there and back, a scan is one from the end:
 
     flip(cumsum(flip(x)))  ->  cumsum_back(x)
@@ -15,39 +15,48 @@ from typing import Any
 
 from fusewright import composite
 from fusewright.formula import Value, cast
-from fusewright.ir import Graph, Node, node, numel, rebuild
+from fusewright.ir import Graph, Node, Size, node, numel, rebuild
 from fusewright.library import stays
 from fusewright.lower import reordered
-from fusewright.lower.call import abreast
+from fusewright.lower.call import LEAST_BESIDE, abreast, beside
 from fusewright.product import argument, arguments
 from fusewright.rewrite import apart
 from fusewright.target import Target
 
 BACK = MappingProxyType({"cumsum": "cumsum_back", "cumprod": "cumprod_back"})
 CALLS = MappingProxyType({f"aten.{op}": op for op in BACK})
-# A row stays in the registers of a thread block, or in a core's share of the last cache.
+# A row stays in the registers of a thread block, or in a core's share of the last cache. On a GPU,
+# other rows are taken in chunks.
 LONGEST: Mapping[str, int] = MappingProxyType({"cuda": 1 << 14, "cpp": 1 << 20})
 # Rows that a CPU takes side by side, 64 of them in a core's L2.
 LONGEST_ABREAST = 1 << 12
 
 
 def scan(graph: Graph, target: Target) -> Graph:
-    """Write cumsum and cumprod with our operators, where rows lie together and are not too long."""
+    """Write cumsum and cumprod with our operators, where the target's kernels take their rows."""
 
     def change(n: Node) -> Node:
         if n.op != "library":
             return n
         if n["name"] == "aten.flip":
             return _turned(n)
-        longest, cpu = LONGEST[target.language], target.language == "cpp"
-        return _written(n, longest, cpu=cpu) if n["name"] in CALLS else n
+        return _written(n, cpu=target.language == "cpp") if n["name"] in CALLS else n
 
     return apart(graph, rebuild(graph, change))
 
 
-def _written(n: Node, longest: int, *, cpu: bool) -> Node:
+def in_chunks(n: Node) -> bool:
+    """Whether a scan on a GPU goes along rows that a team cannot keep in its registers."""
+    dims = n["dims"]
+    assert isinstance(dims, tuple)
+    (dim,) = dims
+    assert isinstance(dim, int)
+    return _outgrown(n.shape[dim], LONGEST["cuda"]) or _across(n, dim)
+
+
+def _written(n: Node, *, cpu: bool) -> Node:
     x, dim = _given(n)
-    why = _complaint(n, dim, longest, cpu=cpu)
+    why = _complaint(n, dim, cpu=cpu)
     if not why:
         return _scanned(n, CALLS[str(n["name"])], Value(x), dim)
     return stays(n, why)
@@ -67,18 +76,40 @@ def _given(n: Node) -> tuple[Node, int]:
     return x, dim % max(len(n.shape), 1)
 
 
-def _complaint(n: Node, dim: int, longest: int, *, cpu: bool) -> str:
+def _complaint(n: Node, dim: int, *, cpu: bool) -> str:
     """Why our kernels do not compute a scan, or ""."""
     if n.dtype.is_complex or not n.shape or numel(n.shape) == 0:
         return "complex numbers, one number, or none"
-    size = n.shape[dim]
+    return (_cpu_complaint if cpu else _gpu_complaint)(n, dim)
+
+
+def _cpu_complaint(n: Node, dim: int) -> str:
+    size, longest = n.shape[dim], LONGEST["cpp"]
     if not isinstance(size, int):
         return "its rows are as long as the batch"
-    order = n.order or tuple(range(len(n.shape)))
-    if size == 1 or [d for d in order if n.shape[d] != 1][-1] != dim:
-        fits = cpu and abreast(Value(n), [dim]) and 1 < size <= LONGEST_ABREAST
+    if _across(n, dim):
+        fits = abreast(Value(n), [dim]) and 1 < size <= LONGEST_ABREAST
         return "" if fits else "its rows lie across memory"
     return f"rows of {size} outgrow a team, which takes {longest}" if size > longest else ""
+
+
+def _gpu_complaint(n: Node, dim: int) -> str:
+    if _across(n, dim):
+        wide = n.shape[dim] != 1 and beside(Value(n), [dim]) >= LEAST_BESIDE
+        return "" if wide else "its rows lie across memory"
+    rest = numel(s for d, s in enumerate(n.shape) if d != dim)
+    alone = rest == 1 and _outgrown(n.shape[dim], LONGEST["cuda"])
+    return "one row alone outgrows a team" if alone else ""
+
+
+def _across(n: Node, dim: int) -> bool:
+    """Whether neighbours in memory are of different rows."""
+    order = n.order or tuple(range(len(n.shape)))
+    return n.shape[dim] == 1 or [d for d in order if n.shape[d] != 1][-1] != dim
+
+
+def _outgrown(size: Size, longest: int) -> bool:
+    return not isinstance(size, int) or size > longest
 
 
 def _scanned(n: Node, op: str, x: Value, dim: int) -> Node:

@@ -32,6 +32,8 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
+# Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
+CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 # Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
@@ -51,6 +53,7 @@ class Schedule:
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
     for each if they are folded.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
+    each: elements of a row that a thread has at a time (CUDA, scans of rows in chunks); 0: all.
     tile: what one thread block computes of a product (CUDA).
     """
 
@@ -61,6 +64,7 @@ class Schedule:
     split: bool = False
     across: int = 1
     lanes: int = 1
+    each: int = 0
     tile: Tile | None = None
     blocks: int = 1
 
@@ -96,6 +100,8 @@ def schedule(
         inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
         chosen = _tiles(nest.kernel.product, nest.segment, target, graph, inline)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
+    if nest.kernel.in_chunks:
+        return _chunks(nest, graph, inner)
     vector = _vector(nest)
     if not nest.kernel.scans and _lies_across(nest, graph):
         if not nest.kernel.folds:
@@ -127,6 +133,8 @@ def alternatives(
         tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
+    if default.each:
+        return tuple(s for s in _chunk_moves(default) if s != default)
     if default.across > 1 and nest.kernel.folds:
         found = _stripe_moves(default)
     else:
@@ -206,6 +214,22 @@ def _stripe_moves(default: Schedule) -> list[Schedule]:
     return [s for s in found if s.threads <= MOST_DOWN and s.threads * s.across <= STRIPE_THREADS]
 
 
+def _chunk_moves(default: Schedule) -> list[Schedule]:
+    """One step from a schedule with rows in chunks."""
+    down, across, each = default.threads, default.across, default.each
+    shapes = [(down * 2, across, each), (down // 2, across, each), (down, across, each * 2)]
+    shapes += [(down, across, each // 2)] * (each // 2 >= default.vector)
+    if across > 1:
+        shapes += [(down, across // 2, each), (down * 2, across // 2, each)]
+        shapes += [(down // 2, across * 2, each)]
+    least, most = (LEAST_ACROSS, STRIPE_THREADS) if across > 1 else (1, MAX_THREADS)
+    return [
+        replace(default, threads=d, across=a, each=e)
+        for d, a, e in shapes
+        if d and a >= least and 64 <= d * a <= most
+    ]
+
+
 def _lies_across(nest: Nest, graph: Graph) -> bool:
     """Whether neighbours in memory are mostly of different rows."""
     if graph.hint(nest.beside) < LEAST_BESIDE:
@@ -216,6 +240,27 @@ def _lies_across(nest: Nest, graph: Graph) -> bool:
             along += access.leaf.dtype.itemsize * (access.columns == 1)
             across += access.leaf.dtype.itemsize * (access.columns != 1 and access.beside == 1)
     return across >= along > 0 or across > along
+
+
+def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
+    """As many elements for a thread as fit its registers, and threads that make the GPU busy."""
+    rows = graph.hint(nest.rows)
+    moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
+    kept = sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved))
+    each = CHUNK_EACH
+    while each * kept > CHUNK_BYTES and each > 4:
+        each //= 2
+    if not _lies_across(nest, graph):
+        vector, threads = _vector(nest), CHUNK_THREADS
+        while threads < MAX_THREADS and threads * rows < BUSY_THREADS // 2:
+            threads *= 2
+        return Schedule(True, 0, threads, vector, each=max(each, vector))
+    many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
+    across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
+    down = 1
+    while down < threads // across and down * each < inner:
+        down *= 2
+    return Schedule(True, 0, down, 1, across=max(across, 128 // down), each=each)
 
 
 def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:

@@ -24,6 +24,7 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, toposort
+from fusewright.lower.call import LEAST_BESIDE
 from fusewright.ops import OPS
 from fusewright.pipeline import Made, make
 from fusewright.rewrite import rewrite
@@ -161,9 +162,9 @@ def test_what_stays_a_call_says_why(row: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "machine", "kept"), [
-    (LONGEST_ABREAST, CPU, 0), (LONGEST_ABREAST + 1, CPU, 1), (64, GPU, 1),
+    (LONGEST_ABREAST, CPU, 0), (LONGEST_ABREAST + 1, CPU, 1), (64, GPU, 0), (1 << 20, GPU, 0),
 ])  # fmt: skip
-def test_rows_side_by_side_are_scanned_on_the_cpu(
+def test_rows_side_by_side_are_scanned(
     size: int, machine: fusewright.target.Target, kept: int
 ) -> None:
     x = torch.empty(2, size, 16, device="meta")
@@ -171,13 +172,22 @@ def test_rows_side_by_side_are_scanned_on_the_cpu(
     assert len(calls(scan(graph, machine))) == kept
 
 
-@pytest.mark.parametrize("machine", [CPU, GPU])
-def test_a_row_that_outgrows_a_team_stays(machine: fusewright.target.Target) -> None:
-    longest = LONGEST[machine.language]
-    for size, kept in ((longest, 0), (longest + 1, 1)):
+def test_a_row_that_outgrows_a_core_stays() -> None:
+    for size, kept in ((LONGEST["cpp"], 0), (LONGEST["cpp"] + 1, 1)):
         x = torch.empty(2, size, device="meta")
         graph = capture(Called("x.cumsum(1) + y"), [x, x]).graph
-        assert len(calls(scan(graph, machine))) == kept
+        assert len(calls(scan(graph, CPU))) == kept
+
+
+@pytest.mark.parametrize(("row", "shape", "why"), [
+    ("x.cumsum(1)", (64, 500, LEAST_BESIDE - 1), "across"),
+    ("x.reshape(-1).cumsum(0)", (64, 500), "one row"),
+    ("x.cumsum(0)", (20_000,), "one row"),
+])  # fmt: skip
+def test_what_stays_a_call_on_a_gpu(row: str, shape: tuple[int, ...], why: str) -> None:
+    x = torch.empty(shape, device="meta")
+    (step,) = make(Called(row), [x, x], GPU).plan.libraries
+    assert why in step.reason
 
 
 def test_every_scan_of_the_table_is_used() -> None:
@@ -197,6 +207,37 @@ def test_everything_around_a_scan_is_in_its_kernel() -> None:
 def test_a_scan_takes_no_tiles_of_a_product() -> None:
     made = make(Called("(x @ y.transpose(1, 2)).cumsum(2)"), tensors(), GPU)
     assert all(not (k.scans and k.product) for k in made.plan.kernels)
+
+
+@pytest.mark.parametrize(("row", "kernels"), [
+    ("(x.cumsum(1) * y).cumsum(1) + y", 1),
+    ("x.relu().cumsum(1) + y.cumprod(1)", 1),
+    ("x.cumsum(1) / x.sum(1, keepdim=True)", 2),
+    ("x.softmax(1).cumsum(1)", 2),
+    ("x.cumsum(1) + x.flip(1).cumsum(1).flip(1)", 2),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(4, LONGEST["cuda"] + 1), (4, 300, 32)])
+def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple[int, ...]) -> None:
+    x = torch.empty(shape, device="meta")
+    made = make(Called(row), [x, x], GPU)
+    assert not made.plan.libraries
+    assert len(made.kernels) == kernels
+    in_chunks = {n.kernel.in_chunks: bool(s.each) for _, n, s in made.kernels}
+    assert in_chunks in ({True: True}, {True: True, False: False})
+
+
+@pytest.mark.parametrize(("row", "shape", "launch"), [
+    ("x.cumsum(1)", (1024, 65536), "run_row_chunks<256, 4, 16>(body, batch, 65536,"),
+    ("x.cumsum(1)", (64, 1 << 20), "run_row_chunks<1024, 4, 16>(body, batch, 1048576,"),
+    ("x.cumsum(0)", (16384, 4096), "run_stripe_chunks<32, 16, 16>(body, 4096, batch,"),
+    ("x.cumsum(1)", (32, 512, 4096), "run_stripe_chunks<8, 32, 16>(body, batch * 4096, 512,"),
+    ("x.cumsum(1)", (999, 7, 100), "run_stripe_chunks<1, 128, 16>(body, batch * 100, 7,"),
+    ("x.flip(0).cumsum(0).flip(0)", (999, 64), "run_stripe_chunks<32, 16, 16, true>"),
+])  # fmt: skip
+def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -> None:
+    x = torch.empty(shape, device="meta")
+    made = make(Called(row), [x, x], GPU)
+    assert launch in cuda_source(made.kernels, GPU)
 
 
 def test_two_scans_may_be_one_but_outputs_are_two_tensors() -> None:
@@ -317,6 +358,44 @@ def test_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     assert [k for k in single if k.spill_bytes > 16] == []
 
 
+class Chunks(nn.Module):
+    """Kernels whose rows are taken in chunks."""
+
+    def forward(self, long: Tensor, across: Tensor, first: Tensor, whole: Tensor) -> list[Tensor]:
+        return [
+            (1.0 - long.abs() * 1e-4).cumprod(1) * long,
+            long.cumsum(1).cumsum(1),
+            across.exp().cumsum(1) + across,
+            first.flip(0).cumsum(0).flip(0),
+            whole.cumsum(0) - whole,
+        ]
+
+
+def chunk_inputs(device: str) -> list[Tensor]:
+    sizes = ((64, 20_004), (64, 300, 100), (64, 48))
+    whole = torch.zeros(64, 40, dtype=torch.int64, device=device)
+    return [*(torch.zeros(size, device=device) for size in sizes), whole]
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_chunks_stay_in_registers(arch: str, tmp_path: Path) -> None:
+    made = make(Chunks(), chunk_inputs("meta"), TARGETS[f"sm_{arch}"])
+    assert not made.plan.libraries
+    assert all(s.each for _, _, s in made.kernels)
+    options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    found, _ = compile_text(cuda_source(made.kernels, made.plan.target), options, tmp_path)
+    assert [k for k in found if k.spill_bytes > 16] == []
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_chunks() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    made = make(Chunks(), chunk_inputs("cpu"), GPU)
+    assert nvrtc_log(folder, text_of(made), "compute_80") == (0, "")
+
+
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
 def test_the_oldest_supported_compiler_takes_every_schedule() -> None:
     folder = nvrtc_folder()
@@ -386,3 +465,71 @@ def test_gpu_rows_of_any_length(dtype: torch.dtype) -> None:
                 assert error(a, x) <= error(b, x) + torch.finfo(dtype).eps
             else:
                 assert torch.equal(a, b)
+
+
+class Across(nn.Module):
+    """There and back along the first and the middle dimension, and along rows in chunks."""
+
+    def forward(self, first: Tensor, middle: Tensor, long: Tensor) -> list[Tensor]:
+        return [
+            *(first.cumsum(0), first.flip(0).cumsum(0).flip(0) - first),
+            *(middle.cumsum(1), middle.flip(1).cumsum(1).flip(1) - middle),
+            *(long.cumsum(1), long.flip(1).cumsum(1).flip(1) - long),
+            *(long.cumsum(1).cumsum(1), middle.cumsum(1).cumsum(1)),
+        ]
+
+
+CHUNKED = [  # columns beside `first`, rows and columns of `middle`, length of `long`
+    (8, 2, 9, 16_385), (40, 33, 100, 20_000), (129, 512, 16, 65_536), (4096, 100, 64, 100_003),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("sizes", CHUNKED)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32]
+)
+def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]) -> None:
+    """Also other batches than the example's, and tensors that begin between two vectors."""
+    beside, down, across, length = sizes
+    floats, model = dtype.is_floating_point, Across()
+
+    def given(batch: int) -> list[Tensor]:
+        shapes = ((batch, beside), (batch, down, across), (batch, length))
+        return [(torch.randn(shape) * 4).to(dtype) for shape in shapes]
+
+    ours = fusewright.optimize(model, given(5), target="cuda").cuda()
+    for batch, start in ((5, 0), (2, 1), (300, 0), (1037, 1)):
+        here = []
+        for x in given(batch):
+            room = torch.empty(x.numel() + 1, dtype=dtype, device="cuda")
+            here.append(room[start:][: x.numel()].view(x.shape).copy_(x))
+        assert ready(ours, here)
+        exact = [t.double() if floats else t for t in model(*[x.double() for x in here])]
+        for a, b, x in zip(ours(*here), model(*here), exact, strict=True):
+            assert a.dtype is b.dtype
+            if floats:
+                assert error(a, x) <= error(b, x) + torch.finfo(dtype).eps
+            else:
+                assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_chunks_carry_what_is_not_finite() -> None:
+    """From the chunk where it appears to the end of its row, and nowhere else."""
+    model = Across()
+    given = [torch.randn(shape).cuda() for shape in ((5000, 48), (6, 1200, 40), (6, 70_000))]
+    given[0][1000, 3], given[0][2000, 5], given[0][4000, 5] = float("nan"), torch.inf, -torch.inf
+    given[1][1, 700, 3], given[1][2, 30, 5], given[1][2, 900, 5] = torch.nan, torch.inf, -torch.inf
+    given[2][1, 50_000], given[2][2, 30], given[2][2, 60_000] = torch.nan, torch.inf, -torch.inf
+    ours = fusewright.optimize(model, given, target="cuda").cuda()
+    assert ready(ours, given)
+    exact = model(*[x.double() for x in given])
+    first, again = ours(*given), ours(*given)
+    for a, b, x in zip(first, again, exact, strict=True):
+        assert torch.equal(a.view(torch.int32), b.view(torch.int32)), "the same bits every time"
+        assert torch.equal(a.isnan(), x.isnan())
+        assert torch.equal(a.isinf(), x.isinf())
+        torch.testing.assert_close(a.double(), x, rtol=1e-5, atol=1e-2, equal_nan=True)

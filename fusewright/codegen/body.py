@@ -255,11 +255,12 @@ class _Printer:
 
     def _kept_lines(self) -> list[str]:
         kinds = {self.slots[key]: self._kind(keep.node) for key, keep in self.row.keeps.items()}
-        count = size_text(times(self.nest.outer, self.nest.columns))
+        count = times(self.nest.outer, self.nest.columns)
+        some = "" if isinstance(count, Batch) else f", {count}"
         if kinds:
             self.words.add("keep")
         return [
-            f"auto {slot} = team.template keep<{kind}, {count}>();" for slot, kind in kinds.items()
+            f"auto {slot} = team.template keep<{kind}{some}>();" for slot, kind in kinds.items()
         ]
 
     # -- values of a row

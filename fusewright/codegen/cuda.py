@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fusewright.codegen import product
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
-from fusewright.ir import size_text
+from fusewright.ir import size_text, times
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule
 from fusewright.target import Target
@@ -42,6 +42,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         return product.launcher(nest.kernel.product, schedule.tile)
     if body.is_map:
         return "run_map_across" if schedule.across > 1 else "run_map"
+    if schedule.each:
+        return "run_stripe_chunks" if schedule.across > 1 else "run_row_chunks"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
         return f"{kind}_cluster"
@@ -52,6 +54,7 @@ def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
     words = {"aligned"}
     for body, nest, schedule in kernels:
         words |= body.words | {launcher(body, nest, schedule)}
+        words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
     return words
 
@@ -108,6 +111,8 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         columns, each = size_text(nest.columns), _each(nest, schedule, vector)
         sizes = f"{vector}, {each}" if each > 1 else f"{vector}"
         return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"
+    if schedule.each:
+        return _chunk_launch(body, nest, schedule, vector)
     scratch = "workspace, " if schedule.split else ""
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
@@ -118,3 +123,12 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         more = (16 if body.passes > 1 else 8) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
+
+
+def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
+    """How rows are scanned in chunks: from the first one on, or back from the last."""
+    shape = (schedule.threads, schedule.across if schedule.across > 1 else vector, schedule.each)
+    back = ", true" * any(f.op.endswith("_back") for f in nest.kernel.folds)
+    rows, columns = size_text(nest.rows), size_text(times(nest.outer, nest.columns))
+    sizes = f"{', '.join(map(str, shape))}{back}"
+    return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"

@@ -13,7 +13,9 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA = tuple(f"cuda/{name}.cuh" for name in ("math", "operand", "team", "scan", "launch", "split"))
+_CUDA = tuple(
+    f"cuda/{name}.cuh" for name in ("math", "operand", "team", "scan", "launch", "split", "chunks")
+)
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"

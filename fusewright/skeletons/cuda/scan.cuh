@@ -1,4 +1,4 @@
-// Running sums and products along a row that a team keeps in registers.
+// Running sums and products along a row, or a chunk of one, that a team keeps in registers.
 //
 // The surprising fact: a row is read once, and three barriers do whatever its length. A thread joins the elements
 // of its vectors, lanes exchange what theirs come to, and so do warps, for all vectors of the row at the same time.
@@ -99,10 +99,14 @@ template <class Scan, class T, int W, class Wide> FN void join_to(T (&vector)[W]
 #pragma unroll
   for (int j = 0; j < W; ++j) vector[j] = T(Scan::join(before, Wide(vector[j])));
 }
-template <class Scan, int THREADS, int VECTOR, class Span, class T, int SLOTS, int W, class F, class... Ops>
-FN void scan(Scan, team<THREADS, VECTOR>& team, Span span, kept_row<T, SLOTS, W>& row, const F& f, Ops... operand) {
+// What comes before the row of a team; `total` is what the row comes to (chunks.cuh).
+template <class Scan, int THREADS, int VECTOR, class Wide> FN Wide hand_on(team<THREADS, VECTOR>&, Wide) {
+  return Scan::template none<Wide>();
+}
+template <class Scan, class Team, class Span, class T, int SLOTS, int W, class F, class... Ops>
+FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f, Ops... operand) {
   using wide = typename wider<T>::type;
-  constexpr int LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES, HELD = BEFORE<THREADS, SLOTS>;
+  constexpr int THREADS = Team::threads, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES, HELD = BEFORE<THREADS, SLOTS>;
   constexpr int LAST_LANE = Scan::back ? 0 : LANES - 1;
   own_vectors<Scan, T, SLOTS, W> own(row);
   walk(team, span, own, f, operand...);
@@ -119,6 +123,9 @@ FN void scan(Scan, team<THREADS, VECTOR>& team, Span span, kept_row<T, SLOTS, W>
       if (HELD != SLOTS) join_to<Scan>(row.held[s], found.before);
     }
     join_warps(table);
+#pragma unroll
+    for (int k = 0; k < SLOTS; ++k) carry = Scan::join(carry, table.slot[Scan::back ? SLOTS - 1 - k : k]);
+    carry = hand_on<Scan>(team, carry);
 #pragma unroll
     for (int k = 0; k < SLOTS; ++k) {
       const int s = Scan::back ? SLOTS - 1 - k : k;

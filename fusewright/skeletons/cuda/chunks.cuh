@@ -1,0 +1,209 @@
+// Running sums and products along rows that no team can keep, and along rows that lie across memory.
+//
+// A block walks its row in chunks that fit its registers; the body runs once for each. The surprising fact: the text
+// of the body is the same as for a whole row, since `keep` gives it the registers of a chunk, and each scan adds what
+// the chunks before came to. Loads of one chunk wait for the carry of another only in the same block, so a processor
+// has several blocks. Whatever else a row comes to (its sum, say) is not known in the middle of it: plan.py.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "scan.cuh"
+#include "split.cuh"
+namespace fusewright {
+
+//@ chunks: needs words, keep, scan
+// A block on EACH elements per thread of its row. A thread of a `team` has vectors, THREADS apart; one of a `stripe`
+// has neighbours of its row, as the other rows are what lies side by side in memory.
+constexpr int MOST_SCANS = 4;
+struct carried {
+  unsigned long total[MOST_SCANS];  // of each scan of the body, in the order of its text
+  int room = 0;
+};
+template <class Block, int EACH> struct chunks : words<chunks<Block, EACH>> {
+  static constexpr int vector = Block::vector, threads = Block::threads, across = Block::across, burst = 16;
+  static constexpr long chunk = long(threads) * EACH;
+  static constexpr bool spread = false;
+  Block& block;
+  carried& carry;
+  long start;
+  bool first, last;
+  int scans = 0;
+  FN chunks(Block& block, carried& carry, long start, bool first, bool last)
+      : block(block), carry(carry), start(start), first(first), last(last) {}
+  FN int member() const { return block.member(); }
+  FN bool leads() const { return last && block.leads(); }
+  template <class T, long N = 0> FN auto keep() {
+    return kept_row<T, layout<chunks, N>::slots, layout<chunks, N>::W>();
+  }
+};
+template <class Block, int EACH, long TOTAL> struct layout<chunks<Block, EACH>, TOTAL> {
+  static constexpr int W = TOTAL % Block::vector == 0 ? Block::vector : 1, slots = EACH / W;
+  static constexpr int stride = Block::across > 1 ? W : Block::threads * W, apart = Block::across > 1 ? EACH : W;
+};
+// What comes before a chunk, for everybody; the next chunk gets it joined with `total`.
+template <class Scan, class Block, int EACH, class Wide> FN Wide hand_on(chunks<Block, EACH>& team, Wide total) {
+  static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
+  unsigned long& place = team.carry.total[team.scans++];
+  Wide before;
+  memcpy(&before, &place, sizeof(Wide));
+  if (team.first) before = Scan::template none<Wide>();
+  total = Scan::join(before, total);
+  memcpy(&place, &total, sizeof(Wide));
+  return before;
+}
+// `place(slot)` for each vector of a chunk; a thread has `left` elements of its row before it, if so many.
+template <bool GUARDED, class Lay, class Place, class Team, class Sink, class F, class... Ops>
+FN void visit_chunk(Team&, long left, const Place& place, Sink& sink, const F& f, Ops... operand) {
+  constexpr int W = Lay::W, U = in_flight<vector_bytes<W, Ops...>, Lay::slots, Team::burst>::count;
+  const int end = left < 1L << 30 ? int(left) : 1 << 30;
+#pragma unroll
+  for (int s = 0; s < Lay::slots; s += U) {
+    decltype(place(0)) at[U];
+    bool live[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      at[u] = place(s + u);
+      live[u] = s + u < Lay::slots && (!GUARDED || (s + u) * Lay::stride < end);
+    }
+    visit<GUARDED || Lay::slots % U != 0, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
+  }
+}
+template <class Lay, class Place, class Team, class Sink, class F, class... Ops>
+FN void walk_chunk(Team& team, long total, const Place& place, Sink& sink, const F& f, Ops... operand) {
+  const long left = total - place(0).flat;
+  if (team.start + Team::chunk <= total)
+    visit_chunk<false, Lay>(team, left, place, sink, f, operand...);
+  else
+    visit_chunk<true, Lay>(team, left, place, sink, f, operand...);
+}
+template <class Block, int EACH, long... N, class Sink, class F, class... Ops>
+FN void walk(chunks<Block, EACH>& team, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
+  using lay = layout<chunks<Block, EACH>, span.total>;
+  using place = typename fixed_span<N...>::template place<lay::W>;
+  using index = decltype(place().flat);
+  const index first = index(team.start) + team.member() * lay::apart;
+  const auto at = [&](int s) { return place{index(first + s * lay::stride), first, index(s * lay::stride), s}; };
+  walk_chunk<lay>(team, span.total, at, sink, f, operand...);
+}
+
+//@ span_chunks: needs chunks, span
+struct line_slot : line_place { int slot; };
+struct sheet_slot : sheet_place { int slot; };
+template <class Block, int EACH, class Sink, class F, class... Ops>
+FN void walk(chunks<Block, EACH>& team, line_span span, Sink& sink, const F& f, Ops... operand) {
+  using lay = layout<chunks<Block, EACH>, 0>;
+  const long first = team.start + team.member() * lay::apart;
+  const auto at = [&](int s) { return line_slot{{first + s * lay::stride}, s}; };
+  walk_chunk<lay>(team, span.inner, at, sink, f, operand...);
+}
+template <class Block, int EACH, class Sink, class F, class... Ops>
+FN void walk(chunks<Block, EACH>& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
+  using lay = layout<chunks<Block, EACH>, 0>;
+  const long first = team.start + team.member() * lay::apart;
+  const auto at = [&](int s) {
+    const long flat = first + s * lay::stride, o = flat / span.inner;
+    return sheet_slot{{int(o), int(flat - o * span.inner), flat}, s};
+  };
+  walk_chunk<lay>(team, span.outer * span.inner, at, sink, f, operand...);
+}
+
+//@ run_chunks: needs chunks, grid, device_scope
+// Blocks that a processor must have room for.
+constexpr int chunk_blocks(int size) { return size < 512 ? 768 / size : 1024 / size; }
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+__global__ void __launch_bounds__(SIZE, chunk_blocks(SIZE)) chunk_kernel(const Body body, long rows, long columns) {
+  constexpr long CHUNK = chunks<Block, EACH>::chunk;
+  Block block;
+  const long row = block_index() * Block::across + block.lane(), last = (columns - 1) / CHUNK;
+  if (row >= rows) return;
+  carried carry;
+#pragma unroll 1
+  for (long k = 0; k <= last; ++k) {
+    long start = (BACK ? last - k : k) * CHUNK;
+    asm volatile("" : "+l"(start));
+    body(row, chunks<Block, EACH>(block, carry, start, k == 0, k == last));
+  }
+}
+#ifdef __CUDACC_RTC__
+template <class Block, int SIZE, int EACH, bool BACK, class Body> FN int run_chunks(const Body&, long, long, int, void*) {
+  return &chunk_kernel<Block, SIZE, EACH, BACK, Body> == nullptr;
+}
+#else
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+int run_chunks(const Body& body, long rows, long columns, int device, void* stream) {
+  if (rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  const dim3 grid = grid_of((rows + Block::across - 1) / Block::across);
+  const auto on = static_cast<cudaStream_t>(stream);
+  chunk_kernel<Block, SIZE, EACH, BACK><<<grid, SIZE, 0, on>>>(body, rows, columns);
+  return cudaGetLastError();
+}
+#endif
+
+//@ run_row_chunks: needs run_chunks, team
+template <int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
+int run_row_chunks(const Body& body, long rows, long columns, int device, void* stream) {
+  return run_chunks<team<THREADS, VECTOR>, THREADS, EACH, BACK>(body, rows, columns, device, stream);
+}
+
+//@ run_stripe_chunks: needs run_chunks, stripe
+// A thread adds up its elements, the threads of a row tell each other what they came to, and then each of them
+// starts from what comes before it. So an element is rounded once.
+// What does not exist changes nothing. The row may be the one that the elements come from.
+template <class Scan, class T, int SLOTS> struct own_elements {
+  static constexpr bool kept = true;
+  T held[SLOTS];
+  FN own_elements() {
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) held[s] = Scan::template none<T>();
+  }
+  template <int W, class Place, class Element> FN void take(const Place& at, const Element& element) {
+    held[at.slot] = element(0);
+  }
+};
+// Otherwise the compiler keeps what it has widened, in twice the registers.
+FN void narrow_again(float& x) { asm volatile("" : "+f"(x)); }
+template <class T> FN void narrow_again(T&) {}
+// Two rooms in turn: who writes one again has seen a barrier since the last thread read it.
+template <class Scan, int DOWN, int ACROSS, int EACH, class Wide>
+FN Wide before_thread(chunks<stripe<DOWN, ACROSS>, EACH>& team, Wide mine) {
+  if (DOWN == 1) return hand_on<Scan>(team, mine);
+  Wide* const rooms = reinterpret_cast<Wide*>(shared_room<3, 2 * DOWN * ACROSS * 8>()) +
+                      team.carry.room * DOWN * ACROSS + team.block.lane();
+  team.carry.room ^= 1;
+  rooms[team.member() * ACROSS] = mine;
+  __syncthreads();
+  Wide all = Scan::template none<Wide>();
+#pragma unroll(DOWN < 8 ? DOWN : 8)
+  for (int k = 0; k < DOWN; ++k) {
+    const int member = Scan::back ? DOWN - 1 - k : k;
+    if (member == team.member()) mine = all;
+    all = Scan::join(all, rooms[member * ACROSS]);
+  }
+  return Scan::join(hand_on<Scan>(team, all), mine);
+}
+template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
+FN void scan(Scan, chunks<stripe<DOWN, ACROSS>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
+             Ops... operand) {
+  using wide = typename wider<T>::type;
+  own_elements<Scan, T, SLOTS> own;
+  walk(team, span, own, f, operand...);
+  wide mine = Scan::template none<wide>();
+#pragma unroll
+  for (int k = 0; k < SLOTS; ++k) mine = Scan::join(mine, wide(own.held[Scan::back ? SLOTS - 1 - k : k]));
+  wide through = before_thread<Scan>(team, mine);
+#pragma unroll
+  for (int k = 0; k < SLOTS; ++k) {
+    const int s = Scan::back ? SLOTS - 1 - k : k;
+    narrow_again(own.held[s]);
+    through = Scan::join(through, wide(own.held[s]));
+    row.held[s][0] = T(through);
+  }
+}
+template <int DOWN, int ACROSS, int EACH, bool BACK = false, class Body>
+int run_stripe_chunks(const Body& body, long rows, long columns, int device, void* stream) {
+  return run_chunks<stripe<DOWN, ACROSS>, DOWN * ACROSS, EACH, BACK>(body, rows, columns, device, stream);
+}
+
+//@
+}  // namespace fusewright
