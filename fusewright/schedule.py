@@ -252,7 +252,7 @@ def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
         each //= 2
     if not _lies_across(nest, graph):
         vector, threads = _vector(nest), CHUNK_THREADS
-        while threads < MAX_THREADS and threads * rows < BUSY_THREADS // 2:
+        while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
             threads *= 2
         return Schedule(True, 0, threads, vector, each=max(each, vector))
     many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS

@@ -507,10 +507,12 @@ def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]
             here.append(room[start:][: x.numel()].view(x.shape).copy_(x))
         assert ready(ours, here)
         exact = [t.double() if floats else t for t in model(*[x.double() for x in here])]
+        # Nothing here is more exact than float64.
+        free = 1e-12 if dtype is torch.float64 else torch.finfo(dtype).eps if floats else 0.0
         for a, b, x in zip(ours(*here), model(*here), exact, strict=True):
             assert a.dtype is b.dtype
             if floats:
-                assert error(a, x) <= error(b, x) + torch.finfo(dtype).eps
+                assert error(a, x) <= error(b, x) + free
             else:
                 assert torch.equal(a, b)
 

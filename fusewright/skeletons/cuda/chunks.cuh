@@ -23,6 +23,7 @@ template <class Block, int EACH> struct chunks : words<chunks<Block, EACH>> {
   static constexpr int vector = Block::vector, threads = Block::threads, across = Block::across, burst = 16;
   static constexpr long chunk = long(threads) * EACH;
   static constexpr bool spread = false;
+  static_assert(across > 1 || threads > 32, "a row in chunks has a whole block");
   Block& block;
   carried& carry;
   long start;
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(SIZE, chunk_blocks(SIZE)) chunk_kernel(const B
   }
 }
 #ifdef __CUDACC_RTC__
-template <class Block, int SIZE, int EACH, bool BACK, class Body> FN int run_chunks(const Body&, long, long, int, void*) {
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+FN int run_chunks(const Body&, long, long, int, void*) {
   return &chunk_kernel<Block, SIZE, EACH, BACK, Body> == nullptr;
 }
 #else
