@@ -484,11 +484,14 @@ CHUNKED = [  # columns beside `first`, rows and columns of `middle`, length of `
 ]  # fmt: skip
 
 
+OTHERS = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32)
+
+
 @pytest.mark.gpu
 @torch.no_grad()
-@pytest.mark.parametrize("sizes", CHUNKED)
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32]
+    ("dtype", "sizes"),
+    [*((torch.float32, sizes) for sizes in CHUNKED), *((dtype, CHUNKED[1]) for dtype in OTHERS)],
 )
 def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]) -> None:
     """Also other batches than the example's, and tensors that begin between two vectors."""
@@ -499,8 +502,8 @@ def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]
         shapes = ((batch, beside), (batch, down, across), (batch, length))
         return [(torch.randn(shape) * 4).to(dtype) for shape in shapes]
 
-    ours = fusewright.optimize(model, given(5), target="cuda").cuda()
-    for batch, start in ((5, 0), (2, 1), (300, 0), (1037, 1)):
+    ours = fusewright.optimize(model, given(300), target="cuda").cuda()
+    for batch, start in ((300, 0), (5, 1), (2, 0), (1037, 1)):
         here = []
         for x in given(batch):
             room = torch.empty(x.numel() + 1, dtype=dtype, device="cuda")
