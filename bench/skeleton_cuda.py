@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-FILES = ("math.cuh", "operand.cuh", "team.cuh", "launch.cuh", "split.cuh", "cluster_sm90.cuh")
+NAMES = ("math", "operand", "team", "folds", "launch", "split", "cluster_sm90")
+FILES = tuple(f"{name}.cuh" for name in NAMES)
 WORKSPACE_BYTES = 2105344  # SPLIT_BYTES of split.cuh for stripes
 
 BODIES = r"""

@@ -235,6 +235,23 @@ ACROSS = [(3, 7, 50), (5, 33, 40), (2, 600, 33), (2, 3000, 20), (40_000, 19), (3
 
 @pytest.mark.gpu
 @torch.no_grad()
+@pytest.mark.parametrize("shape", [(37, 61), (5, 4096), (9, 100_001), (2, 3000, 20), (2, 33, 40)])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64"])
+def test_gpu_first_positions_of_integers(dtype: str, shape: tuple[int, ...]) -> None:
+    kind = getattr(torch, dtype)
+    low, high = (0, 1) if kind is torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
+    x = torch.randint(low, high, shape).to(kind)
+    few = torch.tensor([low, low + 1, high]).to(kind)[torch.randint(0, 3, shape)]
+    for row in ("x.argmax(1)", "x.argmin(1)"):
+        model = Called(row)
+        ours = fusewright.optimize(model, [x], target="cuda").cuda()
+        for values in (x, few, torch.full_like(x, low), torch.full_like(x, high)):
+            theirs = torch.from_numpy(getattr(values.numpy(), row[2:8])(1))
+            assert torch.equal(ours(values.cuda()).cpu(), theirs), row
+
+
+@pytest.mark.gpu
+@torch.no_grad()
 @pytest.mark.parametrize("shape", ACROSS)
 @pytest.mark.parametrize("row", ["x.sum({d})", "x.softmax({d})", "x.argmax({d})", "x.var({d})"])
 def test_gpu_rows_across_memory(row: str, shape: tuple[int, ...]) -> None:

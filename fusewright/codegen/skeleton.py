@@ -13,9 +13,8 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA = tuple(
-    f"cuda/{name}.cuh" for name in ("math", "operand", "team", "scan", "launch", "split", "chunks")
-)
+_CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "chunks")
+_CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"

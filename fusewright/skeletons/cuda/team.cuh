@@ -315,37 +315,5 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
   }
 }
 
-//@ best_of: needs fold
-// The first position of the extreme value; the first NaN, if there is one.
-template <class T, bool LARGEST> struct best_of {
-  static constexpr bool kept = false, symmetric = true;
-  struct candidate {
-    T value;
-    long position;
-  };
-  candidate best = none();
-  template <int W, class Place, class Element> FN void take(const Place& at, const Element& element) {
-#pragma unroll
-    for (int j = 0; j < W; ++j) best = join(best, {T(element(j)), long(at.flat + j)});
-  }
-  FN candidate part() const { return best; }
-  static FN candidate none() { return {T(0), -1}; }
-  static FN bool beats(candidate a, candidate b) {
-    if (a.position < 0 || b.position < 0) return b.position < 0;
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    if (a_nan != b_nan) return a_nan;
-    const bool better = LARGEST ? a.value > b.value : a.value < b.value;
-    return better || ((a_nan || a.value == b.value) && a.position < b.position);
-  }
-  static FN candidate join(candidate a, candidate b) { return beats(b, a) ? b : a; }
-  static FN long result(candidate a) { return a.position < 0 ? 0 : a.position; }
-};
-
-//@ argmax: needs best_of
-template <class T> struct argmax_of : best_of<T, true> {};
-
-//@ argmin: needs best_of
-template <class T> struct argmin_of : best_of<T, false> {};
-
 //@
 }  // namespace fusewright
