@@ -191,6 +191,19 @@ template <class Box> struct folds {
     });
   }
 };
+// the maximum and the sum of exponentials of one sweep; the last shift is finite
+template <class Box> struct sweep {
+  const float* x;  float* y;  long batch;
+  template <class Team> FN void operator()(long row, Team team) const {
+    const auto m0 = team.exponentials(Box::span_of(batch), [&](float v0) { return v0; },
+                                      Box::values(x, row, batch));
+    const float v1 = isinf(m0.max) ? 0.0f : m0.max;
+    team.once([&] {
+      const long r = row * 3;
+      write(y, r, m0.max), write(y, r + 1, m0.sum(m0.max)), write(y, r + 2, m0.sum(v1));
+    });
+  }
+};
 // a row of 5 x 12 read transposed and written backwards
 struct flip {
   const double* x;  int* y;  long batch;
@@ -399,28 +412,56 @@ def fold_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
     return Call((x, y), tuple((y[:e, k], expected[:e, k]) for k, e in enumerate(stops)))
 
 
-def fixed_folds(columns: int) -> Callable[[str, int], Call]:
+def sweep_results(x: torch.Tensor, rows: torch.Tensor) -> Call:
+    """The call on x, which `rows` views: some rise, some have infinities or NaN, some nothing else.
+
+    Rows that rise are those in which the sum so far has to be multiplied again and again.
+    """
+    rows.mul_(10.0)
+    rows[0::7] = rows[0::7].sort(-1)[0] + 50.0
+    rows[1::7] = float("-inf")
+    rows[2::7, : rows.shape[1] // 2] = float("-inf")
+    rows[3::7, -1:] = float("inf")
+    rows[4::7, :1] = float("nan")
+    rows[5::7] = 0.1
+    y, wide = torch.full((rows.shape[0], 3), -7.0, device=x.device), rows.double()
+    top = wide.amax(-1, keepdim=True)
+    shift = torch.where(torch.isinf(top), 0.0, top)
+    found = [top[:, 0], (wide - top).exp().sum(-1), (wide - shift).exp().sum(-1)]
+    return Call((x, y), tuple((y[:, k], value) for k, value in enumerate(found)))
+
+
+Results = Callable[[torch.Tensor, torch.Tensor], Call]
+
+
+def fixed_folds(columns: int, results: Results = fold_results) -> Callable[[str, int], Call]:
     def make(device: str, batch: int) -> Call:
         x = normal(device, batch, columns)
-        return fold_results(x, x)
+        return results(x, x)
 
     return make
 
 
-def sheet_folds(inner: int, outer: int = 0) -> Callable[[str, int], Call]:
+def sheet_folds(
+    inner: int, outer: int = 0, results: Results = fold_results
+) -> Callable[[str, int], Call]:
     def make(device: str, batch: int) -> Call:
         memory = normal(device, 3, (outer or batch) * inner)
         x = memory.view(3, -1, inner).transpose(0, 1).contiguous()
-        call = fold_results(memory, memory)
+        call = results(memory, memory)
         x.copy_(memory.view(3, -1, inner).transpose(0, 1))
         return Call((x, call.pointers[1]), call.results)
 
     return make
 
 
-def line_folds(device: str, batch: int) -> Call:
+def line_folds(device: str, batch: int, results: Results = fold_results) -> Call:
     x = normal(device, 3, (batch + 3) // 4 * 4)
-    return fold_results(x, x[:, :batch])
+    return results(x, x[:, :batch])
+
+
+def line_sweeps(device: str, batch: int) -> Call:
+    return line_folds(device, batch, sweep_results)
 
 
 def flip(device: str, batch: int) -> Call:
@@ -462,6 +503,13 @@ def fold(
 ) -> Case:
     name = re.sub(r"\W+", "_", f"folds_{box}").rstrip("_")
     return Case(name, f"folds<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
+
+
+def swept(
+    box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]
+) -> Case:
+    name = re.sub(r"\W+", "_", f"sweep_{box}").rstrip("_")
+    return Case(name, f"sweep<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
 
 
 # fmt: off
@@ -550,6 +598,17 @@ CASES = (
     fold("line", "3", line_folds, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
          "stripes<16, 32>; stripes_split<16, 32, 8>; rows_cluster<8, 64, 4>", (1, 9, 4000, 65537)),
     fold("line", "3", line_folds, "rows<4, 4>", (1, 9, 4000)),
+    swept("fixed_row<130>", "batch", fixed_folds(130, sweep_results), "rows<16, 2>; rows<64, 2>; "
+          "rows<64, 1>; stripes<1, 128>; stripes<8, 32>", (0, 1, 7, 70)),
+    swept("fixed_row<5000>", "batch", fixed_folds(5000, sweep_results), "rows<128, 4>; "
+          "rows_split<64, 4>; rows_split<512, 4, 64>; stripes<16, 32, 4>; stripes_split<16, 32, 8>",
+          (0, 1, 7, 40)),
+    swept("fixed_sheet<9, 7>", "3", sheet_folds(7, 9, sweep_results), "rows<8, 4>; "
+          "rows_split<64, 4>; stripes<4, 32>", (1,)),
+    swept("sheet<12>", "3", sheet_folds(12, 0, sweep_results), "rows<32, 4>; rows_split<64, 4>; "
+          "stripes_split<4, 32, 16>", (1, 3, 500)),
+    swept("line", "3", line_sweeps, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
+          "stripes<16, 32>; stripes_split<16, 32, 8>", (1, 9, 4000, 65537)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
 )

@@ -17,6 +17,7 @@ from fusewright.loops import Read, walked
 from fusewright.nest import Access, Nest
 
 MOMENTS = ("mean", "m2")
+FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it subtracts it
 
 
 class Keeping(Protocol):
@@ -30,8 +31,8 @@ class Keeping(Protocol):
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a row. folds: what it makes known (mean and m2 come together), or () for
-    the last pass, which stores `outputs`."""
+    """One sweep over a row. folds: what it makes known (mean and m2 come together, and so may a
+    maximum and a sum of exponentials), or () for the last pass, which stores `outputs`."""
 
     level: int
     folds: tuple[Node, ...]
@@ -49,13 +50,23 @@ class Keep:
 
 
 @dataclass(frozen=True)
+class Exponentials:
+    """A sum of exp(x - shift) that comes from the sweep which finds the maximum of x."""
+
+    top: Node
+    shift: Node
+
+
+@dataclass(frozen=True)
 class Row:
-    """What happens along one row: which members vary along it, the passes, what is kept."""
+    """What happens along one row: which members vary along it, the passes, what is kept, and the
+    sums that have no pass of their own."""
 
     element: frozenset[int]
     level: Mapping[int, int]
     passes: tuple[Pass, ...]
     keeps: Mapping[Hashable, Keep]
+    exponentials: Mapping[int, Exponentials]
 
     @property
     def registers(self) -> int:
@@ -69,10 +80,11 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
-    passes = _passes(nest, level)
     kept = schedule.keep or nest.kernel.scans
+    together = _exponentials(nest, element) if schedule.team and not kept else {}
+    passes = _passes(nest, level, together)
     keeps = _keeps(nest, element, passes, schedule) if kept else {}
-    return Row(element, level, passes, keeps)
+    return Row(element, level, passes, keeps, together)
 
 
 def read_key(access: Access) -> Hashable:
@@ -105,10 +117,40 @@ def _levels(nest: Nest) -> dict[int, int]:
     return level
 
 
-def _passes(nest: Nest, level: Mapping[int, int]) -> tuple[Pass, ...]:
+def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, Exponentials]:
+    """The sums of exp(x - shift) whose shift is the maximum of x, or that where it is finite."""
+    edges, found = nest.kernel.loops.edges, dict[int, Exponentials]()
+    tops = [f for f in nest.kernel.folds if f.op == "max"]
+    for f in nest.kernel.folds:
+        power = edges[id(f), 0]
+        less = edges[id(power), 0] if not isinstance(power, Read) and power.op == "exp" else power
+        if f.op != "sum" or less is power or isinstance(less, Read) or less.op != "sub":
+            continue
+        shift = edges[id(less), 1]
+        if isinstance(shift, Read) or id(shift) in element:
+            continue
+        top = next((t for t in tops if shift is t or _is_finite_part(nest, shift, t)), None)
+        if top and _source(nest, top) == _source(nest, less):
+            found[id(f)] = Exponentials(top, shift)
+    return found
+
+
+def _is_finite_part(nest: Nest, shift: Node, top: Node) -> bool:
+    """Whether `shift` is where(isinf(top), number, top)."""
+    if shift.op != FINITE[0]:
+        return False
+    condition, number, value = (nest.kernel.loops.edges[id(shift), k] for k in range(3))
+    infinite = not isinstance(condition, Read) and condition.op == FINITE[1]
+    asked = nest.kernel.loops.edges[id(condition), 0] if infinite else None
+    return asked is top and value is top and isinstance(number, Read)
+
+
+def _passes(
+    nest: Nest, level: Mapping[int, int], together: Mapping[int, Exponentials]
+) -> tuple[Pass, ...]:
     passes: list[Pass] = []
     for height in range(1, max(level.values(), default=0) + 1):
-        folds = [f for f in nest.kernel.folds if level[id(f)] == height]
+        folds = [f for f in nest.kernel.folds if level[id(f)] == height and id(f) not in together]
         centred = {_source(nest, f) for f in folds if f.op == "m2"}
         done: set[int] = set()
         for f in folds:
@@ -116,9 +158,10 @@ def _passes(nest: Nest, level: Mapping[int, int]) -> tuple[Pass, ...]:
                 continue
             pair = f.op in MOMENTS and _source(nest, f) in centred
             twins = [g for g in folds if g.op in MOMENTS and _source(nest, g) == _source(nest, f)]
-            together = tuple(twins) if pair else (f,)
-            done.update(id(g) for g in together)
-            passes.append(Pass(height - 1, together, ()))
+            sums = [g for g in nest.kernel.folds if id(g) in together and together[id(g)].top is f]
+            known = tuple(twins) if pair else (f, *sums)
+            done.update(id(g) for g in known)
+            passes.append(Pass(height - 1, known, ()))
     # A value that is the same along the row is stored at each of its elements all the same.
     stored = tuple(
         n for n in nest.kernel.outputs if nest.writes[id(n)].varies or not nest.kernel.folds

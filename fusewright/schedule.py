@@ -68,6 +68,11 @@ class Schedule:
     tile: Tile | None = None
     blocks: int = 1
 
+    @property
+    def team(self) -> bool:
+        """Whether threads share a row: then computing again is cheaper than reading again."""
+        return self.threads > 1
+
 
 SHARED_STRIPES = Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,3 +96,37 @@ def test_nothing_is_kept_when_the_schedule_says_so() -> None:
     made = planned("return torch.softmax(x, -1)", ROWS)
     layout = nest(made.kernels[0], made.graph)
     assert row_plan(layout, Schedule(keep=False, keep_cost=0, threads=1, vector=1)).keeps == {}
+
+
+TEAM = Schedule(keep=False, keep_cost=0, threads=256, vector=4)
+LOGSUMEXP = "torch.logsumexp(torch.relu(x) * 2, -1)"
+SWEEPS = [
+    # forward, passes of a team that keeps nothing, sums of exponentials that need none of their own
+    ("return torch.softmax(x, -1)", 2, 1),
+    ("return torch.log_softmax(x.half(), -1)", 2, 1),
+    (f"return {LOGSUMEXP}", 1, 1),
+    ("return torch.logsumexp(x, -1), x.amax(-1), x.softmax(-1)", 2, 2),
+    ("return torch.logsumexp(x, -1), x.sum(-1)", 2, 1),
+    ("return (x - x.amin(-1, True)).exp().sum(-1)", 2, 0),
+    ("return (x * 3 - x.amax(-1, True)).exp().sum(-1)", 2, 0),
+    ("return (x.amax(-1, True) - x).exp().sum(-1)", 2, 0),
+    ("return (x - x.amax(-1, True)).sum(-1)", 2, 0),
+]
+
+
+@pytest.mark.parametrize(("text", "passes", "sums"), SWEEPS, ids=[s[0] for s in SWEEPS])
+def test_a_maximum_and_exponentials_come_from_one_sweep(text: str, passes: int, sums: int) -> None:
+    made = planned(text, ROWS)
+    layout = nest(made.kernels[0], made.graph)
+    row = row_plan(layout, TEAM)
+    assert (len(row.passes), len(row.exponentials)) == (passes, sums)
+    printed = body(layout, TEAM).text
+    assert printed.count("team.exponentials(") == (sums > 0)
+    assert len(re.findall(r"= m\d+\.sum\(v\d+\);", printed)) == sums
+
+
+@pytest.mark.parametrize("other", [replace(TEAM, keep=True), replace(TEAM, threads=1)])
+def test_two_passes_where_a_row_is_kept_or_has_one_thread(other: Schedule) -> None:
+    made = planned(f"return {LOGSUMEXP}", ROWS)
+    row = row_plan(nest(made.kernels[0], made.graph), other)
+    assert (len(row.passes), row.exponentials) == (2, {})

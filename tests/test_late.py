@@ -233,6 +233,38 @@ def test_gpu_kernels_compute_it(row: str) -> None:
 ACROSS = [(3, 7, 50), (5, 33, 40), (2, 600, 33), (2, 3000, 20), (40_000, 19), (300, 100)]
 
 
+def peculiar(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Rows along the last but one dimension, or the last of two: all kinds that a fold may meet."""
+    x = torch.randn(shape, dtype=torch.float64) * 20
+    rows = x.movedim(-2, -1).flatten(0, -2) if len(shape) > 2 else x
+    rows[0::7] = rows[0::7].sort(-1)[0]
+    rows[1::7] = float("-inf")
+    rows[2::7, : rows.shape[1] // 2] = float("-inf")
+    rows[3::7, -1:] = float("inf")
+    rows[4::7, rows.shape[1] // 3 :: 5] = float("nan")
+    rows[5::7] = 0.0
+    rows[5::7, ::2] = -0.0
+    back = rows.unflatten(0, (shape[0], shape[-1])).movedim(-1, -2) if len(shape) > 2 else rows
+    return back.to(dtype).contiguous()
+
+
+# Rows that no team keeps: of one block, of several, of an odd length, across memory.
+UNKEPT = [(9, 100_001), (8, 262_144), (200, 40_000), (2, 3000, 20), (2, 40_000, 19), (64, 1027, 33)]
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("shape", UNKEPT)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_gpu_one_sweep_for_exponentials_and_positions(dtype: str, shape: tuple[int, ...]) -> None:
+    d, x = 1, peculiar(shape, getattr(torch, dtype))
+    rows = ("x.softmax({d})", "x.logsumexp({d})", "x.log_softmax({d})", "x.argmax({d})")
+    for row in (*rows, "x.argmin({d})", "x.logsumexp({d}), x.amax({d})"):
+        model = Called(row.format(d=d))
+        ours = fusewright.optimize(model, [x], target="cuda").cuda()
+        assert disagreements(ours, model, [x.cuda()], roundings=2) == [], row
+
+
 @pytest.mark.gpu
 @torch.no_grad()
 @pytest.mark.parametrize("shape", [(37, 61), (5, 4096), (9, 100_001), (2, 3000, 20), (2, 33, 40)])

@@ -129,11 +129,19 @@ class _Printer:
     def _row_lines(self, level: int) -> None:
         """Members that are one number per row, as soon as their folds are done."""
         for m in self.kernel.members:
-            known = id(m) in self.row.element or m.row.kind == "fold" or id(m) in self.row_reads
+            swept = m.row.kind == "fold" and id(m) not in self.row.exponentials
+            known = id(m) in self.row.element or swept or id(m) in self.row_reads
             if not known and self.row.level[id(m)] <= level:
                 self.row_reads[id(m)] = self.names[id(m)]
-                line = self._line(m, lambda n, k: self._row_argument(n, k))
-                self.lines.append(line)
+                self.lines.append(self._row_line(m))
+
+    def _row_line(self, m: Node) -> str:
+        if id(m) not in self.row.exponentials:
+            return self._line(m, lambda n, k: self._row_argument(n, k))
+        pair = self.row.exponentials[id(m)]
+        number = next(k for k, p in enumerate(self.row.passes) if pair.top in p.folds)
+        value = f"m{number}.sum({self.names[id(pair.shift)]})"
+        return f"const {self._kind(m)} {self.names[id(m)]} = {value};"
 
     # -- passes
 
@@ -148,6 +156,9 @@ class _Printer:
             self._team_call("moments", f"const auto m{number} = ", text)
             for f in sweep.folds:
                 self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
+        elif len(sweep.folds) > 1:
+            self._team_call("exponentials", f"const auto m{number} = ", text)
+            self.lines.append(f"const {kind} {name} = m{number}.max;")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
             if self.abreast:

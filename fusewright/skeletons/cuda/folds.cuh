@@ -1,7 +1,7 @@
-// Folds whose part is more than a number: the position of an extreme value.
+// Folds whose part is more than a number: a position, a maximum with a sum of exponentials.
 //
-// The surprising fact: what one thread does decides their speed, and there the pair is avoided: positions are compared
-// once for a vector.
+// The surprising fact: what one thread does decides their speed, and there the pair is avoided. Positions are compared
+// once for a vector, and the sum of exponentials is multiplied once for a burst of vectors, if at all.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -83,6 +83,67 @@ template <class T> struct argmin_of {};
 template <class T, class Team, class Span, class F, class... Ops>
 FN long fold(argmin_of<T>, Team& team, Span span, const F& f, Ops... operand) {
   return first_best<T, smaller>(team, span, f, operand...);
+}
+
+//@ exponentials: needs fold, sum, max, exp
+// A maximum and the sum of exp(x - shift) of one sweep, where a row is not kept. A thread sums exp(x - reference), and
+// the reference moves to the maximum of a burst that is more than STEP above it: so rows that rise slowly do not
+// multiply the sum, and round it, at every burst. Threads and blocks know the maximum of all before they join sums.
+FN float largest(float) { return __int_as_float(0x7f7fffff); }
+FN double largest(double) { return __longlong_as_double(0x7fefffffffffffff); }
+template <class T> FN T at_least_finite(T x) { return maximum(x, -largest(x)); }
+template <class T> struct exponentials_result {
+  T max, total;  // of exp(x - max), if that is finite
+  FN T sum(T shift) const {
+    const T factor = exp(max - shift);
+    return max - max == T(0) ? total * factor : factor;
+  }
+};
+template <class T> struct exponentials_of {
+  static constexpr bool kept = false;
+  static constexpr T STEP = T(1);
+  sum_of<T> sum;
+  T max = lowest(T()), reference = at_least_finite(max);
+  template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
+    T x[U * W], top = lowest(T());
+#pragma unroll
+    for (int k = 0; k < U * W; ++k) x[k] = !GUARDED || live[k / W] ? T(element(k / W, k % W)) : lowest(T());
+#pragma unroll
+    for (int k = 0; k < U * W; ++k) top = maximum(top, x[k]);
+    max = maximum(max, top);
+    if (top > reference + STEP) {
+      sum.scale(exp(reference - top));
+      reference = top;
+    }
+    sum.template take<U * W>(0, [&](int k) { return exp(x[k] - reference); });
+  }
+};
+template <class T> constexpr bool takes_bursts<exponentials_of<T>> = true;
+// What blocks have found; the reference of one without finite elements is the lowest number.
+template <class T> struct exponentials_parts {
+  using part = exponentials_result<T>;
+  static FN part none() { return {lowest(T()), T(0)}; }
+  static FN part join(part a, part b) {
+    const T max = maximum(a.max, b.max), reference = at_least_finite(max);
+    const T left = exp(at_least_finite(a.max) - reference), right = exp(at_least_finite(b.max) - reference);
+    return {max, a.total * left + b.total * right};
+  }
+};
+// What members have found, of which each knows a maximum, a sum of exp(x - reference), and that reference.
+template <class Team, class T> FN exponentials_result<T> weighed(Team& team, T max, T reference, T sum) {
+  const T all = team.template join<max_of<T>>(max);
+  return {all, team.template join<sum_of<T>>(sum * exp(reference - at_least_finite(all)))};
+}
+template <class T, class Team, class Span, class F, class... Ops>
+FN exponentials_result<T> fold(exponentials_of<T> mine, Team& team, Span span, const F& f, Ops... operand) {
+  walk(team, span, mine, f, operand...);
+  if constexpr (Team::spread) {
+    auto part = weighed(team.block, mine.max, mine.reference, mine.sum.part());
+    part = team.template exchange<exponentials_parts<T>>(part);
+    return weighed(team.block, part.max, at_least_finite(part.max), part.total);
+  } else {
+    return weighed(team, mine.max, mine.reference, mine.sum.part());
+  }
 }
 
 //@

@@ -102,16 +102,21 @@ template <class T> FN T* apart(T* p) {
   return p;
 }
 // U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
-// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns.
+// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns, a vector or all U at a time.
+template <class Sink> constexpr bool takes_bursts = false;
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
 FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
 #pragma unroll
   for (int u = 0; u < U; ++u)
     if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
+  if constexpr (takes_bursts<Sink>) {
+    sink.template take<GUARDED, W, U>(live, [&](int u, int j) { return f(packet.element(u, j, at[u])...); });
+  } else {
 #pragma unroll
-  for (int u = 0; u < U; ++u)
-    if (!GUARDED || live[u])
-      sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
+    for (int u = 0; u < U; ++u)
+      if (!GUARDED || live[u])
+        sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
+  }
 #pragma unroll
   for (int u = 0; u < U; ++u)
     if (!GUARDED || live[u]) (packet.flush(u, at[u]), ...);

@@ -99,8 +99,11 @@ template <class Block, int VECTOR, int BURST = 8> struct split : words<split<Blo
   FN long members() const { return long(hall.parts) * threads; }
   FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
+    return block.template join<Reducer>(exchange<Reducer>(block.template join<Reducer>(mine)));
+  }
+  // Every block hands in what its leader has; each member joins some of all these parts.
+  template <class Reducer, class T> FN T exchange(T mine) {
     static_assert(sizeof(T) <= MEETING_BYTES, "a part of a fold fits a place of the meeting");
-    mine = block.template join<Reducer>(mine);
     char* const room = hall.rooms + (long(hall.room) * hall.parts * across + block.lane()) * MEETING_BYTES;
     if (block.leads()) *reinterpret_cast<T*>(room + long(hall.part) * across * MEETING_BYTES) = mine;
     if (across > 1) __syncthreads();
@@ -111,7 +114,7 @@ template <class Block, int VECTOR, int BURST = 8> struct split : words<split<Blo
 #pragma unroll 1
     for (int part = block.member(); part < hall.parts; part += threads)
       all = Reducer::join(all, from_meeting<T>(room + long(part) * across * MEETING_BYTES));
-    return block.template join<Reducer>(all);
+    return all;
   }
   // Past L1, which may still hold what this room contained two folds ago.
   template <class T> static FN T from_meeting(const char* place) {

@@ -20,6 +20,7 @@ template <class T> struct min_of;
 template <class T> struct any_of;
 template <class T> struct all_of;
 template <class T> struct moments_of;
+template <class T> struct exponentials_of;
 template <class T> struct argmax_of;
 template <class T> struct argmin_of;
 template <class T> struct cumsum_of;
@@ -62,6 +63,7 @@ template <class Team> struct words {
   FUSEWRIGHT_FOLD(any, ordered)
   FUSEWRIGHT_FOLD(all, ordered)
   FUSEWRIGHT_FOLD(moments, counted)
+  FUSEWRIGHT_FOLD(exponentials, counted)
   FUSEWRIGHT_FOLD(argmax, ordered)
   FUSEWRIGHT_FOLD(argmin, ordered)
   FUSEWRIGHT_SCAN(cumsum)
@@ -170,6 +172,7 @@ template <class T> struct sum_of {
     lost += (total - (sum - added)) + (x[0] - added);
     total = sum;
   }
+  FN void scale(T factor) { total *= factor, lost *= factor; }
   // After an infinity `lost` is NaN or infinite, and the total alone is right.
   FN T part() const { return lost - lost == T(0) ? total + lost : total; }
   static FN T none() { return 0; }
