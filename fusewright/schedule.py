@@ -70,7 +70,7 @@ class Schedule:
 
     @property
     def team(self) -> bool:
-        """Whether threads share a row: then computing again is cheaper than reading again."""
+        """Whether threads share a row: exponentials then cost them less than reading it again."""
         return self.threads > 1
 
 

@@ -34,22 +34,28 @@ template <class T, class Better, int VECTOR, class Index> struct best_of {
     typename unsigned_of<sizeof(T)>::type rank;
     Index position;
   };
-  T best = Better::none(T()), vector[VECTOR] = {};
+  static constexpr int MOST = VECTOR < 4 ? VECTOR : 4;  // of a vector that are held, since registers are few
+  T best = Better::none(T()), vector[MOST] = {};
   Index first = NOWHERE;
   template <int W, class Place, class Element> FN void take(const Place& at, const Element& element) {
-    T x[W], found = best;
+    constexpr int COUNT = W < MOST ? W : MOST;
 #pragma unroll
-    for (int j = 0; j < W; ++j) x[j] = T(element(j)), found = Better::join(found, x[j]);
+    for (int k = 0; k < W; k += COUNT) take_some<COUNT>(Index(at.flat) + k, [&](int j) { return T(element(k + j)); });
+  }
+  template <int COUNT, class Element> FN void take_some(Index place, const Element& element) {
+    T x[COUNT], found = best;
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j) x[j] = element(j), found = Better::join(found, x[j]);
     const bool moved = found != best && best == best;
     best = found;
-    first = moved ? Index(at.flat) : first;
+    first = moved ? place : first;
 #pragma unroll
-    for (int j = 0; j < W; ++j) vector[j] = moved ? x[j] : vector[j];
+    for (int j = 0; j < COUNT; ++j) vector[j] = moved ? x[j] : vector[j];
   }
   FN candidate part() const {
-    int place = VECTOR - 1;
+    int place = MOST - 1;
 #pragma unroll
-    for (int j = VECTOR - 2; j >= 0; --j)
+    for (int j = MOST - 2; j >= 0; --j)
       if (vector[j] == best || vector[j] != vector[j]) place = j;
     const auto rank = ranked(best), all = rank | ~rank;
     const bool rises = Better::none(T()) == lowest(T());
@@ -104,18 +110,27 @@ template <class T> struct exponentials_of {
   static constexpr T STEP = T(1);
   sum_of<T> sum;
   T max = lowest(T()), reference = at_least_finite(max);
+  // More elements at a time, or more doubles, whose exp is long, would not fit the registers of a busy GPU.
+  static constexpr int MOST = sizeof(T) == 8 ? 4 : 16;
   template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
-    T x[U * W], top = lowest(T());
+    constexpr int wanted = MOST > W ? MOST / W : 1, step = wanted < U ? wanted : U;
 #pragma unroll
-    for (int k = 0; k < U * W; ++k) x[k] = !GUARDED || live[k / W] ? T(element(k / W, k % W)) : lowest(T());
+    for (int u = 0; u < U; u += step)
+      take_some<step * W>([&](int k) {
+        const bool here = u + k / W < U && (!GUARDED || live[u + k / W]);
+        return here ? T(element(u + k / W, k % W)) : lowest(T());
+      });
+  }
+  template <int COUNT, class Element> FN void take_some(const Element& element) {
+    T x[COUNT], top = lowest(T());
 #pragma unroll
-    for (int k = 0; k < U * W; ++k) top = maximum(top, x[k]);
+    for (int k = 0; k < COUNT; ++k) x[k] = element(k), top = maximum(top, x[k]);
     max = maximum(max, top);
     if (top > reference + STEP) {
       sum.scale(exp(reference - top));
       reference = top;
     }
-    sum.template take<U * W>(0, [&](int k) { return exp(x[k] - reference); });
+    sum.template take<COUNT>(0, [&](int k) { return exp(x[k] - reference); });
   }
 };
 template <class T> constexpr bool takes_bursts<exponentials_of<T>> = true;
