@@ -21,12 +21,14 @@ FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it
 
 
 class Keeping(Protocol):
-    """What a schedule says about keeping."""
+    """What a schedule says about keeping, and whether threads share a row."""
 
     @property
     def keep(self) -> bool: ...
     @property
     def keep_cost(self) -> int: ...
+    @property
+    def team(self) -> bool: ...
 
 
 @dataclass(frozen=True)
