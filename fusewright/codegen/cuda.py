@@ -18,7 +18,7 @@ from fusewright.schedule import Schedule
 from fusewright.target import Target
 
 # skeletons/cuda/split.cuh asserts the same numbers
-SPLIT_BYTES, STRIPE_BYTES = 270336, 2105344
+SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
 # at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
@@ -120,7 +120,8 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     if schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
-        more = (16 if body.passes > 1 else 8) if schedule.split else vector
+        few = body.passes > 1 or "exponentials" in body.words
+        more = (16 if few else 4) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
 

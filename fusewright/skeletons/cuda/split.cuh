@@ -141,7 +141,7 @@ FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<O, I>, Sink& sink, co
 // the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
 // is the promise that all blocks are resident. `workspace` is device memory of SPLIT_BYTES, any
 // contents, for this launch alone.
-constexpr int SPLIT_ROWS = 64, COUNTER_BYTES = 128;
+constexpr int SPLIT_ROWS = 128, COUNTER_BYTES = 128;
 template <class Block> constexpr int SPLIT_BLOCKS = Block::across > 1 ? 1024 : 4096;
 template <class Block>
 constexpr long SPLIT_BYTES = SPLIT_ROWS * COUNTER_BYTES + 2L * SPLIT_BLOCKS<Block> * Block::across * MEETING_BYTES;
@@ -200,14 +200,14 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
 #endif
 
 //@ run_rows_split: needs run_split
-static_assert(SPLIT_BYTES<team<1, 1>> == 270336, "the number that whoever allocates the workspace writes");
+static_assert(SPLIT_BYTES<team<1, 1>> == 278528, "the number that whoever allocates the workspace writes");
 template <int THREADS, int VECTOR, int IN_FLIGHT = 4, class Body>
 int run_rows_split(const Body& body, long rows, void* workspace, int device, void* stream) {
   return run_split<team<THREADS, 1>, THREADS, VECTOR, 8, IN_FLIGHT>(body, rows, workspace, device, stream);
 }
 
 //@ run_stripes_split: needs run_split, stripe
-static_assert(SPLIT_BYTES<stripe<1, 32>> == 2105344, "the number that whoever allocates the workspace writes");
+static_assert(SPLIT_BYTES<stripe<1, 32>> == 2113536, "the number that whoever allocates the workspace writes");
 template <int DOWN, int ACROSS, int BURST, class Body>
 int run_stripes_split(const Body& body, long rows, void* workspace, int device, void* stream) {
   return run_split<stripe<DOWN, ACROSS>, DOWN * ACROSS, 1, BURST, SPLIT_ROWS>(body, rows, workspace, device, stream);
