@@ -1,6 +1,7 @@
 """ours, eager and torch.compile in one interleaved run -> a Markdown table with intervals.
 
-    python bench/compare.py [--device cpu|cuda] [--rounds N] [--table] [--processor] [NAME ...]
+    python bench/compare.py [--device cpu|cuda] [--rounds N] [--table] [--processor] [--jobs N]
+                            [NAME ...]
 
 Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
 flushed before each call, the GPU is kept busy until the host has launched everything, and the copy
@@ -8,7 +9,8 @@ bandwidth is measured in the same rounds. A ratio is the median over rounds of (
 with its 95 % interval; above 1, ours is faster; "best" is the side with the least median. --table
 runs single operators, at 64 MB on a CPU, 256 MB on a GPU, instead of whole models. --processor
 counts the processor seconds of all threads instead of time, for a CPU that others use, too; set
-OMP_WAIT_POLICY=PASSIVE, so that threads sleep where they wait.
+OMP_WAIT_POLICY=PASSIVE, so that threads sleep where they wait. --jobs builds so many models at a
+time, each in a process of its own, before the first is measured: the compilers remember them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from models import entries, table
+from models import Entry, entries, table
 from torch import Tensor, nn
 
 import fusewright
@@ -50,11 +55,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--processor", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--build", action="store_true", help="build, and measure nothing")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     size = "gpu" if options.device == "cuda" else "cpu"
     every = table(size) if options.table else entries(size)
     wanted = {n: e for n, e in every.items() if not options.names or n in options.names}
+    if options.build:
+        _build(wanted.values(), options.device)
+        return
+    if options.jobs > 1:
+        _build_aside(wanted, options)
+    _compare(wanted, options)
+
+
+def _compare(wanted: Mapping[str, Callable[[], Entry]], options: argparse.Namespace) -> None:
     load = os.getloadavg()[0]
     print(f"{_machine(options.device)}, load {load:.1f}, torch {torch.__version__}, ", end="")
     print(f"{time.strftime('%F %R')}, {options.rounds} rounds\n")
@@ -70,6 +86,28 @@ def main() -> None:
     print(
         f"\nGeometric mean against the best of the others: {statistics.geometric_mean(best):.2f}×"
     )
+
+
+def _build(wanted: Iterable[Callable[[], Entry]], device: str) -> None:
+    """Call every side of every model once."""
+    for make in wanted:
+        module, inputs = make()
+        first = [x.to(device) for x in inputs()]
+        with torch.no_grad():
+            for side in _sides(module.to(device), [x.cpu() for x in first], device):
+                side.call(*first)
+
+
+def _build_aside(names: Iterable[str], options: argparse.Namespace) -> None:
+    """The same in processes; who fails here fails again, and says why, when it is measured."""
+    flags = ["--device", options.device, "--build", *["--table"] * options.table]
+
+    def build(name: str) -> None:
+        command = [sys.executable, __file__, *flags, name]
+        subprocess.run(command, capture_output=True, check=False)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(build, names))
 
 
 def _machine(device: str) -> str:

@@ -351,8 +351,9 @@ def _elements(factor: Factor, graph: Graph) -> int:
 
 
 def _threads(inner: int, vector: int) -> int:
-    """Threads per row: four vectors each where the row is long enough, a power of two. A processor
-    has two blocks of half the threads, and one loads while the other waits, if these keep the row."""
+    """Threads per row: four vectors each where the row is long enough, a power of two. Of blocks of
+    half the threads a processor has two, and one loads while the other waits, if they keep the row.
+    """
     most = MAX_THREADS // 2 if inner <= MAX_THREADS // 2 * REGISTERS else MAX_THREADS
     threads = 4
     while threads < most and threads * vector * 4 < inner:
