@@ -146,6 +146,7 @@ def test_the_cpu_has_maps_of_pieces_too() -> None:
         ("x > 1", "run_map<4>"),
         ("x.permute(0, 2, 3, 1).contiguous()", "run_map_across<4, 2>"),
         ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_across<1, 8>"),
+        ("(x.relu(), self.number * 3)", "run_map<16>"),  # one number needs no vector, and has one
     ],
 )
 def test_a_thread_of_a_map_takes_sixteen_bytes(row: str, launch: str, tmp_path: Path) -> None:
@@ -154,6 +155,10 @@ def test_a_thread_of_a_map_takes_sixteen_bytes(row: str, launch: str, tmp_path: 
 
 
         class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.number = torch.nn.Parameter(torch.tensor(2.0))
+
             def forward(self, x):
                 return {row}
 
