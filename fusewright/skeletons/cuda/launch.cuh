@@ -121,8 +121,7 @@ int run_map(const Body& body, long rows, long columns, int device, void* stream)
   if (vectors <= 1L << 30)
     map_kernel<VECTOR, EACH><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(vectors), divisor(unsigned(per_row)));
   else
-    map_kernel<VECTOR, 1><<<grid_of((vectors + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK, 0, on>>>(
-        body, vectors, long_divisor{per_row});
+    map_kernel<VECTOR, EACH><<<grid, MAP_BLOCK, 0, on>>>(body, vectors, long_divisor{per_row});
   return cudaGetLastError();
 }
 #endif
