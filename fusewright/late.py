@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -49,23 +48,10 @@ def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
     return abreast(x, dims, least)
 
 
-@dataclass(frozen=True)
-class Faster:
-    """What a language's kernels compute as fast as PyTorch. table: calls with formulas.  folds: by
-    name, those that may run across memory.  across: by name, of which tensors, over which
-    dimensions."""
-
-    table: Table
-    folds: AbstractSet[str]
-    across: Callable[[str, Value, Sequence[int]], bool]
-
-
-FASTER: Mapping[str, Faster] = MappingProxyType(
-    {
-        "cuda": Faster(WRITTEN, FOLDS, _many_beside),
-        "cpp": Faster(WRITTEN, FOLDS, _in_lanes),
-    }
-)
+# Which folds across memory a language's kernels compute as fast as PyTorch: by name, of which
+# tensors, over which dimensions.
+Across = Callable[[str, Value, Sequence[int]], bool]
+ACROSS: Mapping[str, Across] = MappingProxyType({"cuda": _many_beside, "cpp": _in_lanes})
 
 
 @dataclass(frozen=True)
@@ -79,11 +65,11 @@ class _Given:
 
 def late(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
-    return written(graph, FASTER[target.language])
+    return written(graph, ACROSS[target.language])
 
 
-def written(graph: Graph, faster: Faster = FASTER["cuda"]) -> Graph:
-    """The same on any target, by the tables of a GPU or of another row."""
+def written(graph: Graph, across: Across = _many_beside) -> Graph:
+    """The same on any target; across: as on a GPU, or another of `ACROSS`."""
     items = [n for n in toposort(graph.roots) if n.op == "item"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
@@ -93,8 +79,8 @@ def written(graph: Graph, faster: Faster = FASTER["cuda"]) -> Graph:
         call = n.args[0] if n.op == "item" else n
         place = n["index"] if n.op == "item" else 0
         assert isinstance(place, int)
-        table = faster.table if id(call) not in several else NONE
-        made = _made(call, n, place, replace(faster, table=table))
+        table = WRITTEN if id(call) not in several else NONE
+        made = _made(call, n, place, table, across)
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n
         fresh = base(made.node).row.kind in ("map", "fold")
@@ -114,19 +100,19 @@ def _through_copy(n: Node) -> Node:
     return n if part_of(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, faster: Faster) -> Value | None:
-    """Result number `place` of a call. faster: its formulas are of calls with one result in use."""
+def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Value | None:
+    """Result number `place` of a call. table: the formulas of calls with one result in use."""
     if call.op != "library" or call["random"] != -1 or _odd(n, call):
         return None
     name = str(call["name"])
-    given = _given(call) if name in faster.table or name in faster.folds else None
+    given = _given(call) if name in table or name in FOLDS else None
     made = None
-    if given and name in faster.table:
-        made = faster.table[name](*given.args, **given.kwargs)
-    if given and made is None and name in faster.folds:
+    if given and name in table:
+        made = table[name](*given.args, **given.kwargs)
+    if given and made is None and name in FOLDS:
         results = (Result(n.shape, n.dtype, n.order),)
-        across = partial(faster.across, name)
-        found = lower(Call(name, given.overload, given.args, given.kwargs, results, across))
+        fast = partial(across, name)
+        found = lower(Call(name, given.overload, given.args, given.kwargs, results, fast))
         made = found[place] if isinstance(found, tuple) else found
     return made
 
