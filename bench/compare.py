@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from models import Entry, entries, table
+from models import Entry, Inputs, entries, table
 from torch import Tensor, nn
 
 import fusewright
@@ -91,11 +91,20 @@ def _compare(wanted: Mapping[str, Callable[[], Entry]], options: argparse.Namesp
 def _build(wanted: Iterable[Callable[[], Entry]], device: str) -> None:
     """Call every side of every model once."""
     for make in wanted:
-        module, inputs = make()
-        first = [x.to(device) for x in inputs()]
+        _, first, sides = _built(*make(), device)
         with torch.no_grad():
-            for side in _sides(module.to(device), [x.cpu() for x in first], device):
+            for side in sides:
                 side.call(*first)
+
+
+def _built(
+    module: nn.Module, make_inputs: Inputs, device: str
+) -> tuple[nn.Module, list[Tensor], list[Side]]:
+    """The model and inputs on the device, and the sides to be measured."""
+    module = module.to(device)
+    first = [x.to(device) for x in make_inputs()]
+    with torch.no_grad():
+        return module, first, _sides(module, [x.cpu() for x in first], device)
 
 
 def _build_aside(names: Iterable[str], options: argparse.Namespace) -> None:
@@ -117,16 +126,14 @@ def _machine(device: str) -> str:
 def _measure(
     name: str,
     module: nn.Module,
-    make_inputs: Callable[[], list[Tensor]],
+    make_inputs: Inputs,
     device: str,
     rounds: int,
     clock: Clock,
 ) -> tuple[str, float]:
     torch._dynamo.reset()
-    module = module.to(device)
-    first = [x.to(device) for x in make_inputs()]
+    module, first, sides = _built(module, make_inputs, device)
     with torch.no_grad():
-        sides = _sides(module, [x.cpu() for x in first], device)
         outputs = [side.call(*first) for side in sides for _ in range(3)]
         del outputs
         copy = Side("copy", _copy_of(first[0], device), [])

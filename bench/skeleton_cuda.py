@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -460,10 +461,6 @@ def line_folds(device: str, batch: int, results: Results = fold_results) -> Call
     return results(x, x[:, :batch])
 
 
-def line_sweeps(device: str, batch: int) -> Call:
-    return line_folds(device, batch, sweep_results)
-
-
 def flip(device: str, batch: int) -> Call:
     x = torch.randint(-99, 99, (batch, 60), device=device).double()
     y = torch.empty(batch, 60, dtype=torch.int32, device=device)
@@ -498,18 +495,20 @@ def mixed(a: str, b: str, y: str, vector: int) -> Case:
     )
 
 
-def fold(
-    box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]
+def over(
+    body: str,
+    box: str,
+    grid: str,
+    make: Callable[[str, int], Call],
+    launches: str,
+    sizes: tuple[int, ...],
 ) -> Case:
-    name = re.sub(r"\W+", "_", f"folds_{box}").rstrip("_")
-    return Case(name, f"folds<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
+    """The body on rows of that kind."""
+    name = re.sub(r"\W+", "_", f"{body}_{box}").rstrip("_")
+    return Case(name, f"{body}<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
 
 
-def swept(
-    box: str, grid: str, make: Callable[[str, int], Call], launches: str, sizes: tuple[int, ...]
-) -> Case:
-    name = re.sub(r"\W+", "_", f"sweep_{box}").rstrip("_")
-    return Case(name, f"sweep<{box}>", X_TO_Y, grid, make, tuple(launches.split("; ")), sizes)
+fold, swept = partial(over, "folds"), partial(over, "sweep")
 
 
 # fmt: off
@@ -608,8 +607,9 @@ CASES = (
           "rows_split<64, 4>; stripes<4, 32>", (1,)),
     swept("sheet<12>", "3", sheet_folds(12, 0, sweep_results), "rows<32, 4>; rows_split<64, 4>; "
           "stripes_split<4, 32, 16>", (1, 3, 500)),
-    swept("line", "3", line_sweeps, "stripes_split<16, 32, 8>; rows<512, 4>; rows<64, 1>; "
-          "rows_split<64, 4>; stripes<16, 32>", (1, 9, 4000, 65537)),
+    swept("line", "3", partial(line_folds, results=sweep_results),
+          "stripes_split<16, 32, 8>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>; stripes<16, 32>",
+          (1, 9, 4000, 65537)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),
 )

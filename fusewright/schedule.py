@@ -25,7 +25,9 @@ REGISTERS = 32  # kept values per thread
 KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared memory or L1
 MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
-CLUSTER_BLOCK = 512  # threads of a block of a cluster: with 64 registers each, two fit a processor
+# Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
+# while the other waits.
+PAIRED_THREADS = 512
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
 # Rows that lie across memory: threads of a block and of a row, what the latter can keep, how many
 # loads each should have, and how many threads keep a GPU busy.
@@ -187,13 +189,15 @@ def _clusters(nest: Nest, target: Target, graph: Graph) -> list[Schedule]:
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
     inner, rows, vector = graph.hint(times(*sizes)), graph.hint(nest.rows), _vector(nest)
     blocks = [n for n in (2, 4, 8) if n <= target.cluster]
-    every = [(n, size) for n in blocks for size in (CLUSTER_BLOCK // 2, CLUSTER_BLOCK, MAX_THREADS)]
+    every = [
+        (n, size) for n in blocks for size in (PAIRED_THREADS // 2, PAIRED_THREADS, MAX_THREADS)
+    ]
     some = [(n, size) for n, size in every if n * size * vector <= inner]
     keeping = [(n, size) for n, size in some if 0 < inner * registers <= n * size * REGISTERS]
 
     def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
         n, size = shape
-        return size != CLUSTER_BLOCK, -min(rows * n, target.processors), n, size
+        return size != PAIRED_THREADS, -min(rows * n, target.processors), n, size
 
     chosen = sorted(keeping, key=cost)
     return [Schedule(True, 0, n * size, vector, blocks=n) for n, size in chosen]
@@ -351,10 +355,8 @@ def _elements(factor: Factor, graph: Graph) -> int:
 
 
 def _threads(inner: int, vector: int) -> int:
-    """Threads per row: four vectors each where the row is long enough, a power of two. Of blocks of
-    half the threads a processor has two, and one loads while the other waits, if they keep the row.
-    """
-    most = MAX_THREADS // 2 if inner <= MAX_THREADS // 2 * REGISTERS else MAX_THREADS
+    """Threads per row: four vectors each where the row is long enough, a power of two."""
+    most = PAIRED_THREADS if inner <= PAIRED_THREADS * REGISTERS else MAX_THREADS
     threads = 4
     while threads < most and threads * vector * 4 < inner:
         threads *= 2

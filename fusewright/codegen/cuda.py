@@ -97,10 +97,10 @@ def workspace(nest: Nest, schedule: Schedule) -> str:
 
 def _each(nest: Nest, schedule: Schedule, vector: int) -> int:
     """How many vectors a thread of a map takes."""
-    times = 2 if schedule.across > 1 else 1
+    twice = 2 if schedule.across > 1 else 1
     moving = [a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies]
     widest = max((a.leaf.dtype.itemsize for a in moving), default=MAP_BYTES)  # of one number
-    return min(times * MAP_VECTORS, max(1, times * MAP_BYTES // (widest * vector)))
+    return min(twice * MAP_VECTORS, max(1, twice * MAP_BYTES // (widest * vector)))
 
 
 def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:

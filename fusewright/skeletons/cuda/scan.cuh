@@ -106,8 +106,8 @@ template <class Scan, int THREADS, int VECTOR, class Wide> FN Wide hand_on(team<
 template <class Scan, class Team, class Span, class T, int SLOTS, int W, class F, class... Ops>
 FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f, Ops... operand) {
   using wide = typename wider<T>::type;
-  constexpr int THREADS = Team::threads, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES, HELD = BEFORE<THREADS, SLOTS>;
-  constexpr int LAST_LANE = Scan::back ? 0 : LANES - 1;
+  constexpr int THREADS = Team::threads, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
+  constexpr int HELD = BEFORE<THREADS, SLOTS>, LAST_LANE = Scan::back ? 0 : LANES - 1;
   own_vectors<Scan, T, SLOTS, W> own(row);
   walk(team, span, own, f, operand...);
   const int warp = team.member() / LANES, lane = team.member() % LANES;
