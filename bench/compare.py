@@ -16,6 +16,7 @@ time, each in a process of its own, before the first is measured: the compilers 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
 import random
@@ -24,7 +25,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -168,6 +170,23 @@ def drawn(what: str | None, count: int, least: int, unit: str) -> argparse.Names
     return options.parse_args()
 
 
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Processes that build at the same time, and whose `medians` wait for each other."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_take_turns, initargs=(context.Lock(),)
+    )
+
+
+_TURN: AbstractContextManager[object] = nullcontext()
+
+
+def _take_turns(lock: AbstractContextManager[object]) -> None:
+    global _TURN
+    _TURN = lock
+    torch.set_num_threads(1)
+
+
 @torch.no_grad()
 def ready(module: nn.Module, x: Tensor, *, compiled: bool) -> list[Side]:
     """ours, eager and, if asked for, torch.compile on CUDA; each called once, which builds it."""
@@ -183,11 +202,12 @@ def ready(module: nn.Module, x: Tensor, *, compiled: bool) -> list[Side]:
 @torch.no_grad()
 def medians(sides: list[Side], x: Tensor, rounds: int) -> dict[str, float]:
     """What each takes in milliseconds, from interleaved rounds with fresh inputs like x."""
-    for _ in range(rounds):
-        fresh = torch.randn_like(x, device="cuda")
-        random.shuffle(sides)
-        for side in sides:
-            side.seconds.append(_time(side.call, [fresh], "cuda"))
+    with _TURN:
+        for _ in range(rounds):
+            fresh = torch.randn_like(x, device="cuda")
+            random.shuffle(sides)
+            for side in sides:
+                side.seconds.append(_time(side.call, [fresh], "cuda"))
     return {side.name: float(torch.tensor(side.seconds).median()) * 1e3 for side in sides}
 
 

@@ -12,13 +12,12 @@ the convolution is a kernel of ours; if not, PyTorch's own routine is, and only 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import statistics
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, drawn, medians, ready  # noqa: E402
+from compare import drawn, medians, ready, workers  # noqa: E402
 
 from fusewright import convolution  # noqa: E402
 from fusewright.convolution import CONVOLUTIONS  # noqa: E402
@@ -141,25 +140,18 @@ def trial(seed: int, number: int) -> Trial:
             return found
 
 
-def sides(given: Trial) -> tuple[list[Side], Tensor]:
-    """The three ways, ready to be timed, and an input."""
+def measure(given: Trial, least: int, rounds: int) -> tuple[dict[str, float], bool]:
+    """Milliseconds of the three ways, and whether the convolution is a kernel of ours; with 0
+    rounds, the compilers' caches are filled."""
+    convolution.LEAST_FLOPS = least
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, x = given.model(), given.input()
-    return ready(model, x, compiled=True), x
-
-
-def is_kernel(given: Trial) -> bool:
     machine, _ = resolve_target("cuda")
-    graph = make(given.model(), [given.input()], machine).captured.graph
-    return any(n.op in CONVOLUTIONS for n in toposort(graph.roots))
-
-
-def prepare(given: Trial, least: int) -> None:
-    """In a process of its own: fill the caches of both compilers."""
-    convolution.LEAST_FLOPS = least
-    sides(given)
+    graph = make(model, [x], machine).captured.graph
+    times = medians(ready(model, x, compiled=True), x, rounds)
     torch.cuda.empty_cache()
+    return times, any(n.op in CONVOLUTIONS for n in toposort(graph.roots))
 
 
 @dataclass(frozen=True)
@@ -186,24 +178,19 @@ def mean(rows: list[Row], name: str) -> None:
 def main() -> None:
     given = drawn(__doc__, 100, convolution.LEAST_FLOPS, "FLOPS")
     trials = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
-        running = [pool.submit(prepare, t, given.least) for t in trials.values()]
-        for job in running:
-            job.result()
-    convolution.LEAST_FLOPS = given.least
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {given.seed}\n")
     print("| number | model | GFLOP | kernel | ours ms | over eager | over torch.compile |")
     print("|---|---|---:|---|---:|---:|---:|")
     rows = []
-    for number, t in trials.items():
-        times, kernel = medians(*sides(t), ROUNDS), is_kernel(t)
-        row = Row(t.flops, kernel, times["eager"] / times["ours"], times["compile"] / times["ours"])
-        rows.append(row)
-        cells = [number, t, f"{t.flops / 1e9:.3g}", kernel, f"{times['ours']:.4f}"]
-        cells += [f"{row.over_eager:.2f}", f"{row.over_compile:.2f}"]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-        torch.cuda.empty_cache()
+    with workers(given.jobs) as pool:
+        list(pool.map(measure, trials.values(), repeat(given.least), repeat(0)))
+        found = pool.map(measure, trials.values(), repeat(given.least), repeat(ROUNDS))
+        for (number, t), (times, kernel) in zip(trials.items(), found, strict=True):
+            over = [times[side] / times["ours"] for side in ("eager", "compile")]
+            rows.append(Row(t.flops, kernel, *over))
+            cells = [number, t, f"{t.flops / 1e9:.3g}", kernel, f"{times['ours']:.4f}"]
+            cells += [f"{ratio:.2f}" for ratio in over]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
     print()
     mean(rows, "all")
     mean([r for r in rows if r.kernel], "kernels of ours")

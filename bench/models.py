@@ -101,6 +101,39 @@ TAILS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
 }
 
 
+def _residual(m: nn.Module, x: Tensor) -> Tensor:
+    return x + m.linear(x) * m.scale.value  # type: ignore[operator, union-attr]
+
+
+# What a product's kernel has behind it: no fold, or one that outgrows its tiles.
+PRODUCTS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
+    "product_scale_residual": (
+        lambda: Chain(_residual, linear=nn.Linear(5120, 5120), scale=Bias(5120)),
+        _rows(5120, 12288, 64),
+    ),
+    "product_few_rows_gelu": (
+        lambda: Chain(lambda m, x: F.gelu(m.linear(x)), linear=nn.Linear(24576, 24576)),
+        _rows(24576, 160, 4),
+    ),
+    "product_fewer_rows": (
+        lambda: Chain(lambda m, x: m.linear(x), linear=nn.Linear(12288, 12288)),
+        _rows(12288, 96, 16),
+    ),
+    "product_logsumexp": (
+        lambda: Chain(lambda m, x: m.linear(x).logsumexp(1), linear=nn.Linear(6144, 6144)),
+        _rows(6144, 3072, 64),
+    ),
+    "product_two_layers": (
+        lambda: Chain(
+            lambda m, x: m.last(torch.sigmoid(m.first(x))),
+            first=nn.Linear(2048, 6144),
+            last=nn.Linear(6144, 1536),
+        ),
+        _rows(2048, 8192, 256),
+    ),
+}
+
+
 def _shaped(*shape: int, cpu: int = 1) -> Callable[[str], Inputs]:
     """Tensors of this shape; on the CPU, `cpu` images."""
     return lambda size: lambda: [torch.randn(shape if size == "gpu" else (cpu, *shape[1:]))]
@@ -328,7 +361,7 @@ def entries(size: str) -> dict[str, Callable[[], Entry]]:
         name: (lambda name=name: example(name, size))  # type: ignore[misc]
         for name in CPU_BATCH
     }
-    return {**found, **_made({**CHAINS, **ACROSS, **TAILS, **CONVOLUTIONS}, size)}
+    return {**found, **_made({**CHAINS, **ACROSS, **TAILS, **PRODUCTS, **CONVOLUTIONS}, size)}
 
 
 def table(size: str) -> dict[str, Callable[[], Entry]]:

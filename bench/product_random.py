@@ -12,12 +12,11 @@ everything that `forward` does. `kernel`: whether the product is a kernel of our
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from compare import Side, drawn, medians, ready  # noqa: E402
+from compare import drawn, medians, ready, workers  # noqa: E402
 
 from fusewright.pipeline import make, resolve_target  # noqa: E402
 
@@ -80,19 +79,14 @@ def trial(seed: int, number: int) -> Trial:
     return Trial(*(round(math.exp(dice.uniform(0, math.log(LARGEST)))) for _ in range(3)))
 
 
-def sides(given: Trial) -> tuple[list[Side], Tensor]:
-    """Both ways, ready to be timed, and an input."""
+def measure(given: Trial, rounds: int) -> tuple[dict[str, float], bool]:
+    """Milliseconds of ours and of eager, and whether there is a kernel of ours; with 0 rounds, the
+    compilers' caches are filled."""
     torch.manual_seed(0)
     layer, x = Layer(given.depth, given.columns), torch.randn(given.rows, given.depth)
-    return ready(layer, x, compiled=False), x
-
-
-def prepare(given: Trial) -> bool:
-    """In a process of its own: fill the compiler's cache; whether there is a kernel."""
-    torch.set_num_threads(1)
-    sides(given)
+    times = medians(ready(layer, x, compiled=False), x, rounds)
     torch.cuda.empty_cache()
-    return given.kernel
+    return times, given.kernel
 
 
 def mean(rows: list[Row], what: str) -> None:
@@ -106,21 +100,19 @@ def main() -> None:
     given = drawn(__doc__, 512, 0, "SIZE")
     every = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
     trials = {k: t for k, t in every.items() if t.size >= given.least}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
-        kernels = dict(zip(trials, pool.map(prepare, trials.values()), strict=True))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {given.seed}\n")
     print("| number | rows x columns x depth | kernel | ours ms | eager ms | of eager |")
     print("|---|---|---|---:|---:|---:|")
     rows = []
-    for number, t in trials.items():
-        times = medians(*sides(t), ROUNDS)
-        row = Row(t.size, kernels[number], times["eager"] / times["ours"])
-        rows.append(row)
-        cells = [number, f"{t.rows}x{t.columns}x{t.depth}", row.kernel]
-        cells += [f"{times['ours']:.4f}", f"{times['eager']:.4f}", f"{row.ratio:.2f}"]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-        torch.cuda.empty_cache()
+    with workers(given.jobs) as pool:
+        list(pool.map(measure, trials.values(), repeat(0)))
+        found = pool.map(measure, trials.values(), repeat(ROUNDS))
+        for (number, t), (times, kernel) in zip(trials.items(), found, strict=True):
+            row = Row(t.size, kernel, times["eager"] / times["ours"])
+            rows.append(row)
+            cells = [number, f"{t.rows}x{t.columns}x{t.depth}", row.kernel]
+            cells += [f"{times['ours']:.4f}", f"{times['eager']:.4f}", f"{row.ratio:.2f}"]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
     print()
     mean(rows, "all")
     mean([row for row in rows if row.kernel], "kernels of ours")

@@ -376,8 +376,9 @@ def _vector(nest: Nest) -> int:
 
 
 def _known_factor(access: Access, nest: Nest) -> int:
-    """A power of two that divides the columns and every stride of the rows' and outer offsets."""
-    sizes: list[Size] = [nest.columns, access.outer]
+    """A power of two that divides every stride of the rows' and outer offsets; and the columns, but
+    those of a map: its last vector of a row may be a part of one."""
+    sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.folds else [access.outer]
     factor = 16
     for size in sizes:
         number = size.multiple if isinstance(size, Batch) else size

@@ -124,13 +124,13 @@ FN float largest_size(const float (&x)[8]) {
   for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(x[j]));
   return most;
 }
-// One block packs one row whose k are neighbours, eight to a thread; the second reading comes from L1 or L2.
+// One block, or a warp, packs one row whose k are neighbours, eight to a thread; the second reading comes from L1 or L2.
 template <bool VECTORS>
-__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to) {
+__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to, int threads) {
   let_next_kernel_start();
   set_zeros(to);
-  const int row = int(block_index() % to.rows), end = to.depth_units * UNIT;
-  const long batch = block_index() / to.rows;
+  const long number = block_index() * (PACK_THREADS / threads) + threadIdx.x / threads, batch = number / to.rows;
+  const int row = int(number % to.rows), end = to.depth_units * UNIT, member = threadIdx.x % threads;
   if (batch >= to.batches) return;
   const float* const source = from.data + batch * from.batch_stride + row * from.row_stride;
   const auto fetch = [&](int k, float (&x)[8]) {
@@ -149,29 +149,31 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
   };
   __shared__ row_sizes parts[PACK_THREADS / 32];
   row_sizes sizes;
-  for (int first = 0; first < end; first += PACK_THREADS * 8) {
+  for (int first = 0; first < end; first += threads * 8) {
     float x[8];
-    fetch(first + threadIdx.x * 8, x);
+    fetch(first + member * 8, x);
     sizes.add_step(largest_of_step(x));
   }
 #pragma unroll
   for (int distance = 16; distance > 4; distance /= 2)
     sizes.add({__shfl_xor_sync(~0u, sizes.most, distance), __shfl_xor_sync(~0u, sizes.least, distance)});
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sizes;
-  __syncthreads();
+  if (threads > 32) {
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sizes;
+    __syncthreads();
 #pragma unroll
-  for (int part = 0; part < PACK_THREADS / 32; ++part) sizes.add(parts[part]);
+    for (int part = 0; part < PACK_THREADS / 32; ++part) sizes.add(parts[part]);
+  }
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
-  if (threadIdx.x == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
-  for (int first = 0; first < end; first += PACK_THREADS * 8) {
-    const int k = first + threadIdx.x * 8;
+  if (member == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  for (int first = 0; first < end; first += threads * 8) {
+    const int k = first + member * 8;
     float x[8];
     fetch(k, x);
     if (uneven) {
       power_of_two(largest_of_step(x), scale, inverse);
-      if (threadIdx.x % 8 == 0 && k < end) *to.step(batch, row, k / STEP) = inverse;
+      if (member % 8 == 0 && k < end) *to.step(batch, row, k / STEP) = inverse;
     }
 #pragma unroll
     for (int j = 0; j < 8; ++j) x[j] *= scale;
@@ -224,7 +226,7 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_columns(const factor from, 
   }
 }
 #ifndef __CUDACC_RTC__
-constexpr int PACK_ROWS = 64;
+constexpr int PACK_ROWS = 64, FEW_K = 256, MANY_ROWS = 4096;  // short rows have a warp each
 // Where the packed form lies in `workspace`, with room for batches * (rows filled up) times
 // depth_units * 128 + 4 + depth_steps * 4 bytes.
 inline packed packed_in(void* workspace, const factor& from, long batches, int rows, int depth) {
@@ -240,11 +242,13 @@ inline int pack(const factor& from, int rows, int depth, const packed& to, cudaS
     return cudaGetLastError();
   }
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
-  const dim3 grid = grid_of(to.rows * to.batches);
+  const long all = to.rows * to.batches;
+  const int threads = depth <= FEW_K || (depth <= 4 * FEW_K && all > MANY_ROWS) ? 32 : PACK_THREADS;
+  const dim3 grid = grid_of(all / (PACK_THREADS / threads));
   if (vectors)
-    pack_rows<true><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+    pack_rows<true><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to, threads);
   else
-    pack_rows<false><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+    pack_rows<false><<<grid, PACK_THREADS, 0, stream>>>(from, rows, depth, to, threads);
   return cudaGetLastError();
 }
 #endif

@@ -187,11 +187,11 @@ FN void multiply_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsi
   multiply_wait<0>();
   add(QUARTERS - 1);
 }
-// Whether a tile has packed rows that are uneven; the same answer for all lanes.
-template <int WIDTH> FN bool any_uneven(const float* scales) {
+// Whether a tile has packed rows that are uneven; the same answer for all lanes. Behind the last row, anything may stand.
+template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
   bool mine = false;
 #pragma unroll
-  for (int i = 0; i < WIDTH / 32; ++i) mine |= scales[i * 32 + lane_here()] < 0;
+  for (int i = 0; i < WIDTH / 32; ++i) mine |= scales[i * 32 + lane_here()] < 0 && i * 32 + lane_here() < rows;
   return __any_sync(~0u, mine);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
@@ -213,7 +213,7 @@ FN void consume(const splitting_consumer<Body>& me, const tiles& all, const dept
     me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile));
     const float* const scales = me.scales + turn * WIDTH;
     barrier_wait(full + 8 * slot, phase);
-    const bool uneven = any_uneven<WIDTH>(scales);
+    const bool uneven = any_uneven<WIDTH>(scales, me.other.rows - all.at(here().tile).column * WIDTH);
     float master[WIDTH / 64][32] = {};
     for (int left = here().chunks; left > 0; --left) {
       const unsigned units = stages + slot * stage::bytes;
