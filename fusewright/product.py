@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.form import FORMS, Form, transposed
-from fusewright.formula import Value, pad
+from fusewright.form import FORMS, Form
+from fusewright.formula import Value, narrow, pad
 from fusewright.ir import (
     Batch,
     Graph,
@@ -35,7 +35,6 @@ from fusewright.ir import (
     times,
 )
 from fusewright.library import stays
-from fusewright.lower.call import copy
 from fusewright.part import strides
 from fusewright.target import Target
 
@@ -214,23 +213,32 @@ def _laid(form: Form, n: Node, graph: Graph) -> Form:
     enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
     if not enough or rows * columns < COPY_USES * (rows + columns):
         return form
-    both = [_padded(f, -depth % SPLIT_STEP) for f in (left, right)]
+    both = [left, right]
     if not any(_factor(f, flat).splits for f in both):
-        smaller = min((0, 1), key=lambda k: graph.hint(numel(both[k].shape)))
-        both[smaller] = copy(Value(both[smaller])).node
+        extra = -depth % SPLIT_STEP  # the larger one is split then: who packs reads any rows
+        sizes = [graph.hint(numel(f.shape)) for f in both]
+        chosen = sizes.index(max(sizes) if extra else min(sizes))
+        both[chosen] = _copied(both[chosen], extra)
     return replace(form, left=both[0], right=both[1])
 
 
-def _padded(factor: Node, extra: int) -> Node:
-    """A copy with `extra` zeros behind the k of each row, in the order in which the factor lies."""
-    if not extra:
-        return factor
-    turned = transposed(factor)
-    if factor.op == "permute" and turned is factor.args[0]:  # k comes before the rows
-        sides = [(0, 0)] * (len(turned.shape) - 2) + [(0, extra), (0, 0)]
-        return transposed(copy(pad(Value(turned), sides)).node)
-    sides = [(0, 0)] * (len(factor.shape) - 1) + [(0, extra)]
-    return copy(pad(Value(factor), sides)).node
+def _copied(factor: Node, extra: int) -> Node:
+    """A row-major copy whose rows go on with `extra` zeros, without them. It is marked as memory of
+    its own, so that nobody reads through it."""
+    last, depth = len(factor.shape) - 1, factor.shape[-1]
+    assert isinstance(depth, int), "who asks for a copy knows the depth"
+    padded = pad(Value(factor), [(0, 0)] * last + [(0, extra)])
+    whole = node("copy", [padded.node], shape=padded.shape, dtype=factor.dtype, distinct=last)
+    return narrow(Value(whole), last, 0, depth).node
+
+
+def _goes_on(n: Node) -> bool:
+    """Whether behind each row of a piece lie the zeros that a copy put there."""
+    whole = n.args[0]
+    made = whole.op == "copy" and not whole.order and whole.args[0].op == "pad"
+    padded = whole.args[0] if made else n
+    same = made and padded.args[0].shape == n.shape
+    return same and padded["value"] == 0 and padded["pads"][0] == 0 and n["start"] == 0  # type: ignore[index]
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------
@@ -248,7 +256,7 @@ def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
     if len(right) > 2 and left[:-2] != right[:-2]:
         return "the batches of its factors differ"
     depth = left[-1]
-    step = 1 if is_half(n) else 4
+    step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
     if isinstance(depth, Batch) or depth % step or depth < UNIT:
         return f"our kernels need {UNIT} or more k, a multiple of {step}, not {size_text(depth)}"
     flops = 2 * graph.hint(numel(n.shape)) * depth
@@ -271,7 +279,12 @@ def _misplaced(form: Form, n: Node) -> str:
     if is_half(n):
         good = all(f.streams for f in both)
         return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
-    return "" if any(f.splits for f in both) else "no factor lies row by row along k"
+    return "" if _any_splits(form) else "no factor lies row by row along k"
+
+
+def _any_splits(form: Form) -> bool:
+    flat = len(form.right.shape) == 2
+    return any(_factor(f, flat).splits for f in (form.left, form.right))
 
 
 # ---- how a factor lies in memory -----------------------------------------------------------------
@@ -279,11 +292,11 @@ def _misplaced(form: Form, n: Node) -> str:
 
 def _placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
-    if n.row.kind != "view" or n.op == "narrow":  # a piece comes as a copy
+    if n.row.kind != "view" or (n.op == "narrow" and not _goes_on(n)):  # a piece comes as a copy
         return n, strides(n.shape, n.order)
     found = _placed(n.args[0])
-    if found is None:
-        return None
+    if found is None or n.op == "narrow":
+        return found
     tensor, steps = found
     if n.op == "permute":
         permutation = n["permutation"]

@@ -178,6 +178,20 @@ def test_strides_of_both_factors(library: Library, batches: int) -> None:
                 check(library, *pair, iter(some))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS, indirect=True)
+@pytest.mark.parametrize("depth", [33, 130, 1001, 1087])
+def test_a_depth_that_is_no_multiple_of_four(library: Library, depth: int) -> None:
+    """Rows of the split factor go on with zeros up to 16 bytes; the packed one lies as it likes."""
+    left, right = factors(1, 133, 197, depth)
+    for swapped in (False, True):
+        some = [s for s in copies(library) if s.swapped == swapped and not s.inline]
+        split, packed = (right, left) if swapped else (left, right)
+        front = torch.nn.functional.pad(split, (0, -depth % 4))[:, :depth]
+        for back in (packed, transposed(packed)):
+            check(library, *((back, front) if swapped else (front, back)), iter(some))
+
+
 def inline_copies(library: Library) -> list[Subject]:
     some = [s for s in copies(library) if s.inline]
     assert some
