@@ -6,7 +6,7 @@ already: promotion is `promote`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -168,6 +168,13 @@ def flip(x: Value, dims: Sequence[int]) -> Value:
     turned = tuple(d for d in sorted({d % len(x.shape) for d in dims}) if x.shape[d] != 1)
     made = node("flip", [x.node], shape=x.shape, dtype=x.dtype, dims=turned)
     return Value(made) if turned else x
+
+
+def roll(x: Value, shifts: Mapping[int, int]) -> Value:
+    """Dimension d goes round by shifts[d] elements."""
+    dims, by = tuple(shifts), tuple(shifts.values())
+    made = node("roll", [x.node], shape=x.shape, dtype=x.dtype, shifts=by, dims=dims)
+    return Value(made) if shifts else x
 
 
 def triangle(x: Value, side: str, diagonal: int) -> Value:

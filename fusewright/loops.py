@@ -302,6 +302,7 @@ class Limit(NamedTuple):
     offset: Size
     size: Size
     beyond: bool
+    wrap: Size = 0
 
 
 class Walk(NamedTuple):
@@ -337,7 +338,9 @@ def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
 def _walk(edge: Read, sizes: Mapping[int, Size]) -> Walk:
     part = edge.part or Part(Form(0, strides(edge.leaf.shape, edge.leaf.order)))
     limits = tuple(
-        Limit(axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond)
+        Limit(
+            axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond, g.wrap
+        )
         for g in part.guards
     )
     steps = axis_strides(edge.dims, part.form.strides, sizes)

@@ -30,6 +30,8 @@ class Access:
     every i where elements begin or cease to exist.  limits: text of the range of i whose elements
     exist, "" for all of them; the others are `fill`.  beside: stride from a row to the next one.
     apart: whether the next row has other limits.  ahead, line: `base` = a constant + the rest.
+    wrap: where a row goes round, text of the range of i before that, and how much further the
+    others stand; `gather` says the same of each element.
     """
 
     leaf: Node
@@ -45,6 +47,7 @@ class Access:
     apart: bool = False
     ahead: str = "0"
     line: str = "0"
+    wrap: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,21 @@ class _Addresses:
         column, *steps = self._inner(walk)
         affine = self._affine(steps)
         varies = any(s != 0 for each in tensor.all_strides for s in self._inner(each))
-        gather = "" if affine is not None else self._gather(steps, column)
+        turns = [limit for limit in tensor.limits if limit.wrap != 0]
+        inside = [turn for turn in turns if any(s != 0 for s in self._inner(turn.strides))]
+        beside = [self._lap(turn) for turn in turns if turn not in inside]
+        even = affine is not None and not inside
+        laps = [self._lap(turn, inner=True) for turn in inside]
+        gather = "" if even else _sum([self._gather(steps, column), *laps])
+        along = affine is not None and column == 1 and len(inside) == 1
+        wraps = along and self._inner(inside[0].strides)[0] != 0
         rows = [walk.get(a.parts[-1], 0) for a in self.rows]
-        alignment = _divisor((tensor.offset, *rows))
+        alignment = _divisor((tensor.offset, *rows, *(turn.wrap for turn in turns)))
         edges = [self._edges(limit) for limit in tensor.limits if limit.beyond]
-        limits = " & ".join(map(self._limit, tensor.limits))
+        limits = " & ".join(self._limit(x) for x in tensor.limits if x.wrap == 0)
         return Access(
             tensor.tensor,
-            self._base(walk, tensor.offset),
+            _added(self._base(walk, tensor.offset), beside),
             column,
             affine or 0,
             gather,
@@ -170,7 +180,8 @@ class _Addresses:
                 limit.strides.get(a.parts[-1], 0) for limit in tensor.limits for a in self.rows[-1:]
             ),
             size_text(tensor.offset),
-            self._base(walk, 0),
+            _added(self._base(walk, 0), beside),
+            (self._limit(inside[0]), size_text(inside[0].wrap)) if wraps else None,
         )
 
     def _inner(self, walk: Strides) -> list[Size]:
@@ -192,6 +203,12 @@ class _Addresses:
         place = [self._base(limit.strides, limit.offset), self._gather(steps, 0)]
         first = _sum([text for text in place if text != "0"])
         return f"extent_of({first}, {size_text(column)}, {size_text(limit.size)})"
+
+    def _lap(self, turn: Limit, *, inner: bool = False) -> str:
+        """Text of how much further an element stands where a dimension goes round."""
+        column, *steps = self._inner(turn.strides)
+        place = [self._base(turn.strides, turn.offset), *[self._gather(steps, column)] * inner]
+        return f"lap({_sum(place)}, {size_text(turn.size)}, {size_text(turn.wrap)})"
 
     def _affine(self, steps: list[Size]) -> Size | None:
         """One stride along o = the outer axes as one number, or None."""
@@ -265,6 +282,10 @@ def _factor(size: Size) -> str:
 def _term(coordinate: str, step: Size) -> str:
     inner = f"({coordinate})" if " " in coordinate else coordinate
     return inner if step == 1 else f"{inner} * {_factor(step)}"
+
+
+def _added(base: str, terms: Sequence[str]) -> str:
+    return _sum([*([base] if base != "0" or not terms else []), *terms])
 
 
 def _sum(terms: list[str]) -> str:

@@ -174,6 +174,7 @@ _ROWS = (
     # the same with a fill: only below a map, which reads them where they lie
     Op("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})"),
     Op("flip", "view", 1, "", "torch.flip({0}, {dims})"),
+    Op("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})"),
     Op("triu", "view", 1, "", "torch.triu({0}, {diagonal})"),
     Op("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
     # a matrix product over the last dimension of both factors, which is never stored

@@ -2,7 +2,7 @@
 
 A piece, a turned or a padded tensor is read where it lies: each of its elements stands at an offset
 plus strides times its place, and a guard of the same form says which elements exist; all others are
-the fill.
+the fill, or, where a dimension goes round, stand elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from fusewright.ir import Attribute, Batch, Node, Shape, Size, times
 
-PIECES = ("narrow", "pad", "flip", "triu", "tril")  # the views that only a Part can describe
+# the views that only a Part can describe
+PIECES = ("narrow", "pad", "flip", "roll", "triu", "tril")
 
 
 class Form(NamedTuple):
@@ -24,11 +25,15 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Guard:
-    """Elements exist where 0 <= form < size. beyond: elsewhere the memory is not the tensor's."""
+    """Elements exist where 0 <= form < size. beyond: elsewhere the memory is not the tensor's.
+
+    wrap: how much further the others stand, where all exist.
+    """
 
     form: Form
     size: Size
     beyond: bool
+    wrap: Size = 0
 
 
 @dataclass(frozen=True)
@@ -58,23 +63,23 @@ def part_of(n: Node) -> tuple[Node, Part] | None:
     if found is None:
         return None
     leaf, part = found
-    moved = [_moved(n, form) for form in (part.form, *(g.form for g in part.guards))]
+    moved = [_moved(n, part.form), *(_moved(n, g.form, guards=True) for g in part.guards)]
     forms = [form for form in moved if form is not None]
     if len(forms) < len(moved):
         return None
     known = [replace(g, form=f) for g, f in zip(part.guards, forms[1:], strict=True)]
     here = Part(forms[0], tuple(g for g in known if _excludes(g, n.shape)), part.fill)
-    new = _guards(n)
-    if not new:
-        return leaf, here
+    new = _turns(n, part.form) if n.op == "roll" else _guards(n)
+    if not new or n.op == "roll":
+        return leaf, replace(here, guards=(*here.guards, *new))
     fill = n["value"] if n.op == "pad" else 0
-    if here.guards and (fill, type(fill)) != (here.fill, type(here.fill)):
+    if not all(g.wrap for g in here.guards) and (fill, type(fill)) != (here.fill, type(here.fill)):
         return None
     return leaf, Part(here.form, (*here.guards, *new), fill)
 
 
-def _moved(n: Node, form: Form) -> Form | None:
-    """The form of n's elements, where `form` is that of its argument's."""
+def _moved(n: Node, form: Form, *, guards: bool = False) -> Form | None:
+    """The form of n's elements, where `form` is that of its argument's, or of a guard of these."""
     steps = list(form.strides)
     shape = n.args[0].shape
     if n.op == "permute":
@@ -93,6 +98,10 @@ def _moved(n: Node, form: Form) -> Form | None:
         dims = _numbers(n["dims"])
         last = {d: size - 1 for d, size in enumerate(shape) if d in dims and isinstance(size, int)}
         return _shifted(form, last, dict.fromkeys(dims, -1)) if len(last) == len(dims) else None
+    if n.op == "roll":
+        turned = _turned(n)
+        plain = not guards or all(steps[d] == 0 for d in turned)
+        return _shifted(form, {d: -far for d, (far, _) in turned.items()}, {}) if plain else None
     return form
 
 
@@ -152,6 +161,23 @@ def _guards(n: Node) -> tuple[Guard, ...]:
         form = Form(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
         return (Guard(form, rows + columns + abs(diagonal), beyond=False),)
     return ()
+
+
+def _turned(n: Node) -> dict[int, tuple[int, int]]:
+    """The dimensions of a roll: how far they go, forwards or back, and their sizes."""
+    by = zip(_numbers(n["dims"]), _numbers(n["shifts"]), strict=True)
+    sizes = [(d, far, size) for d, far in by if isinstance(size := n.shape[d], int)]
+    return {d: (far - size * (2 * far > size), size) for d, far, size in sizes}
+
+
+def _turns(n: Node, form: Form) -> tuple[Guard, ...]:
+    """The elements of a roll that do not go past an end; `form` is that of its argument's."""
+    found = []
+    for d, (far, size) in _turned(n).items():
+        unit = tuple(int(k == d) for k in range(len(n.shape)))
+        wrap = times(form.strides[d], size if far > 0 else -size)
+        found += [Guard(Form(-far, unit), size, beyond=True, wrap=wrap)] * (wrap != 0)
+    return tuple(found)
 
 
 def _excludes(guard: Guard, shape: Shape) -> bool:

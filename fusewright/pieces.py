@@ -1,8 +1,7 @@
 """Calls that only move elements -> maps that read them where they lie.
 
     cat([a, b])   ->  where(in a's half, a padded, b padded)
-    roll(x, 1)    ->  cat of x's last element and of the others
-    pad, flip     ->  a copy of the padded or turned tensor, or no copy where a kernel reads it
+    pad, flip, roll  ->  a copy of the padded or turned tensor, or no copy where a kernel reads it
 
 Each function takes the arguments of an ATen call, tensors as Values, and returns None where the
 call has to stay: a size known only at run time, many pieces, a mode without a map.
@@ -25,6 +24,7 @@ from fusewright.formula import (
     narrow,
     pad,
     reshape,
+    roll,
     triangle,
     where,
 )
@@ -106,16 +106,14 @@ def _spread(x: Value, spans: Mapping[int, Sequence[Span]], shape: Shape) -> Valu
 
 
 def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value | None:
-    by = dict(zip(_list(dims), _list(shifts), strict=False))
+    by: dict[int, int] = {}  # a dimension may be named twice
+    for d, far in zip(_list(dims), _list(shifts), strict=False):
+        by[d % len(x.shape)] = by.get(d % len(x.shape), 0) + far
     sizes = {d: size for d in by if isinstance(size := x.shape[d], int)}
-    if not by or len(sizes) < len(by):
+    short = isinstance(last := x.shape[-1], int) and last < LEAST_INNER
+    if not by or len(sizes) < len(by) or short:
         return None
-    spans: dict[int, list[Span]] = {}
-    for d, size in sizes.items():
-        if first := by[d] % size:
-            last = size - first
-            spans[d % len(x.shape)] = [(0, _cut(last, size)), (first, _cut(0, last))]
-    return _spread(x, spans, x.shape) if spans else copy(x)
+    return copy(roll(x, {d: far for d, size in sizes.items() if (far := by[d] % size)}))
 
 
 def _pad(x: Value, pads: Sequence[int], mode: str = "constant", value: Any = None) -> Value | None:

@@ -370,12 +370,12 @@ def _vector(nest: Nest) -> int:
     moving = [a for a in accesses if a.varies]
     for access in moving:
         width = min(width, 16 // access.leaf.dtype.itemsize)
-        if access.columns == 1 or access.limits:
-            width = gcd(width, _known_factor(access, nest))
+        if (access.columns == 1 and not access.wrap) or access.limits:
+            width = gcd(width, known_factor(access, nest))
     return max(width, 1)
 
 
-def _known_factor(access: Access, nest: Nest) -> int:
+def known_factor(access: Access, nest: Nest) -> int:
     """A power of two that divides every stride of the rows' and outer offsets; and the columns, but
     those of a map: its last vector of a row may be a part of one."""
     sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.folds else [access.outer]

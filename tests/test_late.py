@@ -38,9 +38,20 @@ MOVED = [
     *("torch.cat([x, x[:, :2], x.relu()], 1).sigmoid()", "torch.cat([x[..., :3], x], -1)"),
     *("torch.cat([x, x.double()], 1)", "torch.cat([x.sum(-1), x[..., 0]], 1)", "x.flip(-1, 2)"),
     *("torch.stack([x, x + 1], 1)", "x.flip(1) * 2", "x.roll(3, -1)", "x.roll((1, 2), (2, 3))"),
+    *(
+        "x.roll((-3, 13), (1, 3)) * 2",
+        "x.roll((1, 2, 12), (1, 2, 3)).mean((1, 3))",
+        "x.roll((7, 4), (2, 3)).softmax(2)",
+    ),
     *("x.roll(24, -1) + 1", "x.roll(1, 1).mean(-1)", "x.triu(1)", "torch.tril(x, -2) + 1"),
     *("x.tril(3).sum(-1)", "x.triu(-30)", "x.repeat(1, 2, 1, 3) + 1", "x.repeat(2, 1, 1, 1, 1)"),
     *("x.reshape(-1, 2, 2, 20, 24).unbind(1)[1] + 1", "x[:, 1:, 2:-1].flip(1) * 2"),
+    *("F.pad(x.roll((1, 5), (1, 3)), (1, 2, 3, 0))", "x.roll(5, -1).flip(-1) + x.roll(-4, -1)"),
+    *("F.pad(x, (2, 2)).roll(5, -1)", "x.roll(3, -1).relu().roll(4, -1)", "x.roll((2, 3), (2, 2))"),
+    *(
+        "x.permute(0, 3, 1, 2).contiguous().roll((3, 5), (1, 3)).permute(0, 2, 3, 1)",
+        "x.mT.roll(3, 2)",
+    ),
     *("F.pad(x.reshape(-1, 4, 480), (5, 0)) * 2", "(x > 0).tril()", "x.long().roll(2, 2)"),
 ]
 FOLDED = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,7 +20,7 @@ from fusewright.ir import Attribute, Batch, Node, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
-from fusewright.schedule import Schedule
+from fusewright.schedule import Schedule, known_factor
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
@@ -106,7 +106,7 @@ class _Printer:
         self.lines = [*self._kept_lines(), *self.lines]
         inside = [*self._kinds(), *self.nest.coordinates, *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
-        words = frozenset(self.words)
+        words = frozenset([*self.words, *["lap"] * ("lap(" in text)])
         count = len(self.row.passes)
         return Body(
             self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count,
@@ -359,6 +359,12 @@ class _Printer:
         return f"spaced({inner}, {size_text(access.beside)})"
 
     def _row_operand(self, verb: str, name: str, access: Access) -> str:
+        if access.wrap and not self.abreast:
+            inside, further = access.wrap
+            row = self._row_operand(verb, name, replace(access, gather="", wrap=None))
+            self.words.add("wrapped")
+            sizes = f"{self.nest.index}, {known_factor(access, self.nest)}"
+            return f"wrapped<{sizes}>({row}, {further}, [&](long o) {{ return {inside}; }})"
         if access.gather:
             function = "gather" if verb == "load" else "gather_store"
             self.words.add(function)

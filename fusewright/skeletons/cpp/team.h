@@ -321,6 +321,49 @@ FN within_operand<Operand, T, Where> within(Operand inside, T fill, Where where)
   return {inside, fill, where};
 }
 
+//@ lap
+// How much further an element stands where a dimension goes round: not at all before its end.
+FN long lap(long place, long size, long by) { return place >= 0 && place < size ? 0 : by; }
+
+//@ wrapped: needs load, staging
+// A row that goes round: the elements outside the extent stand `by` further on, and are staged.
+template <class T> struct wrapped_line {
+  load_line<T> line, further;
+  extent live;
+  long start = 0;
+  computed<T> values[STAGE];
+  FN wrapped_line(load_line<T> line, load_line<T> further, extent live)
+      : line(line), further(further), live(live) {}
+  FN computed<T> operator[](long i) const { return values[i - start]; }
+};
+template <class T> struct guarded<wrapped_line<T>> {
+  static constexpr bool yes = true;
+  FN static extent live(const wrapped_line<T>& w) { return w.live; }
+  FN static load_line<T> bare(const wrapped_line<T>& w) { return w.line; }
+};
+template <class T, class Where> struct wrapped_operand {
+  load_operand<T> row;
+  long by;
+  Where where;
+  FN wrapped_line<T> line(long o, long inner) const {
+    const load_line<T> line = row.line(o, inner);
+    return {line, {line.p + by}, where(o)};
+  }
+};
+template <class T> FN bool jumps(const wrapped_line<T>&) { return true; }
+template <class T> FN void fetch(wrapped_line<T>& w, long begin, long end) {
+  const auto cut = [&](long i) { return i < begin ? begin : i < end ? i : end; };
+  const long first = cut(w.live.first), last = cut(w.live.last);
+  w.start = begin;
+  for (long i = begin; i < first; ++i) w.values[i - begin] = w.further[i];
+  for (long i = first; i < last; ++i) w.values[i - begin] = w.line[i];
+  for (long i = last; i < end; ++i) w.values[i - begin] = w.further[i];
+}
+template <class Index, int Whole, class T, class Where>
+FN wrapped_operand<T, Where> wrapped(load_operand<T> row, long by, Where where) {
+  return {row, by, where};
+}
+
 //@ index
 struct index_line {
   long start;

@@ -460,6 +460,43 @@ template <class A> FN bool holds(const A& a) {
   return all.first < all.last;
 }
 
+//@ lap
+// How much further an element stands where a dimension goes round: not at all before its end.
+FN long lap(long place, long size, long by) { return (unsigned long)place < (unsigned long)size ? 0 : by; }
+
+//@ wrapped: needs load, extent
+// A row that goes round: the elements outside the extent stand `by` further on. Its ends, and all that is added to
+// addresses, are multiples of WHOLE. Index is wide enough for every inner index.
+template <class Index, int WHOLE, class T, bool CONSTANT, class Where> struct wrapped_operand {
+  using value = computed<T>;
+  static constexpr int bytes = sizeof(T);
+  static constexpr bool kept = false;
+  load_operand<T, CONSTANT> row;
+  long by;
+  Where where;
+  template <int W, int U> struct packet {
+    static constexpr int step = WHOLE % W == 0 ? W : 1;
+    load_operand<T, CONSTANT> row;
+    long by;
+    Where where;
+    T held[U][W];
+    FN explicit packet(const wrapped_operand& o) : row(o.row), by(o.by), where(o.where) {}
+    template <class Place> FN void fetch(int u, const Place& at) {
+#pragma unroll
+      for (int j = 0; j < W; j += step) {
+        const long o = at.outer(j), i = at.inner(j), further = where(o).has(Index(i)) ? 0 : by;
+        fetch_vector<CONSTANT, step>(row.p + (row.base + o * row.outer_stride + i + further), &held[u][j]);
+      }
+    }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <class Index, int WHOLE, class T, bool CONSTANT, class Where>
+FN wrapped_operand<Index, WHOLE, T, CONSTANT, Where> wrapped(load_operand<T, CONSTANT> row, long by, Where where) {
+  return {row, by, where};
+}
+
 //@ everywhere
 // One value everywhere.
 template <class T> struct everywhere_operand {
