@@ -251,7 +251,7 @@ template <class T> FN T quotient(T a, T b) { return a / b; }
 //@ moments: needs fold, sum, quotient, fixed
 // Mean and sum of squared deviations; nothing cancels when the mean is large. A row of at most HELD elements
 // per thread stays in registers and is passed over twice. A longer one is read once: two passes inside each
-// vector, and Chan's rule between vectors and between threads.
+// burst of vectors, and Chan's rule between bursts and between threads.
 constexpr int HELD = 32;
 template <class T> struct moments_result {
   T mean, m2;
@@ -262,14 +262,30 @@ template <class T> struct moments_of {
     T count, mean, m2;
   };
   chunk all = none();
-  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
-    T x[W], rest = 0, m2 = 0;
+  // More elements at a time, or more doubles, would not fit the registers of a busy GPU.
+  static constexpr int MOST = sizeof(T) == 8 ? 8 : 16;
+  template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
+    constexpr int wanted = MOST > W ? MOST / W : 1, step = wanted < U ? wanted : U;
 #pragma unroll
-    for (int j = 0; j < W; ++j) x[j] = element(j), rest += x[j] - x[0];
-    const T mean = x[0] + rest / W;  // exact where all are equal
+    for (int u = 0; u < U; u += step)
+      take_some<GUARDED, step * W>(
+          [&](int k) { return u + k / W < U && (!GUARDED || live[u + k / W]); },
+          [&](int k) { return T(element(u + k / W, k % W)); }, U - u < step ? (U - u) * W : step * W);
+  }
+  // What is not there is taken to be the first element, which is where all begin that are equal to it.
+  template <bool GUARDED, int COUNT, class Here, class Element>
+  FN void take_some(const Here& here, const Element& element, int full) {
+    T x[COUNT], rest = 0, m2 = 0;
+    int count = 0;
 #pragma unroll
-    for (int j = 0; j < W; ++j) m2 += (x[j] - mean) * (x[j] - mean);
-    all = join(all, {T(W), mean, m2});
+    for (int k = 0; k < COUNT; ++k) {
+      x[k] = here(k) ? element(k) : k ? x[0] : T(0);
+      rest += x[k] - x[0], count += here(k);
+    }
+    const T n = T(GUARDED ? count : full), mean = x[0] + (GUARDED ? quotient(rest, n > T(1) ? n : T(1)) : rest / n);
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) m2 += here(k) ? (x[k] - mean) * (x[k] - mean) : T(0);
+    all = join(all, {n, mean, m2});
   }
   FN chunk part() const { return all; }
   static FN chunk none() { return {0, 0, 0}; }
@@ -280,6 +296,7 @@ template <class T> struct moments_of {
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
 };
+template <class T> constexpr bool takes_bursts<moments_of<T>> = true;
 // Sums of deviations and of their squares; the first is what rounding left in the mean.
 template <class T> struct deviations_of {
   static constexpr bool symmetric = true;
