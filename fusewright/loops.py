@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from fusewright.ir import Attribute, Batch, Node, Shape, Size, times, toposort
@@ -90,7 +91,15 @@ class _Solver:
             for k in walked(m):
                 arg = m.args[k]
                 self._reach(m, k, arg, self._argument_dims(m, arg, dims))
+        self._meet()
         return self._finish()
+
+    def _meet(self) -> None:
+        """Folds of everything go together where they fold as many elements."""
+        folds = [m for m in self.members if m.row.kind == "fold" and not any(self.dims[id(m)])]
+        for a, b in pairwise(self.folded[id(m)] for m in folds):
+            if not set(self._resolve(a)) & set(self._resolve(b)):
+                self._unify(a, b)
 
     # -- axes
 

@@ -28,6 +28,8 @@ SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
+# Elements that a cluster has folded before all blocks of a GPU have met, and its most blocks.
+SOON, MOST_BLOCKS = 1 << 18, 8
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
 # Rows that lie across memory: threads of a block and of a row, what the latter can keep, how many
 # loads each should have, and how many threads keep a GPU busy.
@@ -121,6 +123,9 @@ def schedule(
     few = graph.hint(nest.rows) < FEW_ROWS
     split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
     split = split and not nest.kernel.scans and "no-workspace" not in rules
+    soon = split and inner * graph.hint(nest.rows) <= SOON and not _row_in_place(nest)
+    if soon and target.cluster >= MOST_BLOCKS:
+        return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
     return Schedule(keeps, 0, threads, vector, split)
 
 

@@ -227,3 +227,43 @@ def test_gpu_two_streams_and_a_graph() -> None:
     last.fill_(float("nan"))
     graph.replay()
     assert error(last, wanted[0]) <= 1e-6
+
+
+class Ratio(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() / y.sum()
+
+
+def test_sums_of_as_many_elements_are_one_kernel() -> None:
+    made = make(Ratio(), [torch.empty(65536), torch.empty(65536)], HOPPER)
+    ((body, _, schedule),) = made.kernels
+    assert (body.passes, schedule.blocks, schedule.split) == (2, 8, False)
+    apart = make(Ratio(), [torch.empty(65536), torch.empty(65537)], HOPPER)
+    assert len(apart.kernels) == 2
+
+
+@pytest.mark.parametrize(("rows", "columns", "split"), [(4, 65536, False), (5, 65536, True)])
+def test_few_elements_are_folded_by_a_cluster(rows: int, columns: int, split: bool) -> None:
+    found = schedule_of(planned(lambda x: x.sum(1), torch.empty(rows, columns)))
+    assert (found.split, found.blocks) == (split, 1 if split else 8)
+    ampere = schedule_of(planned(lambda x: x.sum(1), torch.empty(rows, columns), "sm_80"))
+    assert ampere.split
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [7, 1000, 70_000])
+def test_two_sums_in_one_kernel_on_the_cpu(size: int) -> None:
+    x, y = torch.randn(size), torch.rand(size)
+    ours = fusewright.optimize(Ratio(), [x, y], target="cpu")
+    assert disagreements(ours, Ratio(), [x, y]) == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("size", [65536, 100_001, 200_000])
+def test_two_sums_in_a_cluster(size: int) -> None:
+    x, y = torch.randn(size), torch.rand(size)
+    ours = fusewright.optimize(Ratio(), [x, y], target="cuda").cuda()
+    for count in (size, 2, 1000, 3 * size):
+        given = [torch.randn(count).cuda(), torch.rand(count).cuda()]
+        assert disagreements(ours, Ratio(), given) == []
