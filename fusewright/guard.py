@@ -27,6 +27,8 @@ from fusewright.settings import FUNCTION
 from fusewright.spelling import Names, is_plain, literal, parameters, texts
 from fusewright.target import Target
 
+EAGER = "_fusewright_eager()"
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -81,7 +83,7 @@ class _Guard:
         if self.target.language == "cuda":
             self.names.taken |= {"device", "stream"}
         conditions = [
-            "_fusewright_eager()",
+            "not _fusewright_compiling()" if self._tensors() or self._held() else EAGER,
             *self._arguments(),
             f"type(self) is {self.scope.classes[type(self.module)]}",
             *self._modules(),
@@ -126,8 +128,6 @@ class _Guard:
     def _arguments(self) -> Iterator[str]:
         if self.target.language == "cuda":
             yield "device >= 0"
-        if self.batch:
-            yield f"{self.batch} >= 2"
         given = {a.index: a for a in self.captured.arguments}
         for k, p in enumerate(self.parameters):
             if p.kind is p.VAR_KEYWORD:
@@ -150,6 +150,8 @@ class _Guard:
         """Every submodule is there, of its class, without hooks; containers hold nothing else."""
         first: dict[int, str] = {}
         needed = self._owners()
+        if len([*self.module.modules()]) > 1:
+            yield "not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)"
         for path, child in self.module.named_modules(remove_duplicate=False):
             parent, _, name = path.rpartition(".")
             found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
@@ -193,24 +195,27 @@ class _Guard:
 
     # -- tensors and values of modules
 
+    def _held(self) -> list[Node]:
+        """The tensors of modules that forward reads as they are."""
+        return [n for n in self.leaves if n["name"] not in self.captured.constants]
+
     def _all_tensors(self) -> Iterator[str]:
-        """The tensors are like some that were right before, or each of them is."""
+        """Nobody looks on, and the tensors are like some that were right before, or each is."""
         leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
-        for n in self.leaves:
+        for n in self._held():
             path = str(n["name"])
-            if path in self.captured.constants:
-                continue
             owner, _, name = path.rpartition(".")
             text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
             self.locals[path] = self.names.fresh(path.replace(".", "_"))
             leaves[self.locals[path]] = n
             found.append(f"{self.locals[path]} := {text}")
         batch = self.batch or "0"
-        each = " and ".join(self._tensor(name, leaf) for name, leaf in leaves.items())
+        eager = [EAGER, *([f"{self.batch} >= 2"] if self.batch else ())]
+        each = [self._tensor(name, leaf) for name, leaf in leaves.items()]
         known = f"_fusewright_seen({', '.join([batch, *found])})"
         if leaves:
             remember = f"_fusewright_remember({', '.join([batch, *leaves])})"
-            yield f"({known} or ({each} and {remember}))"
+            yield f"({known} or ({' and '.join([*eager, *each, remember])}))"
 
     def _ties(self) -> Iterator[str]:
         """Tensors that were one still are."""
@@ -246,10 +251,16 @@ class _Guard:
         if value is None or isinstance(value, bool | torch.dtype):
             yield f"{text} is {value}"
         elif type(value) in (int, str) or (type(value) is float and value and value == value):
-            yield f"type({text}) is {type(value).__name__}"
-            yield f"{text} == {literal(value)}"
+            found, once = self._once(text)
+            yield f"type({once}) is {type(value).__name__}"
+            yield f"{found} == {literal(value)}"
         elif isinstance(value, FUNCTION):
             yield self._same_function(text, value)
+        elif type(value) is tuple and [*map(type, value)] == [int]:  # a third of what repr takes
+            found, once = self._once(text)
+            yield f"type({once}) is tuple"
+            yield f"{found} == {literal(value)}"
+            yield f"type({found}[0]) is int"
         elif is_plain(value):  # == would take 0.0 for -0.0, and [1] for [1.0]
             yield f"repr({text}) == {literal(repr(value))}"
         else:
@@ -257,6 +268,13 @@ class _Guard:
                 f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and "
                 "the emitted file could not notice a change of it. Use numbers, strings or tensors."
             )
+
+    def _once(self, text: str) -> tuple[str, str]:
+        """A name for what is asked twice, and the text that gives it; a plain name is its own."""
+        if not re.fullmatch(r"\w+(\.\w+)+", text):
+            return text, text
+        name = self.names.fresh(text.replace(".", "_"))
+        return name, f"{name} := {text}"
 
     def _same_function(self, text: str, function: object) -> str:
         """Identity where emitted code has a name for the function; else where it was defined."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
-from fusewright.ir import numel, size_text, times
+from fusewright.ir import Batch, numel, size_text, times
 
 
 def cpp_source(bodies: Sequence[Body]) -> str:
@@ -48,5 +48,14 @@ def _entry(body: Body) -> str:
         if p.written and id(p.node) not in reused:
             size = times(numel(p.node.shape), p.node.dtype.itemsize)
             lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
-    lines.append(f"  {_launch(body)}({body.name}{{{names}}}, threads);")
+    team = "threads" if body.is_map else f"enough(threads, {_bytes(body)})"
+    lines.append(f"  {_launch(body)}({body.name}{{{names}}}, {team});")
     return "\n".join([*lines, "}"])
+
+
+def _bytes(body: Body) -> str:
+    """What the kernel reads and writes."""
+    sizes = [times(numel(p.node.shape), p.node.dtype.itemsize) for p in body.pointers]
+    fixed = sum(s for s in sizes if isinstance(s, int))
+    free = sum(s.multiple for s in sizes if isinstance(s, Batch))
+    return " + ".join([f"batch * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free))

@@ -19,11 +19,12 @@ _fusewright_empty = getattr(_fusewright_guards, "_empty_strided_cpu", _fusewrigh
 '''
 CUDA_MEMORY = '''
 _fusewright_new = getattr(_fusewright_guards, "_empty_strided_cuda", None)
+_fusewright_current = getattr(torch._C, "_cuda_getDevice", None)  # a PyTorch with CUDA has it
 
 
 def _fusewright_empty(shape, strides, dtype, device):
     """New memory for kernels to write to; PyTorch's way without a detour, if it has one."""
-    if _fusewright_new and torch.cuda.current_device() == device:
+    if _fusewright_new and _fusewright_current() == device:
         return _fusewright_new(shape, strides, dtype)
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 '''
@@ -36,15 +37,23 @@ if torch.__version__ >= "2.2" and torch.__version__ < "2.14.dev0":
 
 
 def _fusewright_seen(batch, *tensors):
-    """Whether tensors are in every respect like some for which all conditions held before."""
+    """Whether all is as at a call before for which the conditions in the second half held."""
     alike = _FUSEWRIGHT_SEEN.get((batch, torch.is_grad_enabled()))
-    if alike is None:
+    if alike is None or not _fusewright_eager():
         return False
     for tensor in tensors:  # the test itself ends a process at a tensor that has no strides
         known = type(tensor) in _FUSEWRIGHT_TENSORS
         if not known or tensor.is_nested or tensor.layout is not torch.strided:
             return False
     return alike(*tensors)
+
+
+_FUSEWRIGHT_KNOWN = (  # what the C++ that does the same needs to know
+    *(_FUSEWRIGHT_SEEN, torch.is_grad_enabled, torch.strided, *_FUSEWRIGHT_TENSORS),
+    *(_fusewright_forward_ad, _fusewright_function_modes, _fusewright_modes),
+    *(_fusewright_autocast, _fusewright_tracing),
+    *(_fusewright_transform, _fusewright_dispatch_modes),
+)
 
 
 def _fusewright_remember(batch, *tensors):

@@ -27,6 +27,8 @@ _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has buil
 
 def _fusewright_build():
     """Compile the kernels, or find them compiled by an earlier process, and bind them."""
+    global _fusewright_seen, _fusewright_module  # the same in C++ takes their place
+
     import ctypes
     import hashlib
     import os
@@ -75,8 +77,11 @@ def _fusewright_build():
             )
             (built,) = pathlib.Path(folder).glob("*.so")
             built.replace(library)
-    function = ctypes.PyDLL(str(library)).fusewright_function
-    function.restype = ctypes.py_object
+    calls = ctypes.PyDLL(str(library))
+    function, guard = calls.fusewright_function, calls.fusewright_guard
+    function.restype = guard.restype = ctypes.py_object
+    known = ctypes.py_object(_FUSEWRIGHT_KNOWN)
+    _fusewright_seen, _fusewright_module = (guard(k, known) for k in range(2))
     _FUSEWRIGHT.update({{name: function(k) for k, name in enumerate(_FUSEWRIGHT_KERNELS)}})
     return _FUSEWRIGHT
 '''
@@ -152,7 +157,6 @@ def _fusewright_module(module, kind):
     return (
         type(module) is kind
         and not (module._forward_hooks or module._forward_pre_hooks)
-        and not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)
         and "forward" not in module.__dict__
     )
 '''
@@ -229,7 +233,7 @@ _ONLY = """gpus = range(torch.cuda.device_count())
 
 # Word that the emitted code uses -> the function behind it, in the order of the file.
 _PIECES = {
-    "_fusewright_seen(": SEEN,
+    "_fusewright_seen": SEEN,
     "_fusewright_module(": _MODULE,
     "_fusewright_apart(": _APART,
     "_fusewright_changed(": _CHANGED,
@@ -332,7 +336,7 @@ def _runtime(
     code: Iterable[str],
     arch: str,
 ) -> str:
-    said = "\n".join(code)
+    said = "\n".join([*code, _BUILD] if table else code)
     text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
     only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
     machine = language.machine.format(arch=arch) if arch else language.machine
