@@ -27,8 +27,6 @@ from fusewright.settings import FUNCTION
 from fusewright.spelling import Names, is_plain, literal, parameters, texts
 from fusewright.target import Target
 
-EAGER = "_fusewright_eager()"
-
 
 @dataclass(frozen=True)
 class Scope:
@@ -83,7 +81,7 @@ class _Guard:
         if self.target.language == "cuda":
             self.names.taken |= {"device", "stream"}
         conditions = [
-            "not _fusewright_compiling()" if self._tensors() or self._held() else EAGER,
+            "not _fusewright_compiling()",
             *self._arguments(),
             f"type(self) is {self.scope.classes[type(self.module)]}",
             *self._modules(),
@@ -195,27 +193,26 @@ class _Guard:
 
     # -- tensors and values of modules
 
-    def _held(self) -> list[Node]:
-        """The tensors of modules that forward reads as they are."""
-        return [n for n in self.leaves if n["name"] not in self.captured.constants]
-
     def _all_tensors(self) -> Iterator[str]:
         """Nobody looks on, and the tensors are like some that were right before, or each is."""
         leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
-        for n in self._held():
+        for n in self.leaves:
             path = str(n["name"])
+            if path in self.captured.constants:
+                continue
             owner, _, name = path.rpartition(".")
             text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
             self.locals[path] = self.names.fresh(path.replace(".", "_"))
             leaves[self.locals[path]] = n
             found.append(f"{self.locals[path]} := {text}")
-        batch = self.batch or "0"
-        eager = [EAGER, *([f"{self.batch} >= 2"] if self.batch else ())]
-        each = [self._tensor(name, leaf) for name, leaf in leaves.items()]
-        known = f"_fusewright_seen({', '.join([batch, *found])})"
+        batch, asked = self.batch or "0", ["_fusewright_eager()"]
+        if self.batch:
+            asked.append(f"{self.batch} >= 2")
+        asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
         if leaves:
-            remember = f"_fusewright_remember({', '.join([batch, *leaves])})"
-            yield f"({known} or ({' and '.join([*eager, *each, remember])}))"
+            asked.append(f"_fusewright_remember({', '.join([batch, *leaves])})")
+            known = f"_fusewright_seen({', '.join([batch, *found])})"
+        yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
 
     def _ties(self) -> Iterator[str]:
         """Tensors that were one still are."""
