@@ -15,6 +15,7 @@ from fusewright.errors import InternalError
 
 _CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "chunks")
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
+_PRODUCT = tuple(f"cuda/{name}.cuh" for name in ("pack", "product", "ampere", "planes", "attention"))
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
@@ -28,8 +29,8 @@ _HOPPER = tuple(
 FILES = {
     "cpp": ("cpp/math.h", "cpp/team.h", "cpp/scan.h", "cpp/launch.h", "cpp/abreast.h"),
     "cuda": _CUDA,
-    "sm80": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_AMPERE),
-    "sm90": (*_CUDA, "cuda/pack.cuh", "cuda/product.cuh", *_HOPPER),
+    "sm80": (*_CUDA, *_PRODUCT, *_AMPERE),
+    "sm90": (*_CUDA, *_PRODUCT, *_HOPPER),
 }
 
 

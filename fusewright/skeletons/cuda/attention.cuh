@@ -1,0 +1,369 @@
+// Attention in one kernel, in float32, and no score is ever written:
+// result[l][m][n] = sum over j of softmax over j (scores(queries[l][m] . keys[l][j])) * values[l][n][j].
+//
+// As in a product, keys and values are split into two float16 numbers by a pass of their own (`pack_planes`), queries and
+// probabilities in registers; three of the four products are made, and sums leave the tensor core after 32 k. A warp takes
+// 16 rows through all keys, 64 or 32 at a time, and keeps what rows need in registers: the fragments of its queries, what the
+// exponentials refer to, their sum, and the sums of values. What is not finite in the end is computed again, row by row.
+//
+// The surprising fact: probabilities need not move. What a lane has of 16 x 16 scores is what it must have of a factor,
+// up to the order of keys; and packed values have them in an order of their own, so the rows of packed keys are read in it.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "planes.cuh"
+namespace fusewright {
+
+//@ slab: needs halves, units, factor, mma_sync
+// 16 rows and 32 k, as mma.sync wants them: hi and lo of two groups of 16 k. In each group a lane g * 4 + t has k = t, t + 4,
+// t + 8 and t + 12 of rows g and g + 8; `undo`: the inverse scales of these.
+struct slab {
+  unsigned hi[2][4], lo[2][4];
+  float undo[2];
+};
+FN float largest_in_row(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+FN float sum_of_row(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+// 32 k from `k` of 16 rows from `row`.
+FN void load_slab(slab& to, const factor& from, long batch, int row, int rows, int k, int depth) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int mine = row + lane / 4 + half * 8;
+    const float* const source = from.data + batch * from.batch_stride + mine * from.row_stride;
+    float x[8], most = 0, scale;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = k + i * 4 + lane % 4;
+      x[i] = mine < rows && at < depth ? source[at * from.depth_stride] : 0.f;
+      most = fmaxf(most, fabsf(x[i]));
+    }
+    power_of_two(largest_in_row(most), scale, to.undo[half]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      split_in_two(x[i * 2] * scale, x[i * 2 + 1] * scale, to.hi[i / 2][half + i % 2 * 2], to.lo[i / 2][half + i % 2 * 2]);
+  }
+}
+// sums += 16 rows x 16 columns x 32 k: of a slab and a packed factor. Tensor cores drop bits instead of rounding; so no sum
+// stays there for long, and small products come first.
+FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, const float2 (&scale)[2]) {
+  __syncwarp();  // nobody waits here; it keeps the compiler from loading all pairs at once, into registers it lacks
+  unsigned hi[2][4], lo[2][4];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    load_matrices(hi[j], address ^ (j * 32));
+    load_matrices(lo[j], address ^ (j * 32 + 64));
+  }
+  float acc[2][4] = {};
+#pragma unroll
+  for (int step = 0; step < 6; ++step) {
+    const int term = step / 2, j = step % 2;
+    const unsigned (&other)[4] = term == 1 ? lo[j] : hi[j];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) multiply(acc[i], term == 0 ? rows.lo[j] : rows.hi[j], other[i * 2], other[i * 2 + 1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    sums[i / 4][i % 4] = fmaf(acc[i / 4][i % 4] * rows.undo[i / 2 % 2], i % 2 ? scale[i / 4].y : scale[i / 4].x,
+                              sums[i / 4][i % 4]);
+}
+
+//@ weigh: needs slab, exp
+// Scores of 16 rows: pairs of 8 keys; rows g and g + 8, keys t and t + 4 of each 8.
+template <int PAIRS> using some_scores = float[PAIRS][2][4];
+// What exponentials of rows g and g + 8 refer to, and a lane's part of their sum. It becomes NaN with the first score that
+// is not finite before the model's own function has seen it: splitting may have made it so.
+struct softmax_rows {
+  float top[2], sum[2];
+};
+FN float minus_infinity() { return __uint_as_float(0xff800000u); }
+// `row` and `column`: of this lane's first score. A row that does not exist is asked for as the last one.
+template <bool WHOLE, int PAIRS, class Scores>
+FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const Scores& scores, long batch, int row, int rows, int column,
+                  int length) {
+  const int row_of[2] = {row < rows ? row : rows - 1, row + 8 < rows ? row + 8 : rows - 1};
+#pragma unroll
+  for (int i = 0; i < PAIRS * 8; ++i) {
+    float& score = x[i / 8][i / 4 % 2][i % 4];
+    const int half = i / 2 % 2, key = column + i / 4 * 8 + i % 2 * 4;
+    state.sum[half] = fmaf(score, 0.f, state.sum[half]);
+    score = WHOLE || key < length ? scores(batch, row_of[half], key, score) : minus_infinity();
+  }
+}
+// Scores become exponentials, split with a scale of each row. `top` follows the maximum in steps of more than 1, so that a
+// row which rises slowly is not rounded again and again; what was summed until then shrinks by `shrink`. Whether it does.
+template <int PAIRS> FN bool weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_rows& state, float (&shrink)[2]) {
+  float scale[2], top[2];
+  bool grows = false;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most = minus_infinity();
+#pragma unroll
+    for (int i = 0; i < PAIRS * 4; ++i) most = fmaxf(most, x[i / 4][i / 2 % 2][half * 2 + i % 2]);
+    most = largest_in_row(most);
+    const bool higher = most > state.top[half] + 1.f;
+    shrink[half] = higher ? exp(state.top[half] - most) : 1.f;
+    state.top[half] = higher ? most : state.top[half];
+    state.sum[half] *= shrink[half];
+    grows |= higher;
+    top[half] = state.top[half] == minus_infinity() ? 0.f : state.top[half];
+    power_of_two(exp(most - top[half]), scale[half], weights[0].undo[half]);
+    weights[PAIRS / 2 - 1].undo[half] = weights[0].undo[half];
+  }
+#pragma unroll
+  for (int pair = 0; pair < PAIRS; ++pair) {
+    __syncwarp();  // as in multiply_slab
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int half = i % 2;
+      const float* const two = &x[pair][i / 2][half * 2];
+      const float first = exp(two[0] - top[half]), second = exp(two[1] - top[half]);
+      slab& to = weights[pair / 2];
+      state.sum[half] += first + second;
+      split_in_two(first * scale[half], second * scale[half], to.hi[pair % 2][i], to.lo[pair % 2][i]);
+    }
+  }
+  return __any_sync(~0u, grows);
+}
+
+//@ attend: needs attention_tile, weigh
+// A lane's part of ldmatrix, in a packed factor's unit: 16 rows, a group of 16 k. Keys come in the order in which packed
+// values have them: 0 4 1 5 2 6 3 7.
+FN unsigned value_place(int lane) {
+  return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4);
+}
+FN unsigned key_place(int lane) {
+  const int row = lane % 8 / 2 + lane % 2 * 4;
+  return (row + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ row) << 4);
+}
+// All of a slab but its high halves, in shared memory: three words of 16 bytes for each thread.
+template <int THREADS> FN void keep_low(const slab& rows, uint4* to) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) to[j * THREADS] = make_uint4(rows.lo[j][0], rows.lo[j][1], rows.lo[j][2], rows.lo[j][3]);
+  *reinterpret_cast<float2*>(to + 2 * THREADS) = make_float2(rows.undo[0], rows.undo[1]);
+}
+template <int THREADS> FN void recall_low(slab& rows, const uint4* from) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint4 low = from[j * THREADS];
+    rows.lo[j][0] = low.x, rows.lo[j][1] = low.y, rows.lo[j][2] = low.z, rows.lo[j][3] = low.w;
+  }
+  const float2 undo = *reinterpret_cast<const float2*>(from + 2 * THREADS);
+  rows.undo[0] = undo.x, rows.undo[1] = undo.y;
+}
+// One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time.
+template <int WIDTH, class Scores>
+FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT],
+               const Scores& scores, const attention_shape& shape, const attention_place& place, int number,
+               const unsigned char* stage, const uint4* lows) {
+  using tile = attention_tile<WIDTH>;
+  const int thread = thread_here(), lane = thread % 32, column = number * tile::keys + lane % 4;
+  const unsigned keys = shared_address(stage) + key_place(lane);
+  const unsigned values = shared_address(stage + tile::values) + value_place(lane);
+  const float* const key_scales = reinterpret_cast<const float*>(stage + tile::key_scales) + lane % 4;
+  const float* const value_scales = reinterpret_cast<const float*>(stage + tile::value_scales) + lane % 4 * 2;
+  some_scores<tile::pairs> x = {};
+#pragma unroll
+  for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
+    slab rows = queries[unit];
+    if constexpr (tile::spills) recall_low<tile::threads>(rows, lows + unit * 3 * tile::threads + thread);
+#pragma unroll
+    for (int pair = 0; pair < tile::pairs; ++pair) {
+      const float* const from = key_scales + unit * UNIT / PLANE_STEP * tile::keys + pair * 16;
+      const float2 scale[2] = {make_float2(from[0], from[4]), make_float2(from[8], from[12])};
+      multiply_slab(x[pair], rows, keys + unit * tile::key_unit + pair * 16 * UNIT_BYTES, scale);
+    }
+  }
+  const int row = place.top + thread / 32 * 16 + lane / 4;
+  if ((number + 1) * tile::keys <= shape.length)
+    score_all<true, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
+  else
+    score_all<false, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
+  slab weights[tile::units];
+  float shrink[2];
+  if (weigh<tile::pairs>(weights, x, state, shrink)) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) total[i / 8][i / 4 % 2][i % 4] *= shrink[i / 2 % 2];
+  }
+#pragma unroll
+  for (int pair = 0; pair < WIDTH / 16; ++pair) {
+    const float2* const from = reinterpret_cast<const float2*>(value_scales + pair * 16);
+    const float2 scale[2] = {from[0], from[4]};
+#pragma unroll
+    for (int unit = 0; unit < tile::units; ++unit)
+      multiply_slab(total[pair], weights[unit], values + unit * tile::value_unit + pair * 16 * UNIT_BYTES, scale);
+  }
+}
+
+//@ repair_attention: needs factor, attention_tile, finish, exp, weigh
+// One row by plain sums, a key to each lane. In order and with fused steps, as in `repair` of a product; float64 knows
+// better where nothing overflows.
+template <int WIDTH, class Scores>
+FN void repair_attention(float* box, int place, const Scores& scores, const factor& queries, const factor& keys,
+                         const factor& values, const attention_shape& shape, long batch, int row) {
+  const int lane = lane_here();
+  const float* const query = queries.data + batch * queries.batch_stride + row * queries.row_stride;
+  const auto score = [&](int key) {
+    const float* const other = keys.data + batch * keys.batch_stride + key * keys.row_stride;
+    float sum = 0;
+    double exact = 0;
+    for (int d = 0; d < shape.depth; ++d) {
+      const float a = query[d * queries.depth_stride], b = other[d * keys.depth_stride];
+      sum = fmaf(a, b, sum);
+      exact = fma(double(a), double(b), exact);
+    }
+    return scores(batch, row, key, is_finite(sum) ? float(exact) : sum);
+  };
+  const auto larger = [](float a, float b) { return b > a || b != b ? b : a; };  // a NaN wins
+  float most = minus_infinity();
+  for (int key = lane; key < shape.length; key += 32) most = larger(most, score(key));
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) most = larger(most, __shfl_xor_sync(~0u, most, distance));
+  double all = 0;
+  for (int key = lane; is_finite(most) && key < shape.length; key += 32) all += double(exp(score(key) - most));
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) all += __shfl_xor_sync(~0u, all, distance);
+  float sums[WIDTH / 32] = {};
+  double exact[WIDTH / 32] = {};
+  for (int first = 0; is_finite(most) && first < shape.length; first += 32) {
+    const float mine = first + lane < shape.length ? exp(score(first + lane) - most) / float(all) : 0.f;
+    for (int i = 0; i < 32 && first + i < shape.length; ++i) {
+      const float weight = __shfl_sync(~0u, mine, i);
+      const float* const value = values.data + batch * values.batch_stride + (first + i) * values.depth_stride;
+#pragma unroll
+      for (int c = 0; c < WIDTH / 32; ++c) {
+        const float v = lane + c * 32 < shape.columns ? value[(lane + c * 32) * values.row_stride] : 0.f;
+        sums[c] = fmaf(weight, v, sums[c]);
+        exact[c] = fma(double(weight), double(v), exact[c]);
+      }
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < WIDTH / 32; ++c) {
+    const float sum = is_finite(sums[c]) ? float(exact[c]) : sums[c];
+    // Without a finite maximum, all is NaN: infinity - infinity.
+    box[box_place<false, WIDTH>(place, lane + c * 32)] = is_finite(most) ? sum : __uint_as_float(0x7fc00000u);
+  }
+}
+
+//@ run_attention: needs attend, repair_attention, aligned, device_scope, allow_shared
+// A warp's rows go through a box in shared memory to the body.
+template <int WIDTH, int VECTOR, class Scores, class Body>
+FN void attention_out(const Body& body, const Scores& scores, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state,
+                      const factor& queries, const factor& keys, const factor& values, const attention_shape& shape, long batch,
+                      int top, float* box) {
+  const int lane = lane_here(), begin = warp_here() * 16, rest = shape.rows - top;
+  const int end = begin + 16 < rest ? begin + 16 : rest;
+  const float sum[2] = {sum_of_row(state.sum[0]), sum_of_row(state.sum[1])};
+  float poison = 0;
+#pragma unroll
+  for (int i = 0; i < WIDTH / 4; ++i) {
+    const float* const pair = &total[i / 4][i / 2 % 2][i % 2 * 2];
+    const float2 mine = make_float2(pair[0] / sum[i % 2], pair[1] / sum[i % 2]);
+    const int row = begin + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
+    *reinterpret_cast<float2*>(box + box_place<false, WIDTH>(row, column)) = mine;
+    poison = fmaf(mine.x, 0.f, fmaf(mine.y, 0.f, poison));
+  }
+  __syncwarp();
+  if (begin >= end) return;
+  const bool repairs = __any_sync(~0u, poison != poison);
+#pragma unroll 1
+  for (int row = begin; repairs && row < end; ++row) {
+    bool wrong = false;
+#pragma unroll
+    for (int c = 0; c < WIDTH; c += 32)
+      wrong |= c + lane < shape.columns && !is_finite(box[box_place<false, WIDTH>(row, c + lane)]);
+    if (__any_sync(~0u, wrong))
+      repair_attention<WIDTH>(box, row, scores, queries, keys, values, shape, batch, top + row);
+  }
+  __syncwarp();
+  finish_columns<false, WIDTH, VECTOR>(body, box, begin, end, {batch * shape.rows + top, batch, top, 0}, shape.columns);
+}
+template <int WIDTH, int VECTOR, class Scores, class Body>
+__global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
+    attention_kernel(const __grid_constant__ Body body, const __grid_constant__ Scores scores,
+                     const __grid_constant__ factor queries, const __grid_constant__ factor keys,
+                     const __grid_constant__ factor values, const __grid_constant__ attention_shape shape,
+                     const __grid_constant__ planes packed_keys, const __grid_constant__ planes packed_values) {
+  using tile = attention_tile<WIDTH>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int down = (shape.rows + tile::rows - 1) / tile::rows, tiles = (shape.length + tile::keys - 1) / tile::keys;
+  const long batch = block_index() / down;
+  if (batch >= shape.batches) return;
+  const int top = int(block_index() % down) * tile::rows;
+  __shared__ attention_place place;
+  if (threadIdx.x == 0) place = {batch, top};
+  copy_stage<WIDTH>(packed_keys, packed_values, batch, 0, shared_address(shared));
+  close_copies();
+  uint4* const lows = reinterpret_cast<uint4*>(shared + tile::lows);
+  slab mine[WIDTH / UNIT];
+#pragma unroll
+  for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
+    load_slab(mine[unit], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, unit * UNIT, shape.depth);
+    if constexpr (tile::spills) keep_low<tile::threads>(mine[unit], lows + unit * 3 * tile::threads + threadIdx.x);
+  }
+  float total[WIDTH / 16][2][4] = {};
+  softmax_rows state{{minus_infinity(), minus_infinity()}, {0, 0}};
+#pragma unroll 1
+  for (int number = 0; number < tiles; ++number) {
+    wait_copies<0>();
+    __syncthreads();  // everybody's copies are there, and nobody still reads the other stage
+    if (number + 1 < tiles)
+      copy_stage<WIDTH>(packed_keys, packed_values, place.batch, number + 1,
+                        shared_address(shared) + (number + 1) % 2 * tile::stage_bytes);
+    close_copies();
+    attend<WIDTH>(total, state, mine, scores, shape, place, number, shared + number % 2 * tile::stage_bytes, lows);
+  }
+  __syncthreads();  // the stages are no longer read
+  attention_out<WIDTH, VECTOR>(body, scores, total, state, queries, keys, values, shape, place.batch, place.top,
+                               reinterpret_cast<float*>(shared));
+}
+#ifdef __CUDACC_RTC__
+template <int WIDTH, int VECTOR, class Scores, class Body>
+FN int run_attention(const Body&, const Scores&, factor, factor, factor, long, long, long, long, long, void*, int, void*) {
+  return &attention_kernel<WIDTH, VECTOR, Scores, Body> == nullptr || &pack_planes == nullptr;
+}
+#else
+inline long aligned_bytes(long bytes) { return (bytes + 255) / 256 * 256; }
+// Units, scales, and four bytes for each row that nobody needs here, but that `packed_in` counts.
+inline long planes_bytes(const planes& p) {
+  return p.batches * p.rows * (long(p.units) * UNIT_BYTES + p.steps * 4 + 4);
+}
+inline int pack_in(void* workspace, const factor& from, long batches, long rows, long depth, planes& to, cudaStream_t stream) {
+  to = {static_cast<unsigned char*>(workspace), nullptr, from.batch_stride == 0 ? 1 : batches,
+        int((rows + PLANE_ROWS - 1) / PLANE_ROWS * PLANE_ROWS), int((depth + UNIT - 1) / UNIT),
+        int((depth + PLANE_STEP - 1) / PLANE_STEP)};
+  to.scales = reinterpret_cast<float*>(to.data + to.batches * to.units * to.rows * UNIT_BYTES);
+  const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
+  const long blocks = to.batches * to.steps * (to.rows / ROWS_AT_ONCE);
+  pack_planes<<<grid_of(blocks), PLANE_THREADS, 0, stream>>>(from, int(rows), int(depth), to, vectors);
+  return cudaGetLastError();
+}
+template <int WIDTH, int VECTOR, class Scores, class Body>
+int run_attention(const Body& body, const Scores& scores, factor queries, factor keys, factor values, long batches, long rows,
+                  long columns, long length, long depth, void* workspace, int device, void* stream) {
+  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  using tile = attention_tile<WIDTH>;
+  const device_scope scope(device);
+  const auto on = static_cast<cudaStream_t>(stream);
+  constexpr auto kernel = attention_kernel<WIDTH, VECTOR, Scores, Body>;
+  if (int error = allow_shared<kernel>(tile::shared_bytes, device)) return error;
+  planes packed_keys, packed_values;
+  if (int error = pack_in(workspace, keys, batches, length, depth, packed_keys, on)) return error;
+  void* const behind = packed_keys.data + aligned_bytes(planes_bytes(packed_keys));
+  if (int error = pack_in(behind, values, batches, columns, length, packed_values, on)) return error;
+  const attention_shape shape{batches, int(rows), int(columns), int(length), int(depth)};
+  const dim3 grid = grid_of(batches * ((rows + tile::rows - 1) / tile::rows));
+  kernel<<<grid, tile::threads, tile::shared_bytes, on>>>(body, scores, queries, keys, values, shape, packed_keys,
+                                                          packed_values);
+  return cudaGetLastError();
+}
+#endif
+
+//@
+}  // namespace fusewright
