@@ -7,9 +7,11 @@ tests and the benchmark of attention import it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import product_subjects
 import torch
 from product_subjects import Library, strides
 from torch import Tensor
@@ -19,7 +21,7 @@ from fusewright.codegen.skeleton import select
 PARTS = {"sm_80": "sm80", "sm_90a": "sm90"}
 WIDTHS = (64, 128)
 TEXT = """
-// Scores of queries times keys: scaled, then masked by bytes [rows, columns], or with numbers added.
+// Queries times keys: scaled; then masked by bytes [rows, columns], or with numbers added.
 struct scaled {
   float by; const unsigned char* mask; const float* bias; long columns;
   FN float operator()(long, int, int, float score) const { return score * by; }
@@ -77,7 +79,8 @@ extern "C" int {self.entry}(const float* q, const long* qs, const float* k, cons
   const {self.body} body{{in0, out0, sizes[2]}};
   const {self.scores} scores{{by, static_cast<const unsigned char*>(mask), bias, sizes[3]}};
   return run_attention<{self.width}, {self.vector}>(
-      body, scores, {{q, qs[0], qs[1], qs[2]}}, {{k, ks[0], ks[1], ks[2]}}, {{v, vs[0], vs[1], vs[2]}},
+      body, scores, {{q, qs[0], qs[1], qs[2]}}, {{k, ks[0], ks[1], ks[2]}},
+      {{v, vs[0], vs[1], vs[2]}},
       sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], workspace, device, stream);
 }}"""
 
@@ -108,7 +111,7 @@ def packed_bytes(factor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Call:
-    """Operands of one launch: q, k, v as [batches, rows, head] or, for all batches, [rows, head]."""
+    """Operands of one launch: q, k, v are [batches, rows, head] or, for all, [rows, head]."""
 
     q: Tensor
     k: Tensor
@@ -162,3 +165,13 @@ def meaning(call: Call, subject: Subject, dtype: torch.dtype) -> Tensor:
         assert call.residual is not None
         result = result + call.residual.view_as(result)
     return result
+
+
+def library(some: Sequence[Subject], folder: Path) -> Library:
+    """Compile `some` for the GPU that is here, and load them."""
+    capability = torch.cuda.get_device_capability()
+    arch = "sm_90a" if capability == (9, 0) else "sm_80"
+    target = folder / "attention.so"
+    product_subjects.build(source(arch, some), target, product_subjects.code_for(arch, capability))
+    loaded = ctypes.CDLL(str(target))
+    return Library({s.entry: loaded for s in some})

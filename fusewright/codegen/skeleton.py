@@ -15,7 +15,9 @@ from fusewright.errors import InternalError
 
 _CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "chunks")
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
-_PRODUCT = tuple(f"cuda/{name}.cuh" for name in ("pack", "product", "ampere", "planes", "attention"))
+_PRODUCT = tuple(
+    f"cuda/{name}.cuh" for name in ("pack", "product", "ampere", "planes", "attention")
+)
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
