@@ -19,7 +19,7 @@ from fusewright.schedule import Choice, Schedule, alternatives
 from fusewright.storage import Storage
 from fusewright.target import Target
 
-STAGES = ("product", "convolution", "scan", "late")
+STAGES = ("attention", "product", "convolution", "scan", "late")
 MODEL = Choice(library=("model",))  # nothing is replaced
 Printed = tuple[Body, Nest, Schedule]
 
@@ -65,7 +65,7 @@ def choices(
                 seen.add(text)
                 others.setdefault(printed.name, []).append(other)
     stages = STAGES if machine.language == "cuda" and "no-library" not in rules else ()
-    library = [s for s in stages if _calls(replan(Choice(library=(s,)))) > _calls(planned)]
+    library = [s for s in stages if _length(replan(Choice(library=(s,)))) > _length(planned)]
     model = not rules & {"no-library", "no-workspace"}  # PyTorch's calls keep neither
     return Choices({b.name: s for b, _, s in kernels}, others, library, model)
 
@@ -74,5 +74,6 @@ def _text(kernel: Printed, machine: Target) -> str:
     return cuda_source([kernel], machine) if machine.language == "cuda" else kernel[0].text
 
 
-def _calls(planned: Plan) -> int:
-    return len(planned.libraries)
+def _length(planned: Plan) -> tuple[int, int]:
+    """How many calls of PyTorch, and how many steps; without attention only the latter grow."""
+    return len(planned.libraries), len(planned.steps)

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import chain, repeat
 
 from fusewright.capture import Captured
-from fusewright.family import SPLIT, family
-from fusewright.ir import Graph, Node, base, shape_text, toposort
+from fusewright.family import ATTENTION, SPLIT, family
+from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
 from fusewright.product import HALVES
@@ -78,15 +79,21 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport
         return KernelReport(step.name, "fused", names, moved, flops)
     tile = tiles[step.name]
     kind = family(step.product, inline=tile.inline)
-    both = zip(kind.passes[tile.swapped], kind.whole(step.product), strict=True)
-    moved += sum(passes * nbytes(n, graph) for passes, n in both)
+    whole = kind.whole(step.product)
+    every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
+    moved += sum(passes * nbytes(n, graph) for passes, n in every)
     return KernelReport(step.name, "product", names, moved, flops + _product_flops(step, graph))
 
 
 def _product_flops(kernel: Kernel, graph: Graph) -> int:
-    """Two for each multiply-add of the product, however it is computed."""
+    """Two for each multiply-add of the product, and of one that makes its left factor."""
     n = kernel.product
-    return 2 * elements(n, graph) * graph.hint(family(n).matrix(n).depth) if n else 0
+    if n is None:
+        return 0
+    matrix = family(n).matrix(n)
+    rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
+    each = elements(n, graph) + rows * graph.hint(matrix.inner)
+    return 2 * graph.hint(matrix.depth) * each
 
 
 def _domain(m: Node, graph: Graph) -> int:
@@ -128,7 +135,7 @@ def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -
     if kernel.product:
         tile = tiles[kernel.name]
         kind = family(kernel.product, inline=tile.inline)
-        passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=True)
+        passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=False)
         packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
         verb = "is" if len(packed) == 1 else "are"
         first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
@@ -138,7 +145,9 @@ def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -
             f"{first}; {folds or 'the rest'} on tiles in shared memory",
         ]
     if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
-        return ["for the product behind it, whose copy engine reads rows of whole 16 bytes"]
+        return [
+            "for the product behind it, whose kernel reads rows that lie evenly, at whole 16 bytes"
+        ]
     if not kernel.folds:
         return ["one pass: each element depends on the same element of its operands"]
     return [f"one row at a time: {folds} of a row, then the row again while it is still near"]
@@ -185,7 +194,7 @@ def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
         return _rate(report.name, step.node.dtype in HALVES, plan)
     if step.product is None:
         return math.inf
-    split = family(step.product) is SPLIT
+    split = family(step.product) in (SPLIT, ATTENTION)
     return plan.target.product_flops if split else plan.target.half_flops
 
 

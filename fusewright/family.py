@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fusewright.attention import scores, sides, width
 from fusewright.convolution import CONVOLUTIONS, geometry
-from fusewright.ir import Node, Size, times
+from fusewright.ir import Node, Size, numel, times
 from fusewright.product import batches, factors, is_half
 
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
@@ -23,13 +24,18 @@ ONCE = {False: (1, 1), True: (1, 1)}
 
 @dataclass(frozen=True)
 class Matrix:
-    """The sizes of a product. column_dims: how many trailing dimensions of its node are columns."""
+    """The sizes of a product.
+
+    column_dims: how many trailing dimensions of its node are columns.  inner: the depth of the
+    product that makes its left factor, 0 if that lies in memory.
+    """
 
     batches: Size
     rows: Size
     columns: Size
     depth: Size
     column_dims: int = 1
+    inner: Size = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class Family:
     launcher: the skeleton's function.  matrix: the node's sizes.  whole: the tensors that a kernel
     reads as a whole, in the order of its arguments.  sides: which values `swapped` can have.
     boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
-    passes: swapped -> how often each tensor's bytes move.  rate: TFLOP/s by the width of a tile.
+    passes: swapped -> how often each tensor's bytes move, once for those not named.
+    rate: TFLOP/s by the width of a tile.  widths: of its tiles.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: tiles can be folded.
     numeric: its class.  why: how it computes, for the decision record.
     """
@@ -49,12 +56,13 @@ class Family:
     whole: Callable[[Node], tuple[Node, ...]]
     sides: Callable[[Node], tuple[bool, ...]]
     boxed: Mapping[bool, tuple[int, ...]]
-    passes: Mapping[bool, tuple[int, int]]
+    passes: Mapping[bool, tuple[int, ...]]
     rate: Mapping[int, int]
     numeric: str
     why: str
     packs: bool = False
     folds: bool = True
+    widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
 
 
 def _matrix(n: Node) -> Matrix:
@@ -74,6 +82,11 @@ def _patches(n: Node) -> Matrix:
     g = geometry(n)
     depth = g.in_channels // g.groups * g.taps
     return Matrix(times(g.images, g.products), g.rows, g.pixels, depth, len(n.shape) - 2)
+
+
+def _attended(n: Node) -> Matrix:
+    queries, keys, values = sides(n)
+    return Matrix(numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, inner=keys.depth)
 
 
 SPLIT = Family(
@@ -117,12 +130,27 @@ TRANSPOSED = replace(
     launcher="run_transposed",
     why=f"{CONVOLUTION.why}, a convolution for each phase",
 )
+ATTENTION = Family(
+    "run_attention",
+    _attended,
+    lambda n: (*(f.tensor for f in sides(n)), *scores(n).tensors),
+    lambda _: (False,),
+    {False: ()},
+    {False: (1, 3, 3)},
+    TILE_RATE,
+    SPLIT.numeric,
+    "one pass over keys and values, float32 in two float16 parts",
+    folds=False,
+    widths=lambda n: (width(n),),
+)
 
 
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS:
         return CONVOLUTION if n.op == "convolution" else TRANSPOSED
+    if n.op == "attention":
+        return ATTENTION
     if is_half(n):
         return HALF
     return INLINE if inline else SPLIT

@@ -29,7 +29,7 @@ def _plain(a: Node, b: Node) -> Form:
     if len(right.shape) < 3 or len(a.shape) < 2:
         return Form(a, right)
     batches = _broadcast(a.shape[:-2], right.shape[:-2])
-    return Form(_spread(a, batches), _spread(right, batches))
+    return Form(spread(a, batches), spread(right, batches))
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape:
@@ -39,7 +39,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(y if x == 1 else x for x, y in zip(*filled, strict=True))
 
 
-def _spread(n: Node, batches: Shape) -> Node:
+def spread(n: Node, batches: Shape) -> Node:
     """`n` for all of these batches, without a copy."""
     shape = (1,) * (len(batches) + 2 - len(n.shape)) + tuple(n.shape)
     whole = (*batches, *n.shape[-2:])

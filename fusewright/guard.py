@@ -287,7 +287,7 @@ class _Guard:
     def _products(self) -> Iterator[str]:
         """Kernels are exactly as precise as eager: a product in full, a convolution with TF32."""
         found = [n for n in toposort(self.captured.graph.roots) if n.row.kind == "product"]
-        full = [n for n in found if n.op == "product" and n.dtype is torch.float32]
+        full = [n for n in found if n.op not in CONVOLUTIONS and n.dtype is torch.float32]
         if self.precision == "eager" and full:
             yield "_fusewright_full_float32()"
         asked = (rounds_text(n, self.batch) for n in found if n.op in CONVOLUTIONS)

@@ -67,7 +67,22 @@ def _value(
     args = [values[id(a)] for a in n.args]
     if n.op == "library":
         return _library(n, args, batch)
+    if n.op == "attention":
+        return _attention(n, args, batch, dtype)
     return meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)  # type: ignore[no-any-return]
+
+
+def _attention(
+    n: Node, args: Sequence[torch.Tensor], batch: int, dtype: torch.dtype | None
+) -> torch.Tensor:
+    """Its function of scores is a graph: input 0 is the product, the others are its operands."""
+    queries, keys, values, *operands = args
+    function = n["scores"]
+    assert isinstance(function, Node), "a function of scores is a node"
+    given = [queries @ keys.transpose(-1, -2), *operands]
+    (scores,) = interpret(Graph((), (function,)), given, {}, batch=batch, dtype=dtype)
+    lead = (*values.shape[:-2], *scores.shape[-2:])
+    return torch.softmax(scores.reshape(lead), -1) @ values.transpose(-1, -2)
 
 
 def _library(n: Node, args: Sequence[torch.Tensor], batch: int) -> torch.Tensor:

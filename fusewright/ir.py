@@ -28,7 +28,6 @@ class Batch:
 
 Size = int | Batch
 Shape = tuple[Size, ...]
-Attribute = int | float | bool | str | None | torch.dtype | Batch | tuple["Attribute", ...]
 
 
 def times(a: Size, b: Size) -> Size:
@@ -87,6 +86,7 @@ class Node:
         return f"<{self.op} {shape_text(self.shape)} {str(self.dtype).removeprefix('torch.')}>"
 
 
+Attribute = int | float | bool | str | None | torch.dtype | Batch | Node | tuple["Attribute", ...]
 _NODES: dict[tuple[object, ...], Node] = {}
 
 
@@ -170,7 +170,7 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    return _with_args(n, (on_other_memory(n.args[0], old, new),)) if n.row.kind == "view" else n
+    return with_args(n, (on_other_memory(n.args[0], old, new),)) if n.row.kind == "view" else n
 
 
 def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
@@ -209,7 +209,7 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     for n in toposort((*graph.inputs, *graph.roots)):
         args = tuple(new[id(a)] for a in n.args)
         same = all(a is b for a, b in zip(args, n.args, strict=True))
-        moved = n if same else _with_args(n, args)
+        moved = n if same else with_args(n, args)
         new[id(n)] = change(moved)
     pick: Callable[[Node], Node] = lambda n: new[id(n)]  # noqa: E731
     return Graph(
@@ -221,7 +221,8 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     )
 
 
-def _with_args(n: Node, args: tuple[Node, ...]) -> Node:
+def with_args(n: Node, args: tuple[Node, ...]) -> Node:
+    """The same operator on other arguments."""
     attributes: Mapping[str, Attribute] = dict(n.attributes)
     return node(n.op, args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
@@ -264,6 +265,11 @@ def _complaint(n: Node) -> str:
         left, right = (a.shape for a in n.args)
         fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])
         return "" if fits else f"factors {shape_text(left)} and {shape_text(right)} do not fit"
+    if n.op == "attention":
+        queries, keys, values = (a.shape for a in n.args[:3])
+        inner = (queries[-1], values[-1], *n.shape[-2:])
+        fits = inner == (keys[-1], keys[-2], queries[-2], values[-2])
+        return "" if fits else f"queries {shape_text(queries)} do not fit {shape_text(keys)}"
     if n.op == "reshape" and numel(n.shape) != numel(n.args[0].shape):
         return "reshape changes the number of elements"
     return ""

@@ -158,7 +158,7 @@ class _Addresses:
         beside = [self._lap(turn) for turn in turns if turn not in inside]
         even = affine is not None and not inside
         laps = [self._lap(turn, inner=True) for turn in inside]
-        gather = "" if even else _sum([self._gather(steps, column), *laps])
+        gather = "" if even else summed([self._gather(steps, column), *laps])
         along = affine is not None and column == 1 and len(inside) == 1
         wraps = along and self._inner(inside[0].strides)[0] != 0
         rows = [walk.get(a.parts[-1], 0) for a in self.rows]
@@ -201,14 +201,14 @@ class _Addresses:
         """Text of the range of i inside one limit, in terms of the row and of o."""
         column, *steps = self._inner(limit.strides)
         place = [self._base(limit.strides, limit.offset), self._gather(steps, 0)]
-        first = _sum([text for text in place if text != "0"])
+        first = summed([text for text in place if text != "0"])
         return f"extent_of({first}, {size_text(column)}, {size_text(limit.size)})"
 
     def _lap(self, turn: Limit, *, inner: bool = False) -> str:
         """Text of how much further an element stands where a dimension goes round."""
         column, *steps = self._inner(turn.strides)
         place = [self._base(turn.strides, turn.offset), *[self._gather(steps, column)] * inner]
-        return f"lap({_sum(place)}, {size_text(turn.size)}, {size_text(turn.wrap)})"
+        return f"lap({summed(place)}, {size_text(turn.size)}, {size_text(turn.wrap)})"
 
     def _affine(self, steps: list[Size]) -> Size | None:
         """One stride along o = the outer axes as one number, or None."""
@@ -222,22 +222,22 @@ class _Addresses:
         return steps[-1]
 
     def _gather(self, steps: list[Size], column: Size) -> str:
-        coordinates = _digits("o", [a.size for a in self.outer])
-        terms = [_term(c, s) for c, s in zip(coordinates, steps, strict=True) if s != 0]
-        return _sum([*terms, *([_term("i", column)] if column != 0 else [])])
+        coordinates = digits("o", [a.size for a in self.outer])
+        terms = [term(c, s) for c, s in zip(coordinates, steps, strict=True) if s != 0]
+        return summed([*terms, *([term("i", column)] if column != 0 else [])])
 
     def _base(self, walk: Strides, offset: Size) -> str:
         first = [size_text(offset)] if offset != 0 else []
         steps = [walk.get(a.parts[-1], 0) for a in self.rows]
         whole = self._whole_row(steps)
         if whole is not None:
-            return _sum([*first, *([_term("row", whole)] if whole != 0 else [])])
+            return summed([*first, *([term("row", whole)] if whole != 0 else [])])
         terms = first
         for k, step in enumerate(steps):
             if step != 0:
                 self.used.add(k)
-                terms.append(_term(f"r{k}", step))
-        return _sum(terms)
+                terms.append(term(f"r{k}", step))
+        return summed(terms)
 
     def _whole_row(self, steps: list[Size]) -> Size | None:
         """The stride per row, when the rows of this tensor lie evenly."""
@@ -254,15 +254,15 @@ class _Addresses:
         return step
 
     def coordinates(self) -> tuple[str, ...]:
-        digits = _digits("row", [a.size for a in self.rows])
-        return tuple(f"const long r{k} = {digits[k]};" for k in sorted(self.used))
+        places = digits("row", [a.size for a in self.rows])
+        return tuple(f"const long r{k} = {places[k]};" for k in sorted(self.used))
 
 
 def _divisor(sizes: Sequence[Size]) -> int:
     return gcd(*(s.multiple if isinstance(s, Batch) else s for s in sizes))
 
 
-def _digits(name: str, sizes: list[Size]) -> list[str]:
+def digits(name: str, sizes: list[Size]) -> list[str]:
     """The digits of a number written in mixed radix `sizes`, outermost first, as text."""
     result: list[str] = []
     for k, size in enumerate(sizes):
@@ -279,14 +279,14 @@ def _factor(size: Size) -> str:
     return f"({text})" if "*" in text else text
 
 
-def _term(coordinate: str, step: Size) -> str:
+def term(coordinate: str, step: Size) -> str:
     inner = f"({coordinate})" if " " in coordinate else coordinate
     return inner if step == 1 else f"{inner} * {_factor(step)}"
 
 
 def _added(base: str, terms: Sequence[str]) -> str:
-    return _sum([*([base] if base != "0" or not terms else []), *terms])
+    return summed([*([base] if base != "0" or not terms else []), *terms])
 
 
-def _sum(terms: list[str]) -> str:
+def summed(terms: list[str]) -> str:
     return " + ".join(terms) if terms else "0"

@@ -179,6 +179,8 @@ _ROWS = (
     Op("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
     # a matrix product over the last dimension of both factors, which is never stored
     Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
+    # softmax of a function (attribute `scores`) of such a product, times another factor
+    Op("attention", "product", -1, "", "", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either
     Op("convolution", "product", 2, "", _CONVOLUTION, cost=0),
     Op("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),

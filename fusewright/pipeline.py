@@ -1,7 +1,7 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> product -> convolution -> scan -> late -> pages -> plan -> storage
--> schedule -> codegen -> emit -> build -> judge
+problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> late -> pages
+-> plan -> storage -> schedule -> codegen -> emit -> build -> judge
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fusewright import __version__
+from fusewright.attention import attention
 from fusewright.build import (
     cache_folder,
     cross_compile,
@@ -127,6 +128,7 @@ def design(
     graph, used = rewrite(given.graph, allowed(rules))
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
     stages: Mapping[str, Callable[[Graph], Graph]] = {
+        "attention": lambda g: attention(g, machine, rules),
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),

@@ -114,7 +114,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
     def change(n: Node) -> Node:
         if n.op != "library" or n["name"] not in FORMS:
             return n
-        form = _form(n)
+        form = form_of(n)
         if form and not rules & COPY_RULES:
             form = _laid(form, n, graph)
         why = (
@@ -122,7 +122,10 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
         )
         if form is None or why:
             return stays(n, why)
-        return _written(form, n, next(numbers))
+        # The number keeps two products apart: each has its own kernel, which stores what follows
+        # it and never the product.
+        both, number = [form.left, form.right], next(numbers)
+        return written(form, node("product", both, shape=n.shape, dtype=n.dtype, number=number))
 
     return rebuild(graph, change) if target.product else graph
 
@@ -141,7 +144,7 @@ def factors(n: Node) -> tuple[Factor, Factor]:
     """The left and right factor of a product node."""
     left, right = n.args
     flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
-    return _factor(left, flat), _factor(right, flat)
+    return factor_of(left, flat), factor_of(right, flat)
 
 
 # ---- what a call computes ------------------------------------------------------------------------
@@ -175,27 +178,20 @@ def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, An
     return values, named
 
 
-def _form(n: Node) -> Form | None:
+def form_of(n: Node) -> Form | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     return FORMS[str(n["name"])](*found[0], **found[1]) if found else None
 
 
-def _written(form: Form, n: Node, number: int) -> Node:
-    """The nodes that take the place of `n`. The number keeps two products apart: each has its own
-    kernel, which stores what follows it and never the product."""
-    made = Value(
-        node("product", [form.left, form.right], shape=n.shape, dtype=n.dtype, number=number)
-    )
+def written(form: Form, product: Node) -> Node:
+    """What a form makes of the product of its factors."""
+    made = Value(product)
     scaled = made if form.alpha == 1 else made * form.alpha
     if form.added is not None:
         added = Value(form.added)
         return (scaled + (added if form.beta == 1 else added * form.beta)).node
-    return (
-        scaled.node
-        if scaled is not made
-        else node("copy", [made.node], shape=n.shape, dtype=n.dtype)
-    )
+    return (scaled if scaled is not made else copy(made)).node
 
 
 # ---- copies of factors ---------------------------------------------------------------------------
@@ -209,12 +205,12 @@ def _laid(form: Form, n: Node, graph: Graph) -> Form:
     depth, flat = left.shape[-1], len(right.shape) == 2
     if isinstance(depth, Batch):
         return form
-    rows, columns = (graph.hint(_factor(f, flat).rows) for f in (left, right))
+    rows, columns = (graph.hint(factor_of(f, flat).rows) for f in (left, right))
     enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
     if not enough or rows * columns < COPY_USES * (rows + columns):
         return form
     both = [left, right]
-    if not any(_factor(f, flat).splits for f in both):
+    if not any(factor_of(f, flat).splits for f in both):
         extra = -depth % SPLIT_STEP  # the larger one is split then: who packs reads any rows
         sizes = [graph.hint(numel(f.shape)) for f in both]
         chosen = sizes.index(max(sizes) if extra else min(sizes))
@@ -272,10 +268,10 @@ def _misplaced(form: Form, n: Node) -> str:
     """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
     if n.order:
         return "its result does not lie row by row"
-    if form.added is not None and _placed(form.added) is None:
+    if form.added is not None and placed(form.added) is None:
         return "what it adds does not lie evenly in memory"
     flat = len(form.right.shape) == 2
-    both = _factor(form.left, flat), _factor(form.right, flat)
+    both = factor_of(form.left, flat), factor_of(form.right, flat)
     if is_half(n):
         good = all(f.streams for f in both)
         return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
@@ -284,17 +280,17 @@ def _misplaced(form: Form, n: Node) -> str:
 
 def _any_splits(form: Form) -> bool:
     flat = len(form.right.shape) == 2
-    return any(_factor(f, flat).splits for f in (form.left, form.right))
+    return any(factor_of(f, flat).splits for f in (form.left, form.right))
 
 
 # ---- how a factor lies in memory -----------------------------------------------------------------
 
 
-def _placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
+def placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
     if n.row.kind != "view" or (n.op == "narrow" and not _goes_on(n)):  # a piece comes as a copy
         return n, strides(n.shape, n.order)
-    found = _placed(n.args[0])
+    found = placed(n.args[0])
     if found is None or n.op == "narrow":
         return found
     tensor, steps = found
@@ -309,12 +305,15 @@ def _placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     return (tensor, strides(n.shape)) if dense else None
 
 
-def _factor(n: Node, flat: bool) -> Factor:
-    """`n` where it lies, if its batches and its rows lie evenly there; else as a row-major copy."""
+def factor_of(n: Node, flat: bool) -> Factor:
+    """`n` where it lies, if its batches and its rows lie evenly there; else as a row-major copy.
+
+    flat: all of its leading dimensions are rows.
+    """
     batched = 0 if flat else len(n.shape) - 2
     rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
     copy = (n, strides(n.shape))
-    for tensor, steps in (_placed(n) or copy, copy):
+    for tensor, steps in (placed(n) or copy, copy):
         batch = _evenly(n.shape[:batched], steps[:batched])
         row = _evenly(n.shape[batched:-1], steps[batched:-1])
         row = depth if rows == 1 else row

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fusewright.family import INLINE, family
+from fusewright.family import INLINE, TILE_RATE, family
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
 from fusewright.product import factors
 
-WIDTHS = (64, 128, 192, 256)
+WIDTHS = tuple(TILE_RATE)
 SPLIT_ROWS = 128
 WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
 
@@ -79,7 +79,7 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     return tuple(
         Tile(width, swapped)
         for swapped in kind.sides(product)
-        for width in WIDTHS
+        for width in kind.widths(product)
         if (kind.folds or segment == 0) and _holds(width, swapped, segment)
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fusewright.codegen.number import literal
+from fusewright.codegen.number import literal, sections
 from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed
 from fusewright.ir import Attribute, Batch, Node, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
@@ -309,7 +309,7 @@ class _Printer:
         """A number as text of the type in which the leaf is computed."""
         assert isinstance(value, int | float | bool | Batch)
         text = literal(value, computed(leaf))
-        self.words.update(word for word in ("infinity", "not_a_number") if word in text)
+        self.words |= sections(text)
         return text
 
     # -- spelling
@@ -319,22 +319,11 @@ class _Printer:
         return f"const {self._kind(m)} {self.names[id(m)]} = {self._spelling(m, arguments)};"
 
     def _spelling(self, m: Node, arguments: list[str]) -> str:
-        if m.op == "cast":
-            return self._cast(m, arguments[0])
-        if m.row.needs:
-            self.words.add(m.row.needs)
-            if self.abreast and m.op != "where":
-                self.lifted.add((m.row.needs, m.row.arity))
-        return m.row.cpp.format(*arguments)
-
-    def _cast(self, m: Node, value: str) -> str:
-        stored, kind = TYPES[m.dtype]
-        if m.dtype is torch.bool:
-            return f"{value} != 0"
-        if stored != kind and m["rounds"]:
-            self.words.update({"round_to", stored})
-            return f"round_to<{stored}>(({self._kind(m)}){value})"
-        return f"({self._kind(m)}){value}"
+        text, words = spelling(m, arguments, self._kind(m))
+        self.words |= words
+        if m.row.needs and self.abreast and m.op not in ("cast", "where"):
+            self.lifted.add((m.row.needs, m.row.arity))
+        return text
 
     def _load(self, leaf: Node, access: Access) -> str:
         """The operand of a value that varies along the row; only some of its elements may exist."""
@@ -380,6 +369,19 @@ class _Printer:
         function = "strided" if verb == "load" else "strided_store"
         self.words.add(function)
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"
+
+
+def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
+    """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
+    if m.op != "cast":
+        return m.row.cpp.format(*arguments), {m.row.needs} - {""}
+    (value,) = arguments
+    stored, computed_as = TYPES[m.dtype]
+    if m.dtype is torch.bool:
+        return f"{value} != 0", set()
+    if stored != computed_as and m["rounds"]:
+        return f"round_to<{stored}>(({kind}){value})", {"round_to", stored}
+    return f"({kind}){value}", set()
 
 
 def _slots(row: Row) -> dict[Hashable, str]:

@@ -32,7 +32,8 @@ def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) 
     """
     parts = [text_for(target.product or "cuda", _words(kernels))]
     for body, nest, schedule in kernels:
-        parts += [f"namespace {{\n{body.text}\n}}", _entry(body, nest, schedule)]
+        structs = [*_functions(body, nest), body.text]
+        parts += [*(f"namespace {{\n{text}\n}}" for text in structs), _entry(body, nest, schedule)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
 
 
@@ -56,21 +57,31 @@ def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
         words |= body.words | {launcher(body, nest, schedule)}
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
+        words |= product.words(nest.kernel.product) if nest.kernel.product else set()
     return words
+
+
+def _functions(body: Body, nest: Nest) -> list[str]:
+    """The structs that a kernel takes beside its body."""
+    return product.structs(nest.kernel.product, body.name) if nest.kernel.product else []
+
+
+def whole(nest: Nest) -> list[str]:
+    """The declarations of what a kernel reads as a whole: the entry's first pointers."""
+    return product.whole(nest.kernel.product) if nest.kernel.product else []
 
 
 def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The function that Python calls."""
-    whole_of = nest.kernel.product
-    whole = product.whole(whole_of) if whole_of else []
+    made = nest.kernel.product
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
-    arguments = ", ".join([*whole, *(p.declaration for p in body.pointers), *extra, *tail])
+    arguments = ", ".join([*whole(nest), *(p.declaration for p in body.pointers), *extra, *tail])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
     lines = [
         f'extern "C" int run_{body.name}({arguments}) {{',
         f"  const {body.name} body{{{names}}};",
-        *(f"  {line}" for line in (product.prepared(whole_of) if whole_of else ())),
+        *(f"  {line}" for line in (product.prepared(made, body.name) if made else ())),
     ]
     if schedule.vector > 1:
         moving = ", ".join(_vectors(body, nest))

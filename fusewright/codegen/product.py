@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fusewright.codegen import attention
 from fusewright.codegen.struct import TYPES
 from fusewright.convolution import CONVOLUTIONS, geometry
-from fusewright.family import CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, family
+from fusewright.family import ATTENTION, CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, family
 from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
@@ -15,12 +16,26 @@ from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile
 
 def whole(product: Node) -> list[str]:
     """The declarations of the entry's first pointers."""
+    if product.op == "attention":
+        return attention.whole(product)
     stored = TYPES[product.dtype][0]
     return [f"const {stored}* left", f"const {stored}* right"]
 
 
-def prepared(product: Node) -> list[str]:
-    """The statements of the entry before its launches."""
+def structs(product: Node, name: str) -> list[str]:
+    """What the kernel called `name` takes beside its body, as C++ text."""
+    return [attention.function(product, name).text] if product.op == "attention" else []
+
+
+def words(product: Node) -> set[str]:
+    """The sections of the skeletons that these call."""
+    return attention.function(product, "").words if product.op == "attention" else set()
+
+
+def prepared(product: Node, name: str) -> list[str]:
+    """The statements of the entry of the kernel called `name` before its launches."""
+    if product.op == "attention":
+        return [attention.prepared(product, name)]
     return _convolution_shape(product) if product.op in CONVOLUTIONS else []
 
 
@@ -33,6 +48,8 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     """The call that starts the kernel with accesses of `vector` elements."""
     name = launcher(product, tile)
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
+    if product.op == "attention":  # it folds nothing, and has one side
+        chosen = f"{tile.width}, {vector}"
     chosen += f", {tile.parts}" if tile.parts else ""
     chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
     extra = ["workspace"] if workspace(product, tile) else []
@@ -110,9 +127,11 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     HALF.launcher: _half,
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
+    ATTENTION.launcher: attention.arguments,
 }
 SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
+    ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),
 }

@@ -1,0 +1,142 @@
+"""Attention -> C++ text: what becomes of a score, as a struct, and the arguments of its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from fusewright.attention import scores, sides
+from fusewright.codegen.body import spelling
+from fusewright.codegen.number import literal, sections
+from fusewright.codegen.struct import TYPES, computed
+from fusewright.ir import Batch, Node, Size, numel, size_text
+from fusewright.loops import Read, Strides, Walk
+from fusewright.nest import digits, summed, term
+
+FACTORS = ("queries", "keys", "values")
+# A place in the scores of all matrices; columns are keys. In 64 bits, since its offsets may be.
+PLACE = ("matrix", "(long)row", "(long)column")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A struct as text. words: the skeleton sections that it calls."""
+
+    text: str
+    words: set[str]
+
+
+@cache
+def function(n: Node, name: str) -> Function:
+    """What the kernel called `name` makes of a score."""
+    return _Printer(n).function(name)
+
+
+def whole(n: Node) -> list[str]:
+    """The declarations of the entry's first pointers."""
+    return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
+
+
+def prepared(n: Node, name: str) -> str:
+    """The statement of the entry before its launch."""
+    names = [f"s{k}" for k in range(len(scores(n).tensors))]
+    return f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"
+
+
+def arguments(n: Node) -> list[str]:
+    """What the launcher takes behind the body."""
+    queries, keys, values = found = sides(n)
+    both = zip(FACTORS, found, strict=True)
+    factors = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
+    sizes = (numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, keys.depth)
+    return ["scores", *factors, *map(size_text, sizes)]
+
+
+def packed_bytes(n: Node) -> str:
+    """Bytes of scratch memory, as Python text: keys, then values at a multiple of 256."""
+    _, keys, values = sides(n)
+    return f"-(-({keys.packed_bytes}) // 256) * 256 + {values.packed_bytes}"
+
+
+def _operands(n: Node) -> list[str]:
+    return [f"const {TYPES[t.dtype][0]}* s{k}" for k, t in enumerate(scores(n).tensors)]
+
+
+class _Printer:
+    def __init__(self, n: Node) -> None:
+        self.node, self.scores = n, scores(n)
+        self.pointers = {id(t): f"s{k}" for k, t in enumerate(self.scores.tensors)}
+        self.names = {id(self.scores.score): "score"}
+        self.reads: dict[str, str] = {}  # text of a value -> its name
+        self.lines: list[str] = []
+        self.words = {TYPES[t.dtype][0] for t in self.scores.tensors} & {"half_t", "bfloat_t"}
+        # The axes of the scores, and the coordinate of each as text.
+        self.axes = [axis for some in self.scores.axes for axis in some]
+        self.coordinates = [
+            text
+            for name, some in zip(PLACE, self.scores.axes, strict=True)
+            for text in digits(name, [axis.size for axis in some])
+        ]
+
+    def function(self, name: str) -> Function:
+        for m in self.scores.members:
+            arguments = [self._argument(m, k) for k in range(len(m.args))]
+            text, words = spelling(m, arguments, computed(m))
+            self.words |= words
+            self.names[id(m)] = f"v{len(self.names) - 1}"
+            self.lines.append(f"const {computed(m)} {self.names[id(m)]} = {text};")
+        result = list(self.names.values())[-1]
+        fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
+        lines = [
+            f"struct {name}_scores {{",
+            f"  {fields}",
+            "  FN float operator()(long matrix, int row, int column, float score) const {",
+            *(f"    {line}" for line in self.lines),
+            f"    return {result};",
+            "  }",
+            "};",
+        ]
+        return Function("\n".join(lines), self.words)
+
+    def _argument(self, m: Node, k: int) -> str:
+        edge = self.scores.loops.edges[id(m), k]
+        return (
+            self._value(self.scores.walks[id(m), k])
+            if isinstance(edge, Read)
+            else (self.names[id(edge)])
+        )
+
+    def _value(self, walk: Walk) -> str:
+        """The name of what is read, or a number."""
+        leaf = walk.tensor
+        if leaf.op == "constant":
+            text = self._number(leaf["value"], leaf)
+        else:
+            self.words.add("read")
+            text = f"read({self.pointers[id(leaf)]}, {self._place(walk.strides, walk.offset)})"
+        if walk.limits:
+            inside = (f"{self._inside(*limit[:3])}" for limit in walk.limits)
+            text = f"{' && '.join(inside)} ? {text} : {self._number(walk.fill, leaf)}"
+        elif leaf.op == "constant":
+            return text
+        if text not in self.reads:
+            self.reads[text] = f"x{len(self.reads)}"
+            self.lines.append(f"const {computed(leaf)} {self.reads[text]} = {text};")
+        return self.reads[text]
+
+    def _number(self, value: object, leaf: Node) -> str:
+        assert isinstance(value, int | float | bool | Batch), "a constant is a number"
+        text = literal(value, computed(leaf))
+        self.words |= sections(text)
+        return text
+
+    def _inside(self, strides: Strides, offset: Size, size: Size) -> str:
+        """Whether an element exists: 0 <= its place < size."""
+        return f"(unsigned long)({self._place(strides, offset)}) < {size_text(size)}"
+
+    def _place(self, strides: Strides, offset: Size) -> str:
+        steps: Sequence[Size] = [strides.get(axis.parts[-1], 0) for axis in self.axes]
+        both = zip(self.coordinates, steps, strict=True)
+        terms = [term(coordinate, step) for coordinate, step in both if step != 0]
+        return summed([*([size_text(offset)] if offset != 0 else []), *terms])
