@@ -1,11 +1,12 @@
 """What the benchmarks run: the four examples, memory-bound chains, the examples' tails,
-convolutions with tails, and the table of single operators.
+convolutions with tails, attention, and the table of single operators.
 
 Each entry is a function `size -> (module, make_inputs)`; a size is "cpu" or "gpu".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -229,7 +230,27 @@ ACROSS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
 }
 
 
+class Attention(nn.Module):
+    """Causal attention, written out."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.register_buffer("past", torch.tril(torch.ones(length, length)).bool())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rows = q.shape[-2]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        scores = scores.masked_fill(~self.past[:rows, :rows], -math.inf)  # type: ignore[index, operator]
+        return F.softmax(scores, -1) @ v
+
+
+def _heads(size: str) -> Inputs:
+    shape = (16, 12, 1024, 64) if size == "gpu" else (2, 4, 256, 64)
+    return lambda: [torch.randn(shape) for _ in range(3)]
+
+
 Lines = dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]]
+ATTENTION: Lines = {"attention": (lambda: Attention(1024), _heads)}
 MAP_SIDE, ELEMENTS = 4096, 1 << 24  # 64 MB of float32 in every line of the table
 LENGTHS = (32, 256, 4096, 65536, 1 << 20)
 
@@ -361,7 +382,8 @@ def entries(size: str) -> dict[str, Callable[[], Entry]]:
         name: (lambda name=name: example(name, size))  # type: ignore[misc]
         for name in CPU_BATCH
     }
-    return {**found, **_made({**CHAINS, **ACROSS, **TAILS, **PRODUCTS, **CONVOLUTIONS}, size)}
+    models = {**CHAINS, **ACROSS, **TAILS, **PRODUCTS, **CONVOLUTIONS, **ATTENTION}
+    return {**found, **_made(models, size)}
 
 
 def table(size: str) -> dict[str, Callable[[], Entry]]:

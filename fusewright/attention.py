@@ -206,10 +206,22 @@ class _Function:
         memory = base(m)
         if memory.op == "constant":
             return m
+        if _strided(m):  # neighbouring scores read neighbours
+            m = memory = copy(Value(m)).node
         if not any(memory is known for known in self.operands):
             self.operands.append(memory)
         position = next(k for k, known in enumerate(self.operands, 1) if known is memory)
         return on_other_memory(m, memory, _input(position, memory))
+
+
+def _strided(m: Node) -> bool:
+    """Whether neighbours along the last dimension lie apart, each element once."""
+    found = part_of(m)
+    if found is None or not m.shape or m.shape[-1] == 1:
+        return False
+    steps = found[1].form.strides
+    repeats = any(step == 0 and size != 1 for size, step in zip(m.shape, steps, strict=True))
+    return steps[-1] != 1 and not repeats
 
 
 def _input(position: int, like: Node) -> Node:

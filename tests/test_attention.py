@@ -32,6 +32,7 @@ self.register_buffer("triangle", torch.tril(torch.ones(600, 600)).view(1, 1, 600
 self.register_buffer("future", torch.full((256, 256), float("-inf")).triu(1))
 self.bias = nn.Parameter(torch.randn(4, 256, 300))
 self.slopes = nn.Parameter(torch.randn(4, 1, 1))
+self.turned = nn.Parameter(torch.randn(256, 256, 4))
 self.mix = nn.Linear(128, 384)"""
 Q, K, V = (torch.randn(4, 4, n, 64) for n in (256, 256, 256))
 LONG = torch.randn(4, 4, 300, 64), torch.randn(4, 4, 300, 96)
@@ -55,6 +56,8 @@ FITS: dict[str, tuple[str, tuple[torch.Tensor, ...]]] = {
     "slopes": (
         "d = torch.arange(300)[None, :] - torch.arange(256)[:, None]\n"
         "s = q @ k.mT / 8 + self.slopes * d", (Q, *LONG)),
+    "bias, heads last": (
+        "s = q @ k.mT + self.turned.permute(2, 0, 1)", (Q, K, V)),
     "capped": ("s = 30 * torch.tanh(q @ k.mT / 30)", (Q, K, V)),
     "mask of keys": (
         f"s = (q @ k.mT).masked_fill(mask[:, None, None, :], {INF})",
@@ -220,7 +223,7 @@ def test_the_struct_reads_each_operand_where_it_lies() -> None:
         "  FN float operator()(long matrix, int row, int column, float score) const {",
         "    const float v0 = score;",
         "    const float v1 = v0 * 0.125f;",
-        "    const bool x0 = read(s0, (long)row * 256 + (long)column);",
+        "    const bool x0 = read(s0, row * 256 + column);",
         "    const float v2 = where(x0, -infinity<float>(), v1);",
         "    return v2;",
         "  }",
@@ -232,9 +235,10 @@ def test_the_struct_reads_each_operand_where_it_lies() -> None:
     ("name", "place"),
     [
         ("causal", "!x0"),
-        ("bias", "matrix % 4) * 76800 + (long)row * 300 + (long)column"),
+        ("bias", "((int)(matrix % 4)) * 76800 + row * 300 + column"),
         ("mask of keys", "(matrix / 4) * 300 + (long)column"),
-        ("in another shape", "(matrix / 8) * 65536 + (long)row * 256 + (long)column"),
+        ("bias, heads last", "((int)(matrix % 4)) * 65536 + row * 256 + column"),
+        ("in another shape", "((int)(matrix / 8)) * 65536 + row * 256 + column"),
     ],
 )  # fmt: skip
 def test_addresses(name: str, place: str) -> None:

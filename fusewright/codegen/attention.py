@@ -15,8 +15,11 @@ from fusewright.loops import Read, Strides, Walk
 from fusewright.nest import digits, summed, term
 
 FACTORS = ("queries", "keys", "values")
-# A place in the scores of all matrices; columns are keys. In 64 bits, since its offsets may be.
-PLACE = ("matrix", "(long)row", "(long)column")
+# A place among the scores; columns are keys. Offsets have 32 bits where they fit, since the kernel
+# has no registers to spare.
+COORDINATES = ("matrix", "row", "column")
+KINDS = {"matrix": "long", "row": "int", "column": "int"}
+MOST_INT = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ class _Printer:
         self.reads: dict[str, str] = {}  # text of a value -> its name
         self.lines: list[str] = []
         self.words = {TYPES[t.dtype][0] for t in self.scores.tensors} & {"half_t", "bfloat_t"}
-        # The axes of the scores, and the coordinate of each as text.
+        # The axes of the scores, and the coordinate of each as text and its type.
         self.axes = [axis for some in self.scores.axes for axis in some]
         self.coordinates = [
-            text
-            for name, some in zip(PLACE, self.scores.axes, strict=True)
+            (text, KINDS[name])
+            for name, some in zip(COORDINATES, self.scores.axes, strict=True)
             for text in digits(name, [axis.size for axis in some])
         ]
 
@@ -114,7 +117,10 @@ class _Printer:
             text = self._number(leaf["value"], leaf)
         else:
             self.words.add("read")
-            text = f"read({self.pointers[id(leaf)]}, {self._place(walk.strides, walk.offset)})"
+            count = numel(leaf.shape)
+            kind = "int" if isinstance(count, int) and count <= MOST_INT else "long"
+            place = self._place(walk.strides, walk.offset, kind)
+            text = f"read({self.pointers[id(leaf)]}, {place})"
         if walk.limits:
             inside = (f"{self._inside(*limit[:3])}" for limit in walk.limits)
             text = f"{' && '.join(inside)} ? {text} : {self._number(walk.fill, leaf)}"
@@ -133,10 +139,16 @@ class _Printer:
 
     def _inside(self, strides: Strides, offset: Size, size: Size) -> str:
         """Whether an element exists: 0 <= its place < size."""
-        return f"(unsigned long)({self._place(strides, offset)}) < {size_text(size)}"
+        return f"(unsigned long)({self._place(strides, offset, 'long')}) < {size_text(size)}"
 
-    def _place(self, strides: Strides, offset: Size) -> str:
+    def _place(self, strides: Strides, offset: Size, kind: str) -> str:
         steps: Sequence[Size] = [strides.get(axis.parts[-1], 0) for axis in self.axes]
         both = zip(self.coordinates, steps, strict=True)
-        terms = [term(coordinate, step) for coordinate, step in both if step != 0]
+        terms = [term(_as(kind, *coordinate), step) for coordinate, step in both if step != 0]
         return summed([*([size_text(offset)] if offset != 0 else []), *terms])
+
+
+def _as(kind: str, text: str, its_kind: str) -> str:
+    if kind == its_kind:
+        return text
+    return f"({kind})({text})" if " " in text else f"({kind}){text}"
