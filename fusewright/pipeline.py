@@ -16,13 +16,7 @@ from torch import nn
 
 from fusewright import __version__
 from fusewright.attention import attention
-from fusewright.build import (
-    cache_folder,
-    cross_compile,
-    fused_module,
-    require_tools,
-    scope_of,
-)
+from fusewright.build import cache_folder, cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
