@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-NAMES = ("math", "operand", "team", "folds", "launch", "split", "cluster_sm90")
+NAMES = ("math", "operand", "team", "folds", "launch", "split", "gathered", "cluster_sm90")
 FILES = tuple(f"{name}.cuh" for name in NAMES)
 WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split.cuh for stripes
 
@@ -250,7 +250,7 @@ class Case:
         types = self.pointers.split(", ")
         parameters = "".join(f"{kind} p{k}, " for k, kind in enumerate(types))
         body = f"{self.body}{{{''.join(f'p{k}, ' for k in range(len(types)))}batch}}"
-        workspace = "workspace, " if "split" in launch else ""
+        workspace = "workspace, " if re.search("split|gathered", launch) else ""
         head = f'extern "C" int {self.entry(launch)}({parameters}void* workspace, long batch, '
         run = f"run_{launch}({body}, {self.grid}, {workspace}device, stream)"
         if self.alignment_checked:

@@ -35,6 +35,7 @@ from fusewright.ir import (
     times,
 )
 from fusewright.library import stays
+from fusewright.lower.call import copy
 from fusewright.part import strides
 from fusewright.target import Target
 

@@ -16,18 +16,22 @@ from fusewright.keep import row_plan
 from fusewright.lower.call import LANES, LEAST_BESIDE
 from fusewright.nest import Access, Nest
 from fusewright.product import STEP, Factor, factors
+from fusewright.shared import (
+    MAX_THREADS,
+    PAIRED_THREADS,
+    REGISTERS,
+    SharedRow,
+    clusters,
+    gathered,
+    row_in_place,
+)
 from fusewright.target import Target
 from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
-REGISTERS = 32  # kept values per thread
 KEEP_COMPUTED = 1  # behind a product: what is read again is still in shared memory or L1
-MAX_THREADS = 1024
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
-# Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
-# while the other waits.
-PAIRED_THREADS = 512
 # Elements that a cluster has folded before all blocks of a GPU have met, and its most blocks.
 SOON, MOST_BLOCKS = 1 << 18, 8
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
@@ -52,8 +56,10 @@ class Schedule:
 
     keep: values needed twice are kept near by when computing them costs more than `keep_cost`.
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
-    split: every row is shared by many thread blocks (CUDA, few long rows).
-    blocks: thread blocks of a cluster, whose registers keep a row; they have `threads` together.
+    split: every row is shared by many thread blocks, which meet in memory (CUDA, long rows).
+    blocks: thread blocks whose registers keep a row, a cluster if not `split`; they have `threads`
+    together.
+    batch: the one batch size at which a row that is as long as the batch is kept; 0: any.
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
     for each if they are folded.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
@@ -71,6 +77,7 @@ class Schedule:
     each: int = 0
     tile: Tile | None = None
     blocks: int = 1
+    batch: int = 0
 
     @property
     def team(self) -> bool:
@@ -115,18 +122,26 @@ def schedule(
     if not nest.kernel.scans and _lies_across(nest, graph):
         if not nest.kernel.folds:
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
-        return _stripes(nest, graph, inner, fixed, "no-workspace" not in rules)
+        return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
     threads = _threads(inner, vector)
     keeps = fixed and inner <= threads * REGISTERS
-    if not keeps and (shared := _clusters(nest, target, graph)):
+    if not keeps and (shared := _shared(nest, target, graph, rules)):
         return shared[0]
     few = graph.hint(nest.rows) < FEW_ROWS
-    split = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few
-    split = split and not nest.kernel.scans and "no-workspace" not in rules
-    soon = split and inner * graph.hint(nest.rows) <= SOON and not _row_in_place(nest)
+    long = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few and not nest.kernel.scans
+    soon = long and inner * graph.hint(nest.rows) <= SOON and not row_in_place(nest, graph)
     if soon and target.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
+    split = long and _may_meet(nest, graph, rules)
     return Schedule(keeps, 0, threads, vector, split)
+
+
+def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
+    """What is done at other batch sizes, and where so many blocks do not run at once."""
+    if not chosen.batch and not (chosen.split and chosen.blocks > 1):
+        return None
+    split = chosen.split and (isinstance(nest.rows, Batch) or nest.rows < FEW_ROWS)
+    return Schedule(False, 0, MAX_THREADS, chosen.vector, split)
 
 
 def alternatives(
@@ -152,14 +167,14 @@ def alternatives(
     else:
         found = _team_moves(default, nest, inner)
         few = graph.hint(nest.rows) < FEW_ROWS or default.blocks > 1
-        clusters = _clusters(nest, target, graph) if inner >= LEAST_SPLIT else []
-        found = [*clusters[: 3 * few], *found, *clusters[3 * few :]]
+        shared = _shared(nest, target, graph, rules) if inner >= LEAST_SPLIT else []
+        found = [*shared[: 3 * few], *found, *shared[3 * few :]]
     scans = nest.kernel.scans  # their results stay in the registers of a team
-    if nest.kernel.folds and not scans and inner >= LEAST_SPLIT and "no-workspace" not in rules:
+    if nest.kernel.folds and not scans and inner >= LEAST_SPLIT and _may_meet(nest, graph, rules):
         threads = min(default.threads, MAX_THREADS)
-        meeting = replace(default, keep=False, threads=threads, split=True, blocks=1)
+        meeting = replace(default, keep=False, threads=threads, split=True, blocks=1, batch=0)
         found.append(SHARED_STRIPES if default.across > 1 else meeting)
-    held = [s for s in found if fixed and inner <= 2 * s.threads * REGISTERS]
+    held = [s for s in found if (fixed or s.batch) and inner <= 2 * s.threads * REGISTERS]
     found = held if scans else [s for s in found if not s.keep or s in held]
     return tuple(s for s in found if s != default)
 
@@ -180,40 +195,33 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     return [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]
 
 
-def _clusters(nest: Nest, target: Target, graph: Graph) -> list[Schedule]:
-    """Clusters whose registers keep a row of fixed size, the most promising first.
+def _may_meet(nest: Nest, graph: Graph, rules: frozenset[str]) -> bool:
+    """Whether blocks that share a row may meet in scratch memory."""
+    return "no-workspace" not in rules and not row_in_place(nest, graph)
+
+
+def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> list[Schedule]:
+    """Blocks whose registers keep a row together, the most promising first.
 
     They read it once, so they are taken to be faster than whatever reads it again, also where few
-    rows leave processors idle: then a row has more blocks.
+    rows leave processors idle: then a row has more blocks. Rows that are as long as the batch are
+    kept at the example's, if no single block could.
     """
-    sizes = (nest.columns, nest.outer)
-    if any(isinstance(n, Batch) for n in sizes) or not nest.kernel.folds or nest.kernel.scans:
-        return []
-    if _row_in_place(nest):
+    free = isinstance(nest.columns, Batch) or isinstance(nest.outer, Batch)
+    inner = graph.hint(nest.columns) * graph.hint(nest.outer)
+    if not nest.kernel.folds or nest.kernel.scans or row_in_place(nest, graph):
         return []
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
-    inner, rows, vector = graph.hint(times(*sizes)), graph.hint(nest.rows), _vector(nest)
-    blocks = [n for n in (2, 4, 8) if n <= target.cluster]
-    every = [
-        (n, size) for n in blocks for size in (PAIRED_THREADS // 2, PAIRED_THREADS, MAX_THREADS)
+    if registers == 0 or (free and inner <= MAX_THREADS * REGISTERS):
+        return []
+    vector, batch = _vector(nest), graph.batch * free
+    row = SharedRow(inner, graph.hint(nest.rows), registers, vector)
+    meeting = gathered(row, target) if "no-workspace" not in rules else []
+    shapes = [*clusters(row, target), *meeting]
+    return [
+        Schedule(True, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)
+        for s in shapes
     ]
-    some = [(n, size) for n, size in every if n * size * vector <= inner]
-    keeping = [(n, size) for n, size in some if 0 < inner * registers <= n * size * REGISTERS]
-
-    def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
-        n, size = shape
-        return size != PAIRED_THREADS, -min(rows * n, target.processors), n, size
-
-    chosen = sorted(keeping, key=cost)
-    return [Schedule(True, 0, n * size, vector, blocks=n) for n, size in chosen]
-
-
-def _row_in_place(nest: Nest) -> bool:
-    """Whether a number of a row may be written where it is read: one block of a cluster writes it,
-    and all read it, but what a block has sent does not say that its own reads are done."""
-    rows = [a.leaf for a in nest.reads.values() if not a.varies and a.leaf.op != "constant"]
-    numbers = [n for n in nest.kernel.outputs if not nest.writes[id(n)].varies]
-    return any((a.shape, a.dtype) == (b.shape, b.dtype) for a in rows for b in numbers)
 
 
 def _stripe_moves(default: Schedule) -> list[Schedule]:

@@ -16,7 +16,7 @@ import torch
 
 from fusewright.codegen.number import literal, sections
 from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed
-from fusewright.ir import Attribute, Batch, Node, size_text, times
+from fusewright.ir import Attribute, Batch, Node, concrete, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
@@ -54,7 +54,7 @@ class _Printer:
     def __init__(
         self, nest: Nest, schedule: Schedule, in_place: tuple[tuple[Node, Node], ...]
     ) -> None:
-        self.nest, self.kernel = nest, nest.kernel
+        self.nest, self.kernel = _at(nest, schedule.batch), nest.kernel
         self.row = row_plan(nest, schedule)
         self.in_place = in_place
         self.is_map = not self.kernel.folds
@@ -395,3 +395,10 @@ def _slots(row: Row) -> dict[Hashable, str]:
         busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
         slots[keep.key] = name
     return slots
+
+
+def _at(nest: Nest, batch: int) -> Nest:
+    """Rows as long as they are at this batch size, unless it is 0."""
+    if not batch:
+        return nest
+    return replace(nest, outer=concrete(nest.outer, batch), columns=concrete(nest.columns, batch))

@@ -8,13 +8,15 @@ vectors, the scalar instantiation runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fusewright.codegen import product
+from fusewright.codegen.body import body as print_body
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.ir import size_text, times
 from fusewright.nest import Nest
-from fusewright.schedule import Schedule
+from fusewright.schedule import Schedule, otherwise
 from fusewright.target import Target
 
 # skeletons/cuda/split.cuh asserts the same numbers
@@ -22,6 +24,8 @@ SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
 # at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
+# Elements of the next row that a thread of a gathered row asks L2 for; with 32, all that it keeps.
+AHEAD = 32
 
 
 def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
@@ -32,8 +36,9 @@ def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) 
     """
     parts = [text_for(target.product or "cuda", _words(kernels))]
     for body, nest, schedule in kernels:
-        structs = [*_functions(body, nest), body.text]
-        parts += [*(f"namespace {{\n{text}\n}}" for text in structs), _entry(body, nest, schedule)]
+        spare = _spare(body, nest, schedule)
+        texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
+        parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
 
 
@@ -47,14 +52,15 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         return "run_stripe_chunks" if schedule.across > 1 else "run_row_chunks"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
-        return f"{kind}_cluster"
+        return f"{kind}_gathered" if schedule.split else f"{kind}_cluster"
     return f"{kind}_split" if schedule.split else kind
 
 
 def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
     words = {"aligned"}
     for body, nest, schedule in kernels:
-        words |= body.words | {launcher(body, nest, schedule)}
+        for each, how in ((body, schedule), *_spare(body, nest, schedule)):
+            words |= each.words | {launcher(each, nest, how)}
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
         words |= product.words(nest.kernel.product) if nest.kernel.product else set()
@@ -71,24 +77,44 @@ def whole(nest: Nest) -> list[str]:
     return product.whole(nest.kernel.product) if nest.kernel.product else []
 
 
-def _entry(body: Body, nest: Nest, schedule: Schedule) -> str:
+def _spare(body: Body, nest: Nest, schedule: Schedule) -> list[tuple[Body, Schedule]]:
+    """The kernel as it runs where what keeps its rows cannot, if that may be."""
+    if not (other := otherwise(schedule, nest)):
+        return []
+    again, name = print_body(nest, other, body.in_place), f"{body.name}_again"
+    text = again.text.replace(f"struct {body.name} ", f"struct {name} ", 1)
+    return [(replace(again, name=name, text=text), other)]
+
+
+def _entry(
+    body: Body, nest: Nest, schedule: Schedule, spare: Sequence[tuple[Body, Schedule]]
+) -> str:
     """The function that Python calls."""
-    made = nest.kernel.product
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
     arguments = ", ".join([*whole(nest), *(p.declaration for p in body.pointers), *extra, *tail])
+    lines = [f'extern "C" int run_{body.name}({arguments}) {{']
+    for again, other in spare:
+        unlike = [f"batch != {schedule.batch}"] * (schedule.batch > 0)
+        if schedule.split:
+            each = schedule.threads // schedule.blocks
+            unlike.append(f"!gathers<{schedule.blocks}, {each}>(device)")
+        lines += [f"  if ({' || '.join(unlike)}) {{"]
+        lines += [*(f"  {line}" for line in _runs(again, nest, other)), "  }"]
+    return "\n".join([*lines, *_runs(body, nest, schedule), "}"])
+
+
+def _runs(body: Body, nest: Nest, schedule: Schedule) -> list[str]:
+    """The lines that start the kernel, with vectors if pointers are aligned for them."""
+    made = nest.kernel.product
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
-    lines = [
-        f'extern "C" int run_{body.name}({arguments}) {{',
-        f"  const {body.name} body{{{names}}};",
-        *(f"  {line}" for line in (product.prepared(made, body.name) if made else ())),
-    ]
+    lines = [f"  const {body.name} body{{{names}}};"]
+    lines += [f"  {line}" for line in (product.prepared(made, body.name) if made else ())]
     if schedule.vector > 1:
         moving = ", ".join(_vectors(body, nest))
         fast = _launch(body, nest, schedule, schedule.vector)
         lines.append(f"  if (aligned<{schedule.vector}>({moving})) return {fast};")
-    lines.append(f"  return {_launch(body, nest, schedule, 1)};")
-    return "\n".join([*lines, "}"])
+    return [*lines, f"  return {_launch(body, nest, schedule, 1)};"]
 
 
 def _vectors(body: Body, nest: Nest) -> list[str]:
@@ -128,7 +154,8 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
         sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
-    if schedule.split:  # rows that nobody reads again need not fit L2 together
+        sizes += f", {AHEAD // vector}" * schedule.split
+    elif schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
         few = body.passes > 1 or "exponentials" in body.words

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "chunks")
+_CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "gathered", "chunks")
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
 _PRODUCT = tuple(
     f"cuda/{name}.cuh" for name in ("pack", "product", "ampere", "planes", "attention")

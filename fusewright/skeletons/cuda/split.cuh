@@ -136,7 +136,25 @@ FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<O, I>, Sink& sink, co
   walk(narrowed, sheet_span{O, I}, sink, f, operand...);
 }
 
-//@ run_split: needs split, device_scope
+//@ resident: needs device_scope
+#ifndef __CUDACC_RTC__
+// How many blocks of the kernel the current device holds at once, but `most`. Asked once per kernel and device.
+template <auto KERNEL> int resident_blocks(int threads, int most, int device, int& blocks) {
+  static int known[64];
+  const bool listed = device >= 0 && device < 64;
+  blocks = listed ? known[device] : 0;
+  if (blocks > 0) return 0;
+  int per_processor = 0, processors = 0;
+  int error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, KERNEL, threads, 0);
+  if (!error) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const int all = per_processor * processors;
+  blocks = all < most ? all : most;
+  if (listed && !error) known[device] = blocks;
+  return error;
+}
+#endif
+
+//@ run_split: needs split, resident
 // Some rows, or stripes of rows, at a time, each on an equal share of all blocks that fit the device. While
 // the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
 // is the promise that all blocks are resident. `workspace` is device memory of SPLIT_BYTES, any
@@ -162,28 +180,14 @@ FN int run_split(const Body&, long, void*, int, void*) {
   return &split_kernel<Block, SIZE, VECTOR, BURST, Body> == nullptr;
 }
 #else
-// How many blocks of the kernel the current device holds at once. Asked once per kernel and device.
-template <class Block, int SIZE, int VECTOR, int BURST, class Body> int resident_blocks(int device, int& blocks) {
-  static int known[64];
-  const bool listed = device >= 0 && device < 64;
-  blocks = listed ? known[device] : 0;
-  if (blocks > 0) return 0;
-  const auto kernel = split_kernel<Block, SIZE, VECTOR, BURST, Body>;
-  int per_processor = 0, processors = 0;
-  int error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, SIZE, 0);
-  if (!error) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const int all = per_processor * processors;
-  blocks = all < SPLIT_BLOCKS<Block> ? all : SPLIT_BLOCKS<Block>;
-  if (listed && !error) known[device] = blocks;
-  return error;
-}
 template <class Block, int SIZE, int VECTOR, int BURST, int IN_FLIGHT, class Body>
 int run_split(const Body& body, long rows, void* workspace, int device, void* stream) {
   static_assert(IN_FLIGHT <= SPLIT_ROWS, "one counter for each row in flight");
   if (rows <= 0) return 0;
   const device_scope scope(device);
+  constexpr auto kernel = split_kernel<Block, SIZE, VECTOR, BURST, Body>;
   int blocks = 0;
-  int error = resident_blocks<Block, SIZE, VECTOR, BURST, Body>(device, blocks);
+  int error = resident_blocks<kernel>(SIZE, SPLIT_BLOCKS<Block>, device, blocks);
   if (error) return error;
   const long stripes = (rows + Block::across - 1) / Block::across, wanted = stripes < IN_FLIGHT ? stripes : IN_FLIGHT;
   const int shares = wanted < blocks ? int(wanted) : blocks;
@@ -193,7 +197,7 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
   if (error) return error;
   Body copy = body;
   void* arguments[] = {&copy, &rows, &parts, &workspace};
-  const auto entry = reinterpret_cast<const void*>(split_kernel<Block, SIZE, VECTOR, BURST, Body>);
+  const auto entry = reinterpret_cast<const void*>(kernel);
   cudaLaunchCooperativeKernel(entry, dim3(shares * parts), dim3(SIZE), arguments, 0, on);
   return cudaGetLastError();
 }

@@ -1,0 +1,152 @@
+// Very long rows of fixed size that are read once: the registers of many thread blocks keep them.
+//
+// The surprising fact: blocks meet without a counter and without a fence. A word of a part travels with the number of
+// the meeting in 8 bytes that are written at once, so whoever reads this number has the word, too.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "split.cuh"
+namespace fusewright {
+
+//@ gathered_team: needs team, fixed
+// The meetings of the blocks of a row, in global memory that is zero at first: [2][MOST_WORDS][BLOCKS]. Two rooms in
+// turn are enough. A block writes part n + 2 once it has read all parts n + 1, and these are written behind a barrier
+// that comes after all reading of parts n, which lay in the same room.
+constexpr int MOST_WORDS = 8;
+template <int BLOCKS> struct gathering {
+  static constexpr long words = 2L * MOST_WORDS * BLOCKS;
+  unsigned long* rooms;
+  unsigned number = 0;  // of the last meeting, from 1 on; so nobody has to reset what the last row has left
+  FN static int rank() { return blockIdx.x % BLOCKS; }
+  FN static void tell(unsigned long* place, unsigned long word) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
+  }
+  FN static unsigned long told(const unsigned long* place) {
+    unsigned long word;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(place) : "memory");
+    return word;
+  }
+  // Every thread that calls it says the same of its block; each gets the part of one block, or none.
+  template <class Reducer, class T> FN T exchange(T mine) {
+    constexpr int WORDS = (sizeof(T) + 3) / 4;
+    static_assert(WORDS <= MOST_WORDS, "a part of a fold fits a room");
+    unsigned bits[WORDS] = {};
+    memcpy(bits, &mine, sizeof(T));
+    unsigned long* const room = rooms + (++number & 1) * (MOST_WORDS * BLOCKS);
+    if (threadIdx.x == 0)
+#pragma unroll
+      for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + rank(), (unsigned long)number << 32 | bits[w]);
+    if (threadIdx.x >= BLOCKS) return Reducer::none();
+    bool all;
+    do {
+      all = true;
+#pragma unroll
+      for (int w = 0; w < WORDS; ++w) {
+        const unsigned long word = told(room + w * BLOCKS + threadIdx.x);
+        bits[w] = unsigned(word), all &= unsigned(word >> 32) == number;
+      }
+    } while (!all);
+    memcpy(&mine, bits, sizeof(T));
+    return mine;
+  }
+};
+// Parts are joined in the order of blocks, so all members get the same bits.
+template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<BLOCKS, THREADS, VECTOR>> {
+  static_assert(THREADS >= 64 && THREADS >= BLOCKS, "a block has barriers, and a thread for each part");
+  static constexpr int threads = BLOCKS * THREADS, vector = VECTOR;
+  static constexpr bool spread = false;
+  team<THREADS, VECTOR>& block;
+  gathering<BLOCKS>& hall;
+  FN gathered(team<THREADS, VECTOR>& block, gathering<BLOCKS>& hall) : block(block), hall(hall) {}
+  FN int member() const { return hall.rank() * THREADS + threadIdx.x; }
+  FN int members() const { return threads; }
+  FN bool leads() const { return member() == 0; }
+  template <class Reducer, class T> FN T join(T mine) {
+    mine = block.template join<Reducer>(mine);
+    return block.template join<Reducer>(hall.template exchange<Reducer>(mine));
+  }
+};
+
+//@ ahead: needs words, fixed, load
+// Goes over the next row in place of its team: asks L2 for what the folds will load first, and does nothing else.
+template <class Team, int SLOTS> struct ahead : words<ahead<Team, SLOTS>> {
+  static constexpr int threads = Team::threads, vector = Team::vector;
+  static constexpr bool spread = true;
+  int number;
+  FN explicit ahead(const Team& team) : number(team.member()) {}
+  FN int member() const { return number; }
+  FN bool leads() const { return false; }
+  template <class Reducer, class T> FN T join(T mine) { return mine; }
+  template <class Span, class F, class... Ops> FN void each(Span, const F&, Ops...) {}
+  template <class T, long N> FN auto keep() { return kept_row<T, layout<Team, N>::slots, layout<Team, N>::W>(); }
+};
+template <class Operand, class Place> FN void foresee(const Operand&, const Place&) {}
+template <class T, bool CONSTANT, class Place> FN void foresee(const load_operand<T, CONSTANT>& o, const Place& at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at.of(o.p, o.outer_stride) + o.base));
+}
+template <class Team, int SLOTS, long... N, class Sink, class F, class... Ops>
+FN void walk(ahead<Team, SLOTS>& team, fixed_span<N...> span, Sink&, const F&, Ops... operand) {
+  using lay = layout<Team, span.total>;
+#pragma unroll
+  for (int s = 0; s < lay::slots && s < SLOTS; ++s) {
+    typename fixed_span<N...>::template place<lay::W> at;
+    at.first = team.member() * lay::W, at.further = s * lay::stride, at.flat = at.first + at.further, at.slot = s;
+    if ((s + 1) * lay::stride <= span.total || at.flat < span.total) (foresee(operand, at), ...);
+  }
+}
+
+//@ run_rows_gathered: needs gathered_team, ahead, resident
+// Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
+// one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
+constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 8;
+static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
+template <int THREADS> constexpr int gathered_share = 1024 / THREADS;
+template <int BLOCKS, int THREADS, int VECTOR, int AHEAD, class Body>
+__global__ void __launch_bounds__(THREADS, gathered_share<THREADS>)
+    gathered_kernel(const Body body, long rows, unsigned long* rooms) {
+  using shared_row = gathered<BLOCKS, THREADS, VECTOR>;
+  const int share = blockIdx.x / BLOCKS, shares = gridDim.x / BLOCKS;
+  gathering<BLOCKS> hall{rooms + share * hall.words};
+  team<THREADS, VECTOR> block;
+  for (long row = share; row < rows; row += shares) {
+    if constexpr (AHEAD > 0)
+      if (row + shares < rows) body(row + shares, ahead<shared_row, AHEAD>(shared_row(block, hall)));
+    body(row, shared_row(block, hall));
+  }
+}
+#ifdef __CUDACC_RTC__
+template <int BLOCKS, int THREADS> FN bool gathers(int) { return true; }
+template <int BLOCKS, int THREADS, int VECTOR, int AHEAD = 0, class Body>
+FN int run_rows_gathered(const Body&, long, void*, int, void*) {
+  return &gathered_kernel<BLOCKS, THREADS, VECTOR, AHEAD, Body> == nullptr;
+}
+#else
+// Whether the device holds all blocks of a row at once, whatever the body.
+template <int BLOCKS, int THREADS> bool gathers(int device) {
+  int processors = 0;
+  const int error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  return !error && BLOCKS <= processors * gathered_share<THREADS>;
+}
+template <int BLOCKS, int THREADS, int VECTOR, int AHEAD = 0, class Body>
+int run_rows_gathered(const Body& body, long rows, void* workspace, int device, void* stream) {
+  if (rows <= 0) return 0;
+  const device_scope scope(device);
+  constexpr auto kernel = gathered_kernel<BLOCKS, THREADS, VECTOR, AHEAD, Body>;
+  int blocks = 0;
+  int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks);
+  if (error) return error;
+  const long most = blocks / BLOCKS, shares = rows < most ? rows : most;
+  if (shares == 0) return cudaErrorCooperativeLaunchTooLarge;
+  const auto on = static_cast<cudaStream_t>(stream);
+  error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * sizeof(long), on);
+  if (error) return error;
+  Body copy = body;
+  void* arguments[] = {&copy, &rows, &workspace};
+  const auto entry = reinterpret_cast<const void*>(kernel);
+  cudaLaunchCooperativeKernel(entry, dim3(unsigned(shares * BLOCKS)), dim3(THREADS), arguments, 0, on);
+  return cudaGetLastError();
+}
+#endif
+
+//@
+}  // namespace fusewright
