@@ -212,11 +212,12 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     if not nest.kernel.folds or nest.kernel.scans or row_in_place(nest, graph):
         return []
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
-    if registers == 0 or (free and inner <= MAX_THREADS * REGISTERS):
+    once = len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) == 1  # also where nothing is kept
+    if registers == 0 or (free and (once or inner <= MAX_THREADS * REGISTERS)):
         return []
     vector, batch = _vector(nest), graph.batch * free
     row = SharedRow(inner, graph.hint(nest.rows), registers, vector)
-    meeting = gathered(row, target) if "no-workspace" not in rules else []
+    meeting = [] if once or "no-workspace" in rules else gathered(row, target)
     shapes = [*clusters(row, target), *meeting]
     return [
         Schedule(True, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)

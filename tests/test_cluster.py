@@ -55,9 +55,9 @@ def schedule_of(made: Made) -> Schedule:
         (128, 131072, torch.bfloat16, 8, 4096),
         (128, 131073, torch.float32, 8, 8192),
         (128, 262144, torch.float16, 8, 8192),
-        (128, 262145, torch.float32, 1, 1024),  # nobody keeps it
+        (128, 262145, torch.float32, 17, 8704),  # blocks that meet in memory do, test_gathered.py
         (128, 65536, torch.float64, 8, 4096),
-        (128, 131073, torch.float64, 1, 1024),
+        (128, 131073, torch.float64, 17, 8704),
         (4, 65536, torch.float32, 8, 4096),  # few rows have more blocks each
         (1, 262144, torch.float32, 8, 8192),
     ],
@@ -67,8 +67,8 @@ def test_which_rows_have_a_cluster(
 ) -> None:
     found = schedule_of(planned(softmax, torch.empty(rows, columns, dtype=dtype)))
     assert (found.blocks, found.threads) == (blocks, threads)
-    assert found.keep == (columns <= 131072 if dtype is torch.float64 else columns <= 262144)
-    assert not found.split
+    assert found.keep
+    assert found.split == (blocks > 8)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,19 @@ def test_two_kept_values_take_twice_the_registers(columns: int, blocks: int, thr
     assert (found.blocks, found.threads) == (blocks, threads)
 
 
-def test_rows_of_a_free_size_and_other_machines_have_none() -> None:
-    images = torch.empty(4, 96, 100, 100)
-    made = make(nn.BatchNorm2d(96), [images], HOPPER)
-    assert [s.blocks for _, _, s in made.kernels] == [1]
-    for target in TARGETS:
-        if target != HOPPER.name:
-            assert schedule_of(planned(softmax, torch.empty(128, 65536), target)).blocks == 1
+def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
+    made = make(nn.BatchNorm2d(96), [torch.empty(4, 96, 100, 100)], HOPPER)
+    found = schedule_of(made)
+    assert (found.blocks, found.split, found.batch) == (4, False, 4)
+    entry = cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
+    assert "if (batch != 4) {" in entry
+    assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
+    assert "run_rows_cluster<4, 512, 4>(body, 96, device, stream)" in entry
+
+
+def test_other_machines_have_none() -> None:
+    assert not schedule_of(planned(softmax, torch.empty(128, 65536), "cpu")).split
+    assert schedule_of(planned(softmax, torch.empty(128, 65536), "sm_80")).split
 
 
 class Updated(nn.Module):
@@ -140,7 +146,7 @@ def test_what_else_may_be_done(rows: int, columns: int) -> None:
     ((_, nest, default),) = made.kernels
     others = alternatives(default, nest, HOPPER, made.plan.graph)
     assert default not in others
-    assert all(s.keep or s.blocks == 1 for s in others)
+    assert all(s.keep == (s.blocks > 1) for s in others if s.blocks > 1 or s.split)
     assert all(columns <= 32 * s.threads for s in others if s.blocks > 1)
     assert any(s.blocks > 1 for s in others) == (columns > 4096)
     if default.blocks > 1:

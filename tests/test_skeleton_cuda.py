@@ -51,11 +51,11 @@ SAMPLES = tuple(
     for case in bench.CASES
     if case.name in KINDS
 )
-# These need sm_90; some rows are too short to give each thread a vector.
-CLUSTERS = tuple(
-    replace(case, launches=tuple(entry for entry in case.launches if "cluster" in entry))
+# Clusters need sm_90; some rows are too short to give each thread a vector.
+SHARED = tuple(
+    replace(case, launches=launches)
     for case in bench.CASES
-    if any("cluster" in entry for entry in case.launches)
+    if (launches := tuple(e for e in case.launches if re.search("cluster|gathered", e)))
 )
 LAUNCHES = [(case, entry) for case in bench.CASES for entry in case.launches]
 
@@ -119,13 +119,15 @@ def test_samples_stay_in_registers(ptx: Path, arch: str) -> None:
 
 
 @needs_nvcc
-def test_clusters_stay_in_registers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_rows_that_blocks_keep_stay_in_registers(arch: str, tmp_path: Path) -> None:
     """With 64 registers a thread, two blocks of 512 fit a processor."""
-    (tmp_path / "clusters.cu").write_text(bench.source(CLUSTERS))
-    report = run("nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v",
-                 "-cubin", tmp_path / "clusters.cu", "-o", tmp_path / "clusters.cubin")  # fmt: skip
+    cases, code = bench.for_arch(SHARED, arch), f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    (tmp_path / "shared.cu").write_text(bench.source(cases))
+    report = run("nvcc", "-std=c++17", code, "-Xptxas", "-v",
+                 "-cubin", tmp_path / "shared.cu", "-o", tmp_path / "shared.cubin")  # fmt: skip
     kernels = [k for k in usages(report) if "folds" not in k.name]
-    assert len(kernels) == sum(len(c.launches) for c in CLUSTERS if "folds" not in c.name)
+    assert len(kernels) == sum(len(c.launches) for c in cases if "folds" not in c.name)
     assert [k for k in kernels if k.stack_bytes or k.registers > 64] == []
 
 
@@ -269,7 +271,7 @@ def test_the_oldest_supported_compiler_takes_all_samples() -> None:
     assert folder is not None
     include = f"-I{folder / 'cuda_runtime' / 'include'}"
     options = ["-std=c++17", "-default-device", "-arch=compute_90a", include]
-    assert nvrtc_log(folder, bench.source((*SAMPLES, *CLUSTERS)), options) == (0, "")
+    assert nvrtc_log(folder, bench.source((*SAMPLES, *SHARED)), options) == (0, "")
 
 
 @pytest.fixture(scope="module")
@@ -294,12 +296,13 @@ def test_values(library: ctypes.CDLL, case: Any, entry: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CLUSTERS, ids=[c.name for c in CLUSTERS])
-def test_clusters_give_the_same_bits_every_time(library: ctypes.CDLL, case: Any) -> None:
+@pytest.mark.parametrize("case", SHARED, ids=[c.name for c in SHARED])
+def test_blocks_give_the_same_bits_every_time(library: ctypes.CDLL, case: Any) -> None:
     """Parts that arrive in any order are joined in one; a late or an early one would show."""
     import torch
 
-    batch, workspace = case.small[-1], torch.empty(1, dtype=torch.uint8, device="cuda")
+    batch = case.small[-1]
+    workspace = torch.full((bench.WORKSPACE_BYTES,), 77, dtype=torch.uint8, device="cuda")
     for entry in case.launches:
         if not hasattr(library, case.entry(entry)):
             pytest.skip("this GPU has no clusters of thread blocks")

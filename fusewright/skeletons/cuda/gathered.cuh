@@ -9,15 +9,20 @@
 namespace fusewright {
 
 //@ gathered_team: needs team, fixed
-// The meetings of the blocks of a row, in global memory that is zero at first: [2][MOST_WORDS][BLOCKS]. Two rooms in
-// turn are enough. A block writes part n + 2 once it has read all parts n + 1, and these are written behind a barrier
+// The same number, of which the compiler knows nothing: what follows from it, addresses above all, is then not worked
+// out before the first row and kept in registers through all of them.
+FN int fresh(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+// The meetings of the blocks of rows, in global memory that is zero at first: for each row in flight
+// [2][MOST_WORDS][BLOCKS]. Two rooms in turn are enough. A block writes part n + 2 once it has read all parts n + 1, and these are written behind a barrier
 // that comes after all reading of parts n, which lay in the same room.
 constexpr int MOST_WORDS = 8;
 template <int BLOCKS> struct gathering {
-  static constexpr long words = 2L * MOST_WORDS * BLOCKS;
+  static constexpr long words = MOST_WORDS * BLOCKS;  // of a room
   unsigned long* rooms;
   unsigned number = 0;  // of the last meeting, from 1 on; so nobody has to reset what the last row has left
-  FN static int rank() { return blockIdx.x % BLOCKS; }
   FN static void tell(unsigned long* place, unsigned long word) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
   }
@@ -32,10 +37,11 @@ template <int BLOCKS> struct gathering {
     static_assert(WORDS <= MOST_WORDS, "a part of a fold fits a room");
     unsigned bits[WORDS] = {};
     memcpy(bits, &mine, sizeof(T));
-    unsigned long* const room = rooms + (++number & 1) * (MOST_WORDS * BLOCKS);
+    const int block = fresh(blockIdx.x);
+    unsigned long* const room = rooms + (block / BLOCKS * 2 + (++number & 1)) * words;
     if (threadIdx.x == 0)
 #pragma unroll
-      for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + rank(), (unsigned long)number << 32 | bits[w]);
+      for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + block % BLOCKS, (unsigned long)number << 32 | bits[w]);
     if (threadIdx.x >= BLOCKS) return Reducer::none();
     bool all;
     do {
@@ -57,8 +63,10 @@ template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<
   static constexpr bool spread = false;
   team<THREADS, VECTOR>& block;
   gathering<BLOCKS>& hall;
-  FN gathered(team<THREADS, VECTOR>& block, gathering<BLOCKS>& hall) : block(block), hall(hall) {}
-  FN int member() const { return hall.rank() * THREADS + threadIdx.x; }
+  int number;
+  FN gathered(team<THREADS, VECTOR>& block, gathering<BLOCKS>& hall)
+      : block(block), hall(hall), number(fresh(blockIdx.x % BLOCKS * THREADS + threadIdx.x)) {}
+  FN int member() const { return number; }
   FN int members() const { return threads; }
   FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
@@ -67,13 +75,13 @@ template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<
   }
 };
 
-//@ ahead: needs words, fixed, load
+//@ foresight: needs words, fixed, load
 // Goes over the next row in place of its team: asks L2 for what the folds will load first, and does nothing else.
-template <class Team, int SLOTS> struct ahead : words<ahead<Team, SLOTS>> {
+template <class Team, int SLOTS> struct foresight : words<foresight<Team, SLOTS>> {
   static constexpr int threads = Team::threads, vector = Team::vector;
   static constexpr bool spread = true;
   int number;
-  FN explicit ahead(const Team& team) : number(team.member()) {}
+  FN explicit foresight(const Team& team) : number(team.member()) {}
   FN int member() const { return number; }
   FN bool leads() const { return false; }
   template <class Reducer, class T> FN T join(T mine) { return mine; }
@@ -85,7 +93,7 @@ template <class T, bool CONSTANT, class Place> FN void foresee(const load_operan
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at.of(o.p, o.outer_stride) + o.base));
 }
 template <class Team, int SLOTS, long... N, class Sink, class F, class... Ops>
-FN void walk(ahead<Team, SLOTS>& team, fixed_span<N...> span, Sink&, const F&, Ops... operand) {
+FN void walk(foresight<Team, SLOTS>& team, fixed_span<N...> span, Sink&, const F&, Ops... operand) {
   using lay = layout<Team, span.total>;
 #pragma unroll
   for (int s = 0; s < lay::slots && s < SLOTS; ++s) {
@@ -95,23 +103,22 @@ FN void walk(ahead<Team, SLOTS>& team, fixed_span<N...> span, Sink&, const F&, O
   }
 }
 
-//@ run_rows_gathered: needs gathered_team, ahead, resident
+//@ run_rows_gathered: needs gathered_team, foresight, resident
 // Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
 // one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
-constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 8;
+constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 16;
 static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
 template <int THREADS> constexpr int gathered_share = 1024 / THREADS;
 template <int BLOCKS, int THREADS, int VECTOR, int AHEAD, class Body>
 __global__ void __launch_bounds__(THREADS, gathered_share<THREADS>)
-    gathered_kernel(const Body body, long rows, unsigned long* rooms) {
+    gathered_kernel(const Body body, int rows, int shares, unsigned long* rooms) {
   using shared_row = gathered<BLOCKS, THREADS, VECTOR>;
-  const int share = blockIdx.x / BLOCKS, shares = gridDim.x / BLOCKS;
-  gathering<BLOCKS> hall{rooms + share * hall.words};
+  gathering<BLOCKS> hall{rooms};
   team<THREADS, VECTOR> block;
-  for (long row = share; row < rows; row += shares) {
+  for (int row = blockIdx.x / BLOCKS; row < rows; row += shares) {
     if constexpr (AHEAD > 0)
-      if (row + shares < rows) body(row + shares, ahead<shared_row, AHEAD>(shared_row(block, hall)));
-    body(row, shared_row(block, hall));
+      if (row < rows - shares) body(row + shares, foresight<shared_row, AHEAD>(shared_row(block, hall)));
+    body(fresh(row), shared_row(block, hall));
   }
 }
 #ifdef __CUDACC_RTC__
@@ -130,20 +137,23 @@ template <int BLOCKS, int THREADS> bool gathers(int device) {
 template <int BLOCKS, int THREADS, int VECTOR, int AHEAD = 0, class Body>
 int run_rows_gathered(const Body& body, long rows, void* workspace, int device, void* stream) {
   if (rows <= 0) return 0;
+  if (rows > 1L << 30) return cudaErrorInvalidValue;  // no memory has so many long ones
   const device_scope scope(device);
   constexpr auto kernel = gathered_kernel<BLOCKS, THREADS, VECTOR, AHEAD, Body>;
   int blocks = 0;
   int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks);
   if (error) return error;
-  const long most = blocks / BLOCKS, shares = rows < most ? rows : most;
+  int count = int(rows);
+  const int most = blocks / BLOCKS;
+  int shares = count < most ? count : most;
   if (shares == 0) return cudaErrorCooperativeLaunchTooLarge;
   const auto on = static_cast<cudaStream_t>(stream);
-  error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * sizeof(long), on);
+  error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * 16, on);
   if (error) return error;
   Body copy = body;
-  void* arguments[] = {&copy, &rows, &workspace};
+  void* arguments[] = {&copy, &count, &shares, &workspace};
   const auto entry = reinterpret_cast<const void*>(kernel);
-  cudaLaunchCooperativeKernel(entry, dim3(unsigned(shares * BLOCKS)), dim3(THREADS), arguments, 0, on);
+  cudaLaunchCooperativeKernel(entry, dim3(shares * BLOCKS), dim3(THREADS), arguments, 0, on);
   return cudaGetLastError();
 }
 #endif

@@ -1,0 +1,228 @@
+"""Very long rows that thread blocks keep together and that meet in memory: which, and their values.
+
+The tests marked `gpu` run whole emitted models.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from agreement import disagreements, error
+from compiled import ready
+from cudac import compile_text
+from test_cluster import Called, Function, Updated, planned, schedule_of, softmax
+from torch import Tensor, nn
+
+import fusewright
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.runtime import cuda_flags
+from fusewright.pipeline import make
+from fusewright.schedule import alternatives
+from fusewright.target import TARGETS
+
+HOPPER = TARGETS["sm_90a"]
+MILLION = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "target", "blocks"),
+    [
+        (64, MILLION, torch.float32, "sm_90a", 64),  # four rows in flight
+        (64, MILLION, torch.float16, "sm_90a", 64),
+        (64, MILLION, torch.float64, "sm_90a", 128),
+        (2, MILLION, torch.float32, "sm_90a", 128),  # few rows have more blocks each
+        (1, MILLION, torch.float32, "sm_90a", 256),
+        (16, 300_001, torch.float32, "sm_90a", 33),  # no vectors
+        (1, 1 << 22, torch.float32, "sm_90a", 256),
+        (128, 32_769, torch.float32, "sm_80", 3),  # no clusters there
+        (128, 65_536, torch.float32, "sm_80", 5),
+        (128, MILLION, torch.float32, "sm_80", 64),
+    ],
+)
+def test_which_rows_are_gathered(
+    rows: int, columns: int, dtype: torch.dtype, target: str, blocks: int
+) -> None:
+    found = schedule_of(planned(softmax, torch.empty(rows, columns, dtype=dtype), target))
+    assert (found.blocks, found.threads, found.keep) == (blocks, 512 * blocks, True)
+    assert found.split
+    kept = columns * (2 if dtype is torch.float64 else 1)
+    assert kept <= found.threads * 32
+    assert blocks <= 2 * TARGETS[target].processors
+
+
+@pytest.mark.parametrize(
+    ("function", "columns"),
+    [
+        (softmax, 9 << 19),  # more than all registers
+        (lambda x: x.sum(1), MILLION),
+        (lambda x: torch.logsumexp(x, 1), MILLION),  # one sweep finds both folds
+        (lambda x: torch.stack(torch.var_mean(x, 1)), MILLION),
+        (lambda x: x.cumsum(1) - x.cumsum(1)[:, -1:], MILLION),
+        (torch.relu, MILLION),
+    ],
+)
+def test_other_rows_are_not(function: Function, columns: int) -> None:
+    made = planned(function, torch.empty(3, columns))
+    assert all(s.blocks == 1 for _, _, s in made.kernels)
+
+
+def test_scratch_memory_that_is_forbidden() -> None:
+    rows = [torch.empty(4, MILLION)]
+    made = make(Called(softmax), rows, HOPPER, rules=frozenset({"no-workspace"}))
+    ((_, nest, chosen),) = made.kernels
+    assert (chosen.blocks, chosen.split) == (1, False)
+    others = alternatives(chosen, nest, HOPPER, made.plan.graph, frozenset({"no-workspace"}))
+    assert all(not s.split for s in others)
+
+
+def test_a_number_of_a_row_that_changes_in_place_has_one_block() -> None:
+    chosen = schedule_of(make(Updated(), [torch.empty(128, 400_000)], HOPPER))
+    assert (chosen.blocks, chosen.split) == (1, False)
+
+
+def test_the_entry_says_where_rows_are_gathered() -> None:
+    made = planned(softmax, torch.empty(64, MILLION))
+    text = cuda_source(made.kernels, HOPPER)
+    entry = text.split('extern "C"')[1]
+    scratch = "body, batch, workspace, device, stream"
+    assert "if (!gathers<64, 512>(device)) {" in entry
+    assert f"run_rows_split<512, 4, 4>({scratch})" in entry
+    assert f"run_rows_gathered<64, 512, 4, 8>({scratch})" in entry
+    assert f"run_rows_gathered<64, 512, 1, 32>({scratch})" in entry
+    assert re.search(r"struct fused_0 .*struct fused_0_again ", text, re.DOTALL)
+
+
+def images(channels: int) -> Tensor:
+    return torch.empty(256, channels, 64, 64)
+
+
+@pytest.mark.parametrize(("channels", "spare"), [(128, "run_rows<"), (32, "run_rows_split<")])
+def test_rows_as_long_as_the_batch_are_kept_at_its_size(channels: int, spare: str) -> None:
+    """The running numbers change in place, but only who writes them uses them."""
+    made = make(nn.BatchNorm2d(channels), [images(channels)], HOPPER)
+    chosen = schedule_of(made)
+    assert (chosen.blocks, chosen.split, chosen.batch) == (64, True, 256)
+    body, entry = cuda_source(made.kernels, HOPPER).split("struct fused_0 ")[1].split('extern "C"')
+    assert "fixed<256, 4096>" in body
+    assert "span(batch, 4096)" in body
+    assert "if (batch != 256 || !gathers<64, 512>(device)) {" in entry
+    assert spare in entry
+
+
+def test_what_else_may_be_done() -> None:
+    made = planned(softmax, torch.empty(64, MILLION))
+    ((_, nest, default),) = made.kernels
+    others = alternatives(default, nest, HOPPER, made.plan.graph)
+    assert default not in others
+    assert [(s.blocks, s.threads) for s in others if s.blocks > 1] == [(32, 32 * 1024)]
+    assert any(s.split and s.blocks == 1 and not s.keep for s in others)
+    assert any(not s.split and not s.keep for s in others)
+
+
+class Long(nn.Module):
+    """Every kind of long row, of lengths that give no block as much as another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(400_004)
+        self.rms = nn.RMSNorm(MILLION, eps=1e-5)
+        self.groups = nn.GroupNorm(2, 6)
+        self.batches = nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        places = x - x.argmax(1, keepdim=True)
+        norms = self.norm(y) + y, self.rms(w), self.groups(z) * 2, torch.relu(self.batches(v))
+        return torch.softmax(x, 1), places, *norms, torch.nn.functional.normalize(w, 2.0, 1)
+
+
+def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda") -> list[Tensor]:
+    """offset: in elements; with 1, no vector can be used."""
+    shapes = [(batch, 300_001), (batch, 400_004), (batch, 6, 100_003), (batch, MILLION)]
+    found = []
+    for shape in (*shapes, (batch, 3, 200, 300)):
+        room = torch.randn(torch.Size(shape).numel() + offset, device=device) * 3
+        found.append(room.to(dtype)[offset:].view(shape))
+    return found
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: Path) -> None:
+    made = make(Long().to(dtype), inputs(6, dtype, device="cpu"), TARGETS[target])
+    assert sum(s.split and s.blocks > 1 for _, _, s in made.kernels) >= 4
+    found, _ = compile_text(
+        cuda_source(made.kernels, TARGETS[target]), cuda_flags(target), tmp_path
+    )
+    gathered = [k for k in found if "gathered_kernel" in k.name]
+    assert len(gathered) >= 6
+    assert max(k.registers for k in gathered) <= 64
+    # Single elements have an address each, and doubles come in pairs; nothing that is kept goes.
+    vectors = [k for k in gathered if "ELi512ELi1E" not in k.name and dtype != torch.float64]
+    assert [k for k in vectors if k.spill_bytes] == []
+    assert max(k.spill_bytes for k in gathered) <= 64
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Long().cuda().to(dtype)
+    for p in model.parameters():
+        p.normal_()
+    ours = fusewright.optimize(model, inputs(6, dtype), target="cuda")
+    for batch, offset in ((6, 0), (2, 0), (3, 1), (6, 1), (40, 0)):
+        given = inputs(batch, dtype, offset)
+        assert ready(ours, given)
+        assert disagreements(ours, model, given, roundings=2) == []
+        first = [t.clone() for t in ours.eval()(*given)]
+        for _ in range(10):
+            again = ours(*given)
+            assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+        ours.train()
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
+    torch.manual_seed(0)
+    model = Long().cuda()
+    ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
+    given = inputs(6, torch.float32)
+    for x in given[:4]:
+        x[1].flatten()[-1], x[2].flatten()[0] = float("nan"), float("inf")
+        x[3], x[4] = float("-inf"), 0.0
+    assert disagreements(ours, model, given, roundings=2) == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_two_streams_and_a_graph() -> None:
+    torch.manual_seed(0)
+    model = Called(softmax).cuda()
+    given = [torch.randn(20, 700_000, device="cuda") for _ in range(2)]
+    ours = fusewright.optimize(model, given[:1], target="cuda")
+    wanted = [softmax(x.double()) for x in given]
+    streams = [torch.cuda.Stream() for _ in given]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        found = []
+        for stream, x in zip(streams, given, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(ours(x))
+        torch.cuda.synchronize()
+        assert all(error(a, b) <= 1e-6 for a, b in zip(found, wanted, strict=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        last = ours(given[0])
+    last.fill_(float("nan"))
+    graph.replay()
+    assert error(last, wanted[0]) <= 1e-6
