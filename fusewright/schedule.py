@@ -137,8 +137,10 @@ def schedule(
 
 
 def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
-    """What is done at other batch sizes, and where so many blocks do not run at once."""
-    if not chosen.batch and not (chosen.split and chosen.blocks > 1):
+    """What is done at other batch sizes, where so many blocks do not run at once, and without
+    vectors, if single elements of a sheet, each with an address, would not fit registers."""
+    singles = chosen.vector > 1 and nest.outer != 1
+    if chosen.blocks == 1 or not (chosen.batch or chosen.split or singles):
         return None
     split = chosen.split and (isinstance(nest.rows, Batch) or nest.rows < FEW_ROWS)
     return Schedule(False, 0, MAX_THREADS, chosen.vector, split)

@@ -105,7 +105,7 @@ def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     found = schedule_of(made)
     assert (found.blocks, found.split, found.batch) == (4, False, 4)
     entry = cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
-    assert "if (batch != 4) {" in entry
+    assert "if (batch != 4 || !aligned<4>(in2, out2)) {" in entry
     assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
     assert "run_rows_cluster<4, 512, 4>(body, 96, device, stream)" in entry
 

@@ -94,27 +94,32 @@ def _entry(
     tail = ["long batch", "int device", "void* stream"]
     arguments = ", ".join([*whole(nest), *(p.declaration for p in body.pointers), *extra, *tail])
     lines = [f'extern "C" int run_{body.name}({arguments}) {{']
-    for again, other in spare:
+    for again, other in spare:  # for single elements, too
         unlike = [f"batch != {schedule.batch}"] * (schedule.batch > 0)
+        unlike += [f"!{_are_aligned(body, nest, schedule)}"] * (schedule.vector > 1)
         if schedule.split:
             each = schedule.threads // schedule.blocks
             unlike.append(f"!gathers<{schedule.blocks}, {each}>(device)")
         lines += [f"  if ({' || '.join(unlike)}) {{"]
         lines += [*(f"  {line}" for line in _runs(again, nest, other)), "  }"]
-    return "\n".join([*lines, *_runs(body, nest, schedule), "}"])
+    return "\n".join([*lines, *_runs(body, nest, schedule, bool(spare)), "}"])
 
 
-def _runs(body: Body, nest: Nest, schedule: Schedule) -> list[str]:
+def _runs(body: Body, nest: Nest, schedule: Schedule, aligned: bool = False) -> list[str]:
     """The lines that start the kernel, with vectors if pointers are aligned for them."""
     made = nest.kernel.product
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
     lines = [f"  const {body.name} body{{{names}}};"]
     lines += [f"  {line}" for line in (product.prepared(made, body.name) if made else ())]
-    if schedule.vector > 1:
-        moving = ", ".join(_vectors(body, nest))
-        fast = _launch(body, nest, schedule, schedule.vector)
-        lines.append(f"  if (aligned<{schedule.vector}>({moving})) return {fast};")
+    fast = _launch(body, nest, schedule, schedule.vector)
+    if aligned or schedule.vector == 1:
+        return [*lines, f"  return {fast};"]
+    lines.append(f"  if ({_are_aligned(body, nest, schedule)}) return {fast};")
     return [*lines, f"  return {_launch(body, nest, schedule, 1)};"]
+
+
+def _are_aligned(body: Body, nest: Nest, schedule: Schedule) -> str:
+    return f"aligned<{schedule.vector}>({', '.join(_vectors(body, nest))})"
 
 
 def _vectors(body: Body, nest: Nest) -> list[str]:
