@@ -35,7 +35,16 @@ from fusewright.ir import (
 from fusewright.loops import Axis, Incompatible, Loops, Walk, loops, merge, walks
 from fusewright.lower.call import copy
 from fusewright.part import part_of
-from fusewright.product import COPY_RULES, LEAST_FLOPS, Factor, factor_of, form_of, placed, written
+from fusewright.product import (
+    COPY_RULES,
+    LEAST_FLOPS,
+    UNIT,
+    Factor,
+    factor_of,
+    form_of,
+    placed,
+    written,
+)
 from fusewright.target import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, skeletons/cuda/attention.cuh
@@ -169,9 +178,11 @@ def _check(made: Node, x: Node, graph: Graph) -> None:
         raise _Unfit
     if values[:-2] != made.shape[:-2] or numel(queries[:-2]) != numel(values[:-2]):
         raise _Unfit
-    wide = any(isinstance(s, Batch) or s > max(WIDTHS) for s in (queries[-1], values[-2]))
-    if wide or isinstance(keys[-2], Batch):
+    depth, length, columns = queries[-1], keys[-2], values[-2]
+    if isinstance(depth, Batch) or isinstance(length, Batch) or isinstance(columns, Batch):
         raise _Unfit
+    if max(depth, columns) > max(WIDTHS) or min(depth, length) < UNIT:
+        raise _Unfit  # a few k do not average out what the product of the low halves would add
     if flops(made, graph) < LEAST_FLOPS[torch.float32]:
         raise _Unfit
     scores(made)

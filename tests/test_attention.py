@@ -19,6 +19,7 @@ from fusewright.capture import capture, state_of
 from fusewright.choices import choices
 from fusewright.codegen.attention import function
 from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.runtime import cuda_flags
 from fusewright.codegen.skeleton import text_for
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, check, toposort
@@ -375,6 +376,17 @@ def test_emitted_text_compiles_without_spills(arch: str, tmp_path: Path) -> None
         folder = nvrtc_folder()
         if folder and name == "causal":
             assert nvrtc_log(folder, text, f"compute_{arch[3:]}") == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_file_has_products_and_attention(arch: str, tmp_path: Path) -> None:
+    made = emit_text(problem(HEADS, (torch.randn(8, 512, 128),)), tmp_path, arch).made
+    text = cuda_source(made.kernels, TARGETS[arch])
+    assert "return run_attention<" in text
+    assert "return run_product<" in text
+    kernels, _ = compile_text(text, [*cuda_flags(arch), "-Werror", "all-warnings"], tmp_path)
+    assert not [k for k in kernels if k.spill_bytes]
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------

@@ -61,7 +61,8 @@ def check(library: Library, call: Call, some: list[Subject] | None = None) -> No
         size = size if call.residual is None else size + call.residual.view_as(size).abs()
         ours = largest_error(run(library, call, subject), exact, size)
         theirs = largest_error(subjects.meaning(call, subject, torch.float32), exact, size)
-        few = 2 if call.q.shape[-1] < 32 or exact.numel() < 256 else 1
+        # A few k do not average out what lo * lo would add, and stay PyTorch's (attention.py).
+        few = 4 if call.q.shape[-1] < 32 else 2 if exact.numel() < 256 else 1
         if any(a > 1.1 * b + few * ROUNDING for a, b in zip(ours, theirs, strict=True)):
             failures.append(f"{subject.entry}: {ours}, eager {theirs}")
     assert failures == []
@@ -128,8 +129,7 @@ def hazards() -> dict[str, Call]:
     tiny = torch.ones(64, device="cuda")
     tiny[7] = 1e-38
     spikes = call.v.clone()
-    # Beyond 2^16 within 64 keys, a spike that is masked costs bits of the others (docs/design.md).
-    spikes[:, ::37, 5] = 1e4
+    spikes[:, ::37, 5] = 1e6  # masked for some rows: computed again
 
     def changed(**some: object) -> Call:
         return Call(**{**vars(call), **some})
@@ -178,8 +178,6 @@ def test_infinities_and_nan_are_where_eager_has_them(
     special[1, 60, 50] = -value
     call = Call(**{**vars(call), name: special})
     for subject in fitting(call):
-        if (name, value, subject.scores) == ("v", 3e38, "masked"):
-            continue  # the limit that "spikes" names
         same_specials(run(library, call, subject), subjects.meaning(call, subject, torch.float32))
 
 

@@ -163,7 +163,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     elif schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
-        few = body.passes > 1 or "exponentials" in body.words
+        few = body.passes > 1 or body.words & {"exponentials", "moments"}
         more = (16 if few else 4) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"

@@ -5,9 +5,8 @@
 #include "product.cuh"
 namespace fusewright {
 
-//@ copies
+//@ copies: needs shared_address
 // 16 bytes to shared memory, some time later; zeros if `from` does not exist: then `instead` is named, and not read.
-FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
 FN void copy_later(unsigned to, const void* from, const void* instead, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(exists ? from : instead),
                "r"(exists ? 16 : 0) : "memory");
@@ -15,16 +14,18 @@ FN void copy_later(unsigned to, const void* from, const void* instead, bool exis
 FN void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LATER> FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory"); }
 
-//@ mma_sync
+//@ load_matrices
+FN void load_matrices(unsigned (&to)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+
+//@ mma_sync: needs load_matrices
 // acc += a x b for 16 rows, 8 columns, 16 k, float16 -> float32.
 FN void multiply(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-FN void load_matrices(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
 
 //@ allow_shared

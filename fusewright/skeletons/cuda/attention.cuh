@@ -291,16 +291,16 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
                      const __grid_constant__ factor values, const __grid_constant__ attention_shape shape,
                      const __grid_constant__ planes packed_keys, const __grid_constant__ planes packed_values) {
   using tile = attention_tile<WIDTH>;
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char stages[];
   const int down = (shape.rows + tile::rows - 1) / tile::rows, tiles = (shape.length + tile::keys - 1) / tile::keys;
   const long batch = block_index() / down;
   if (batch >= shape.batches) return;
   const int top = int(block_index() % down) * tile::rows;
   __shared__ attention_place place;
   if (threadIdx.x == 0) place = {batch, top};
-  copy_stage<WIDTH>(packed_keys, packed_values, batch, 0, shared_address(shared));
+  copy_stage<WIDTH>(packed_keys, packed_values, batch, 0, shared_address(stages));
   close_copies();
-  uint4* const lows = reinterpret_cast<uint4*>(shared + tile::lows);
+  uint4* const lows = reinterpret_cast<uint4*>(stages + tile::lows);
   slab mine[WIDTH / UNIT];
 #pragma unroll
   for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
@@ -315,13 +315,13 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
     __syncthreads();  // everybody's copies are there, and nobody still reads the other stage
     if (number + 1 < tiles)
       copy_stage<WIDTH>(packed_keys, packed_values, place.batch, number + 1,
-                        shared_address(shared) + (number + 1) % 2 * tile::stage_bytes);
+                        shared_address(stages) + (number + 1) % 2 * tile::stage_bytes);
     close_copies();
-    attend<WIDTH>(total, state, mine, scores, shape, place, number, shared + number % 2 * tile::stage_bytes, lows);
+    attend<WIDTH>(total, state, mine, scores, shape, place, number, stages + number % 2 * tile::stage_bytes, lows);
   }
   __syncthreads();  // the stages are no longer read
   attention_out<WIDTH, VECTOR>(body, scores, total, state, queries, keys, values, shape, place.batch, place.top,
-                               reinterpret_cast<float*>(shared));
+                               reinterpret_cast<float*>(stages));
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, int VECTOR, class Scores, class Body>
@@ -334,14 +334,15 @@ inline long aligned_bytes(long bytes) { return (bytes + 255) / 256 * 256; }
 inline long planes_bytes(const planes& p) {
   return p.batches * p.rows * (long(p.units) * UNIT_BYTES + p.steps * 4 + 4);
 }
-inline int pack_in(void* workspace, const factor& from, long batches, long rows, long depth, planes& to, cudaStream_t stream) {
+inline int pack_in(void* workspace, const factor& from, long batches, long rows, long depth, bool masked, planes& to,
+                   cudaStream_t stream) {
   to = {static_cast<unsigned char*>(workspace), nullptr, from.batch_stride == 0 ? 1 : batches,
         int((rows + PLANE_ROWS - 1) / PLANE_ROWS * PLANE_ROWS), int((depth + UNIT - 1) / UNIT),
         int((depth + PLANE_STEP - 1) / PLANE_STEP)};
   to.scales = reinterpret_cast<float*>(to.data + to.batches * to.units * to.rows * UNIT_BYTES);
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
   const long blocks = to.batches * to.steps * (to.rows / ROWS_AT_ONCE);
-  pack_planes<<<grid_of(blocks), PLANE_THREADS, 0, stream>>>(from, int(rows), int(depth), to, vectors);
+  pack_planes<<<grid_of(blocks), PLANE_THREADS, 0, stream>>>(from, int(rows), int(depth), to, vectors, masked);
   return cudaGetLastError();
 }
 template <int WIDTH, int VECTOR, class Scores, class Body>
@@ -354,9 +355,9 @@ int run_attention(const Body& body, const Scores& scores, factor queries, factor
   constexpr auto kernel = attention_kernel<WIDTH, VECTOR, Scores, Body>;
   if (int error = allow_shared<kernel>(tile::shared_bytes, device)) return error;
   planes packed_keys, packed_values;
-  if (int error = pack_in(workspace, keys, batches, length, depth, packed_keys, on)) return error;
+  if (int error = pack_in(workspace, keys, batches, length, depth, false, packed_keys, on)) return error;
   void* const behind = packed_keys.data + aligned_bytes(planes_bytes(packed_keys));
-  if (int error = pack_in(behind, values, batches, columns, length, packed_values, on)) return error;
+  if (int error = pack_in(behind, values, batches, columns, length, true, packed_values, on)) return error;
   const attention_shape shape{batches, int(rows), int(columns), int(length), int(depth)};
   const dim3 grid = grid_of(batches * ((rows + tile::rows - 1) / tile::rows));
   kernel<<<grid, tile::threads, tile::shared_bytes, on>>>(body, scores, queries, keys, values, shape, packed_keys,

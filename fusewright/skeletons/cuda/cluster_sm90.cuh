@@ -10,8 +10,7 @@
 #include "launch.cuh"
 namespace fusewright {
 
-//@ arrivals
-FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+//@ arrivals: needs shared_address
 FN void barrier_init(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -43,6 +43,9 @@ template <int W, class... T> inline bool aligned(const T*... p) {
   return (true && ... && (reinterpret_cast<unsigned long>(p) % (W * sizeof(T) < 16 ? W * sizeof(T) : 16) == 0));
 }
 
+//@ shared_address
+FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+
 //@ run_rows: needs team, grid, device_scope
 // Short rows share blocks of ROW_BLOCK threads; a team of more than 32 is a block of its own.
 constexpr int ROW_BLOCK = 128;

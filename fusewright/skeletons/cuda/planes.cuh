@@ -25,9 +25,22 @@ struct planes {
     return scales + ((batches > 1 ? batch * steps : 0) + step) * rows + row;
   }
 };
+// Behind a mask, the largest of 64 values may weigh nothing, and must not cost the others their bits. Where two are smaller
+// by more than 2^18, or one by 2^28, there is no scale: NaN says that whatever they touch is to be computed again.
+FN bool far_apart(const float (&x)[8], float most) {
+  int small = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float size = fabsf(x[j]);
+    small += size > 0 ? (size < most * 0x1p-18f) + (size < most * 0x1p-28f) : 0;
+  }
+#pragma unroll
+  for (int distance = 4; distance > 0; distance /= 2) small += __shfl_xor_sync(~0u, small, distance);
+  return small > 1;
+}
 // One block packs 32 rows and 64 k, eight k to a thread. Rows that are neighbours in memory come through shared memory.
 __global__ void __launch_bounds__(PLANE_THREADS)
-    pack_planes(const factor from, int rows, int depth, const planes to, bool vectors) {
+    pack_planes(const factor from, int rows, int depth, const planes to, bool vectors, bool masked) {
   __shared__ float tile[PLANE_STEP][ROWS_AT_ONCE + 1];
   const int groups = to.rows / ROWS_AT_ONCE, thread = threadIdx.x, row = thread / 8, chunk = thread % 8;
   const long batch = block_index() / (long(groups) * to.steps);
@@ -57,6 +70,7 @@ __global__ void __launch_bounds__(PLANE_THREADS)
 #pragma unroll
   for (int distance = 4; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
   power_of_two(most, scale, inverse);
+  if (masked && far_apart(x, most)) inverse = __uint_as_float(0x7fc00000u);
 #pragma unroll
   for (int j = 0; j < 8; ++j) x[j] *= scale;
   const int unit = k / UNIT;

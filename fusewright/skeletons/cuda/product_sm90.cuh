@@ -11,6 +11,7 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
+#include "ampere.cuh"
 #include "parts_sm90.cuh"
 namespace fusewright {
 
@@ -55,16 +56,12 @@ FN void produce(const tensor_map& map, const packed& other, const tiles& all, co
   }
 }
 
-//@ fragments: needs halves
+//@ fragments: needs halves, load_matrices
 // A warp's 16 rows of 64 k of the split factor, as wgmma wants them: hi and lo of four groups of 16 k.
 struct fragments {
   unsigned hi[4][4], lo[4][4];
   float undo[2];  // the inverse scale of rows lane / 4 and lane / 4 + 8
 };
-FN void load_matrices(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
-}
 // The copy engine may overwrite what a warp is still reading, even where the values have been used already, unless this
 // stands between the reads and the barrier that hands the memory back.
 FN void reads_end() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
