@@ -45,8 +45,7 @@ CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 # Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
-# takes in steps, once and for each part (a prediction, from the bytes that one processor reads from
-# L2). skeletons/cuda/parts_sm90.cuh has the same numbers.
+# takes in steps, once and for each part (a prediction). skeletons/cuda/parts_sm90.cuh has the same.
 MOST_PARTS_BYTES, PART_STEPS, PART_COST = 32 << 20, 4, (3, 0.6)
 
 
@@ -132,8 +131,7 @@ def schedule(
     soon = long and inner * graph.hint(nest.rows) <= SOON and not row_in_place(nest, graph)
     if soon and target.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
-    split = long and _may_meet(nest, graph, rules)
-    return Schedule(keeps, 0, threads, vector, split)
+    return Schedule(keeps, 0, threads, vector, long and _may_meet(nest, graph, rules))
 
 
 def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
@@ -219,8 +217,8 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
         return []
     vector, batch = _vector(nest), graph.batch * free
     row = SharedRow(inner, graph.hint(nest.rows), registers, vector)
-    meeting = [] if once or "no-workspace" in rules else gathered(row, target)
-    shapes = [*clusters(row, target), *meeting]
+    meets = row.rows < FEW_ROWS and not once and "no-workspace" not in rules
+    shapes = [*clusters(row, target), *(gathered(row, target) if meets else ())]
     return [
         Schedule(True, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)
         for s in shapes

@@ -328,7 +328,7 @@ def test_the_scratch_memory_holds_what_is_packed(name: str, tmp_path: Path) -> N
     _, after = graphs(layer, torch.randn(shape))
     (n,) = convolutions(after)
     g = geometry(n)
-    lines, what = prepared(n)[0].replace("batch", str(shape[0])), "shape"
+    lines, what = prepared(n, "fused_0")[0].replace("batch", str(shape[0])), "shape"
     if g.phases is not None:
         stacked = ARGUMENTS["run_transposed"](n)[-1]
         lines += "\n  " + PHASES.format(together=g.phases.stacked[2], stacked=stacked)

@@ -552,6 +552,6 @@ def test_sizes_that_are_known_at_run_time_only_stand_in_the_call() -> None:
 def test_the_record_says_why_a_factor_is_copied() -> None:
     text, inputs, _ = FORMS["odd depth"]
     record = make(model(text, len(inputs)), inputs, GPU).record("odd.py")
-    said = [line for line in record.splitlines() if "reads rows of whole 16 bytes" in line]
+    said = [line for line in record.splitlines() if "at whole 16 bytes" in line]
     assert len(said) == 1, "the packed factor is read where it lies"
     assert record.index("copy ->") < record.index("product")

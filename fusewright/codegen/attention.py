@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from fusewright.attention import scores, sides
-from fusewright.codegen.body import spelling
 from fusewright.codegen.number import literal, sections
-from fusewright.codegen.struct import TYPES, computed
+from fusewright.codegen.struct import TYPES, computed, spelling
 from fusewright.ir import Batch, Node, Size, numel, size_text
 from fusewright.loops import Read, Strides, Walk
 from fusewright.nest import digits, summed, term

@@ -12,10 +12,8 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from fusewright.codegen.number import literal, sections
-from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed
+from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, spelling
 from fusewright.ir import Attribute, Batch, Node, concrete, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
@@ -369,19 +367,6 @@ class _Printer:
         function = "strided" if verb == "load" else "strided_store"
         self.words.add(function)
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"
-
-
-def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
-    """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
-    if m.op != "cast":
-        return m.row.cpp.format(*arguments), {m.row.needs} - {""}
-    (value,) = arguments
-    stored, computed_as = TYPES[m.dtype]
-    if m.dtype is torch.bool:
-        return f"{value} != 0", set()
-    if stored != computed_as and m["rounds"]:
-        return f"round_to<{stored}>(({kind}){value})", {"round_to", stored}
-    return f"({kind}){value}", set()
 
 
 def _slots(row: Row) -> dict[Hashable, str]:

@@ -24,8 +24,6 @@ SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
 # at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
-# Elements of the next row that a thread of a gathered row asks L2 for; with 32, all that it keeps.
-AHEAD = 32
 
 
 def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
@@ -159,7 +157,6 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
         sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
-        sizes += f", {AHEAD // vector}" * schedule.split
     elif schedule.split:  # rows that nobody reads again need not fit L2 together
         sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
     if schedule.across > 1:  # several passes have few threads, so more loads in flight

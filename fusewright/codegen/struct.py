@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,3 +64,16 @@ class Body:
     passes: int
     abreast: bool = False
     lifted: frozenset[tuple[str, int]] = frozenset()
+
+
+def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
+    """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
+    if m.op != "cast":
+        return m.row.cpp.format(*arguments), {m.row.needs} - {""}
+    (value,) = arguments
+    stored, computed_as = TYPES[m.dtype]
+    if m.dtype is torch.bool:
+        return f"{value} != 0", set()
+    if stored != computed_as and m["rounds"]:
+        return f"round_to<{stored}>(({kind}){value})", {"round_to", stored}
+    return f"({kind}){value}", set()

@@ -16,8 +16,8 @@ FN int fresh(int number) {
   return number;
 }
 // The meetings of the blocks of rows, in global memory that is zero at first: for each row in flight
-// [2][MOST_WORDS][BLOCKS]. Two rooms in turn are enough. A block writes part n + 2 once it has read all parts n + 1, and these are written behind a barrier
-// that comes after all reading of parts n, which lay in the same room.
+// [2][MOST_WORDS][BLOCKS]. Two rooms in turn are enough. A block writes part n + 2 once it has read all parts n + 1, and
+// these are written behind a barrier that comes after all reading of parts n, which lay in the same room.
 constexpr int MOST_WORDS = 8;
 template <int BLOCKS> struct gathering {
   static constexpr long words = MOST_WORDS * BLOCKS;  // of a room
@@ -75,57 +75,34 @@ template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<
   }
 };
 
-//@ foresight: needs words, fixed, load
-// Goes over the next row in place of its team: asks L2 for what the folds will load first, and does nothing else.
-template <class Team, int SLOTS> struct foresight : words<foresight<Team, SLOTS>> {
-  static constexpr int threads = Team::threads, vector = Team::vector;
-  static constexpr bool spread = true;
-  int number;
-  FN explicit foresight(const Team& team) : number(team.member()) {}
-  FN int member() const { return number; }
-  FN bool leads() const { return false; }
-  template <class Reducer, class T> FN T join(T mine) { return mine; }
-  template <class Span, class F, class... Ops> FN void each(Span, const F&, Ops...) {}
-  template <class T, long N> FN auto keep() { return kept_row<T, layout<Team, N>::slots, layout<Team, N>::W>(); }
-};
-template <class Operand, class Place> FN void foresee(const Operand&, const Place&) {}
-template <class T, bool CONSTANT, class Place> FN void foresee(const load_operand<T, CONSTANT>& o, const Place& at) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at.of(o.p, o.outer_stride) + o.base));
-}
-template <class Team, int SLOTS, long... N, class Sink, class F, class... Ops>
-FN void walk(foresight<Team, SLOTS>& team, fixed_span<N...> span, Sink&, const F&, Ops... operand) {
-  using lay = layout<Team, span.total>;
-#pragma unroll
-  for (int s = 0; s < lay::slots && s < SLOTS; ++s) {
-    typename fixed_span<N...>::template place<lay::W> at;
-    at.first = team.member() * lay::W, at.further = s * lay::stride, at.flat = at.first + at.further, at.slot = s;
-    if ((s + 1) * lay::stride <= span.total || at.flat < span.total) (foresee(operand, at), ...);
-  }
-}
-
-//@ run_rows_gathered: needs gathered_team, foresight, resident
+//@ run_rows_gathered: needs gathered_team, resident
 // Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
 // one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
 constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 16;
 static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
 template <int THREADS> constexpr int gathered_share = 1024 / THREADS;
-template <int BLOCKS, int THREADS, int VECTOR, int AHEAD, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, class Body>
 __global__ void __launch_bounds__(THREADS, gathered_share<THREADS>)
     gathered_kernel(const Body body, int rows, int shares, unsigned long* rooms) {
   using shared_row = gathered<BLOCKS, THREADS, VECTOR>;
   gathering<BLOCKS> hall{rooms};
   team<THREADS, VECTOR> block;
-  for (int row = blockIdx.x / BLOCKS; row < rows; row += shares) {
-    if constexpr (AHEAD > 0)
-      if (row < rows - shares) body(row + shares, foresight<shared_row, AHEAD>(shared_row(block, hall)));
-    body(fresh(row), shared_row(block, hall));
+  __shared__ int row;  // no register is free for it
+  if (threadIdx.x == 0) row = blockIdx.x / BLOCKS;
+  __syncthreads();
+#pragma unroll 1
+  while (row < rows) {
+    body(row, shared_row(block, hall));
+    __syncthreads();
+    if (threadIdx.x == 0) row += shares;
+    __syncthreads();
   }
 }
 #ifdef __CUDACC_RTC__
 template <int BLOCKS, int THREADS> FN bool gathers(int) { return true; }
-template <int BLOCKS, int THREADS, int VECTOR, int AHEAD = 0, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, class Body>
 FN int run_rows_gathered(const Body&, long, void*, int, void*) {
-  return &gathered_kernel<BLOCKS, THREADS, VECTOR, AHEAD, Body> == nullptr;
+  return &gathered_kernel<BLOCKS, THREADS, VECTOR, Body> == nullptr;
 }
 #else
 // Whether the device holds all blocks of a row at once, whatever the body.
@@ -134,12 +111,12 @@ template <int BLOCKS, int THREADS> bool gathers(int device) {
   const int error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   return !error && BLOCKS <= processors * gathered_share<THREADS>;
 }
-template <int BLOCKS, int THREADS, int VECTOR, int AHEAD = 0, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, class Body>
 int run_rows_gathered(const Body& body, long rows, void* workspace, int device, void* stream) {
   if (rows <= 0) return 0;
   if (rows > 1L << 30) return cudaErrorInvalidValue;  // no memory has so many long ones
   const device_scope scope(device);
-  constexpr auto kernel = gathered_kernel<BLOCKS, THREADS, VECTOR, AHEAD, Body>;
+  constexpr auto kernel = gathered_kernel<BLOCKS, THREADS, VECTOR, Body>;
   int blocks = 0;
   int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks);
   if (error) return error;
