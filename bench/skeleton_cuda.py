@@ -571,7 +571,7 @@ CASES = (
          softmax(70008, torch.bfloat16), ("rows_cluster<8, 512, 8>", "rows_cluster<8, 512, 1>"),
          (0, 1, 5), 1024, 8e-3),
     Case("softmax_half_300008", "softmax<300008, half_t>", "const half_t*, half_t*", "batch",
-         softmax(300008, torch.float16), ("rows_gathered<19, 512, 8>",), (0, 1, 40), 128, 1e-3),
+         softmax(300008, torch.float16), ("rows_gathered<19, 512, 8>",), (0, 1, 40), 128, 6e-3),
     Case("layer_norm_131072", "layer_norm<131072>", X_W_B_TO_Y, "batch", layer_norm(131072),
          ("rows_cluster<8, 512, 4>", "rows_cluster<8, 1024, 4>", "rows_cluster<4, 1024, 4>"),
          (0, 1, 3), 256, 3e-5),
