@@ -25,11 +25,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import attention_subjects as subjects  # noqa: E402
 from attention_subjects import Call, Subject  # noqa: E402
+from product import FLUSH_BYTES, LAUNCHES, cold_ms  # noqa: E402
 from product_subjects import Library  # noqa: E402
 
 # batches x length x head
 SHAPES = ("512x512x64", "64x2048x64", "64x2048x128", "16x4096x128", "1024x128x64")
-LAUNCHES, FLUSH_BYTES = 15, 256 << 20
 
 
 def medians_ms(runs: Mapping[str, Callable[[], object]], scratch: Tensor) -> dict[str, float]:
@@ -37,14 +37,9 @@ def medians_ms(runs: Mapping[str, Callable[[], object]], scratch: Tensor) -> dic
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(LAUNCHES + 3):
         for name, run in runs.items():
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            scratch.zero_()
-            start.record()
-            run()
-            stop.record()
-            stop.synchronize()
+            elapsed = cold_ms(run, scratch)
             if turn >= 3:
-                times[name].append(start.elapsed_time(stop))
+                times[name].append(elapsed)
     return {name: statistics.median(found) for name, found in times.items()}
 
 

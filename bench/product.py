@@ -73,20 +73,22 @@ def layer(shape: str) -> Layer:
     return Layer(x, weight, bias, chosen, (torch.cat(pieces, 1) + bias.double()).relu())
 
 
+def cold_ms(run: Callable[[], object], scratch: Tensor) -> float:
+    """The time of one launch on a cold L2."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    scratch.zero_()
+    start.record()
+    run()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop))
+
+
 def median_ms(run: Callable[[], object], scratch: Tensor) -> float:
     """The median of LAUNCHES runs on a cold L2."""
     for _ in range(3):
         run()
-    times = []
-    for _ in range(LAUNCHES):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        scratch.zero_()
-        start.record()
-        run()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return float(statistics.median(times))
+    return statistics.median(cold_ms(run, scratch) for _ in range(LAUNCHES))
 
 
 def sustained_ms(run: Callable[[], object], seconds: float = 1.5) -> float:

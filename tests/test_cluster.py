@@ -197,26 +197,29 @@ def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
         assert disagreements(ours, model, given, roundings=2) == []
 
 
+def with_specials(given: list[Tensor]) -> list[Tensor]:
+    """Rows with a NaN, with infinities, and of zeros."""
+    for x in given:
+        x[1].flatten()[-1], x[2].flatten()[0] = float("nan"), float("inf")
+        x[3], x[4] = float("-inf"), 0.0
+    return given
+
+
 @pytest.mark.gpu
 @torch.no_grad()
 def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     torch.manual_seed(0)
     model = Rows().cuda()
     ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
-    given = inputs(6, torch.float32)
-    for x in given:
-        x[1].flatten()[-1], x[2].flatten()[0] = float("nan"), float("inf")
-        x[3], x[4] = float("-inf"), 0.0
+    given = with_specials(inputs(6, torch.float32))
     assert disagreements(ours, model, given, roundings=2) == []
 
 
-@pytest.mark.gpu
-@torch.no_grad()
-def test_gpu_two_streams_and_a_graph() -> None:
+def check_two_streams_and_a_graph(rows: int, columns: int) -> None:
+    """softmax on two streams at a time, and in a graph."""
     torch.manual_seed(0)
-    model = Called(softmax).cuda()
-    given = [torch.randn(64, 70000, device="cuda") for _ in range(2)]
-    ours = fusewright.optimize(model, given[:1], target="cuda")
+    given = [torch.randn(rows, columns, device="cuda") for _ in range(2)]
+    ours = fusewright.optimize(Called(softmax).cuda(), given[:1], target="cuda")
     wanted = [softmax(x.double()) for x in given]
     streams = [torch.cuda.Stream() for _ in given]
     torch.cuda.synchronize()
@@ -233,6 +236,12 @@ def test_gpu_two_streams_and_a_graph() -> None:
     last.fill_(float("nan"))
     graph.replay()
     assert error(last, wanted[0]) <= 1e-6
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_two_streams_and_a_graph() -> None:
+    check_two_streams_and_a_graph(64, 70_000)
 
 
 class Ratio(nn.Module):

@@ -11,10 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from agreement import disagreements, error
+from agreement import disagreements
 from compiled import ready
 from cudac import compile_text
-from test_cluster import Called, Function, Updated, planned, schedule_of, softmax
+from test_cluster import (
+    Called,
+    Function,
+    Updated,
+    check_two_streams_and_a_graph,
+    planned,
+    schedule_of,
+    softmax,
+    with_specials,
+)
 from torch import Tensor, nn
 
 import fusewright
@@ -197,32 +206,11 @@ def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     model = Long().cuda()
     ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
     given = inputs(6, torch.float32)
-    for x in given[:4]:
-        x[1].flatten()[-1], x[2].flatten()[0] = float("nan"), float("inf")
-        x[3], x[4] = float("-inf"), 0.0
+    with_specials(given[:4])
     assert disagreements(ours, model, given, roundings=2) == []
 
 
 @pytest.mark.gpu
 @torch.no_grad()
 def test_gpu_two_streams_and_a_graph() -> None:
-    torch.manual_seed(0)
-    model = Called(softmax).cuda()
-    given = [torch.randn(20, 700_000, device="cuda") for _ in range(2)]
-    ours = fusewright.optimize(model, given[:1], target="cuda")
-    wanted = [softmax(x.double()) for x in given]
-    streams = [torch.cuda.Stream() for _ in given]
-    torch.cuda.synchronize()
-    for _ in range(20):
-        found = []
-        for stream, x in zip(streams, given, strict=True):
-            with torch.cuda.stream(stream):
-                found.append(ours(x))
-        torch.cuda.synchronize()
-        assert all(error(a, b) <= 1e-6 for a, b in zip(found, wanted, strict=True))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        last = ours(given[0])
-    last.fill_(float("nan"))
-    graph.replay()
-    assert error(last, wanted[0]) <= 1e-6
+    check_two_streams_and_a_graph(20, 700_000)
