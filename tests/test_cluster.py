@@ -268,6 +268,7 @@ def test_few_elements_are_folded_by_a_cluster(rows: int, columns: int, split: bo
 @torch.no_grad()
 @pytest.mark.parametrize("size", [7, 1000, 70_000])
 def test_two_sums_in_one_kernel_on_the_cpu(size: int) -> None:
+    torch.manual_seed(size)
     x, y = torch.randn(size), torch.rand(size)
     ours = fusewright.optimize(Ratio(), [x, y], target="cpu")
     assert disagreements(ours, Ratio(), [x, y]) == []
@@ -277,6 +278,7 @@ def test_two_sums_in_one_kernel_on_the_cpu(size: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("size", [65536, 100_001, 200_000])
 def test_two_sums_in_a_cluster(size: int) -> None:
+    torch.manual_seed(size)
     x, y = torch.randn(size), torch.rand(size)
     ours = fusewright.optimize(Ratio(), [x, y], target="cuda").cuda()
     for count in (size, 2, 1000, 3 * size):
