@@ -143,9 +143,7 @@ def is_half(n: Node) -> bool:
 
 def factors(n: Node) -> tuple[Factor, Factor]:
     """The left and right factor of a product node."""
-    left, right = n.args
-    flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
-    return factor_of(left, flat), factor_of(right, flat)
+    return _both(*n.args)
 
 
 # ---- what a call computes ------------------------------------------------------------------------
@@ -203,15 +201,15 @@ def _laid(form: Form, n: Node, graph: Graph) -> Form:
     left, right = form.left, form.right
     if n.dtype != torch.float32 or min(len(left.shape), len(right.shape)) < 2:
         return form
-    depth, flat = left.shape[-1], len(right.shape) == 2
+    depth = left.shape[-1]
     if isinstance(depth, Batch):
         return form
-    rows, columns = (graph.hint(factor_of(f, flat).rows) for f in (left, right))
+    rows, columns = (graph.hint(f.rows) for f in _both(form.left, form.right))
     enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
     if not enough or rows * columns < COPY_USES * (rows + columns):
         return form
     both = [left, right]
-    if not any(factor_of(f, flat).splits for f in both):
+    if not _any_splits(form):
         extra = -depth % SPLIT_STEP  # the larger one is split then: who packs reads any rows
         sizes = [graph.hint(numel(f.shape)) for f in both]
         chosen = sizes.index(max(sizes) if extra else min(sizes))
@@ -271,17 +269,19 @@ def _misplaced(form: Form, n: Node) -> str:
         return "its result does not lie row by row"
     if form.added is not None and placed(form.added) is None:
         return "what it adds does not lie evenly in memory"
-    flat = len(form.right.shape) == 2
-    both = factor_of(form.left, flat), factor_of(form.right, flat)
     if is_half(n):
-        good = all(f.streams for f in both)
+        good = all(f.streams for f in _both(form.left, form.right))
         return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
     return "" if _any_splits(form) else "no factor lies row by row along k"
 
 
 def _any_splits(form: Form) -> bool:
-    flat = len(form.right.shape) == 2
-    return any(factor_of(f, flat).splits for f in (form.left, form.right))
+    return any(f.splits for f in _both(form.left, form.right))
+
+
+def _both(left: Node, right: Node) -> tuple[Factor, Factor]:
+    flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
+    return factor_of(left, flat), factor_of(right, flat)
 
 
 # ---- how a factor lies in memory -----------------------------------------------------------------

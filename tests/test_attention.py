@@ -12,6 +12,7 @@ import pytest
 import torch
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 from emitting import emit_text
+from graphs import check_meaning, staged
 from torch import nn
 
 from fusewright.attention import attention, scores
@@ -22,9 +23,8 @@ from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.runtime import cuda_flags
 from fusewright.codegen.skeleton import text_for
 from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, check, toposort
+from fusewright.ir import Graph, Node, toposort
 from fusewright.pipeline import Made, design, make
-from fusewright.rewrite import rewrite
 from fusewright.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
@@ -130,8 +130,7 @@ def model(text: str, arguments: int) -> nn.Module:
 
 def graphs(text: str, inputs: tuple[torch.Tensor, ...]) -> tuple[Graph, Graph, nn.Module]:
     module = model(text, len(inputs))
-    before, _ = rewrite(capture(module, inputs).graph)
-    return before, check(attention(before, GPU), "attention"), module
+    return *staged(module, inputs, lambda g: attention(g, GPU), "attention"), module
 
 
 def found(graph: Graph) -> list[Node]:
@@ -143,11 +142,7 @@ def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
     inputs = FITS[name][1]
     before, after, module = graphs(whole(name), inputs)
     assert len(found(after)) == 1
-    state = state_of(capture(module, inputs), module)
-    with torch.no_grad():
-        (wanted,) = interpret(before, inputs, state, dtype=torch.float64)
-        (value,) = interpret(after, inputs, state, dtype=torch.float64)
-    torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
+    check_meaning(before, after, module, inputs)
 
 
 @pytest.mark.parametrize("name", REFUSED)

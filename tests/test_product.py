@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from emitting import ROOT, Emitted, emit_file
+from graphs import check_meaning, staged
 from torch import nn
 
-from fusewright.capture import capture, state_of
+from fusewright.capture import capture
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.struct import Body
 from fusewright.errors import BadUsage
 from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, check, concrete, show, toposort
+from fusewright.ir import Graph, Node, concrete, show, toposort
 from fusewright.nest import Nest, nest
 from fusewright.pipeline import Made, emitted_text, make, optimize_file
 from fusewright.plan import Kernel, Plan, plan
@@ -143,8 +144,7 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
 
 def graphs(text: str, inputs: tuple[torch.Tensor, ...]) -> tuple[Graph, Graph, nn.Module]:
     module = model(text, len(inputs))
-    before, _ = rewrite(capture(module, inputs).graph)
-    return before, check(product(before, GPU), "product"), module
+    return *staged(module, inputs, lambda g: product(g, GPU), "product"), module
 
 
 def products(graph: Graph) -> list[Node]:
@@ -157,11 +157,7 @@ def test_the_rewritten_graph_has_the_same_meaning(form: str) -> None:
     before, after, module = graphs(text, inputs)
     assert len(products(after)) == count
     assert not [n for n in toposort(after.roots) if n.op == "library"]
-    state = state_of(capture(module, inputs), module)
-    with torch.no_grad():
-        wanted = interpret(before, inputs, state, dtype=torch.float64)
-        for a, b in zip(interpret(after, inputs, state, dtype=torch.float64), wanted, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, equal_nan=True)
+    check_meaning(before, after, module, inputs)
 
 
 def walked(factor: Factor, graph: Graph, inputs: tuple[torch.Tensor, ...], module: nn.Module,

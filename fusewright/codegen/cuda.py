@@ -26,15 +26,19 @@ SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 MAP_BYTES, MAP_VECTORS = 16, 4
 
 
-def cuda_source(kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target) -> str:
+Printed = tuple[Body, Nest, Schedule]
+Spare = Sequence[tuple[Body, Schedule]]  # a kernel as it runs where its schedule cannot
+
+
+def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
     """The whole CUDA text of an emitted file.
 
     The structs have no name outside of it: what a skeleton remembers per kernel would otherwise be
     one variable for all files in a process whose kernels have the same name.
     """
-    parts = [text_for(target.product or "cuda", _words(kernels))]
-    for body, nest, schedule in kernels:
-        spare = _spare(body, nest, schedule)
+    spares = [_spare(*kernel) for kernel in kernels]
+    parts = [text_for(target.product or "cuda", _words(kernels, spares))]
+    for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
         texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
     return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
@@ -54,10 +58,10 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     return f"{kind}_split" if schedule.split else kind
 
 
-def _words(kernels: Sequence[tuple[Body, Nest, Schedule]]) -> set[str]:
+def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
     words = {"aligned"}
-    for body, nest, schedule in kernels:
-        for each, how in ((body, schedule), *_spare(body, nest, schedule)):
+    for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
+        for each, how in ((body, schedule), *spare):
             words |= each.words | {launcher(each, nest, how)}
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
@@ -75,7 +79,7 @@ def whole(nest: Nest) -> list[str]:
     return product.whole(nest.kernel.product) if nest.kernel.product else []
 
 
-def _spare(body: Body, nest: Nest, schedule: Schedule) -> list[tuple[Body, Schedule]]:
+def _spare(body: Body, nest: Nest, schedule: Schedule) -> Spare:
     """The kernel as it runs where what keeps its rows cannot, if that may be."""
     if not (other := otherwise(schedule, nest)):
         return []
@@ -84,9 +88,7 @@ def _spare(body: Body, nest: Nest, schedule: Schedule) -> list[tuple[Body, Sched
     return [(replace(again, name=name, text=text), other)]
 
 
-def _entry(
-    body: Body, nest: Nest, schedule: Schedule, spare: Sequence[tuple[Body, Schedule]]
-) -> str:
+def _entry(body: Body, nest: Nest, schedule: Schedule, spare: Spare) -> str:
     """The function that Python calls."""
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
