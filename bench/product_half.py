@@ -1,7 +1,7 @@
 """Product kernels of 16 bits with bias and ReLU -> a Markdown table beside cuBLAS alone.
 
 python bench/product_half.py [--type bfloat16] [--only 4096x4096x4096] [--sustained]
-                             [--head-start 2]
+                             [--width 256] [--head-start 2]
 
 Needs an NVIDIA H100 or H200, nvcc and torch. 256 MB are overwritten before each launch, so nothing
 is in L2. Variants are separated by a pause: heat lowers clocks. The ratio is cuBLAS alone, without
@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +43,12 @@ Clock = Callable[[Callable[[], object]], float]
 
 
 def variants(dtype: torch.dtype) -> tuple[Half, ...]:
-    """Every width and side, and the widest tile with a turned weight."""
+    """Every width and side, shared depth or not, and the widest tile with a turned weight."""
     plain = [
-        Half(Subject("bias_relu", width, swapped, 0, 4), dtype)
+        Half(Subject("bias_relu", width, swapped, 0, 4, parts=parts), dtype)
         for width in WIDTHS
         for swapped in (False, True)
+        for parts in (0, half_subjects.PARTS)
     ]
     return (*plain, Half(Subject("bias_relu", 256, False, 0, 4), dtype, (False, True)))
 
@@ -99,12 +100,13 @@ def launcher(library: Library, half: Half, job: Layer) -> tuple[Callable[[], Non
 
 def name_of(half: Half) -> str:
     side = "x wide" if half.subject.swapped else "weight wide"
-    return f"{half.subject.width} {side}{', weight turned' * half.turned[1]}"
+    how = ", parts" * (half.subject.parts > 0) + ", weight turned" * half.turned[1]
+    return f"{half.subject.width} {side}{how}"
 
 
-def measure(library: Library, shape: str, dtype: torch.dtype, clock: Clock) -> bool:
+def measure(library: Library, shape: str, halves: Sequence[Half], clock: Clock) -> bool:
     """Print the rows of one shape; whether no variant is less accurate than eager."""
-    job = layer(shape, dtype)
+    job = layer(shape, halves[0].dtype)
     eager = {
         "cuBLAS alone": lambda: linear(job.x, job.weight),
         "linear, bias, relu": lambda: linear(job.x, job.weight, job.bias).relu(),
@@ -118,7 +120,7 @@ def measure(library: Library, shape: str, dtype: torch.dtype, clock: Clock) -> b
     for name, ms in times.items():
         print(line(shape, name, ms, job.flops, alone / ms, theirs))
     rows, good = [], True
-    for half in variants(dtype):
+    for half in halves:
         run_ours, out = launcher(library, half, job)
         time.sleep(PAUSE_S)
         rows.append((clock(run_ours), name_of(half), job.error(out)))
@@ -141,6 +143,7 @@ def main() -> int:
     options.add_argument("--type", choices=tuple(TYPES), default="bfloat16")
     options.add_argument("--only", metavar="MxNxK", help="one shape, any")
     options.add_argument("--sustained", action="store_true", help="back to back for 1.5 s instead")
+    options.add_argument("--width", type=int, choices=WIDTHS, help="of tiles; all if not given")
     options.add_argument("--head-start", type=int, help="of one consumer group, instead of ours")
     given = options.parse_args()
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
@@ -155,14 +158,15 @@ def main() -> int:
         wanted = rf"\g<1>{given.head_start}" if given.head_start is not None else r"\g<0>"
         return re.sub(r"(HEAD_START = )\d+", wanted, text)
 
-    dtype, good = TYPES[given.type], True
+    halves = [h for h in variants(TYPES[given.type]) if given.width in (None, h.subject.width)]
+    good = True
     with tempfile.TemporaryDirectory() as folder:
-        library = half_subjects.library(variants(dtype), Path(folder), edit)
+        library = half_subjects.library(halves, Path(folder), edit)
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.type}\n")
         print("| rows x columns x depth | variant | ms | TFLOP/s | of cuBLAS alone | error |")
         print("|---|---|---:|---:|---:|---:|")
         for shape in [given.only] if given.only else SHAPES:
-            good &= measure(library, shape, dtype, clock)
+            good &= measure(library, shape, halves, clock)
     return 0 if good else 1
 
 

@@ -48,6 +48,8 @@ class Family:
     passes: swapped -> how often each tensor's bytes move, once for those not named.
     rate: TFLOP/s by the width of a tile.  widths: of its tiles.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: tiles can be folded.
+    cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
+    takes, in steps of its depth, once and for each part (a prediction); (): nobody shares a tile.
     numeric: its class.  why: how it computes, for the decision record.
     """
 
@@ -62,6 +64,8 @@ class Family:
     why: str
     packs: bool = False
     folds: bool = True
+    cluster: int = 1
+    adding: tuple[float, ...] = ()
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
 
 
@@ -100,15 +104,18 @@ SPLIT = Family(
     "ieee: full float32 from float16 parts",
     "float32 in two float16 parts, three products, float32 sums every 64 k",
     packs=True,
+    adding=(3, 0.6),
 )
 INLINE = replace(
-    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, packs=False,
+    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, packs=False, adding=(),
 )  # fmt: skip
 HALF = replace(
     INLINE,
     launcher="run_product_half",
     sides=lambda _: (False, True),
     rate=HALF_RATE,
+    cluster=2,
+    adding=(12, 1.8),
     numeric="{dtype} with float32 sums",
     why="{dtype} as it is, float32 sums",
 )

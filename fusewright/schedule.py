@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, gcd
+from math import gcd
 
 from fusewright.abreast import runs_abreast
-from fusewright.family import family
-from fusewright.ir import Batch, Graph, Node, Size, times
+from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.lower.call import LANES, LEAST_BESIDE
 from fusewright.nest import Access, Nest
-from fusewright.product import STEP, Factor, factors
 from fusewright.shared import (
     MAX_THREADS,
     PAIRED_THREADS,
@@ -26,7 +24,8 @@ from fusewright.shared import (
     row_in_place,
 )
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
+from fusewright.tile import Tile
+from fusewright.waves import fastest
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
@@ -44,9 +43,6 @@ TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/laun
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
-# Sharing the depth of a tile: scratch memory for it, the least steps of a part, and what adding up
-# takes in steps, once and for each part (a prediction). skeletons/cuda/parts_sm90.cuh has the same.
-MOST_PARTS_BYTES, PART_STEPS, PART_COST = 32 << 20, 4, (3, 0.6)
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,7 @@ def schedule(
     if nest.kernel.product:
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
-        inline = target.inline_products and bool(rules & {"no-prepack", "no-workspace"})
-        chosen = _tiles(nest.kernel.product, nest.segment, target, graph, inline)[0]
+        chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
         return _chunks(nest, graph, inner)
@@ -156,8 +151,7 @@ def alternatives(
         most = MOST_KEPT_CPU_BYTES // (inner * 4)
         return tuple(s for s in found if not s.keep or (fixed and s.lanes <= most))
     if nest.kernel.product and default.tile:
-        inline = default.tile.inline
-        tiles = _tiles(nest.kernel.product, nest.segment, target, graph, inline, both=True)
+        tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
     if default.each:
@@ -304,68 +298,6 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
     moved = (*nest.reads.values(), *nest.writes.values())
     along = any(a.varies and a.columns == 1 and a.beside != 0 for a in moved)
     return Schedule(keeps, 0, down, _vector(nest) if along else 1, across=across)
-
-
-def _tiles(
-    product: Node, segment: int, target: Target, graph: Graph, inline: bool, *, both: bool = False
-) -> list[Tile]:
-    """The tiles that may be, the fastest first: those that end soonest in waves.
-
-    The smaller factor is packed, if it may be; both: the other one, too. Where nothing is packed,
-    the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
-    shares out the reading.
-    """
-    across = inline_tiles(product, segment) if inline else ()
-    options = across or tiles(product, segment)
-    kind = family(product, inline=bool(across))
-    matrix = kind.matrix(product)
-    if kind.packs and not both:
-        left, right = (_elements(f, graph) for f in factors(product))
-        size = {True: left, False: right}
-        swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
-        options = tuple(tile for tile in options if tile.swapped == swapped)
-
-    steps, blocks = ceil(graph.hint(matrix.depth) / STEP), target.processors
-    shares = target.product == "sm90" and kind.packs
-
-    def count(tile: Tile) -> int:
-        sides = (matrix.columns, matrix.rows) if tile.swapped else (matrix.rows, matrix.columns)
-        along, across = map(graph.hint, sides)
-        return graph.hint(matrix.batches) * ceil(across / tile.width) * ceil(along / SPLIT_ROWS)
-
-    def seconds(tile: Tile) -> tuple[float, int, bool, int]:
-        tiles = count(tile)
-        last = _last_wave(tile, tiles % blocks, steps, blocks)[0] if shares else tiles % blocks > 0
-        cost = (tiles // blocks + last) * tile.width / kind.rate[tile.width]
-        return cost, -min(tiles, blocks), tile.swapped, -tile.width
-
-    def shared(tile: Tile) -> Tile:
-        parts = _last_wave(tile, count(tile) % blocks, steps, blocks)[1] if shares else 0
-        return replace(tile, parts=parts)
-
-    return [shared(tile) for tile in sorted(options, key=seconds)]
-
-
-def _last_wave(tile: Tile, tiles: int, steps: int, blocks: int) -> tuple[float, int]:
-    """What share of a wave the tiles take that do not fill one, and in how many parts they are cut.
-
-    `share_depth` in `parts_sm90.cuh` makes the same choice, for the sizes of a call.
-    """
-    if tiles == 0:
-        return 0.0, 0
-    choices = [(float(steps), 0)]
-    room = MOST_PARTS_BYTES // (SPLIT_ROWS * tile.width * 4)
-    for count in range(2, min(steps // PART_STEPS, room // tiles) + 1):
-        each = ceil(steps / count)
-        parts = ceil(steps / each)
-        rounds = ceil(tiles * parts / blocks)
-        choices.append((rounds * (each + PART_COST[0] + PART_COST[1] * parts), tiles * parts))
-    cost, parts = min(choices)
-    return cost / steps, parts
-
-
-def _elements(factor: Factor, graph: Graph) -> int:
-    return graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
 
 
 def _threads(inner: int, vector: int) -> int:

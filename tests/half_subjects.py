@@ -20,6 +20,7 @@ from torch import Tensor
 from fusewright.codegen.skeleton import select
 
 KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
+PARTS = 264  # room for those of two tiles of each block, on any Hopper
 # What is compiled beside the schedules of bfloat16 with rows along k: left, right turned -> type.
 LAYOUTS = {
     (False, False): torch.float16,
@@ -43,18 +44,25 @@ class Half:
         sides = "".join("t" if turned else "k" for turned in self.turned)
         return f"{KINDS[self.dtype]}_{self.subject.entry}_{sides}"
 
+    @property
+    def scratch_bytes(self) -> int:
+        """What sharing the depth of tiles needs."""
+        return self.subject.parts * (128 * self.subject.width * 4 + 8)
+
     def text(self) -> str:
         """Its C function."""
         kind, s = KINDS[self.dtype], self.subject
         chosen = f"{s.width}, {'true' if s.swapped else 'false'}, {s.segment}, {s.vector}"
+        chosen += f", {s.parts}" * (s.parts > 0)
         left, right = (f"half_factor<{kind}{', true' * turned}>" for turned in self.turned)
         return f"""
 extern "C" int {self.entry}(const {kind}* left, const long* l, const {kind}* right, const long* r,
-    const {kind}* in0, const {kind}* in1, {kind}* out0, const long* sizes, int device,
-    void* stream) {{
+    const {kind}* in0, const {kind}* in1, {kind}* out0, const long* sizes,
+    void* workspace, int device, void* stream) {{
   const {kind}_bodies::{s.struct} body{{in0, in1, out0, sizes[2]}};
   return run_product_half<{chosen}>(body, {left}{{left, l[0], l[1]}}, {right}{{right, r[0], r[1]}},
-                                    sizes[0], sizes[1], sizes[2], sizes[3], device, stream);
+                                    sizes[0], sizes[1], sizes[2], sizes[3], workspace, device,
+                                    stream);
 }}"""
 
 
@@ -69,6 +77,9 @@ def _chosen() -> Iterable[Half]:
         for swapped in (False, True):
             for turned, dtype in LAYOUTS.items():
                 yield Half(Subject("copy", width, swapped, 0, 1), dtype, turned)
+            yield Half(Subject("copy", width, swapped, 0, 1, parts=PARTS), torch.bfloat16)
+            yield Half(Subject("bias_relu", width, swapped, 0, 4, parts=PARTS), torch.bfloat16)
+    yield Half(Subject("group_norm", 256, False, 256, 4, parts=PARTS), torch.bfloat16)
 
 
 HALVES = tuple(_chosen())
@@ -105,8 +116,10 @@ def launch(found: Library, half: Half, left: Tensor, right: Tensor, *more: Tenso
     both = [strides(f, turned) for f, turned in zip((left, right), half.turned, strict=True)]
     numbers = [(ctypes.c_long * len(v))(*v) for v in (*both, sizes)]
     address = ctypes.c_void_p
+    scratch = torch.empty(half.scratch_bytes, dtype=torch.uint8, device=left.device)
     return found.function(half)(
         address(left.data_ptr()), numbers[0], address(right.data_ptr()), numbers[1],
-        *(address(t.data_ptr()) for t in more), numbers[2], ctypes.c_int(left.device.index or 0),
+        *(address(t.data_ptr()) for t in more), numbers[2], address(scratch.data_ptr()),
+        ctypes.c_int(left.device.index or 0),
         address(torch.cuda.current_stream().cuda_stream),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_product import RELU, kernel_of, model, products
+from test_product import RELU, kernel_of, model, planned, products
 
 from fusewright.capture import capture
 from fusewright.codegen.cuda import workspace
@@ -17,6 +17,7 @@ from fusewright.product import product
 from fusewright.rewrite import rewrite
 from fusewright.target import TARGETS
 from fusewright.tile import Tile
+from fusewright.waves import fastest
 
 
 def test_only_hopper_has_kernels_for_16_bits() -> None:
@@ -37,16 +38,29 @@ HALF_TILES = [
     ((1024, 1024), (8192, 1024), Tile(256, False)),
     ((256, 8192), (8192, 8192), Tile(128, False)),
     ((8192, 8192), (256, 8192), Tile(128, False)),
+    # 288 couples for 66 clusters: 24 are cut into 66 ranges of 35 steps
+    ((3072, 6144), (6144, 6144), Tile(256, False, parts=2 * (66 + 24))),
 ]
 
 
 @pytest.mark.parametrize(("left", "right", "wanted"), HALF_TILES)
 def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], wanted: Tile) -> None:
-    """Nothing is packed: the waves alone decide."""
+    """Nothing is packed: the waves of couples of tiles alone decide."""
     inputs = torch.empty(left).bfloat16(), torch.empty(right).bfloat16()
     _, layout, chosen = kernel_of(RELU, *inputs)
     assert chosen.tile == wanted
-    assert workspace(layout, chosen) == ""
+    room = wanted.parts * (128 * wanted.width * 4 + 8)
+    assert workspace(layout, chosen) == (str(room) if room else "")
+
+
+@pytest.mark.parametrize("rule", ["no-workspace", "no-prepack"])
+def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> None:
+    inputs = torch.empty(3072, 6144).bfloat16(), torch.empty(6144, 6144).bfloat16()
+    graph = planned(RELU, *inputs).graph
+    (made,) = products(graph)
+    target = TARGETS["sm_90a"]
+    assert fastest(made, 0, target, graph)[0].parts > 0
+    assert {tile.parts for tile in fastest(made, 0, target, graph, frozenset({rule}))} == {0}
 
 
 ALIGNED = ("x_aligned", "gemm_weight_aligned")

@@ -112,6 +112,31 @@ def test_sizes(library: Library, shape: tuple[int, int, int, int]) -> None:
         check(library, half, *factors(shape, half))
 
 
+# Couples of tiles that fill no wave: in a column, in a row, neither; parts of few and many k;
+# ranges that end one couple and begin the next; a wave of whole tiles before.
+SHARED = (
+    (1, 1, 300, 2048), (1, 96, 1500, 4104), (1, 160, 3000, 5000), (1, 300, 300, 3001),
+    (1, 300, 513, 16384), (5, 129, 200, 4000), (1, 2300, 2500, 2056), (7, 640, 1100, 1500),
+    (1, 1536, 3072, 6144), (2, 127, 129, 2047),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHARED, ids=str)
+def test_tiles_that_share_their_depth(library: Library, shape: tuple[int, int, int, int]) -> None:
+    for half in (h for h in copies() if h.subject.parts or h.turned != (False, False)):
+        left, right = factors(shape, half)
+        check(library, half, left, right)
+        first = run(library, half, left, right)
+        assert torch.equal(first, run(library, half, left, right)), f"{half.entry}: other bits"
+
+
+def test_all_numbers_of_rows(library: Library) -> None:
+    some = [h for h in copies() if h.subject.parts and h.subject.width in (64, 256)]
+    for rows in range(1, 301, 13):
+        for half in some:
+            check(library, half, *factors((1, rows, 777, 1100), half))
+
+
 def test_longer_lines_and_one_factor_for_all_batches(library: Library) -> None:
     for half in copies():
         left, right = factors((3, 133, 197, 292), half)

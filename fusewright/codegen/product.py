@@ -52,7 +52,8 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
         chosen = f"{tile.width}, {vector}"
     chosen += f", {tile.parts}" if tile.parts else ""
     chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
-    extra = ["workspace"] if workspace(product, tile) else []
+    scratch = "workspace" if workspace(product, tile) else "nullptr"
+    extra = [scratch] if name in SCRATCH else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
     return f"{name}<{chosen}>(body, {numbers})"
 
@@ -113,12 +114,12 @@ def _stacked(product: Node) -> str:
 
 def _packed(product: Node, tile: Tile) -> str:
     left, right = factors(product)
-    return (left if tile.swapped else right).packed_bytes + _sums(tile)
+    return (left if tile.swapped else right).packed_bytes + f" + {_sums(tile)}" * (tile.parts > 0)
 
 
 def _sums(tile: Tile) -> str:
-    """Room for the sums of the parts of tiles, and two counts for each; `share_depth` needs it."""
-    return f" + {tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)}" if tile.parts else ""
+    """Room for the sums of the parts of tiles, and two counts for each: `add_parts` needs it."""
+    return str(tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)) if tile.parts else ""
 
 
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
@@ -131,6 +132,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
 }
 SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
+    HALF.launcher: lambda _, tile: _sums(tile),
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),

@@ -8,7 +8,7 @@
 #include "convolution_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_kernel: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, device_scope
+//@ convolution_kernel: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, launch_early, device_scope
 // What the consumers hand boxes to.
 template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
@@ -51,19 +51,6 @@ FN int launch_convolution(const Body&, const float*, const float*, const Shape&,
          &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
 }
 #else
-// A launch whose blocks may start while the kernel before it ends.
-template <class... Wanted, class... Given>
-int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_bytes, int cluster, cudaStream_t on,
-                 const Given&... given) {
-  cudaLaunchAttribute wishes[2];
-  wishes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  wishes[0].val.programmaticStreamSerializationAllowed = 1;
-  wishes[1].id = cudaLaunchAttributeClusterDimension;
-  wishes[1].val.clusterDim.x = cluster, wishes[1].val.clusterDim.y = wishes[1].val.clusterDim.z = 1;
-  const cudaLaunchConfig_t launch{grid, dim3(threads), size_t(shared_bytes), on, wishes, cluster > 1 ? 2u : 1u};
-  cudaLaunchKernelEx(&launch, kernel, given...);
-  return cudaGetLastError();
-}
 template <int CHUNK, class Shape>
 int pack_convolution(const float* image, const float* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
   pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);

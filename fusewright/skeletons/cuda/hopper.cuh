@@ -146,6 +146,23 @@ FN void load_box_twice(unsigned to, const tensor_map& map, unsigned barrier, int
       ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch), "h"(short(3)) : "memory");
 }
 
+//@ launch_early
+#ifndef __CUDACC_RTC__
+// A launch whose blocks may start while the kernel before it ends.
+template <class... Wanted, class... Given>
+int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_bytes, int cluster, cudaStream_t on,
+                 const Given&... given) {
+  cudaLaunchAttribute wishes[2];
+  wishes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  wishes[0].val.programmaticStreamSerializationAllowed = 1;
+  wishes[1].id = cudaLaunchAttributeClusterDimension;
+  wishes[1].val.clusterDim.x = cluster, wishes[1].val.clusterDim.y = wishes[1].val.clusterDim.z = 1;
+  const cudaLaunchConfig_t launch{grid, dim3(threads), size_t(shared_bytes), on, wishes, cluster > 1 ? 2u : 1u};
+  cudaLaunchKernelEx(&launch, kernel, given...);
+  return cudaGetLastError();
+}
+#endif
+
 //@ image_map: needs tensor_map
 // Boxes of neighbouring result pixels x some channels, gathered from an image [N][D][H][W][channels] as a convolution
 // reads it: one tap for all pixels of a box. The copy engine steps through the pixels row by row, image by image, and

@@ -4,6 +4,9 @@
 // memory; the two others own 64 rows each of a tile of 128 x WIDTH, whose sums stay in the tensor cores' float32 from the
 // first k to the last, as eager's do.
 //
+// Two blocks, a cluster, have neighbouring tiles, and each fetches half of what these share for both: what L2 delivers is the
+// limit. Where tiles do not fill the last wave, clusters share their k (parts_sm90.cuh).
+//
 // The surprising fact: while a group hands its tile to the body it leaves the tensor cores to the other one, which helps
 // only if the two are not at the same place. So the second group starts later, and stays behind.
 //
@@ -30,10 +33,10 @@ template <bool TURNED> struct half_operand {
 };
 #ifndef __CUDACC_RTC__
 template <class T, bool TURNED>
-int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_rows, long batches, long rows, long depth) {
+int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines, long batches, long rows, long depth) {
   const mapped all{half_kind<T>::map_type, 2, from.data, from.batch_stride * 2, from.line_stride * 2, batches,
                    TURNED ? depth : rows, TURNED ? rows : depth};
-  return map_boxes(map, all, TURNED ? 64 : box_rows);
+  return map_boxes(map, all, box_lines);
 }
 #endif
 
@@ -86,43 +89,68 @@ HALF_MULTIPLY(half_t, 192, "f16") HALF_MULTIPLY(half_t, 256, "f16")
 HALF_MULTIPLY(bfloat_t, 64, "bf16") HALF_MULTIPLY(bfloat_t, 128, "bf16")
 HALF_MULTIPLY(bfloat_t, 192, "bf16") HALF_MULTIPLY(bfloat_t, 256, "bf16")
 
-//@ half_produce: needs tile_order, tensor_map, barriers
+//@ half_tiles: needs tile_order, cluster
+// What the clusters have to do: couples of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
+// row, which share `tall`. A tile behind the last one reads zeros and stores nothing.
+struct couples {
+  tiles all;
+  bool beside;
+  FN tiles::place at(int number, int rank) const {
+    const tiles::place two = all.at(number);
+    return {two.batch, beside ? two.row : two.row * CLUSTER + rank, beside ? two.column * CLUSTER + rank : two.column};
+  }
+};
+
+//@ half_produce: needs half_tiles, ranges, tensor_map, barriers
 constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
 template <int WIDTH> struct half_stage {
   static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
   static constexpr int count = 196608 / bytes, boxes = count * bytes, barriers = boxes + 8 * BOX * 4;
   static constexpr int shared_bytes = barriers + 16 * count;
 };
+// How many lines a box has, if the other block does not fetch half of them.
+template <int ROWS, bool TURNED> constexpr int half_lines = TURNED ? HALF_DEPTH : ROWS;
 template <int ROWS, bool TURNED>
-FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch) {
-  if constexpr (TURNED) {
+FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch, bool both, int rank) {
+  const int first = both ? rank * half_lines<ROWS, TURNED> / CLUSTER : 0;  // of the lines that this block fetches
 #pragma unroll
-    for (int r = 0; r < ROWS; r += 64) load_box(to + r * HALF_LINE, map, ready, row + r, k, batch);
-  } else {
-    load_box(to, map, ready, k, row, batch);
+  for (int r = 0; r < (TURNED ? ROWS : 1); r += 64) {
+    const unsigned there = to + (r + first) * HALF_LINE;
+    const int along = TURNED ? row + r : k, line = (TURNED ? k : row) + first;
+    if (both)
+      load_box_twice(there, map, ready, along, line, batch);
+    else
+      load_box(there, map, ready, along, line, batch);
   }
 }
-// One thread: every 64 k of every tile of this block, as soon as its stage is free. `tall`: the factor of which a tile has
-// 128 rows; `wide`: the one of which it has WIDTH.
-template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
+// One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the factor of
+// which a tile has 128 rows; `wide`: the one of which it has WIDTH.
+template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS>
 FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
-                     const tiles& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+                     const couples& all, const depth_ranges& ranges, unsigned stages, unsigned full, unsigned empty) {
   using stage = half_stage<WIDTH>;
+  const int rank = cluster_rank();
   int slot = 0;
   unsigned phase = 1;
-  for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
-    const tiles::place tile = all.at(number);
+  const auto next = [&] {
+    if (++slot == stage::count) slot = 0, phase ^= 1;
+  };
+  for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
+    const piece mine = piece_at<PARTS>(number, ranges);
+    const tiles::place tile = all.at(mine.tile, rank);
     const int tall_batch = tall_batched ? tile.batch : 0, wide_batch = wide_batched ? tile.batch : 0;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    for (int chunk = 0; chunk < mine.chunks; ++chunk, next()) {
       const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
-      const int k = chunk * HALF_DEPTH;
+      const int k = (mine.first + chunk) * HALF_DEPTH;
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::bytes);
-      load_half<TILE_ROWS, TALL_TURNED>(to, tall, ready, k, tile.row * TILE_ROWS, tall_batch);
-      load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch);
-      if (++slot == stage::count) slot = 0, phase ^= 1;
+      load_half<TILE_ROWS, TALL_TURNED>(to, tall, ready, k, tile.row * TILE_ROWS, tall_batch, all.beside, rank);
+      load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside,
+                                    rank);
     }
   }
+  // This block's barriers have to last until its partner has used them.
+  for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
 }
 
 //@ half_consume: needs half_factor, half_multiply, half_produce, tile_out
@@ -143,100 +171,132 @@ FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned w
                                                                     accumulate || j > 0);
   multiply_commit();
 }
-template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, class Consumer>
-FN void half_consume(const Consumer& me, const tiles& all, int chunks, unsigned stages, unsigned full, unsigned empty) {
+template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS,
+          class Consumer>
+FN void half_consume(const Consumer& me, const couples& all, const depth_ranges& ranges, unsigned stages, unsigned full,
+                     unsigned empty) {
   using stage = half_stage<WIDTH>;
-  const int group = warp_here() / 4 - 1;
-  const bool leads = threadIdx.x % 32 == 0;
+  const int group = warp_here() / 4 - 1, rank = cluster_rank(), lane = threadIdx.x % 32;
   int slot = 0;
   unsigned phase = 0;
-  if (group == 1 && chunks > HEAD_START) barrier_wait(full + 8 * HEAD_START, 0);
-  for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
+  if (group == 1 && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START)
+    barrier_wait(full + 8 * HEAD_START, 0);
+  for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
+    // Asked again wherever it is needed, or all of it would be kept in registers from here on.
+    const auto here = [&] {
+      int again = number;
+      asm volatile("" : "+r"(again));
+      return piece_at<PARTS>(again, ranges);
+    };
+    const int chunks = here().chunks;
+    if (PARTS && chunks <= 0) continue;
     float sums[WIDTH / 64][32];
     pin_all<WIDTH>(sums);
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      const unsigned here = stages + slot * stage::bytes;
+      const unsigned at = stages + slot * stage::bytes;
       barrier_wait(full + 8 * slot, phase);
-      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, here + group * 64 * HALF_LINE, here + stage::tall_bytes,
-                                                     chunk > 0);
-      if (chunk < WIDTH / 64) me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at(number), chunk * 64);
+      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, at + group * 64 * HALF_LINE, at + stage::tall_bytes, chunk > 0);
+      if (chunk < WIDTH / 64) me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile, rank), chunk * 64);
       multiply_wait<1>();
-      if (leads && chunk > 0) barrier_arrive(before);
+      if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
     multiply_wait<0>();
-    if (leads) barrier_arrive(before);
+    if (lane < CLUSTER) cluster_arrive(before, lane);
     pin_all<WIDTH>(sums);
+    const piece mine = here();
+    if constexpr (PARTS)
+      if (mine.shared >= 0) {
+        wait_for_previous_kernel();  // it sets the counts to 0
+        if (!add_parts<WIDTH>(sums, parts_of(ranges, mine, rank))) continue;
+      }
     if constexpr (SWAPPED)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(number), nullptr);
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(mine.tile, rank), nullptr);
     else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(number), nullptr);
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(mine.tile, rank), nullptr);
   }
 }
 
-//@ run_product_half: needs half_consume, prepare_product, device_scope
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+//@ run_product_half: needs half_consume, prepare_product, share_ranges, launch_early, device_scope
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, bool PARTS,
+          class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
                         const __grid_constant__ Body body, const half_factor<T, LEFT_TURNED> left,
-                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const tiles all) {
+                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const couples all,
+                        const depth_ranges ranges) {
   using stage = half_stage<WIDTH>;
   constexpr bool TALL_TURNED = SWAPPED ? RIGHT_TURNED : LEFT_TURNED, WIDE_TURNED = SWAPPED ? LEFT_TURNED : RIGHT_TURNED;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
-  const int chunks = (shape.depth + HALF_DEPTH - 1) / HALF_DEPTH;
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < stage::count; ++slot) {
       barrier_init(full + 8 * slot, 1);
-      barrier_init(empty + 8 * slot, 8);
+      barrier_init(empty + 8 * slot, 8 * CLUSTER);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  // This kernel may have started before the one that wrote its factors was done; not where counts are set in between.
+  if (!PARTS || ranges.rest == 0) wait_for_previous_kernel();
+  cluster_sync();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const bool left_batched = left.batch_stride != 0, right_batched = right.batch_stride != 0;
     if (threadIdx.x == 0)
-      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED>(tall, wide, SWAPPED ? right_batched : left_batched,
-                                                    SWAPPED ? left_batched : right_batched, all, chunks, stages, full,
-                                                    empty);
+      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED, PARTS>(tall, wide, SWAPPED ? right_batched : left_batched,
+                                                           SWAPPED ? left_batched : right_batched, all, ranges, stages,
+                                                           full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     const consumer<Body, whole_factors> me{body, {}, shape, reinterpret_cast<float*>(shared + stage::boxes)};
-    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED>(me, all, chunks, stages, full, empty);
+    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED, PARTS>(me, all, ranges, stages, full, empty);
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED,
+          class Body>
 FN int run_product_half(const Body&, half_factor<T, LEFT_TURNED>, half_factor<T, RIGHT_TURNED>, long, long, long, long,
-                        int, void*) {
-  return &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body> == nullptr;
+                        void*, int, void*) {
+  return &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), Body> == nullptr ||
+         &zero_counts == nullptr;
 }
 #else
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
+// `workspace`: for the sums of ROOM parts, each with two counts.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED,
+          class Body>
 int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_factor<T, RIGHT_TURNED> right,
-                     long batches, long rows, long columns, long depth, int device, void* stream) {
+                     long batches, long rows, long columns, long depth, void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  constexpr auto kernel = &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, Body>;
+  constexpr auto kernel =
+      &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), Body>;
+  constexpr int LEFT_ROWS = SWAPPED ? WIDTH : TILE_ROWS, RIGHT_ROWS = SWAPPED ? TILE_ROWS : WIDTH;
   int blocks = 0;
   if (int error = prepare_product<kernel>(half_stage<WIDTH>::shared_bytes, device, blocks)) return error;
-  const int down = int(((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS);
-  const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
-  if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
-  const tiles all{down, across, int(batches * down * across)};
+  const long down = ((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS;
+  const long across = ((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH;
+  const bool beside = down % CLUSTER && across % CLUSTER == 0;
+  const long high = beside ? down : (down + 1) / CLUSTER, broad = beside ? across / CLUSTER : across;
+  if (batches * high * broad * CLUSTER > 0x3fffffff) return cudaErrorInvalidValue;
+  const couples all{{int(high), int(broad), int(batches * high * broad)}, beside};
   tensor_map tall, wide;
-  int error = map_half(SWAPPED ? wide : tall, left, SWAPPED ? WIDTH : TILE_ROWS, batches, rows, depth);
-  if (!error) error = map_half(SWAPPED ? tall : wide, right, SWAPPED ? TILE_ROWS : WIDTH, batches, columns, depth);
+  tensor_map &first = SWAPPED ? wide : tall, &second = SWAPPED ? tall : wide;
+  const int left_lines = half_lines<LEFT_ROWS, LEFT_TURNED> / (beside != SWAPPED ? CLUSTER : 1);
+  const int right_lines = half_lines<RIGHT_ROWS, RIGHT_TURNED> / (beside == SWAPPED ? CLUSTER : 1);
+  int error = map_half(first, left, left_lines, batches, rows, depth);
+  if (!error) error = map_half(second, right, right_lines, batches, columns, depth);
   if (error) return error;
-  const product_shape shape{batches, int(rows), int(columns), int(depth)};
-  const dim3 grid(unsigned(all.count < blocks ? all.count : blocks));
   const auto on = static_cast<cudaStream_t>(stream);
-  kernel<<<grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, on>>>(tall, wide, body, left, right, shape, all);
-  return cudaGetLastError();
+  const product_shape shape{batches, int(rows), int(columns), int(depth)};
+  const int clusters = blocks / CLUSTER, chunks = int((depth + HALF_DEPTH - 1) / HALF_DEPTH);
+  const depth_ranges ranges = share_ranges<WIDTH, ROOM>(all.all.count, chunks, clusters, static_cast<float*>(workspace));
+  if (ranges.rest) zero_counts<<<1, 256, 0, on>>>(ranges.arrived, ranges.rest * CLUSTER * 2);
+  const dim3 grid(unsigned(ranges.pieces < clusters ? ranges.pieces : clusters) * CLUSTER);
+  return launch_early(kernel, grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, CLUSTER, on, tall, wide, body, left,
+                      right, shape, all, ranges);
 }
 #endif
 

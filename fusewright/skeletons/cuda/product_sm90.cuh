@@ -234,7 +234,7 @@ FN void consume(const splitting_consumer<Body>& me, const tiles& all, const dept
     turn ^= 1;
     const piece mine = here();
     if constexpr (PARTS)
-      if (mine.shared >= 0 && !add_parts<WIDTH>(master, parts, mine.shared)) continue;
+      if (mine.shared >= 0 && !add_parts<WIDTH>(master, parts_of(parts, mine.shared))) continue;
     const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);

@@ -1,0 +1,109 @@
+"""Product node + Target -> its tiles, those first that end soonest in waves of thread blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from fusewright.family import Family, family
+from fusewright.ir import Graph, Node, times
+from fusewright.product import STEP, Factor, factors
+from fusewright.target import Target
+from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
+
+# Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
+# takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
+MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
+INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
+
+
+def fastest(
+    product: Node,
+    segment: int,
+    target: Target,
+    graph: Graph,
+    rules: frozenset[str] = frozenset(),
+    *,
+    both: bool = False,
+) -> list[Tile]:
+    """The tiles that may be, the fastest first.
+
+    The smaller factor is packed, if it may be; both: the other one, too. Where nothing is packed,
+    the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
+    shares out the reading.
+    """
+    inline = target.inline_products and bool(rules & INLINE_RULES)
+    across = inline_tiles(product, segment) if inline else ()
+    options = across or tiles(product, segment)
+    kind = family(product, inline=bool(across))
+    if kind.packs and not both:
+        left, right = (_elements(f, graph) for f in factors(product))
+        size = {True: left, False: right}
+        swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
+        options = tuple(tile for tile in options if tile.swapped == swapped)
+    shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
+    waves = Waves(product, kind, target, graph, shares=shares)
+    return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
+
+
+class Waves:
+    """How the tiles of a product go over the thread blocks that run at once."""
+
+    def __init__(
+        self, product: Node, kind: Family, target: Target, graph: Graph, *, shares: bool
+    ) -> None:
+        matrix = kind.matrix(product)
+        sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
+        self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
+        self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
+        self.kind, self.shares = kind, shares and bool(kind.adding)
+
+    def order(self, tile: Tile) -> tuple[float, int, bool, int]:
+        """Least first: the time that all tiles take, then what decides between equal times."""
+        count, rate = self._count(tile), self.kind.rate[tile.width]
+        last = self._last(tile)[0] if self.shares else count % self.blocks > 0
+        cost = (count // self.blocks + last) * tile.width / rate
+        return cost, -min(count, self.blocks), tile.swapped, -tile.width
+
+    def shared(self, tile: Tile) -> Tile:
+        """The tile with room for its parts, if it has any."""
+        parts = self._last(tile)[1] * self.kind.cluster if self.shares else 0
+        return Tile(tile.width, tile.swapped, tile.inline, parts)
+
+    def _count(self, tile: Tile) -> int:
+        """How many tiles there are, or couples of neighbours where clusters work."""
+        sides = (self.columns, self.rows) if tile.swapped else (self.rows, self.columns)
+        down, across = ceil(sides[0] / SPLIT_ROWS), ceil(sides[1] / tile.width)
+        if down % self.kind.cluster and across % self.kind.cluster == 0:
+            down, across = across, down
+        return self.batches * ceil(down / self.kind.cluster) * across
+
+    def _last(self, tile: Tile) -> tuple[float, int]:
+        """What share of a wave the tiles take that do not fill one, and in how many parts they are
+        cut, or may be. The skeleton makes the same choice, for the sizes of a call."""
+        rest = self._count(tile) % self.blocks
+        if rest == 0:
+            return 0.0, 0
+        cut = self._equal_parts if self.kind.cluster == 1 else self._ranges
+        cost, parts = min([(float(self.steps), 0), *cut(rest, tile.width)])
+        return cost / self.steps, parts
+
+    def _equal_parts(self, rest: int, width: int) -> Iterator[tuple[float, int]]:
+        """Cost in steps, and parts: `share_depth`, which cuts each tile into equal parts."""
+        room, (once, each) = MOST_PARTS_BYTES // (SPLIT_ROWS * width * 4), self.kind.adding
+        for count in range(2, min(self.steps // PART_STEPS, room // rest) + 1):
+            length = ceil(self.steps / count)
+            parts = ceil(self.steps / length)
+            rounds = ceil(rest * parts / self.blocks)
+            yield rounds * (length + once + each * parts), rest * parts
+
+    def _ranges(self, rest: int, _width: int) -> Iterator[tuple[float, int]]:
+        """The same of `share_ranges`, which cuts all steps in a row, one piece for each cluster."""
+        steps, (once, each) = self.steps, self.kind.adding
+        for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):
+            parts = (steps - 2) // length + 2 if steps % length else steps // length
+            yield length + once + each * parts, ceil(rest * steps / length) + rest
+
+
+def _elements(factor: Factor, graph: Graph) -> int:
+    return graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))
