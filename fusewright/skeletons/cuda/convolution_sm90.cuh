@@ -113,7 +113,7 @@ template <int WIDTH, bool SWAPPED> struct scale_undo {
   }
 };
 
-//@ convolution_stage: needs half_consume
+//@ convolution_stage: needs half_chunk, tile_order
 // BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
 // block multiplies while the other hands a tile to it; but tiles are narrow, and read more. Registers are shared out equally
 // then, and a single warp, behind the consumers, copies.
@@ -217,7 +217,7 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
   for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
 }
 
-//@ convolution_consume: needs half_consume, convolution_stage, convolution_tiles, convolution_scale, convolution_repair
+//@ convolution_consume: needs tile_out, convolution_stage, convolution_tiles, convolution_scale, convolution_repair
 // How the tensor core finds ROWS pixels x 64 k: boxes of CHUNK k, in which a pixel takes CHUNK * 2 bytes.
 template <int CHUNK, int ROWS> struct pixel_operand {
   static constexpr unsigned long swizzle = CHUNK == 64 ? 1 : CHUNK == 32 ? 2 : 3;

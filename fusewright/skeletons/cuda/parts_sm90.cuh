@@ -122,8 +122,8 @@ __global__ void zero_counts(unsigned* arrived, int count) {
 
 //@ share_ranges: needs ranges
 #ifndef __CUDACC_RTC__
-// How long the ranges are, by what they and the adding cost, with a kernel for the counts, in tenths of a chunk. There is room for the sums of
-// ROOM parts, and behind them for two counts of each.
+// How long the ranges are, by what they and the adding cost, with a kernel for the counts, in tenths of a chunk. There is
+// room for the sums of ROOM parts, and behind them for two counts of each.
 constexpr int LEAST_RANGE = 4, ADDING_RANGES = 120, ADDING_RANGE = 18;
 template <int WIDTH, int ROOM> depth_ranges share_ranges(int couples, int steps, int clusters, float* sums) {
   const int rest = couples % clusters;

@@ -89,6 +89,26 @@ HALF_MULTIPLY(half_t, 192, "f16") HALF_MULTIPLY(half_t, 256, "f16")
 HALF_MULTIPLY(bfloat_t, 64, "bf16") HALF_MULTIPLY(bfloat_t, 128, "bf16")
 HALF_MULTIPLY(bfloat_t, 192, "bf16") HALF_MULTIPLY(bfloat_t, 256, "bf16")
 
+//@ half_chunk: needs half_factor, half_multiply
+constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
+constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
+template <int WIDTH> FN void pin_all(float (&sums)[WIDTH / 64][32]) {
+#pragma unroll
+  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
+}
+template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
+FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
+  using tall = half_operand<TALL_TURNED>;
+  using wide = half_operand<WIDE_TURNED>;
+  const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
+  multiply_fence();
+#pragma unroll
+  for (int j = 0; j < HALF_DEPTH / 16; ++j)
+    half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums, a + j * tall::step, b + j * wide::step,
+                                                                    accumulate || j > 0);
+  multiply_commit();
+}
+
 //@ half_tiles: needs tile_order, cluster
 // What the clusters have to do: couples of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
 // row, which share `tall`. A tile behind the last one reads zeros and stores nothing.
@@ -101,8 +121,7 @@ struct couples {
   }
 };
 
-//@ half_produce: needs half_tiles, ranges, tensor_map, barriers
-constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
+//@ half_produce: needs half_chunk, half_tiles, ranges, tensor_map, barriers
 template <int WIDTH> struct half_stage {
   static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
   static constexpr int count = 196608 / bytes, boxes = count * bytes, barriers = boxes + 8 * BOX * 4;
@@ -153,24 +172,7 @@ FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_b
   for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
 }
 
-//@ half_consume: needs half_factor, half_multiply, half_produce, tile_out
-constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
-template <int WIDTH> FN void pin_all(float (&sums)[WIDTH / 64][32]) {
-#pragma unroll
-  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
-}
-template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
-FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
-  using tall = half_operand<TALL_TURNED>;
-  using wide = half_operand<WIDE_TURNED>;
-  const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
-  multiply_fence();
-#pragma unroll
-  for (int j = 0; j < HALF_DEPTH / 16; ++j)
-    half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums, a + j * tall::step, b + j * wide::step,
-                                                                    accumulate || j > 0);
-  multiply_commit();
-}
+//@ half_consume: needs half_produce, tile_out
 template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS,
           class Consumer>
 FN void half_consume(const Consumer& me, const couples& all, const depth_ranges& ranges, unsigned stages, unsigned full,
@@ -203,6 +205,7 @@ FN void half_consume(const Consumer& me, const couples& all, const depth_ranges&
       before = empty + 8 * slot;
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
+    me.template ask_near<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile, rank));
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     pin_all<WIDTH>(sums);
