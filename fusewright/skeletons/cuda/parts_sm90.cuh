@@ -8,35 +8,17 @@
 #include "tile_sm90.cuh"
 namespace fusewright {
 
-//@ parts: needs tile_order, barriers, here
-// The first `whole` tiles have a block each. The others have `count` parts of `chunks` chunks of 64 k. `pieces`: of both.
-struct depth_parts {
-  int whole, count, chunks, pieces;
-  float* sums;
-  unsigned* arrived;  // by tile with parts and consumer group, zeroed while packing
-};
+//@ add_parts: needs tile_order, barriers, here
 // One thing that a block has to do: some chunks of a tile. `shared`: its number among all parts, or negative.
 struct piece {
   int tile, first, chunks, shared;
 };
-// A part has at least LEAST chunks, whatever there are: all stages, so that nobody can be two pieces ahead.
-template <bool PARTS, int LEAST> FN piece piece_at(int number, int steps, const depth_parts& parts) {
-  const int shared = number - parts.whole;
-  if (!PARTS || shared < 0) return {number, 0, steps < LEAST ? LEAST : steps, -1};
-  const int first = shared % parts.count * parts.chunks, rest = steps - first;
-  const int chunks = rest < parts.chunks ? rest : parts.chunks;
-  return {parts.whole + shared / parts.count, first, chunks < LEAST ? LEAST : chunks, shared};
-}
 // Where the sums of a tile's parts lie, `count` of them from `first` on, and those of this part; `arrived`: by group.
 struct tile_parts {
   float* sums;
   unsigned* arrived;
   int first, count, mine;
 };
-FN tile_parts parts_of(const depth_parts& parts, int shared) {
-  const int tile = shared / parts.count;
-  return {parts.sums, parts.arrived + tile * 2, tile * parts.count, parts.count, shared};
-}
 // A group's share of a part's sums goes to memory, four numbers of a lane side by side. True for the group that is the
 // last of its tile: it has the sums of all parts then.
 template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const tile_parts& parts) {
@@ -71,6 +53,26 @@ template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const ti
   return true;
 }
 
+//@ parts: needs add_parts
+// The first `whole` tiles have a block each. The others have `count` parts of `chunks` chunks of 64 k. `pieces`: of both.
+struct depth_parts {
+  int whole, count, chunks, pieces;
+  float* sums;
+  unsigned* arrived;  // by tile with parts and consumer group, zeroed while packing
+};
+// A part has at least LEAST chunks, whatever there are: all stages, so that nobody can be two pieces ahead.
+template <bool PARTS, int LEAST> FN piece piece_at(int number, int steps, const depth_parts& parts) {
+  const int shared = number - parts.whole;
+  if (!PARTS || shared < 0) return {number, 0, steps < LEAST ? LEAST : steps, -1};
+  const int first = shared % parts.count * parts.chunks, rest = steps - first;
+  const int chunks = rest < parts.chunks ? rest : parts.chunks;
+  return {parts.whole + shared / parts.count, first, chunks < LEAST ? LEAST : chunks, shared};
+}
+FN tile_parts parts_of(const depth_parts& parts, int shared) {
+  const int tile = shared / parts.count;
+  return {parts.sums, parts.arrived + tile * 2, tile * parts.count, parts.count, shared};
+}
+
 //@ share_depth: needs parts
 #ifndef __CUDACC_RTC__
 // How the k of the last wave's tiles is shared, by what the pieces and the adding cost, in tenths of a chunk. There is room
@@ -90,7 +92,7 @@ template <int WIDTH, int ROOM> depth_parts share_depth(int tiles, int steps, int
 }
 #endif
 
-//@ ranges: needs parts, cluster, next_kernel
+//@ ranges: needs add_parts, cluster, next_kernel
 // The same for clusters, whose tiles come in couples. All chunks of the last wave's couples in a row are cut into ranges of
 // equal length, one for each cluster, wherever a couple ends: a range may be the end of one and the beginning of the next.
 struct depth_ranges {
@@ -130,11 +132,12 @@ template <int WIDTH, int ROOM> depth_ranges share_ranges(int couples, int steps,
   depth_ranges best{couples, 0, steps, couples, steps, 0, clusters, 0, sums, nullptr};
   best.arrived = reinterpret_cast<unsigned*>(sums + long(ROOM) * TILE_ROWS * WIDTH);
   long least = 10l * steps;
-  for (int length = LEAST_RANGE; length < steps && rest > 0; ++length) {
+  const int even = (rest * steps + clusters - 1) / clusters;
+  for (int length = even < LEAST_RANGE ? LEAST_RANGE : even; ROOM > 0 && rest > 0 && 10 * length < least; ++length) {
     const int count = (rest * steps + length - 1) / length, slots = count + rest;
     const int parts = steps % length ? (steps - 2) / length + 2 : steps / length;
     const long cost = 10l * length + ADDING_RANGES + ADDING_RANGE * parts;
-    if (count > clusters || slots * CLUSTER > ROOM || cost >= least) continue;
+    if (slots * CLUSTER > ROOM || cost >= least) continue;
     least = cost, best.whole = couples - rest, best.rest = rest;
     best.length = length, best.count = count, best.slots = slots;
   }
