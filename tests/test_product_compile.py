@@ -56,7 +56,7 @@ def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -
 @needs_nvcc
 @pytest.mark.parametrize("arch", ARCHS)
 def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
-    structs = {"sm_80": ("tile",), "sm_90a": ("stage", "block_ring")}[arch]
+    structs = {"sm_80": ("tile", "splitter"), "sm_90a": ("stage", "block_ring")}[arch]
     checks = "".join(
         f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
         for width in WIDTHS
