@@ -16,6 +16,8 @@ from fusewright.product import batches, factors, is_half
 
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
+# The same of Ampere's kernels, for as many elements of a tile.
+AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
 EACH = {False: (0, 1), True: (0, 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from fusewright.family import Family, family
+from fusewright.family import AMPERE_RATE, Family, family
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
@@ -57,12 +57,14 @@ class Waves:
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
         self.kind, self.shares = kind, shares and bool(kind.adding)
+        self.ampere = target.product == "sm80"
+        self.rate = AMPERE_RATE if self.ampere else kind.rate
 
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:
         """Least first: the time that all tiles take, then what decides between equal times."""
-        count, rate = self._count(tile), self.kind.rate[tile.width]
+        count = self._count(tile)
         last = self._last(tile)[0] if self.shares else count % self.blocks > 0
-        cost = (count // self.blocks + last) * tile.width / rate
+        cost = (count // self.blocks + last) * self._high(tile) * tile.width / self.rate[tile.width]
         return cost, -min(count, self.blocks), tile.swapped, -tile.width
 
     def shared(self, tile: Tile) -> Tile:
@@ -70,10 +72,14 @@ class Waves:
         parts = self._last(tile)[1] * self.kind.cluster if self.shares else 0
         return Tile(tile.width, tile.swapped, tile.inline, parts)
 
+    def _high(self, tile: Tile) -> int:
+        """Rows of the split factor in a tile: Ampere has the same registers for any width."""
+        return SPLIT_ROWS // 2 if self.ampere and tile.width > SPLIT_ROWS else SPLIT_ROWS
+
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""
         sides = (self.columns, self.rows) if tile.swapped else (self.rows, self.columns)
-        down, across = ceil(sides[0] / SPLIT_ROWS), ceil(sides[1] / tile.width)
+        down, across = ceil(sides[0] / self._high(tile)), ceil(sides[1] / tile.width)
         if down % self.kind.cluster and across % self.kind.cluster == 0:
             down, across = across, down
         return self.batches * ceil(down / self.kind.cluster) * across

@@ -74,11 +74,10 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
 }
 
 //@ ahead: needs words, fixed, load, product_row
-// A body that runs without values: each of its loads from memory becomes a request to have that line in L2; or, NEAR, one
-// sector of it in L1.
+// A body that runs without values: each of its loads from memory becomes a request to have that line in L2.
 constexpr int AHEAD_COLUMNS = 32;  // for which one lane asks
 struct absent_range {};
-template <bool NEAR> struct absent_team : words<absent_team<NEAR>> {
+struct absent_team : words<absent_team> {
   static constexpr int threads = 1, vector = 1;
   static constexpr bool spread = false;
   int column;
@@ -89,13 +88,9 @@ template <bool NEAR> struct absent_team : words<absent_team<NEAR>> {
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };
 // A plain prefetch brings one sector of 32 bytes; Hopper has one for any number of them.
-template <bool NEAR, class Operand> FN void ask_for(const Operand&, int) {}
-template <bool NEAR, class T> FN void ask_for(const load_operand<T, true>& operand, int column) {
+template <class Operand> FN void ask_for(const Operand&, int) {}
+template <class T> FN void ask_for(const load_operand<T, true>& operand, int column) {
   const T* const from = operand.p + column;
-  if constexpr (NEAR) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
-    return;
-  }
 #if __CUDA_ARCH__ >= 900
   if ((reinterpret_cast<unsigned long>(from) & 15) == 0)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(AHEAD_COLUMNS * sizeof(T)) : "memory");
@@ -105,20 +100,20 @@ template <bool NEAR, class T> FN void ask_for(const load_operand<T, true>& opera
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + sector * (32 / sizeof(T))));
 #endif
 }
-template <bool NEAR, class Sink, class F, class... Ops>
-FN void walk(absent_team<NEAR>& team, absent_range, Sink&, const F&, Ops... operand) {
-  (ask_for<NEAR>(operand, team.column), ...);
+template <class Sink, class F, class... Ops>
+FN void walk(absent_team& team, absent_range, Sink&, const F&, Ops... operand) {
+  (ask_for(operand, team.column), ...);
 }
-template <bool NEAR, long... N, class Sink, class F, class... Ops>
-FN void walk(absent_team<NEAR>& team, fixed_span<N...>, Sink&, const F&, Ops... operand) {
-  (ask_for<NEAR>(operand, team.column), ...);
+template <long... N, class Sink, class F, class... Ops>
+FN void walk(absent_team& team, fixed_span<N...>, Sink&, const F&, Ops... operand) {
+  (ask_for(operand, team.column), ...);
 }
-template <int SEGMENT, bool NEAR = false, class Body> FN void ahead(const Body& body, long row, int column, int columns) {
+template <int SEGMENT, class Body> FN void ahead(const Body& body, long row, int column, int columns) {
   const product_row none{nullptr, 0, 0};
   if constexpr (SEGMENT == 0)
-    body(row, absent_range(), absent_team<NEAR>(column), none);
+    body(row, absent_range(), absent_team(column), none);
   else
-    body(row * (columns / SEGMENT) + column / SEGMENT, absent_team<NEAR>(column % SEGMENT), none);
+    body(row * (columns / SEGMENT) + column / SEGMENT, absent_team(column % SEGMENT), none);
 }
 
 //@ here

@@ -205,7 +205,6 @@ FN void half_consume(const Consumer& me, const couples& all, const depth_ranges&
       before = empty + 8 * slot;
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
-    me.template ask_near<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile, rank));
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     pin_all<WIDTH>(sums);

@@ -116,16 +116,6 @@ template <class Body, class Factors> struct consumer {
     if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
       ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
   }
-  // Just before it is finished: what the body reads for all rows shall be in L1. Every lane asks for a sector or less, as if
-  // there were only one row; four boxes would wait for L2 one after the other.
-  template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_near(tiles::place tile) const {
-    constexpr int EACH = (SWAPPED ? 64 : WIDTH) / 32;
-    const int group = (warp_here() - Factors::first_warp) / 4, along = tile.row * TILE_ROWS + group * 64;
-    const int row = SWAPPED ? tile.column * WIDTH : along;
-    const int column = (SWAPPED ? along : tile.column * WIDTH) + lane_here() * EACH;
-    if (row < shape.rows && column < shape.columns)
-      ahead<SEGMENT, true>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
-  }
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
