@@ -93,6 +93,10 @@ struct packed {
   int rows, depth_units, depth_steps;  // rows: filled up
   unsigned* zeroed;                    // `zeroes` numbers that packing sets to 0 on its way
   int zeroes;
+  bool quads;  // of 16 rows, the order in which four that are neighbours meet in one lane of the tensor core's result
+  FN int source(int row) const {
+    return quads ? (row & ~15) | (row & 6) << 1 | (row & 8) >> 2 | (row & 1) : row;
+  }
   FN long first_inverse(long batch, int row) const { return (batches > 1 ? batch * rows : 0) + row; }
   FN unsigned char* unit(long batch, int number, int row) const {
     return units + ((batches > 1 ? batch * depth_units + number : number) * rows + row) * UNIT_BYTES;
@@ -132,13 +136,14 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
   const long number = block_index() * (PACK_THREADS / threads) + threadIdx.x / threads, batch = number / to.rows;
   const int row = int(number % to.rows), end = to.depth_units * UNIT, member = threadIdx.x % threads;
   if (batch >= to.batches) return;
-  const float* const source = from.data + batch * from.batch_stride + row * from.row_stride;
+  const bool filled = to.source(row) >= rows;
+  const float* const source = from.data + batch * from.batch_stride + to.source(row) * from.row_stride;
   const auto fetch = [&](int k, float (&x)[8]) {
-    if (VECTORS && row < rows && k + 8 <= depth) {
+    if (VECTORS && !filled && k + 8 <= depth) {
       memcpy(x, __builtin_assume_aligned(source + k, 16), sizeof(x));
     } else {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) x[j] = row < rows && k + j < depth ? source[(k + j) * from.depth_stride] : 0.f;
+      for (int j = 0; j < 8; ++j) x[j] = !filled && k + j < depth ? source[(k + j) * from.depth_stride] : 0.f;
     }
   };
   const auto largest_of_step = [&](const float (&x)[8]) {
@@ -189,8 +194,9 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_columns(const factor from, 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = int(block_index() % (to.rows / 32)) * 32;
   const long batch = block_index() / (to.rows / 32);
   if (batch >= to.batches) return;
-  const float* const source = from.data + batch * from.batch_stride + (first + lane) * from.row_stride;
-  const auto fetch = [&](int k) { return first + lane < rows && k < depth ? source[k * from.depth_stride] : 0.f; };
+  const int own = to.source(first + lane);
+  const float* const source = from.data + batch * from.batch_stride + own * from.row_stride;
+  const auto fetch = [&](int k) { return own < rows && k < depth ? source[k * from.depth_stride] : 0.f; };
   const auto largest_of_step = [&](int step) {
     float most = 0;
 #pragma unroll 8

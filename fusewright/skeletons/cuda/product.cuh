@@ -202,8 +202,8 @@ FN void finish_columns(const Body& body, const float* box, int begin, int end, b
   }
 }
 // With folds, the segments of a row, SEGMENT columns each, one by one. All lanes stay together, since teams shuffle: a
-// team behind the end does the last segment once more.
-template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
+// team behind the end does the last segment once more. RARE: whole boxes are no case of their own.
+template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, bool RARE = false, class Body>
 FN void finish_segments(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
   constexpr int VECTORS = SEGMENT / VECTOR, SHARE = VECTORS / 4, ALL = COLUMNS / SEGMENT;
   constexpr int THREADS = SHARE < 2 ? 2 : SHARE > 32 ? 32 : SHARE, TEAMS = 32 / THREADS;
@@ -213,7 +213,7 @@ FN void finish_segments(const Body& body, const float* box, int begin, int end, 
     __builtin_assume(at.row >= 0 && segments > 0);
     body((at.row + row) * segments + at.column / SEGMENT + segment, lanes_team<THREADS, VECTOR>(), product);
   };
-  if (__all_sync(~0u, behind >= ALL && (end - begin) * ALL % (2 * TEAMS) == 0)) {
+  if (!RARE && __all_sync(~0u, behind >= ALL && (end - begin) * ALL % (2 * TEAMS) == 0)) {
 #pragma unroll 1
     for (int first = 0; first < (end - begin) * ALL; first += 2 * TEAMS)
 #pragma unroll

@@ -290,6 +290,7 @@ int launch_product(const Body& body, factor left, factor right, product_shape sh
   const factor &split = SWAPPED ? right : left, &small = SWAPPED ? left : right;
   if (int error = map_factor(map, split, shape.batches, SWAPPED ? shape.columns : shape.rows, shape.depth)) return error;
   other.zeroed = parts.arrived, other.zeroes = PARTS ? 2 * (all.count - parts.whole) : 0;
+  other.quads = !SWAPPED;
   if (int error = pack(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -50,25 +50,62 @@ template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, 
   poison = fmaf(pair.x, 0.f, fmaf(pair.y, 0.f, poison));
   return pair;
 }
+// Where packed rows stand in fours (`quads` of pack.cuh), a lane has four neighbours of every 16 columns. 64 columns of the
+// master -> the lane's elements of row g, or g + 8; and those -> row `row` of its box.
+template <class Factors>
+FN bool take_quads(float (&quads)[4][4], const float (&master)[32], int half, const float* scales) {
+  const int t = lane_here() % 4;
+  float poison = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float2 scale = *reinterpret_cast<const float2*>(scales + i * 8 + t * 2);
+    const float2 pair = scaled_pair<Factors>(&master[i * 4 + half * 2], scale, poison);
+    quads[i / 2][i % 2 * 2] = pair.x, quads[i / 2][i % 2 * 2 + 1] = pair.y;
+  }
+  return poison != poison;
+}
+// The same of eight rows of the whole master. Registers have no index at run time, and one choice has to be the last, or what
+// is not chosen is kept alive from before the loop over k.
+template <class Factors, int I = 0, int QUARTERS>
+FN bool choose_quads(int number, float (&quads)[4][4], const float (&master)[QUARTERS][32], const float* scales) {
+  if constexpr (I + 1 < 2 * QUARTERS)
+    if (number != I) return choose_quads<Factors, I + 1>(number, quads, master, scales);
+  return take_quads<Factors>(quads, master[I / 2], I % 2, scales + I / 2 * 64);
+}
+template <int COLUMNS> FN void put_quads(float* box, const float (&quads)[4][4], int row, int first_column) {
+#pragma unroll
+  for (int i = 0; i < 4 && row >= 0 && row < BOX / COLUMNS; ++i) {
+    float* const to = box + box_place<false, COLUMNS>(row, first_column + i * 16 + lane_here() % 4 * 4);
+    *reinterpret_cast<float4*>(to) = make_float4(quads[i][0], quads[i][1], quads[i][2], quads[i][3]);
+  }
+}
 template <class Factors, int COLUMNS, int WIDTH>
 FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_column, int first_row,
                   const float* scales) {
   constexpr int ROWS = BOX / COLUMNS;
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
+  if constexpr (Factors::packed) {
+    bool wrong = false;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 32; ++i) {
+      const int c = i / 2 * 64, half = i % 2;
+      float quads[4][4];
+      wrong |= take_quads<Factors>(quads, master[(first_column + c) / 64], half, scales + c);
+      put_quads<COLUMNS>(box, quads, lane_here() / 4 + half * 8 - (ROWS == 16 ? 0 : first_row), c);
+    }
+    return wrong;
+  }
   float poison = 0;  // becomes NaN with the first infinity or NaN
   // Rows g and g + 8 are twisted alike, and 8 more columns differ in bits that nothing else touches.
   const int base = (ROWS == 16 ? g : 0) * COLUMNS + (twist_of<false>(g) * 4 | t * 2);
 #pragma unroll
   for (int c = 0; c < COLUMNS; c += 64) {
-    float2 scale[8];
-#pragma unroll
-    for (int i = 0; i < 8 && Factors::packed; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + c + i * 8 + t * 2);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int row = g + i % 2 * 8 - (ROWS == 16 ? 0 : first_row), column = c + i / 2 * 8 + t * 2;
       if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
       const float* const from = &master[(first_column + c) / 64][i * 2];
-      const float2 pair = scaled_pair<Factors>(from, scale[i / 2], poison);
+      const float2 pair = scaled_pair<Factors>(from, float2(), poison);
       const int place = ROWS == 16 ? (base ^ i / 2 * 8) + i % 2 * 8 * COLUMNS : box_place<false, COLUMNS>(row, column);
       *reinterpret_cast<float2*>(box + place) = pair;
     }
@@ -93,7 +130,32 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
   return poison != poison;
 }
 
-//@ tile_out: needs tile_order, barriers, fill_box, ahead
+//@ finish_quads: needs finish
+// Segments that are finite and whole go to the body from the registers that they are in: four lanes have a row.
+struct quads_row {
+  using value = float;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  const float (*quads)[4];
+  template <int W, int U> struct packet {
+    static_assert(W == 4, "four neighbours in a lane");
+    const float (*quads)[4];
+    FN explicit packet(const quads_row& o) : quads(o.quads) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN float element(int, int j, const Place& at) { return quads[at.slot][j]; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <int SEGMENT, class Body>
+FN void finish_quads(const Body& body, const float (&quads)[4][4], box_corner at, int columns) {
+  const int segments = columns / SEGMENT;
+  __builtin_assume(at.row >= 0 && segments > 0);
+  const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
+#pragma unroll
+  for (int s = 0; s < 64 / SEGMENT; ++s) body(first + s, lanes_team<4, 4>(), quads_row{&quads[s * (SEGMENT / 16)]});
+}
+
+//@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
 // Everything that a consumer group needs to know when its tile is finished.
 template <class Body, class Factors> struct consumer {
   const Body& body;
@@ -116,9 +178,36 @@ template <class Body, class Factors> struct consumer {
     if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
       ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
   }
-  // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, box by box.
+  // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, eight rows of a warp at a time: through no
+  // box, but at edges and where something is not finite. More rows at once would not fit the registers.
+  template <int WIDTH, int SEGMENT>
+  FN void quads_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+    const int warp = warp_here() - Factors::first_warp;
+#pragma unroll 1
+    for (int number = 0; number < WIDTH / 32; ++number) {
+      const int top = tile.row * TILE_ROWS + warp * 16 + number % 2 * 8, column = tile.column * WIDTH + number / 2 * 64;
+      const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 8 ? behind : 8;
+      if (column >= shape.columns || rows == 0) continue;
+      float quads[4][4];
+      const bool wrong = __any_sync(~0u, choose_quads<Factors>(number, quads, master, scales));
+      const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
+      if (__all_sync(~0u, !wrong && (rows & 8) && column + 64 <= shape.columns)) {
+        finish_quads<SEGMENT>(body, quads, at, shape.columns);
+      } else {
+        float* const box = boxes + warp * BOX;
+        __syncwarp();
+        put_quads<64>(box, quads, lane_here() / 4, 0);
+        __syncwarp();
+        if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
+        finish_segments<false, 64, SEGMENT, 4, true>(body, box, 0, rows, at, shape.columns);
+      }
+    }
+  }
+  // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+    if constexpr (Factors::packed && SEGMENT > 0 && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4)
+      return quads_out<WIDTH, SEGMENT>(master, tile, scales);
     constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
