@@ -111,21 +111,32 @@ FN double exp2(double x) { return ::exp2(x); }
 FN float expm1(float x) { return ::expm1f(x); }
 FN double expm1(double x) { return ::expm1(x); }
 
-//@ sigmoid: needs exp
-// The exact reciprocal takes a dozen instructions and a branch; this one is off by one ulp at most. It makes zeros of
-// subnormal results, so it is handed a quarter of its argument.
-FN float sigmoid(float x) {
+//@ short_reciprocal
+// The exact one takes a dozen instructions and a branch; this one is off by one ulp at most. What would be subnormal is 0.
+FN float short_reciprocal(float x) {
   float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(exp(-x), 0.25f, 0.25f)));
-  return y * 0.25f;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+//@ sigmoid: needs exp, short_reciprocal
+// A quarter of 1 + e^-x, so that no result is subnormal too early. The power of two that expf multiplies with at its end is
+// an operand of the addition instead: e^-x = 2^rest * 2^n, and 2^(n - 2) is put together from the bits of n.
+FN float sigmoid(float x) {
+  const float place = __fmaf_rd(__saturatef(fmaf(x, -1.44269504f / 252, 124.f / 252)), 252.f, 12582913.f);
+  const float n = place - (12582913.f + 124.f), quarter = __uint_as_float(__float_as_uint(place) << 23);
+  const float rest = fmaf(x, -1.925963033e-8f, fmaf(x, -1.44269502f, -n));
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(rest));
+  return short_reciprocal(fmaf(power, quarter, 0.25f)) * 0.25f;
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-//@ tanh_softplus: needs exp
+//@ tanh_softplus: needs exp, short_reciprocal
 // tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
 FN float tanh_softplus(float x) {
   const float e = exp(x > 20.f ? 20.f : x), n = e * (e + 2.f);
-  return __fdividef(n, n + 2.f);
+  return n * short_reciprocal(n + 2.f);
 }
 FN double tanh_softplus(double x) {
   const double e = exp(x > 20. ? 20. : x), n = e * (e + 2.);

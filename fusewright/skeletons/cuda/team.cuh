@@ -312,6 +312,26 @@ template <class T, int SLOTS, int ROW_W> struct held_row {
     for (int j = 0; j < W; ++j) sum += x[at.slot][j] = element(j);
   }
 };
+// 2^n elements of a short row, as many in each lane. Their sum is a tree, so equal elements are exactly their mean, and what
+// rounding left in it is no more than an element's: no second look at it, and the body takes up the same deviations again.
+template <class Team, long TOTAL> constexpr bool even_row =
+    TOTAL <= 256 && (TOTAL & (TOTAL - 1)) == 0 && layout<Team, TOTAL>::slots * layout<Team, TOTAL>::stride == TOTAL;
+template <int FIRST, int COUNT, class T, int SLOTS, int W> FN T tree(const T (&x)[SLOTS][W]) {
+  if constexpr (COUNT == 1)
+    return x[FIRST / W][FIRST % W];
+  else
+    return tree<FIRST, COUNT / 2>(x) + tree<FIRST + COUNT / 2, COUNT / 2>(x);
+}
+template <class T, long TOTAL, class Team, int SLOTS, int W>
+FN moments_result<T> even_moments(Team& team, const T (&x)[SLOTS][W]) {
+  const T mean = team.template join<sum_of<T>>(tree<0, SLOTS * W>(x)) / T(TOTAL);
+  T squares[1][W] = {};
+#pragma unroll
+  for (int s = 0; s < SLOTS; ++s)
+#pragma unroll
+    for (int j = 0; j < W; ++j) squares[0][j] += (x[s][j] - mean) * (x[s][j] - mean);
+  return {mean, team.template join<sum_of<T>>(tree<0, W>(squares))};
+}
 template <class T, class Team, long... N, class F, class... Ops>
 FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> span, const F& f, Ops... operand) {
   using lay = layout<Team, span.total>;
@@ -321,6 +341,7 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
   } else {
     held_row<T, lay::slots, lay::W> row;
     walk(team, span, row, f, operand...);
+    if constexpr (even_row<Team, span.total>) return even_moments<T, span.total>(team, row.x);
     const T mean = team.template join<sum_of<T>>(row.sum) / T(span.total);
     typename deviations_of<T>::sums mine = deviations_of<T>::none();
 #pragma unroll

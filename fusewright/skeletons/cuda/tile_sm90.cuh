@@ -74,7 +74,7 @@ FN bool choose_quads(int number, float (&quads)[4][4], const float (&master)[QUA
 }
 template <int COLUMNS> FN void put_quads(float* box, const float (&quads)[4][4], int row, int first_column) {
 #pragma unroll
-  for (int i = 0; i < 4 && row >= 0 && row < BOX / COLUMNS; ++i) {
+  for (int i = 0; i < 4; ++i) {
     float* const to = box + box_place<false, COLUMNS>(row, first_column + i * 16 + lane_here() % 4 * 4);
     *reinterpret_cast<float4*>(to) = make_float4(quads[i][0], quads[i][1], quads[i][2], quads[i][3]);
   }
@@ -88,10 +88,11 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
     bool wrong = false;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 32; ++i) {
-      const int c = i / 2 * 64, half = i % 2;
+      const int c = i / 2 * 64, half = i % 2, row = lane_here() / 4 + half * 8 - (ROWS == 16 ? 0 : first_row);
+      if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
       float quads[4][4];
       wrong |= take_quads<Factors>(quads, master[(first_column + c) / 64], half, scales + c);
-      put_quads<COLUMNS>(box, quads, lane_here() / 4 + half * 8 - (ROWS == 16 ? 0 : first_row), c);
+      put_quads<COLUMNS>(box, quads, row, c);
     }
     return wrong;
   }
