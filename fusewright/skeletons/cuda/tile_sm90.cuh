@@ -64,13 +64,14 @@ FN bool take_quads(float (&quads)[4][4], const float (&master)[32], int half, co
   }
   return poison != poison;
 }
-// The same of eight rows of the whole master. Registers have no index at run time, and one choice has to be the last, or what
-// is not chosen is kept alive from before the loop over k.
+// The same of both rows and one of the master's quarters. Registers have no index at run time, and one choice has to be the
+// last, or what is not chosen is kept alive from before the loop over k.
 template <class Factors, int I = 0, int QUARTERS>
-FN bool choose_quads(int number, float (&quads)[4][4], const float (&master)[QUARTERS][32], const float* scales) {
-  if constexpr (I + 1 < 2 * QUARTERS)
+FN bool choose_quads(int number, float (&quads)[2][4][4], const float (&master)[QUARTERS][32], const float* scales) {
+  if constexpr (I + 1 < QUARTERS)
     if (number != I) return choose_quads<Factors, I + 1>(number, quads, master, scales);
-  return take_quads<Factors>(quads, master[I / 2], I % 2, scales + I / 2 * 64);
+  const bool wrong = take_quads<Factors>(quads[0], master[I], 0, scales + I * 64);
+  return take_quads<Factors>(quads[1], master[I], 1, scales + I * 64) || wrong;
 }
 template <int COLUMNS> FN void put_quads(float* box, const float (&quads)[4][4], int row, int first_column) {
 #pragma unroll
@@ -148,12 +149,15 @@ struct quads_row {
   };
 };
 template <int SEGMENT, class Body>
-FN void finish_quads(const Body& body, const float (&quads)[4][4], box_corner at, int columns) {
+FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner at, int columns) {
   const int segments = columns / SEGMENT;
   __builtin_assume(at.row >= 0 && segments > 0);
-  const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
 #pragma unroll
-  for (int s = 0; s < 64 / SEGMENT; ++s) body(first + s, lanes_team<4, 4>(), quads_row{&quads[s * (SEGMENT / 16)]});
+  for (int half = 0; half < 2; ++half) {
+    const long first = (at.row + half * 8 + lane_here() / 4) * segments + at.column / SEGMENT;
+#pragma unroll
+    for (int s = 0; s < 64 / SEGMENT; ++s) body(first + s, lanes_team<4, 4>(), quads_row{&quads[half][s * (SEGMENT / 16)]});
+  }
 }
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
@@ -179,25 +183,26 @@ template <class Body, class Factors> struct consumer {
     if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
       ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
   }
-  // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, eight rows of a warp at a time: through no
-  // box, but at edges and where something is not finite. More rows at once would not fit the registers.
+  // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
+  // through no box, but at edges and where something is not finite.
   template <int WIDTH, int SEGMENT>
   FN void quads_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
     const int warp = warp_here() - Factors::first_warp;
 #pragma unroll 1
-    for (int number = 0; number < WIDTH / 32; ++number) {
-      const int top = tile.row * TILE_ROWS + warp * 16 + number % 2 * 8, column = tile.column * WIDTH + number / 2 * 64;
-      const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 8 ? behind : 8;
+    for (int number = 0; number < WIDTH / 64; ++number) {
+      const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH + number * 64;
+      const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       if (column >= shape.columns || rows == 0) continue;
-      float quads[4][4];
+      float quads[2][4][4];
       const bool wrong = __any_sync(~0u, choose_quads<Factors>(number, quads, master, scales));
       const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
-      if (__all_sync(~0u, !wrong && (rows & 8) && column + 64 <= shape.columns)) {
+      if (__all_sync(~0u, !wrong && (rows & 16) && column + 64 <= shape.columns)) {
         finish_quads<SEGMENT>(body, quads, at, shape.columns);
       } else {
         float* const box = boxes + warp * BOX;
         __syncwarp();
-        put_quads<64>(box, quads, lane_here() / 4, 0);
+        put_quads<64>(box, quads[0], lane_here() / 4, 0);
+        put_quads<64>(box, quads[1], lane_here() / 4 + 8, 0);
         __syncwarp();
         if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
         finish_segments<false, 64, SEGMENT, 4, true>(body, box, 0, rows, at, shape.columns);
