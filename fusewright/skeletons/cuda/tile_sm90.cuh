@@ -152,12 +152,13 @@ template <int SEGMENT, class Body>
 FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner at, int columns) {
   const int segments = columns / SEGMENT;
   __builtin_assume(at.row >= 0 && segments > 0);
+  const lanes_team<4, 4> team;  // one, or no two addresses would have a common part
+  const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const long first = (at.row + half * 8 + lane_here() / 4) * segments + at.column / SEGMENT;
+  for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int s = 0; s < 64 / SEGMENT; ++s) body(first + s, lanes_team<4, 4>(), quads_row{&quads[half][s * (SEGMENT / 16)]});
-  }
+    for (int s = 0; s < 64 / SEGMENT; ++s)
+      body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (SEGMENT / 16)]});
 }
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
