@@ -394,6 +394,23 @@ def test_tails(library: Library, subject: Subject) -> None:
             assert _distance(actual, expected) <= allowed, (batches, rows, columns, depth)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ARCHS, indirect=True)
+@pytest.mark.parametrize("rows", [150, 16, 9])
+def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(library: Library, rows: int) -> None:
+    """Whole segments of finite rows never see shared memory; the others, and edges, do."""
+    folds = (s for s in (*SCHEDULES, *EXTRAS, *SHARED) if s.body in ("group_norm", "softmax"))
+    left, right = factors(1, rows, 768, 260)
+    left[rows // 2, 5], left[rows - 1, 7] = float("inf"), float("nan")
+    for subject in (s for s in folds if s.entry in library.parts):
+        ins = subjects.operands(subject, 1, rows, 768, "cuda")
+        actual = run(library, subject, left, right, *ins)
+        expected = subjects.meaning(subject, exact(left, right), *ins)
+        assert torch.equal(actual.isnan(), expected.isnan()), subject.entry
+        plain = expected.isfinite()
+        assert bool((actual.double() - expected)[plain].abs().max() < 1e-4), subject.entry
+
+
 def _distance(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the value and to the typical size of all."""
     size = expected.square().mean().sqrt()

@@ -152,7 +152,7 @@ template <int SEGMENT, class Body>
 FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner at, int columns) {
   const int segments = columns / SEGMENT;
   __builtin_assume(at.row >= 0 && segments > 0);
-  const lanes_team<4, 4> team;  // one, or no two addresses would have a common part
+  lanes_team<4, 4> team;  // one, or no two addresses would have a common part
   const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
