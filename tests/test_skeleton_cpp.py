@@ -594,6 +594,28 @@ def test_moments_do_not_cancel(teams: ctypes.CDLL, kind: str, offset: float) -> 
         )
 
 
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_equal_elements_are_their_mean(teams: ctypes.CDLL, kind: str, threads: int) -> None:
+    rows = 50
+    numbers = values("double", rows).mul(1e3).to(KINDS[kind])
+    for outer, inner in [(1, 7), (3, 11), (1, 255), (1, 1000), (7, 300), (3, 70_001)]:
+        x = numbers[None, :, None].repeat(outer, 1, inner)
+        got = torch.empty(rows, 2, dtype=x.dtype)
+        for some in (rows, 1):  # a thread for some rows, or all for one
+            call(
+                teams[f"plain_moments_{kind}"],
+                x[:, :some].contiguous(),
+                got,
+                some,
+                outer,
+                inner,
+                threads,
+            )
+            assert torch.equal(got[:some, 0], numbers[:some])
+            assert not got[:some, 1].any()
+
+
 def test_moments_of_what_is_not_finite(teams: ctypes.CDLL) -> None:
     x = values("float", 1, 3, 500)
     x[0, 0, 7], x[0, 1, 3] = torch.inf, torch.nan

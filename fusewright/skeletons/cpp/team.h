@@ -679,7 +679,9 @@ template <class T> struct moments_of {
     const double share = double(n) / double(count + n);
     const wide delta = other_mean - mean;
     m2 = count ? m2 + other_m2 + delta * delta * wide(share * double(count)) : other_m2;
-    mean = count ? mean * wide(1.0 - share) + other_mean * wide(share) : other_mean;
+    // Equal means stay what they are, so equal elements are their mean.
+    const wide between = mean * wide(1.0 - share) + other_mean * wide(share);
+    mean = count ? where(delta == wide(0), mean, between) : other_mean;
     count += n;
   }
   FN void merge(const moments_of& o) {
