@@ -1,6 +1,7 @@
 """Nest -> whether a CPU takes neighbouring rows together, each in a lane of a vector.
 
 Rows of a fold across memory lie side by side: one cache line has an element of sixteen of them.
+Short rows along memory are turned until they do, where nothing but what they come to is stored.
 Such a body is printed for numbers and for vectors alike, so it may only hold what both can do.
 """
 
@@ -19,21 +20,35 @@ READ = (*FLOAT, *NUMBERS, torch.bool)
 PLAIN = frozenset({"cast", "copy", "add", "sub", "mul"})
 TRUTH = frozenset({"copy", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"})
 COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
+MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
 def runs_abreast(nest: Nest, graph: Graph) -> bool:
-    """Whether as much of what a kernel moves lies across memory as along it."""
+    """Whether as much of what a kernel moves lies across memory as along it, or rows are short."""
     kernel = nest.kernel
     if not kernel.folds or graph.hint(nest.beside) < LANES:
         return False
-    if kernel.scans and graph.hint(nest.columns) * graph.hint(nest.outer) > LONGEST_ABREAST:
+    inner = graph.hint(nest.columns) * graph.hint(nest.outer)
+    if kernel.scans and inner > LONGEST_ABREAST:
         return False
     accesses = [*nest.reads.values(), *nest.writes.values()]
+    if not all(map(_fits, accesses)) or not all(map(_computes, kernel.members)):
+        return False
+    if turns(nest):
+        return inner <= MOST_TURNED[inner % LANES == 0]
     moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]
     across = sum(a.beside in (1, -1) and a.columns != 1 for a in moved)
     along = sum(a.columns == 1 for a in moved)
-    fits = across >= max(along, 1) and all(map(_fits, accesses))
-    return fits and all(map(_computes, kernel.members))
+    return across >= max(along, 1)
+
+
+def turns(nest: Nest) -> bool:
+    """Whether rows lie along memory, all of them in floats, and none is stored or scanned."""
+    reads = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
+    plain = all(a.columns == 1 and not a.gather and not a.limits for a in reads)
+    floats = all(a.leaf.dtype in FLOAT for a in reads)
+    stored = any(a.varies for a in nest.writes.values())
+    return bool(reads) and plain and floats and not stored and not nest.kernel.scans
 
 
 def _fits(access: Access) -> bool:

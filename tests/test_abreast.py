@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fusewright.pipeline import make
 from fusewright.target import TARGETS
 
 CPU = TARGETS["cpu"]
+Shape = tuple[int, int, int]
 HAZARDS = (float("nan"), float("inf"), -float("inf"), -0.0, 1e18, 1e-42)
 
 
@@ -60,6 +61,12 @@ ROWS = [
     *("x.cumsum(1) * w", "(x * 0.01 + 1).cumprod(1)", "x.flip(1).cumsum(1).flip(1)"),
     *("x.softmax(1).cumsum(1)", "x.cumsum(1).amax(1)"),
 ]
+# Every row folds over dimension 2 of [3, beside, length], and stores only what that comes to.
+TURNED = [
+    *("x.sum(2)", "x.mean(2)", "x.amax(2)", "x.amin(2)", "x.var(2)", "x.argmax(2)", "x.argmin(2)"),
+    *("torch.logsumexp(x, 2)", "x.norm(dim=2) + 1", "(x * w.mT).sum(2)", "x.tanh().exp().mean(2)"),
+    *("(x.softmax(2) * x).sum(2)", "(x * w.mT).amax(2) - x.amin(2)"),
+]
 PROBLEM = """import torch
 import torch.nn.functional as F
 
@@ -75,7 +82,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [(torch.randn(3, {length}, {beside}) * 5).to({dtype})]
+    return [(torch.randn({shape}) * 5).to({dtype})]
 
 
 def get_init_inputs():
@@ -91,25 +98,41 @@ def get_init_inputs():
 def test_rows_side_by_side_are_rows(
     length: int, beside: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:
+    assert wrong(ROWS, length, (3, length, beside), dtype, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    # whole cache lines, and some with a rest; shorter ones are taken element by element
+    [(32, torch.float32), (37, torch.bfloat16), (5, torch.float32), (1, torch.float16)],
+)
+def test_short_rows_are_turned(length: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    assert wrong(TURNED, length, (3, 107, length), dtype, tmp_path) == {}
+
+
+def wrong(
+    rows: Sequence[str], length: int, shape: Shape, dtype: torch.dtype, folder: Path
+) -> dict[str, list[str]]:
+    """What these rows of a table come to that eager does not."""
     cases = []
-    for k, row in enumerate(ROWS):
+    for k, row in enumerate(rows):
         kind = torch.float32 if "w" in row else dtype
-        path = tmp_path / f"row_{k}.py"
-        path.write_text(PROBLEM.format(row=row, length=length, beside=beside, dtype=kind))
+        path = folder / f"row_{k}.py"
+        path.write_text(PROBLEM.format(row=row, length=length, shape=shape, dtype=kind))
         cases.append(prepare(path))
     found = {}
-    for row, case, module in zip(ROWS, cases, build(cases, tmp_path, "-O2"), strict=True):
+    for row, case, module in zip(rows, cases, build(cases, folder, "-O2"), strict=True):
         ours = module.ModelNew()
         (x,) = case.inputs
         assert isinstance(x, Tensor)
         assert ready(ours, [x]), row
         texts = disagreements(ours, case.model, [x], roundings=2)
         for j, value in enumerate(HAZARDS):  # in rows of every kind, early, late, and together
-            x[j % 3, (j * 7) % length, (j * 13) % beside] = value
-            x[1, -1 - j % length, -1] = value
+            x[j % 3, (j * 7) % shape[1], (j * 13) % shape[2]] = value
+            x[1, -1 - j % shape[1], -1] = value
         texts += disagreements(ours, case.model, [x], roundings=2)
         found |= {row: texts} if texts else {}
-    assert found == {}
+    return found
 
 
 def test_every_one_of_these_runs_abreast() -> None:
@@ -119,9 +142,22 @@ def test_every_one_of_these_runs_abreast() -> None:
         assert all(kernels), row
 
 
+def test_every_one_of_these_is_turned() -> None:
+    for row in TURNED:
+        bodies = [
+            body for body, _, _ in make(Called(row, 32), [torch.randn(3, 300, 32)], CPU).kernels
+        ]
+        assert bodies, row
+        assert all(body.turned for body in bodies), row
+
+
 @pytest.mark.parametrize(
     ("row", "x"),
     [
+        ("x.amax(2)", picture(300, 48)),  # longer
+        ("x.amax(2)", picture(300, 130)),
+        ("x.amax(2)", picture(300, 8, torch.float64)),
+        ("F.pad(x, (1, 1)).sum(2)", picture(300, 8)),
         ("x.var(1)", picture(64, 15)),  # too few
         ("x.var(1)", picture(64, 16, torch.float64)),  # half as many in a cache line
         ("x.argmax(1)", picture(64, 16, torch.int64)),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusewright.abreast import turns
 from fusewright.codegen.number import literal, sections
 from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, spelling
 from fusewright.ir import Attribute, Batch, Node, concrete, size_text, times
@@ -108,7 +109,7 @@ class _Printer:
         count = len(self.row.passes)
         return Body(
             self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count,
-            self.abreast, frozenset(self.lifted),
+            self.abreast, frozenset(self.lifted), self.abreast and turns(self.nest),
         )  # fmt: skip
 
     def _kind(self, n: Node) -> str:

@@ -29,6 +29,8 @@ def _words(bodies: Sequence[Body]) -> set[str]:
 def _launch(body: Body) -> str:
     if body.is_map:
         return "run_map"
+    if body.turned:
+        return "run_turned"
     return "run_abreast" if body.abreast else "run_rows"
 
 

@@ -52,8 +52,8 @@ class Pointer:
 @dataclass(frozen=True)
 class Body:
     """A kernel as text. words: the skeleton sections it calls by name.  passes: over each row.
-    abreast: whether it also takes many rows together.  lifted: functions it calls then, and of how
-    many arguments."""
+    abreast: whether it also takes many rows together.  turned: and these lie along memory.  lifted:
+    functions it calls then, and of how many arguments."""
 
     name: str
     text: str
@@ -64,6 +64,7 @@ class Body:
     passes: int
     abreast: bool = False
     lifted: frozenset[tuple[str, int]] = frozenset()
+    turned: bool = False
 
 
 def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:

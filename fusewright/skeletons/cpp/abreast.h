@@ -2,7 +2,8 @@
 //
 // The surprising fact: the body does not change. It calls a number of a row `real`, which is a float
 // to a Solo team and one of each of 16 or 64 rows here. So loads are whole cache lines, four where
-// they can be, since lines that are far apart come one by one; and folds need no shuffles.
+// they can be, since lines that are far apart come one by one; and folds need no shuffles. Short rows
+// along memory are turned until they lie so.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -137,7 +138,64 @@ template <class Operand> struct spaced_operand {
 };
 template <class Operand> FN spaced_operand<Operand> spaced(Operand inside, long step) { return {inside, step}; }
 
-//@ abreast: needs across_rows, spaced, words, fold, kept, strided, gather, strided_store, within
+//@ turned: needs across_rows, spaced, load, staging, values
+// Rows that lie one behind the other: LINE elements of each are loaded as they lie, and turned in registers.
+#ifdef __clang__
+#define FUSEWRIGHT_SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define FUSEWRIGHT_SHUFFLED(a, b, ...) __builtin_shuffle(a, b, lanes<int>{__VA_ARGS__})
+#endif
+// Elements of two vectors by turns, in every 16 bytes; then 16 bytes of each.
+template <class V> FN void mix_near(V a, V b, V& low, V& high) {
+  low = FUSEWRIGHT_SHUFFLED(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+  high = FUSEWRIGHT_SHUFFLED(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+template <class V> FN void mix_far(V a, V b, V& low, V& high) {
+  low = FUSEWRIGHT_SHUFFLED(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  high = FUSEWRIGHT_SHUFFLED(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+// Where a row has to stand so that all come out in order, and where its elements are then.
+FN long turned_place(long k) { return k % 2 * 8 | k / 2 % 2 * 4 | k / 8 * 2 | k / 4 % 2; }
+template <class T> struct turned_operand {
+  using rows = rows_of<float, 1>;
+  const T* p;
+  long outer, step, at = 0;
+  rows block[LINE];
+  FN turned_operand(const spaced_operand<load_operand<T>>& s) : p(s.inside.p), outer(s.inside.outer), step(s.step) {}
+  // The elements from i on, or the last ones.
+  FN void turn(long o, long i, long end) {
+    at = i + LINE <= end ? i : end - LINE;
+    const T* first = p + one_by_one(o * outer + (at < 0 ? at = 0 : at));
+    if (end < LINE) {
+      for (long k = 0; k < LINE && k < end; ++k) block[k] = across_rows<1>(first + k, step);
+      return;
+    }
+    typename rows::vector v[LINE], w[LINE];
+#pragma GCC unroll 16
+    for (long k = 0; k < LINE; ++k) v[k] = across_rows<1>(first + turned_place(k) * step).v[0];
+    for (long k = 0; k < LINE / 2; ++k) mix_near(v[k], v[k + LINE / 2], w[2 * k], w[2 * k + 1]);
+    for (long k = 0; k < LINE / 2; ++k) mix_near(w[k], w[k + LINE / 2], v[2 * k], v[2 * k + 1]);
+    for (long k = 0; k < LINE / 2; ++k) mix_far(v[k], v[k + LINE / 2], w[2 * k], w[2 * k + 1]);
+    for (long k = 0; k < LINE / 2; ++k) mix_far(w[k], w[k + LINE / 2], v[2 * k], v[2 * k + 1]);
+#pragma GCC unroll 16
+    for (long k = 0; k < LINE; ++k) block[turned_place(k)].v[0] = v[k];
+  }
+};
+template <long N, class Operand> FN const Operand& turnable(const Operand& s) { return s; }
+template <long N, class Operand> struct turns {
+  static constexpr bool yes = false;
+};
+template <class T> struct turns<1, spaced_operand<load_operand<T>>> {
+  static constexpr bool yes = same<computed<T>, float>::yes;
+};
+template <long N, class T> FN auto turnable(const spaced_operand<load_operand<T>>& s) {
+  if constexpr (turns<N, spaced_operand<load_operand<T>>>::yes) return turned_operand<T>(s);
+  else return s;
+}
+template <class Operand> FN void turn(const Operand&, long, long, long) {}
+template <class T> FN void turn(turned_operand<T>& s, long o, long i, long end) { s.turn(o, i, end); }
+
+//@ abreast: needs across_rows, spaced, words, fold, kept, strided, gather, strided_store, within, turned
 // Where an operand has the element of the first row.
 template <class T> FN const T* spot(const load_operand<T>& s, long o, long i) { return s.p + o * s.outer + i; }
 template <class T> FN const T* spot(const strided_operand<T>& s, long o, long i) {
@@ -172,6 +230,9 @@ template <long N, class Operand> FN auto taken(const Operand& s, long o, long i,
 template <long N, class Operand> FN auto taken(const spaced_operand<Operand>& s, long o, long i, long) {
   return taken_at<N>(spot(s.inside, o, i), s.step);
 }
+template <long N, class T> FN rows_of<float, 1> taken(const turned_operand<T>& s, long, long i, long) {
+  return s.block[i - s.at];
+}
 template <long N, class T> FN T taken(const everywhere_operand<T>& s, long, long, long) { return s.value; }
 template <long N, class Operand, class T, class Where>
 FN rows_of<T, N> taken(const within_operand<Operand, T, Where>& s, long o, long i, long inner) {
@@ -196,12 +257,21 @@ FN rows_of<T, N> join_buffer(rows_of<T, N>* p, long n, rows_of<T, N> empty, Join
 }
 template <class T, long N> FN typename wider<rows_of<T, N>>::type sum_buffer(rows_of<T, N>* p, long n) {
   using wide = typename wider<rows_of<T, N>>::type;
-  wide sum = 0;
-  for (long i = 0; i < n; ++i) sum += wide(p[i]);
-  return sum;
+  wide even = 0, odd = 0;
+  for (long i = 0; i + 1 < n; i += 2) even += wide(p[i]), odd += wide(p[i + 1]);
+  if (n % 2) even += wide(p[n - 1]);
+  return even + odd;
 }
 template <class Better, class T, long N> FN rows_of<T, N> extreme(rows_of<T, N>* p, long n, rows_of<T, N> empty) {
-  return join_buffer(p, n, empty, Better());
+  using rows = rows_of<T, N>;
+  const rows best = join_buffer(p, n, empty, [](rows a, rows b) {
+    return rows::made([&](int k) { return Better::plain(a.v[k], b.v[k]); });
+  });
+  rows even = T(0), odd = T(0);  // sums of squares: as for one row, NaN only if an element is
+  for (long i = 0; i + 1 < n; i += 2) even += p[i] * p[i], odd += p[i + 1] * p[i + 1];
+  if (n % 2) even += p[n - 1] * p[n - 1];
+  const rows sum = even + odd;
+  return where(sum == sum, best, sum);
 }
 template <class T, long N>
 FN void deviations(rows_of<T, N>* p, long n, rows_of<T, N> center, rows_of<double, N>& squares,
@@ -239,6 +309,10 @@ template <long N> struct abreast : words<abreast<N>> {
   template <class Reducer, class Span, class F, class... Ops> FN auto fold(Span s, F f, Ops... ops) const {
     using element = typename Reducer::element;
     Reducer reducer;
+    if constexpr ((turns<N, Ops>::yes || ...)) {
+      fold_turned(reducer, s, f, turnable<N>(ops)...);
+      return reducer.result();
+    }
     element buffer[MOST];
     long n = 0;
     for (long o = s.first; o < s.last; ++o)
@@ -250,6 +324,23 @@ template <long N> struct abreast : words<abreast<N>> {
         n = 0;
       }
     return reducer.result();
+  }
+  // What was turned together is folded together: its loops have a known length.
+  template <class Reducer, class Span, class F, class... Ops>
+  FN void fold_turned(Reducer& reducer, Span s, F& f, Ops... ops) const {
+    typename Reducer::element buffer[LINE];
+    for (long o = s.first; o < s.last; ++o) {
+      long i = s.begin;
+      for (; i + LINE <= s.end; i += LINE) {
+        (turn(ops, o, i, s.end), ...);
+        for (long k = 0; k < LINE; ++k) buffer[k] = f(taken<N>(ops, o, i + k, s.inner)...);
+        reducer.take(buffer, LINE, o * s.inner + i);
+      }
+      if (i == s.end) continue;
+      (turn(ops, o, i, s.end), ...);
+      for (long k = 0; k < s.end - i; ++k) buffer[k] = f(taken<N>(ops, o, i + k, s.inner)...);
+      reducer.take(buffer, s.end - i, o * s.inner + i);
+    }
   }
 };
 
@@ -275,24 +366,34 @@ template <long N, class Body>
 __attribute__((noinline, flatten)) void abreast_rows(const Body& body, long row, long end) {
   for (; row < end; row += N * LINE) body(row, abreast<N>());
 }
-template <class Body> void groups_of_rows(const Body& body, long row, long end) {
+template <long Most, class Body> void groups_of_rows(const Body& body, long row, long end) {
   while (row < end) {
     const long left = body.beside() - row % body.beside(), stop = row + left < end ? row + left : end;
-    const long many = row + (stop - row) / (4 * LINE) * (4 * LINE), some = many + (stop - many) / LINE * LINE;
-    abreast_rows<4>(body, row, many);
+    const long many = row + (stop - row) / (Most * LINE) * (Most * LINE), some = many + (stop - many) / LINE * LINE;
+    abreast_rows<Most>(body, row, many);
     abreast_rows<1>(body, many, some);
     if (some < stop) solo_rows(body, some, stop);
     row = stop;
   }
 }
-template <class Body> void run_abreast(const Body& body, long threads) {
+template <long Most = 4, class Body> void run_abreast(const Body& body, long threads) {
   const long rows = body.rows(), groups = (rows + LINE - 1) / LINE, n = team_size(threads, groups);
-  if (n <= 1) return groups_of_rows(body, 0, rows);
+  if (n <= 1) return groups_of_rows<Most>(body, 0, rows);
 #pragma omp parallel num_threads(n)
   {
     const long k = omp_get_thread_num(), all = omp_get_num_threads(), stop = groups * (k + 1) / all * LINE;
-    groups_of_rows(body, groups * k / all * LINE, stop < rows ? stop : rows);
+    groups_of_rows<Most>(body, groups * k / all * LINE, stop < rows ? stop : rows);
   }
+}
+
+//@ run_turned: needs run_abreast
+// Only such vectors can be turned fast; LINE rows fill them, and more would come from memory in bursts.
+template <class Body> void run_turned(const Body& body, long threads) {
+#ifdef __AVX512F__
+  run_abreast<1>(body, threads);
+#else
+  run_rows(body, threads);
+#endif
 }
 
 //@
