@@ -20,6 +20,7 @@ READ = (*FLOAT, *NUMBERS, torch.bool)
 PLAIN = frozenset({"cast", "copy", "add", "sub", "mul"})
 TRUTH = frozenset({"copy", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"})
 COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
+SUMS = {"sum", "mean"}
 MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
@@ -35,7 +36,8 @@ def runs_abreast(nest: Nest, graph: Graph) -> bool:
     if not all(map(_fits, accesses)) or not all(map(_computes, kernel.members)):
         return False
     if turns(nest):
-        return inner <= MOST_TURNED[inner % LANES == 0]
+        whole = inner % LANES == 0  # one by one, sums of such rows come as fast as memory
+        return inner <= MOST_TURNED[whole] and not (whole and {f.op for f in kernel.folds} <= SUMS)
     moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]
     across = sum(a.beside in (1, -1) and a.columns != 1 for a in moved)
     along = sum(a.columns == 1 for a in moved)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fusewright.abreast import turns
 from fusewright.codegen.number import literal, sections
 from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, spelling
-from fusewright.ir import Attribute, Batch, Node, concrete, size_text, times
+from fusewright.ir import Attribute, Batch, Node, Size, concrete, size_text, times
 from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
@@ -162,6 +162,8 @@ class _Printer:
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
             if self.abreast:
                 self.words.add("scan_abreast")
+        elif first.op == "mean" and not text.parameters and 0 not in self._sizes():
+            self.lines.append(f"const {kind} {name} = {value};")  # of equal numbers, unrounded
         elif first.op == "mean":
             self._team_call("sum", f"const {kind} {name}_sum = ", text)
             count = literal(times(self.nest.outer, self.nest.columns), computed(first))
@@ -191,13 +193,15 @@ class _Printer:
         self.lines.append(f"}}{operands});")
 
     def _span(self) -> str:
-        sizes = (
-            [self.nest.outer, self.nest.columns] if self.nest.outer != 1 else [self.nest.columns]
-        )
+        sizes = self._sizes()
         inside = ", ".join(map(size_text, sizes))
         run_time = any(isinstance(s, Batch) for s in sizes)
         self.words.add("span" if run_time else "fixed")
         return f"span({inside})" if run_time else f"fixed<{inside}>"
+
+    def _sizes(self) -> list[Size]:
+        """The sizes of a row."""
+        return [*[self.nest.outer] * (self.nest.outer != 1), self.nest.columns]
 
     def _row_stores(self) -> None:
         done = {id(n) for sweep in self.row.passes for n in sweep.outputs}

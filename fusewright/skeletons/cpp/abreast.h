@@ -166,11 +166,10 @@ template <class T> struct turned_operand {
   FN void turn(long o, long i, long end) {
     at = i + LINE <= end ? i : end - LINE;
     const T* first = p + one_by_one(o * outer + (at < 0 ? at = 0 : at));
-    if (end < LINE) {
-      for (long k = 0; k < LINE && k < end; ++k) block[k] = across_rows<1>(first + k, step);
-      return;
-    }
+    for (long k = 0; k < LINE && k < end && end < LINE; ++k) block[k] = across_rows<1>(first + k, step);
+    if (end < LINE) return;
     typename rows::vector v[LINE], w[LINE];
+    for (long k = 0; k < LINE; ++k) __builtin_prefetch(first + (LINE + k) * step);
 #pragma GCC unroll 16
     for (long k = 0; k < LINE; ++k) v[k] = across_rows<1>(first + turned_place(k) * step).v[0];
     for (long k = 0; k < LINE / 2; ++k) mix_near(v[k], v[k + LINE / 2], w[2 * k], w[2 * k + 1]);
