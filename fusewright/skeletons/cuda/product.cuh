@@ -47,8 +47,7 @@ struct product_row {
 //@ columns_lane: needs words, line
 // One thread and its columns of one box row: VECTORS vectors, `step` apart, as far as they lie before `end`.
 struct column_place {
-  static constexpr int slot = 0;
-  int flat, first, further;  // as in fixed_place
+  int flat, first, further, slot;  // as in fixed_place
   FN int outer(int) const { return 0; }
   FN int inner(int j) const { return flat + j; }
   FN bool whole(long) const { return true; }
@@ -67,7 +66,7 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
   bool live[VECTORS];
 #pragma unroll
   for (int u = 0; u < VECTORS; ++u) {
-    at[u] = {r.first + u * r.step, r.first, u * r.step};
+    at[u] = {r.first + u * r.step, r.first, u * r.step, u};
     live[u] = WHOLE || at[u].flat < r.end;
   }
   visit<!WHOLE, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);

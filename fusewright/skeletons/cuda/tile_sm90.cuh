@@ -150,15 +150,24 @@ struct quads_row {
 };
 template <int SEGMENT, class Body>
 FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner at, int columns) {
-  const int segments = columns / SEGMENT;
+  if constexpr (SEGMENT == 0) {
+    const int lane = lane_here();
+    const columns_range<true> mine{at.column + lane % 4 * 4, 16, columns};
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      body(at.row + lane / 4 + half * 8, mine, columns_lane<4, 4>(), quads_row{quads[half]});
+    return;
+  }
+  constexpr int WIDE = SEGMENT ? SEGMENT : 64;
+  const int segments = columns / WIDE;
   __builtin_assume(at.row >= 0 && segments > 0);
   lanes_team<4, 4> team;  // one, or no two addresses would have a common part
-  const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
+  const long first = (at.row + lane_here() / 4) * segments + at.column / WIDE;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int s = 0; s < 64 / SEGMENT; ++s)
-      body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (SEGMENT / 16)]});
+    for (int s = 0; SEGMENT && s < 64 / WIDE; ++s)
+      if constexpr (SEGMENT > 0) body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (WIDE / 16)]});
 }
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
@@ -206,14 +215,17 @@ template <class Body, class Factors> struct consumer {
         put_quads<64>(box, quads[1], lane_here() / 4 + 8, 0);
         __syncwarp();
         if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
-        finish_segments<false, 64, SEGMENT, 4, true>(body, box, 0, rows, at, shape.columns);
+        if constexpr (SEGMENT > 0)
+          finish_segments<false, 64, SEGMENT, 4, true>(body, box, 0, rows, at, shape.columns);
+        else
+          finish<false, 64, SEGMENT, 4>(body, box, 0, rows, at, shape.columns);
       }
     }
   }
   // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
-    if constexpr (Factors::packed && SEGMENT > 0 && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4)
+    if constexpr (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4)
       return quads_out<WIDTH, SEGMENT>(master, tile, scales);
     constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
