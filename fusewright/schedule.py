@@ -12,6 +12,7 @@ from math import gcd
 from fusewright.abreast import runs_abreast
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
+from fusewright.light import is_light, only_reads
 from fusewright.lower.call import LANES, LEAST_BESIDE
 from fusewright.nest import Access, Nest
 from fusewright.shared import (
@@ -54,6 +55,7 @@ class Schedule:
     split: every row is shared by many thread blocks, which meet in memory (CUDA, long rows).
     blocks: thread blocks whose registers keep a row, a cluster if not `split`; they have `threads`
     together.
+    once: what is read goes past L1, since nobody reads it again (CUDA).
     batch: the one batch size at which a row that is as long as the batch is kept; 0: any.
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
     for each if they are folded.
@@ -73,6 +75,7 @@ class Schedule:
     tile: Tile | None = None
     blocks: int = 1
     batch: int = 0
+    once: bool = False
 
     @property
     def team(self) -> bool:
@@ -118,6 +121,9 @@ def schedule(
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
     threads = _threads(inner, vector)
+    light = is_light(nest, row_plan(nest, Schedule(True, 0, 1, 1)), graph)
+    if light and inner >= 2 * PAIRED_THREADS * vector:
+        threads = max(threads, PAIRED_THREADS)
     keeps = fixed and inner <= threads * REGISTERS
     if not keeps and (shared := _shared(nest, target, graph, rules)):
         return shared[0]
@@ -126,7 +132,9 @@ def schedule(
     soon = long and inner * graph.hint(nest.rows) <= SOON and not row_in_place(nest, graph)
     if soon and target.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
-    return Schedule(keeps, 0, threads, vector, long and _may_meet(nest, graph, rules))
+    split = long and _may_meet(nest, graph, rules)
+    once = light and not split and threads >= PAIRED_THREADS and only_reads(nest)
+    return Schedule(keeps, 0, threads, vector, split, once=once)
 
 
 def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
@@ -184,6 +192,7 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     found = [replace(default, split=False)]
     found += [replace(default, threads=t) for t in (threads * 2, threads // 2)]
     found += [replace(default, keep=not default.keep and not default.split)]
+    found += [replace(default, once=False)] * default.once
     found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
     found += [replace(default, vector=vector // 2)] * (vector > 1)
     return [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]

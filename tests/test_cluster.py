@@ -215,12 +215,12 @@ def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     assert disagreements(ours, model, given, roundings=2) == []
 
 
-def check_two_streams_and_a_graph(rows: int, columns: int) -> None:
-    """softmax on two streams at a time, and in a graph."""
+def check_two_streams_and_a_graph(rows: int, columns: int, function: Function = softmax) -> None:
+    """The function on two streams at a time, and in a graph."""
     torch.manual_seed(0)
     given = [torch.randn(rows, columns, device="cuda") for _ in range(2)]
-    ours = fusewright.optimize(Called(softmax).cuda(), given[:1], target="cuda")
-    wanted = [softmax(x.double()) for x in given]
+    ours = fusewright.optimize(Called(function).cuda(), given[:1], target="cuda")
+    wanted = [function(x.double()) for x in given]
     streams = [torch.cuda.Stream() for _ in given]
     torch.cuda.synchronize()
     for _ in range(20):

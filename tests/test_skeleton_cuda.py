@@ -55,7 +55,7 @@ SAMPLES = tuple(
 SHARED = tuple(
     replace(case, launches=launches)
     for case in bench.CASES
-    if (launches := tuple(e for e in case.launches if re.search("cluster|gathered", e)))
+    if (launches := tuple(e for e in case.launches if re.search("cluster|gathered|last", e)))
 )
 LAUNCHES = [(case, entry) for case in bench.CASES for entry in case.launches]
 

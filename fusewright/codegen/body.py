@@ -57,7 +57,7 @@ class _Printer:
         self.row = row_plan(nest, schedule)
         self.in_place = in_place
         self.is_map = not self.kernel.folds
-        self.abreast = schedule.lanes > 1
+        self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
@@ -367,6 +367,7 @@ class _Printer:
             start, base = f"{name} + {access.line}", access.ahead
         outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
         if access.columns == 1:
+            verb = self.loads if verb == "load" else verb
             self.words.add(verb)
             return f"{verb}({', '.join([start, base, *outer])})"
         function = "strided" if verb == "load" else "strided_store"

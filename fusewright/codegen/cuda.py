@@ -55,7 +55,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
         return f"{kind}_gathered" if schedule.split else f"{kind}_cluster"
-    return f"{kind}_split" if schedule.split else kind
+    last = "_last" * (body.passes == 1)  # what comes behind the only fold needs one block
+    return f"{kind}_split{last}" if schedule.split else kind
 
 
 def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
@@ -159,11 +160,11 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
         sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
-    elif schedule.split:  # rows that nobody reads again need not fit L2 together
-        sizes = f"512, {vector}, {4 if body.passes > 1 else 64}"
+    elif schedule.split:  # what several passes read fits L2
+        sizes = f"512, {vector}" + ", 4" * (body.passes > 1)
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
         few = body.passes > 1 or body.words & {"exponentials", "moments"}
-        more = (16 if few else 4) if schedule.split else vector
+        more = (16 if few else 8) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
 

@@ -305,6 +305,32 @@ template <class T, class Base> FN load_operand<T, false> load(T* p, Base base, l
   return {p + row_part(base), text_part(base), outer_stride};
 }
 
+//@ load_once: needs load
+// What nobody reads again goes past L1. The surprising fact: that helps only where no rows are stored.
+FN void fetch_once(const uint4* from, uint4& to) {
+  asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
+}
+template <class T> struct once_operand : load_operand<T, true> {
+  template <int W, int U> struct packet : load_operand<T, true>::template packet<W, U> {
+    using plain = typename load_operand<T, true>::template packet<W, U>;
+    FN explicit packet(const once_operand& o) : plain(o) {}
+    template <class Place> FN void fetch(int u, const Place& at) {
+      if (W * sizeof(T) % 16 || !at.whole(this->outer_stride)) return plain::fetch(u, at);
+      const auto* const from = reinterpret_cast<const uint4*>(at.of(this->p, this->outer_stride) + this->base);
+#pragma unroll
+      for (int k = 0; k < int(W * sizeof(T) / 16); ++k) {
+        uint4 bits;
+        fetch_once(from + k, bits);
+        memcpy(this->held[u] + k * (16 / sizeof(T)), &bits, 16);
+      }
+    }
+  };
+};
+template <class T, class Base> FN once_operand<T> load_once(const T* p, Base base, long outer_stride = 0) {
+  return {load(p, base, outer_stride)};
+}
+
 //@ store: needs vectors
 template <class T> struct store_operand {
   using value = computed<T>&;

@@ -1,0 +1,119 @@
+"""Rows of which a thread does little: their threads, loads past L1, blocks that do not wait."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from agreement import disagreements
+from cudac import compile_text
+from test_cluster import Called, Function, check_two_streams_and_a_graph, planned, schedule_of
+from torch import nn
+
+import fusewright
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.runtime import cuda_flags
+from fusewright.pipeline import Made, make
+from fusewright.target import TARGETS
+
+HOPPER = TARGETS["sm_90a"]
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+
+
+def made_of(function: Function, *shape: int) -> Made:
+    return planned(function, torch.empty(shape))
+
+
+def entry_of(made: Made) -> str:
+    return cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "columns", "threads", "once"),
+    [
+        (lambda x: x.sum(1), 4096, 512, True),
+        (lambda x: (x * x).amax(1), 4096, 512, True),
+        (lambda x: x.var(1), 65536, 1024, True),
+        (lambda x: nn.functional.layer_norm(x, x.shape[1:]), 4096, 512, False),  # rows are stored
+        (lambda x: x.argmax(1), 4096, 256, False),
+        (lambda x: x.softmax(1), 4096, 256, False),
+        (lambda x: torch.logsumexp(x, 1), 4096, 256, False),  # two folds
+        (lambda x: x.cumsum(1), 4096, 256, False),
+        (lambda x: (x[:, 1:] * x[:, :-1]).sum(1), 4097, 512, False),  # each element twice
+        (lambda x: x.sum(1), 1024, 64, False),
+        (lambda x: x.sum(1), 32, 4, False),
+    ],
+)
+def test_threads_of_light_rows(function: Function, columns: int, threads: int, once: bool) -> None:
+    made = made_of(function, 1000, columns)
+    found = schedule_of(made)
+    assert (found.threads, found.once) == (threads, once)
+    assert ("load_once(in0" in made.kernels[0][0].text) == once
+
+
+def test_two_large_tensors_are_not_light() -> None:
+    made = make(Called(lambda x: (x[0] - x[1]).sum(1)), [torch.empty(2, 1000, 4096)], HOPPER)
+    assert [s.once for _, _, s in made.kernels] == [False]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "launch"),
+    [
+        (lambda x: x.sum(0), (65536, 1024), "run_stripes_split_last<16, 32, 8>"),
+        (lambda x: x.var(0), (65536, 1024), "run_stripes_split_last<16, 32, 16>"),
+        (lambda x: torch.logsumexp(x, 1), (64, 1 << 20), "run_rows_split_last<512, 4>"),
+        (lambda x: x.softmax(0), (65536, 1024), "run_stripes_split<16, 32, 16>"),
+        (lambda x: x.sum(1) + x.amax(1), (64, 1 << 20), "run_rows_split<512, 4, 4>"),
+    ],
+)
+def test_nobody_waits_behind_an_only_fold(
+    function: Function, shape: tuple[int, ...], launch: str
+) -> None:
+    assert launch in entry_of(made_of(function, *shape))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_light_rows_stay_in_registers(arch: str, tmp_path: Path) -> None:
+    """Four blocks of 512 threads fit a processor: 32 registers for each thread."""
+    for function, shape in ((lambda x: x.sum(1), (1000, 4096)), (lambda x: x.sum(0), (9999, 999))):
+        text = cuda_source(made_of(function, *shape).kernels, HOPPER)
+        kernels, _ = compile_text(text, cuda_flags(arch), tmp_path)
+        assert [k for k in kernels if k.stack_bytes or k.spill_bytes or k.registers > 32] == []
+        if "load_once" in text:
+            assert re.search(r"ld\.global\.nc\.L1::no_allocate", text)
+
+
+FOLDS: dict[str, Function] = {
+    "sum": lambda x: x.sum(0),
+    "max": lambda x: x.amax(0),
+    "argmax": lambda x: x.argmax(0),
+    "var": lambda x: x.var(0),
+    "logsumexp": lambda x: torch.logsumexp(x, 0),
+    "along": lambda x: x.sum(1),
+}
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("shape", [(20_011, 33), (9_000, 4_096), (5_003, 4_100), (3, 70_001)])
+def test_gpu_blocks_that_do_not_wait(name: str, shape: tuple[int, ...]) -> None:
+    model, x = Called(FOLDS[name]), torch.randn(shape).cuda() + 1
+    ours = fusewright.optimize(model, [x.cpu()], target="cuda").cuda()
+    wild = x.clone()
+    wild[1, 2], wild[2, 1] = float("inf"), float("nan")
+    for given in (x, wild, x.repeat(2, 1)[1:]):
+        assert disagreements(ours, model, [given], roundings=2) == []
+    right = ours(x)
+    assert all(torch.equal(ours(x), right) for _ in range(30))  # parts are joined in one order
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["max", "var", "logsumexp"])
+def test_gpu_counters_of_two_streams_and_of_a_graph(name: str) -> None:
+    check_two_streams_and_a_graph(9_000, 4_096, FOLDS[name])
