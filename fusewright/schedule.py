@@ -21,8 +21,11 @@ from fusewright.shared import (
     REGISTERS,
     SharedRow,
     clusters,
+    deferrable,
+    deferred,
     gathered,
     row_in_place,
+    threads_for,
 )
 from fusewright.target import Target
 from fusewright.tile import Tile
@@ -54,7 +57,7 @@ class Schedule:
     threads: threads per row (CUDA).  vector: elements per memory access (CUDA).
     split: every row is shared by many thread blocks, which meet in memory (CUDA, long rows).
     blocks: thread blocks whose registers keep a row, a cluster if not `split`; they have `threads`
-    together.
+    together. If `split` and not `keep`, they are `deferred`: shared memory has the row meanwhile.
     once: what is read goes past L1, since nobody reads it again (CUDA).
     batch: the one batch size at which a row that is as long as the batch is kept; 0: any.
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
@@ -81,6 +84,11 @@ class Schedule:
     def team(self) -> bool:
         """Whether threads share a row: exponentials then cost them less than reading it again."""
         return self.threads > 1
+
+    @property
+    def deferred(self) -> bool:
+        """Whether the blocks of a row take the next one before they have met."""
+        return self.split and self.blocks > 1 and not self.keep
 
 
 SHARED_STRIPES = Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=32)
@@ -120,7 +128,7 @@ def schedule(
         if not nest.kernel.folds:
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
-    threads = _threads(inner, vector)
+    threads = threads_for(inner, vector)
     light = is_light(nest, row_plan(nest, Schedule(True, 0, 1, 1)), graph)
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
@@ -185,7 +193,7 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     """One step from a schedule with a team of threads for each row."""
     threads, vector = default.threads, default.vector
     if default.blocks > 1:
-        return [Schedule(False, 0, _threads(inner, vector), vector)]
+        return [Schedule(False, 0, threads_for(inner, vector), vector)]
     if not nest.kernel.folds:
         narrower = [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
         return [replace(default, across=1), *narrower]
@@ -215,15 +223,17 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     if not nest.kernel.folds or nest.kernel.scans or row_in_place(nest, graph):
         return []
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
-    once = len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) == 1  # also where nothing is kept
-    if registers == 0 or (free and (once or inner <= MAX_THREADS * REGISTERS)):
+    passes = row_plan(nest, Schedule(False, 0, 2, 1)).passes  # where nothing is kept
+    if registers == 0 or (free and (len(passes) == 1 or inner <= MAX_THREADS * REGISTERS)):
         return []
     vector, batch = _vector(nest), graph.batch * free
     row = SharedRow(inner, graph.hint(nest.rows), registers, vector)
-    meets = row.rows < FEW_ROWS and not once and "no-workspace" not in rules
-    shapes = [*clusters(row, target), *(gathered(row, target) if meets else ())]
+    meets = row.rows < FEW_ROWS and len(passes) > 1 and "no-workspace" not in rules
+    shapes = clusters(row, target)
+    shapes += deferred(row, target) if meets and deferrable(nest, passes, vector) else []
+    shapes += gathered(row, target) if meets else []
     return [
-        Schedule(True, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)
+        Schedule(s.keep, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)
         for s in shapes
     ]
 
@@ -307,15 +317,6 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
     moved = (*nest.reads.values(), *nest.writes.values())
     along = any(a.varies and a.columns == 1 and a.beside != 0 for a in moved)
     return Schedule(keeps, 0, down, _vector(nest) if along else 1, across=across)
-
-
-def _threads(inner: int, vector: int) -> int:
-    """Threads per row: four vectors each where the row is long enough, a power of two."""
-    most = PAIRED_THREADS if inner <= PAIRED_THREADS * REGISTERS else MAX_THREADS
-    threads = 4
-    while threads < most and threads * vector * 4 < inner:
-        threads *= 2
-    return threads
 
 
 def _vector(nest: Nest) -> int:

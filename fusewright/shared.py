@@ -1,17 +1,21 @@
-"""A row + Target -> the thread blocks of a GPU whose registers can keep it together.
+"""A row + Target -> the thread blocks of a GPU that can keep it together, in registers or beside.
 
 A cluster of 2, 4 or 8 reaches each other's shared memory (`skeletons/cuda/cluster_sm90.cuh`); any
-number of blocks that all run can meet in scratch memory (`skeletons/cuda/gathered.cuh`).
+number of blocks that all run can meet in scratch memory (`skeletons/cuda/gathered.cuh`). Where they
+meet once for a row, they need not wait: shared memory keeps their parts of it while the next row is
+at work (`skeletons/cuda/deferred_sm90.cuh`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from fusewright.ir import Graph, Node
+from fusewright.keep import Pass, read_key
 from fusewright.loops import Read, walked
-from fusewright.nest import Nest
+from fusewright.nest import Access, Nest
 from fusewright.target import Target
 
 REGISTERS = 32  # kept values per thread
@@ -19,6 +23,9 @@ MAX_THREADS = 1024
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
+# Vectors of a thread in its part of a deferred row, of which shared memory has three; the widest
+# number there; the least run of neighbours, since one thread asks for each of them.
+PART_VECTORS, PART_NUMBER, LEAST_RUN_BYTES = 9, 4, 4096
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,22 @@ class SharedRow:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Thread blocks of a row, with `threads` each; split: they meet in scratch memory."""
+    """Thread blocks of a row, with `threads` each; split: they meet in scratch memory.  keep: in
+    registers."""
 
     blocks: int
     threads: int
     split: bool = False
+    keep: bool = True
+
+
+def threads_for(elements: int, vector: int) -> int:
+    """Threads per row: four vectors each where the row is long enough, a power of two."""
+    most = PAIRED_THREADS if elements <= PAIRED_THREADS * REGISTERS else MAX_THREADS
+    threads = 4
+    while threads < most and threads * vector * 4 < elements:
+        threads *= 2
+    return threads
 
 
 def clusters(row: SharedRow, target: Target) -> list[Blocks]:
@@ -59,20 +77,70 @@ def clusters(row: SharedRow, target: Target) -> list[Blocks]:
 
 
 def gathered(row: SharedRow, target: Target) -> list[Blocks]:
-    """Blocks that keep the row and meet in scratch memory, the most promising first: so many that
-    the rows in flight fill the GPU."""
+    """Blocks that keep the row and meet in scratch memory, the most promising first."""
     found = []
     for size in (PAIRED_THREADS, MAX_THREADS):
         resident = min(target.processors * MAX_THREADS // size, PAIRED_THREADS)
         vectors = REGISTERS // (row.registers * row.vector)  # that a thread can keep
-        least = ceil(row.elements / (size * row.vector * vectors)) if vectors else resident + 1
-        if least > resident:
-            continue
-        waves = ceil(row.rows / (resident // least))
-        room = resident // ceil(row.rows / waves) * size * row.vector
-        each = ceil(row.elements / room) * size * row.vector
-        found.append(Blocks(ceil(row.elements / each), size, split=True))
+        blocks, _ = _in_flight(row, resident, size, vectors)
+        found.append(Blocks(blocks, size, split=True))
     return [shape for shape in found if shape.blocks > 1]
+
+
+def deferred(row: SharedRow, target: Target) -> list[Blocks]:
+    """Blocks that meet while the next row is at work; where each has but one row, there is none."""
+    if target.cluster == 1:  # no copy engine either
+        return []
+    blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
+    return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * (blocks > 1 and waves > 1)
+
+
+def _in_flight(row: SharedRow, resident: int, size: int, vectors: int) -> tuple[int, int]:
+    """How many of all resident blocks share a row whose threads have room for so many vectors, so
+    that the rows in flight fill the GPU, and how many rows each block then has; 0 for none do."""
+    least = ceil(row.elements / (size * row.vector * vectors)) if vectors else resident + 1
+    if least > resident:
+        return 0, 0
+    waves = ceil(row.rows / (resident // least))
+    room = resident // ceil(row.rows / waves) * size * row.vector
+    each = ceil(row.elements / room) * size * row.vector
+    return ceil(row.elements / each), waves
+
+
+def deferrable(nest: Nest, passes: Sequence[Pass], vector: int) -> bool:
+    """Whether the blocks of a row meet once, and their parts can come and go as whole vectors of 16
+    bytes. passes: over a row that is not kept."""
+    near = near_read(nest)
+    moving = [w for w in nest.writes.values() if w.varies]
+    if near is None or len(passes) != 2 or len(moving) != 1 or not passes[1].outputs:
+        return False
+    columns = nest.columns if isinstance(nest.columns, int) else LEAST_RUN_BYTES
+    size = near.leaf.dtype.itemsize
+    runs = nest.outer == 1 or columns * size >= LEAST_RUN_BYTES
+    whole = all(
+        a.leaf.dtype.itemsize == size and a.columns == 1 and not (a.gather or a.limits or a.wrap)
+        for a in (near, *moving)
+    )
+    folded = _folds_read(nest, passes[0].folds[0], near)
+    return whole and runs and folded and size <= PART_NUMBER and size * vector == 16
+
+
+def near_read(nest: Nest) -> Access | None:
+    """The one read that is another for each row and each of its elements, if there is just one."""
+    moving = [a for a in nest.reads.values() if a.varies and a.base != "0"]
+    found = {read_key(a): a for a in moving if a.leaf.op != "constant"}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _folds_read(nest: Nest, m: Node, near: Access) -> bool:
+    """Whether `m` or what it is computed from reads it."""
+    edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in walked(m)]
+    return any(
+        read_key(nest.reads[id(m), k]) == read_key(near)
+        if isinstance(edge, Read)
+        else _folds_read(nest, edge, near)
+        for k, edge in edges
+    )
 
 
 def row_in_place(nest: Nest, graph: Graph) -> bool:

@@ -20,6 +20,7 @@ from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
 from fusewright.schedule import Schedule, known_factor
+from fusewright.shared import near_read
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
@@ -55,6 +56,8 @@ class _Printer:
     ) -> None:
         self.nest, self.kernel = _at(nest, schedule.batch), nest.kernel
         self.row = row_plan(nest, schedule)
+        near = near_read(nest) if schedule.deferred else None
+        self.near = near and read_key(near)
         self.in_place = in_place
         self.is_map = not self.kernel.folds
         self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
@@ -176,9 +179,8 @@ class _Printer:
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
-            text.operands.append(
-                self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
-            )
+            place = self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
+            text.operands.append(f"near({place})" if self.near else place)
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
@@ -335,6 +337,7 @@ class _Printer:
             inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
         else:
             inner = self._operand("load", self.pointer_of[id(leaf)], access)
+            inner = f"near({inner})" if read_key(access) == self.near else inner
         if not access.limits:
             return inner
         self.words.add("within")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 from fusewright.codegen import product
 from fusewright.codegen.body import body as print_body
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
-from fusewright.ir import size_text, times
+from fusewright.ir import concrete, size_text, times
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule, otherwise
 from fusewright.target import Target
@@ -54,7 +55,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         return "run_stripe_chunks" if schedule.across > 1 else "run_row_chunks"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
-        return f"{kind}_gathered" if schedule.split else f"{kind}_cluster"
+        meeting = "deferred" if schedule.deferred else "gathered"
+        return f"{kind}_{meeting}" if schedule.split else f"{kind}_cluster"
     last = "_last" * (body.passes == 1)  # what comes behind the only fold needs one block
     return f"{kind}_split{last}" if schedule.split else kind
 
@@ -100,7 +102,8 @@ def _entry(body: Body, nest: Nest, schedule: Schedule, spare: Spare) -> str:
         unlike += [f"!{_are_aligned(body, nest, schedule)}"] * (schedule.vector > 1)
         if schedule.split:
             each = schedule.threads // schedule.blocks
-            unlike.append(f"!gathers<{schedule.blocks}, {each}>(device)")
+            fit = "defers<{0}>" if schedule.deferred else "gathers<{0}, {1}>"
+            unlike.append(f"!{fit.format(schedule.blocks, each)}(device)")
         lines += [f"  if ({' || '.join(unlike)}) {{"]
         lines += [*(f"  {line}" for line in _runs(again, nest, other)), "  }"]
     return "\n".join([*lines, *_runs(body, nest, schedule, bool(spare)), "}"])
@@ -160,6 +163,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
         sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
+        sizes += f", {_part_bytes(nest, schedule)}" * schedule.deferred
     elif schedule.split:  # what several passes read fits L2
         sizes = f"512, {vector}" + ", 4" * (body.passes > 1)
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
@@ -167,6 +171,13 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         more = (16 if few else 8) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
+
+
+def _part_bytes(nest: Nest, schedule: Schedule) -> int:
+    """What a block of a deferred row has of it: so many vectors of 16 bytes for each thread."""
+    elements = concrete(times(nest.outer, nest.columns), schedule.batch)
+    vectors = ceil(elements / (schedule.threads * schedule.vector))
+    return vectors * 16 * schedule.threads // schedule.blocks
 
 
 def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:

@@ -137,6 +137,7 @@ template <class T> constexpr bool takes_bursts<exponentials_of<T>> = true;
 // What blocks have found; the reference of one without finite elements is the lowest number.
 template <class T> struct exponentials_parts {
   using part = exponentials_result<T>;
+  static constexpr bool symmetric = false;
   static FN part none() { return {lowest(T()), T(0)}; }
   static FN part join(part a, part b) {
     const T max = maximum(a.max, b.max), reference = at_least_finite(max);
@@ -153,9 +154,8 @@ template <class T, class Team, class Span, class F, class... Ops>
 FN exponentials_result<T> fold(exponentials_of<T> mine, Team& team, Span span, const F& f, Ops... operand) {
   walk(team, span, mine, f, operand...);
   if constexpr (Team::spread) {
-    auto part = weighed(team.block, mine.max, mine.reference, mine.sum.part());
-    part = team.template exchange<exponentials_parts<T>>(part);
-    return weighed(team.block, part.max, at_least_finite(part.max), part.total);
+    const auto part = weighed(team.block, mine.max, mine.reference, mine.sum.part());
+    return team.template join_parts<exponentials_parts<T>>(part);
   } else {
     return weighed(team, mine.max, mine.reference, mine.sum.part());
   }

@@ -31,29 +31,38 @@ template <int BLOCKS> struct gathering {
     asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(place) : "memory");
     return word;
   }
-  // Every thread that calls it says the same of its block; each gets the part of one block, or none.
-  template <class Reducer, class T> FN T exchange(T mine) {
+  // One thread of a block says what it has.
+  template <class T> FN static void hand_in(unsigned long* room, unsigned number, int block, T mine) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
     static_assert(WORDS <= MOST_WORDS, "a part of a fold fits a room");
     unsigned bits[WORDS] = {};
     memcpy(bits, &mine, sizeof(T));
-    const int block = fresh(blockIdx.x);
-    unsigned long* const room = rooms + (block / BLOCKS * 2 + (++number & 1)) * words;
-    if (threadIdx.x == 0)
 #pragma unroll
-      for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + block % BLOCKS, (unsigned long)number << 32 | bits[w]);
-    if (threadIdx.x >= BLOCKS) return Reducer::none();
+    for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + block, (unsigned long)number << 32 | bits[w]);
+  }
+  // Waits for what a block has handed in.
+  template <class T> FN static T collect(const unsigned long* room, unsigned number, int block) {
+    constexpr int WORDS = (sizeof(T) + 3) / 4;
+    unsigned bits[WORDS];
     bool all;
     do {
       all = true;
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
-        const unsigned long word = told(room + w * BLOCKS + threadIdx.x);
+        const unsigned long word = told(room + w * BLOCKS + block);
         bits[w] = unsigned(word), all &= unsigned(word >> 32) == number;
       }
     } while (!all);
-    memcpy(&mine, bits, sizeof(T));
-    return mine;
+    T part;
+    memcpy(&part, bits, sizeof(T));
+    return part;
+  }
+  // Every thread that calls it says the same of its block; each gets the part of one block, or none.
+  template <class Reducer, class T> FN T exchange(T mine) {
+    const int block = fresh(blockIdx.x);
+    unsigned long* const room = rooms + (block / BLOCKS * 2 + (++number & 1)) * words;
+    if (threadIdx.x == 0) hand_in(room, number, block % BLOCKS, mine);
+    return threadIdx.x < BLOCKS ? collect<T>(room, number, threadIdx.x) : Reducer::none();
   }
 };
 // Parts are joined in the order of blocks, so all members get the same bits.

@@ -59,7 +59,14 @@ FN unsigned long descriptor(unsigned address) {
   return 1ul << 62 | 64ul << 32 | 1ul << 16 | (address & 0x3ffff) >> 4;
 }
 
-//@ tensor_map: needs factor
+//@ load_bytes
+FN void load_bytes(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+//@ tensor_map: needs factor, load_bytes
 // A CUtensorMap, and how the driver fills it in; its header is not needed. The numbers are the driver's: types 6, 7 and 9
 // are float16, float32 and bfloat16, swizzle 3 is 128 bytes, promotion 3 is 256 bytes.
 struct alignas(64) tensor_map {
@@ -69,11 +76,6 @@ FN void load_box(unsigned to, const tensor_map& map, unsigned barrier, int k, in
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
       ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch) : "memory");
-}
-FN void load_bytes(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-      ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 #ifndef __CUDACC_RTC__
 using encode_tiled = int (*)(tensor_map*, int type, unsigned rank, const void*, const unsigned long* sizes,

@@ -113,7 +113,10 @@ struct split : words<split<Block, VECTOR, BURST, LAST>> {
   FN long members() const { return long(hall.parts) * threads; }
   FN bool leads() const { return LAST ? hall.last && block.leads() : member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
-    mine = exchange<Reducer>(block.template join<Reducer>(mine));
+    return join_parts<Reducer>(block.template join<Reducer>(mine));
+  }
+  template <class Reducer, class T> FN T join_parts(T mine) {
+    mine = exchange<Reducer>(mine);
     return LAST && !hall.last ? mine : block.template join<Reducer>(mine);
   }
   // Every block hands in what its leader has; each member joins some of all these parts.
