@@ -23,9 +23,9 @@ MAX_THREADS = 1024
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
-# Vectors of a thread in its part of a deferred row, of which shared memory has three; the widest
-# number there; the least run of neighbours, since one thread asks for each of them.
-PART_VECTORS, PART_NUMBER, LEAST_RUN_BYTES = 9, 4, 4096
+# Deferred rows: vectors of a thread in its part of one, of which shared memory has three; the least
+# run of neighbours, since one thread asks for each of them; the least rows for each block.
+PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES = 9, 4096, 4
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,12 @@ def gathered(row: SharedRow, target: Target) -> list[Blocks]:
 
 
 def deferred(row: SharedRow, target: Target) -> list[Blocks]:
-    """Blocks that meet while the next row is at work; where each has but one row, there is none."""
+    """Blocks that meet while the next row is at work, if there are some rows for each of them."""
     if target.cluster == 1:  # no copy engine either
         return []
     blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
-    return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * (blocks > 1 and waves > 1)
+    some = blocks > 1 and waves >= LEAST_WAVES
+    return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
 
 
 def _in_flight(row: SharedRow, resident: int, size: int, vectors: int) -> tuple[int, int]:
@@ -114,15 +115,15 @@ def deferrable(nest: Nest, passes: Sequence[Pass], vector: int) -> bool:
     moving = [w for w in nest.writes.values() if w.varies]
     if near is None or len(passes) != 2 or len(moving) != 1 or not passes[1].outputs:
         return False
-    columns = nest.columns if isinstance(nest.columns, int) else LEAST_RUN_BYTES
-    size = near.leaf.dtype.itemsize
-    runs = nest.outer == 1 or columns * size >= LEAST_RUN_BYTES
+    kind, columns = near.leaf.dtype, nest.columns
+    size = kind.itemsize if kind.is_floating_point and kind.itemsize < 8 else 0
+    runs = nest.outer == 1 or (isinstance(columns, int) and columns * size >= LEAST_RUN_BYTES)
     whole = all(
         a.leaf.dtype.itemsize == size and a.columns == 1 and not (a.gather or a.limits or a.wrap)
         for a in (near, *moving)
     )
     folded = _folds_read(nest, passes[0].folds[0], near)
-    return whole and runs and folded and size <= PART_NUMBER and size * vector == 16
+    return whole and runs and folded and size * vector == 16
 
 
 def near_read(nest: Nest) -> Access | None:

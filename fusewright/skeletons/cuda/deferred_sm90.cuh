@@ -93,14 +93,14 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
   }
   // Every warp gets all parts by itself, joined in the same order, so all have the same bits.
   template <class Reducer, class T> FN T join_parts(T mine) {
-    using hall = gathering<BLOCKS>;
-    if (TURN == turn::fold && threadIdx.x == 0) hall::hand_in(at.room, at.number, part(), mine);
+    typename gathering<BLOCKS>::template part<T> bits(mine);
+    if (TURN == turn::fold && threadIdx.x == 0) bits.hand_in(at.room + part(), at.number);
     if constexpr (TURN == turn::store) {
       mine = Reducer::none();
 #pragma unroll
       for (int k = 0; k < BLOCKS; k += 32)
         if (const int other = k + threadIdx.x % 32; other < BLOCKS)
-          mine = Reducer::join(mine, hall::template collect<T>(at.room, at.number, other));
+          mine = Reducer::join(mine, bits.collect(at.room + other, at.number));
       mine = butterfly<Reducer, 32>(mine);
     }
     return mine;
@@ -159,7 +159,8 @@ FN void visit_part(Team& team, int from, Span span, Sink& sink, const F& f, Ops.
 }
 template <class Team, class Span, class Sink, class F, class... Ops>
 FN void walk_part(Team& team, Span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int slots = Team::most / Team::stride, some = vector_bytes<Team::vector, Ops...> > 16 ? 2 : 4;
+  constexpr int slots = Team::most / Team::stride, W = Team::vector;
+  constexpr int some = (vector_bytes<W, Ops...> > 16 ? 8 : 16) / W;  // what fits registers
   constexpr int U = slots < some ? slots : some, step = U * Team::stride;
 #pragma unroll 1
   for (int from = 0; from < team.size(span); from += step)
@@ -189,8 +190,8 @@ FN void walk(deferred<TURN, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span<
 
 //@ run_rows_deferred: needs deferred_team, prepare_product
 // Some rows at a time, BLOCKS blocks for each, one a processor, which has parts of BYTES each. `workspace` is device
-// memory of GATHERED_BYTES, any contents, for this launch alone. A block hands in part n + 4 once it has all parts n + 2,
-// and whoever has handed in one of those has all parts n: so four rooms in turn are enough.
+// memory of GATHERED_BYTES, any contents, for this launch alone. A block hands in part n + 4 once it has all parts
+// n + 2, and whoever has handed in one of those has all parts n: so four rooms in turn are enough.
 constexpr int RING = 3, HALLS = 4, DEFERRED_BLOCKS = 1024;
 static_assert(gathering<DEFERRED_BLOCKS>::words * HALLS * 8 <= 278528, "what whoever allocates the workspace writes");
 template <int BLOCKS, int THREADS, int VECTOR, int BYTES, class Body>

@@ -31,38 +31,39 @@ template <int BLOCKS> struct gathering {
     asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(place) : "memory");
     return word;
   }
-  // One thread of a block says what it has.
-  template <class T> FN static void hand_in(unsigned long* room, unsigned number, int block, T mine) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
+  // A part in words; its first one has this place in a room.
+  template <class T> struct part {
+    static constexpr int WORDS = (sizeof(T) + 3) / 4;
     static_assert(WORDS <= MOST_WORDS, "a part of a fold fits a room");
     unsigned bits[WORDS] = {};
-    memcpy(bits, &mine, sizeof(T));
+    FN explicit part(const T& mine) { memcpy(bits, &mine, sizeof(T)); }
+    FN void hand_in(unsigned long* place, unsigned number) const {
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) tell(room + w * BLOCKS + block, (unsigned long)number << 32 | bits[w]);
-  }
-  // Waits for what a block has handed in.
-  template <class T> FN static T collect(const unsigned long* room, unsigned number, int block) {
-    constexpr int WORDS = (sizeof(T) + 3) / 4;
-    unsigned bits[WORDS];
-    bool all;
-    do {
-      all = true;
+      for (int w = 0; w < WORDS; ++w) tell(place + w * BLOCKS, (unsigned long)number << 32 | bits[w]);
+    }
+    // Waits for what another block hands in.
+    FN T collect(const unsigned long* place, unsigned number) {
+      bool all;
+      do {
+        all = true;
 #pragma unroll
-      for (int w = 0; w < WORDS; ++w) {
-        const unsigned long word = told(room + w * BLOCKS + block);
-        bits[w] = unsigned(word), all &= unsigned(word >> 32) == number;
-      }
-    } while (!all);
-    T part;
-    memcpy(&part, bits, sizeof(T));
-    return part;
-  }
+        for (int w = 0; w < WORDS; ++w) {
+          const unsigned long word = told(place + w * BLOCKS);
+          bits[w] = unsigned(word), all &= unsigned(word >> 32) == number;
+        }
+      } while (!all);
+      T found;
+      memcpy(&found, bits, sizeof(T));
+      return found;
+    }
+  };
   // Every thread that calls it says the same of its block; each gets the part of one block, or none.
   template <class Reducer, class T> FN T exchange(T mine) {
     const int block = fresh(blockIdx.x);
     unsigned long* const room = rooms + (block / BLOCKS * 2 + (++number & 1)) * words;
-    if (threadIdx.x == 0) hand_in(room, number, block % BLOCKS, mine);
-    return threadIdx.x < BLOCKS ? collect<T>(room, number, threadIdx.x) : Reducer::none();
+    part<T> bits(mine);
+    if (threadIdx.x == 0) bits.hand_in(room + block % BLOCKS, number);
+    return threadIdx.x < BLOCKS ? bits.collect(room + threadIdx.x, number) : Reducer::none();
   }
 };
 // Parts are joined in the order of blocks, so all members get the same bits.
