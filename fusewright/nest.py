@@ -28,8 +28,8 @@ class Access:
     outer: stride along o.  gather: text of the whole inner offset where o or i is not affine.
     varies: it changes within a row.  alignment: a number that divides the offset of every row, and
     every i where elements begin or cease to exist.  limits: text of the range of i whose elements
-    exist, "" for all of them; the others are `fill`.  beside: stride from a row to the next one.
-    apart: whether the next row has other limits.  ahead, line: `base` = a constant + the rest.
+    exist, "" for all of them; the others are `fill`.  rows: stride along each axis of the rows.
+    apart: whether the next row has other limits.  offset, line: `base` = offset + line.
     wrap: where a row goes round, text of the range of i before that, and how much further the
     others stand; `gather` says the same of each element.
     """
@@ -43,11 +43,16 @@ class Access:
     alignment: int
     limits: str = ""
     fill: Attribute = None
-    beside: Size = 0
+    rows: tuple[Size, ...] = ()
     apart: bool = False
-    ahead: str = "0"
+    offset: Size = 0
     line: str = "0"
     wrap: tuple[str, str] | None = None
+
+    @property
+    def beside(self) -> Size:
+        """The stride from a row to the next one."""
+        return self.rows[-1] if self.rows else 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Nest:
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
-    its folds take, 0 without.  beside: how many rows may lie side by side in memory.
+    its folds take, 0 without.  axes: sizes of the axes of the rows.
     """
 
     kernel: Kernel
@@ -67,7 +72,12 @@ class Nest:
     reads: dict[tuple[int, int], Access]
     writes: dict[int, Access]
     segment: int = 0
-    beside: Size = 1
+    axes: tuple[Size, ...] = ()
+
+    @property
+    def beside(self) -> Size:
+        """How many rows may lie side by side in memory."""
+        return self.axes[-1] if self.axes else 1
 
     @property
     def index(self) -> str:
@@ -103,7 +113,7 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
         reads,
         writes,
         behind.segment if behind else 0,
-        merged[0][-1].size if merged[0] else 1,
+        tuple(axis.size for axis in merged[0]),
     )
 
 
@@ -175,11 +185,11 @@ class _Addresses:
             gcd(alignment, *edges),
             limits,
             tensor.fill,
-            rows[-1] if rows else 0,
+            tuple(rows),
             any(
                 limit.strides.get(a.parts[-1], 0) for limit in tensor.limits for a in self.rows[-1:]
             ),
-            size_text(tensor.offset),
+            tensor.offset,
             _added(self._base(walk, 0), beside),
             (self._limit(inside[0]), size_text(inside[0].wrap)) if wraps else None,
         )

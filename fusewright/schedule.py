@@ -13,7 +13,7 @@ from fusewright.abreast import runs_abreast
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
-from fusewright.lower.call import LANES, LEAST_BESIDE
+from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
 from fusewright.shared import (
     MAX_THREADS,
@@ -27,6 +27,7 @@ from fusewright.shared import (
     row_in_place,
     threads_for,
 )
+from fusewright.staging import lies_across, staged_vector
 from fusewright.target import Target
 from fusewright.tile import Tile
 from fusewright.waves import fastest
@@ -62,6 +63,8 @@ class Schedule:
     batch: the one batch size at which a row that is as long as the batch is kept; 0: any.
     across: rows side by side in a thread block (CUDA, where rows lie across memory), with `threads`
     for each if they are folded.
+    staged: tensors that lie across a map pass through shared memory (CUDA) at batch sizes that are
+    multiples of this; 0: they do not.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
     each: elements of a row that a thread has at a time (CUDA, scans of rows in chunks); 0: all.
     tile: what one thread block computes of a product (CUDA).
@@ -79,6 +82,7 @@ class Schedule:
     blocks: int = 1
     batch: int = 0
     once: bool = False
+    staged: int = 0
 
     @property
     def team(self) -> bool:
@@ -124,7 +128,10 @@ def schedule(
     if nest.kernel.in_chunks:
         return _chunks(nest, graph, inner)
     vector = _vector(nest)
-    if not nest.kernel.scans and _lies_across(nest, graph):
+    wide, multiples = staged_vector(nest, graph)
+    if wide:
+        return Schedule(False, 0, 1, wide, across=TILE_ROWS, staged=multiples)
+    if not nest.kernel.scans and lies_across(nest, graph):
         if not nest.kernel.folds:
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
@@ -194,6 +201,8 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     threads, vector = default.threads, default.vector
     if default.blocks > 1:
         return [Schedule(False, 0, threads_for(inner, vector), vector)]
+    if default.staged:
+        return [Schedule(False, 0, 1, _vector(nest), across=n) for n in (TILE_ROWS, 1)]
     if not nest.kernel.folds:
         narrower = [replace(default, vector=v) for v in (vector // 2, vector // 4) if v]
         return [replace(default, across=1), *narrower]
@@ -266,18 +275,6 @@ def _chunk_moves(default: Schedule) -> list[Schedule]:
     ]
 
 
-def _lies_across(nest: Nest, graph: Graph) -> bool:
-    """Whether neighbours in memory are mostly of different rows."""
-    if graph.hint(nest.beside) < LEAST_BESIDE:
-        return False
-    along = across = 0
-    for access in (*nest.reads.values(), *nest.writes.values()):
-        if access.varies and access.leaf.op != "constant":
-            along += access.leaf.dtype.itemsize * (access.columns == 1)
-            across += access.leaf.dtype.itemsize * (access.columns != 1 and access.beside == 1)
-    return across >= along > 0 or across > along
-
-
 def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
     """As many elements for a thread as fit its registers, and threads that make the GPU busy."""
     rows = graph.hint(nest.rows)
@@ -286,7 +283,7 @@ def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
     each = CHUNK_EACH
     while each * kept > CHUNK_BYTES and each > 4:
         each //= 2
-    if not _lies_across(nest, graph):
+    if not lies_across(nest, graph):
         vector, threads = _vector(nest), CHUNK_THREADS
         while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
             threads *= 2

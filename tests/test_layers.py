@@ -24,7 +24,7 @@ FLOW = [
     "part", "loops", "einsum", "form", "product", "attention", "scan", "phases", "convolution",
     "window", "pieces", "loss", "late", "pages",
     "rounding", "family",
-    "tile", "plan", "nest", "abreast", "storage", "keep", "light", "shared", "waves", "schedule",
+    "tile", "plan", "nest", "abreast", "storage", "keep", "light", "shared", "staging", "waves", "schedule",
     "codegen/__init__", "codegen/number", "codegen/struct", "codegen/body",
     "codegen/skeleton", "codegen/cpp",
     "codegen/attention", "codegen/product", "codegen/cuda",

@@ -21,6 +21,7 @@ from fusewright.loops import Read
 from fusewright.nest import Access, Nest
 from fusewright.schedule import Schedule, known_factor
 from fusewright.shared import near_read
+from fusewright.staging import staging
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
@@ -61,6 +62,8 @@ class _Printer:
         self.in_place = in_place
         self.is_map = not self.kernel.folds
         self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
+        across = staging(nest) if schedule.staged else None
+        self.staged = across.reads if across else ()
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
@@ -366,13 +369,17 @@ class _Printer:
             offset = access.gather if access.base == "0" else f"{access.base} + {access.gather}"
             return f"{function}({name}, [&](long o, long i) {{ return {offset}; }})"
         start, base = name, access.base
-        if access.limits and "0" not in (access.ahead, access.line):  # one address for a window
-            start, base = f"{name} + {access.line}", access.ahead
+        if access.limits and access.offset != 0 and access.line != "0":  # one address for a window
+            start, base = f"{name} + {access.line}", size_text(access.offset)
         outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
         if access.columns == 1:
             verb = self.loads if verb == "load" else verb
             self.words.add(verb)
             return f"{verb}({', '.join([start, base, *outer])})"
+        if access in self.staged:
+            self.words.add("staged")
+            slot, inner = self.staged.index(access), size_text(access.columns)
+            return f"staged<{slot}>({start}, {base}, {inner})"
         function = "strided" if verb == "load" else "strided_store"
         self.words.add(function)
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"

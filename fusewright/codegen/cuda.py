@@ -18,6 +18,7 @@ from fusewright.codegen.struct import Body
 from fusewright.ir import concrete, size_text, times
 from fusewright.nest import Nest
 from fusewright.schedule import Schedule, otherwise
+from fusewright.staging import staging
 from fusewright.target import Target
 
 # skeletons/cuda/split.cuh asserts the same numbers
@@ -50,7 +51,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     if schedule.tile and nest.kernel.product:
         return product.launcher(nest.kernel.product, schedule.tile)
     if body.is_map:
-        return "run_map_across" if schedule.across > 1 else "run_map"
+        across = "run_map_staged" if schedule.staged else "run_map_across"
+        return across if schedule.across > 1 else "run_map"
     if schedule.each:
         return "run_stripe_chunks" if schedule.across > 1 else "run_row_chunks"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
@@ -65,7 +67,7 @@ def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
     words = {"aligned"}
     for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
         for each, how in ((body, schedule), *spare):
-            words |= each.words | {launcher(each, nest, how)}
+            words |= each.words | {launcher(each, nest, h) for h in (how, replace(how, staged=0))}
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
         words |= product.words(nest.kernel.product) if nest.kernel.product else set()
@@ -118,18 +120,20 @@ def _runs(body: Body, nest: Nest, schedule: Schedule, aligned: bool = False) -> 
     fast = _launch(body, nest, schedule, schedule.vector)
     if aligned or schedule.vector == 1:
         return [*lines, f"  return {fast};"]
-    lines.append(f"  if ({_are_aligned(body, nest, schedule)}) return {fast};")
-    return [*lines, f"  return {_launch(body, nest, schedule, 1)};"]
+    able = f"batch % {schedule.staged} == 0 && " if schedule.staged > 1 else ""
+    lines.append(f"  if ({able}{_are_aligned(body, nest, schedule)}) return {fast};")
+    return [*lines, f"  return {_launch(body, nest, replace(schedule, staged=0), 1)};"]
 
 
 def _are_aligned(body: Body, nest: Nest, schedule: Schedule) -> str:
-    return f"aligned<{schedule.vector}>({', '.join(_vectors(body, nest))})"
+    return f"aligned<{schedule.vector}>({', '.join(_vectors(body, nest, schedule))})"
 
 
-def _vectors(body: Body, nest: Nest) -> list[str]:
+def _vectors(body: Body, nest: Nest, schedule: Schedule) -> list[str]:
     """The pointers that are walked by vectors."""
     accesses = [*nest.reads.values(), *nest.writes.values()]
-    moving = {id(a.leaf) for a in accesses if a.varies and a.columns == 1}
+    staged = schedule.staged > 0
+    moving = {id(a.leaf) for a in accesses if a.varies and (a.columns == 1 or staged)}
     return [p.name for p in body.pointers if id(p.node) in moving]
 
 
@@ -153,6 +157,10 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     if schedule.tile and nest.kernel.product:
         return product.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
+    if schedule.staged and (found := staging(nest)):
+        sizes = ", ".join(map(size_text, (nest.rows, nest.columns, found.side, found.step)))
+        parameters = f"{vector}, {len(found.reads)}"
+        return f"{launcher(body, nest, schedule)}<{parameters}>(body, {sizes}, device, stream)"
     if body.is_map:
         columns, each = size_text(nest.columns), _each(nest, schedule, vector)
         sizes = f"{vector}, {each}" if each > 1 else f"{vector}"

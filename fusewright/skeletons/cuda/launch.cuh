@@ -162,5 +162,114 @@ int run_map_across(const Body& body, long rows, long columns, int device, void* 
 }
 #endif
 
+//@ run_map_staged: needs lane, staged, divisor, device_scope
+// The same with 16 bytes on both sides. A block takes a tile of 64 rows that lie side by side in `staged` operands, and
+// of 64 columns. It brings those operands with vectors along the rows, a word of shared memory for an element, and then
+// runs the body with vectors along the columns. A warp is as wide as 32 elements, so no two lanes meet in a bank. The
+// next block has the columns beside them: what is written is better not left in pieces.
+constexpr int STAGE = 64, STAGE_PITCH = STAGE + 1, STAGE_APART = 32;  // rows of a thread: two, on both sides
+template <int VECTOR> constexpr int stage_threads = STAGE * STAGE_APART / VECTOR;
+struct stage_place {
+  unsigned* tile;
+  int along, across;  // in the tile: the first element of my vector, and the first row or column that I take
+};
+struct stage_range {
+  long column, end;
+};
+template <int VECTOR> struct stage_bringer : words<stage_bringer<VECTOR>> {
+  static constexpr int vector = VECTOR;
+  stage_place at;
+  FN explicit stage_bringer(stage_place at) : at(at) {}
+};
+template <class Operand, int VECTOR> FN void bring(const Operand&, stage_range, stage_bringer<VECTOR>&) {}
+template <int SLOT, class T, int VECTOR>
+FN void bring(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<VECTOR>& team) {
+  unsigned* const to = team.at.tile + (SLOT * STAGE + team.at.along) * STAGE_PITCH + team.at.across;
+  T held[2][VECTOR];
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    if (r.column + k * STAGE_APART < r.end)
+      fetch_vector<true, VECTOR>(from.p + from.offset(0, r.column + k * STAGE_APART), held[k]);
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) memcpy(to + j * STAGE_PITCH + k * STAGE_APART, &held[k][j], sizeof(T));
+}
+template <int VECTOR, class Sink, class F, class... Ops>
+FN void walk(stage_bringer<VECTOR>& team, stage_range r, Sink&, const F&, Ops... operand) {
+  (bring(operand, r, team), ...);
+}
+// What was brought: a row of the tile.
+template <class T> struct stage_operand {
+  using value = computed<T>;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = false;
+  const unsigned* row;
+  template <int W, int U> struct packet {
+    const unsigned* row;
+    FN explicit packet(const stage_operand& o) : row(o.row) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN value element(int, int j, const Place&) {
+      T held;
+      memcpy(&held, row + j, sizeof(T));
+      return widen(held);
+    }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <int VECTOR> struct stage_lane : words<stage_lane<VECTOR>> {
+  static constexpr int vector = VECTOR;
+  const unsigned* here;
+  FN explicit stage_lane(const unsigned* here) : here(here) {}
+};
+template <class Operand> FN Operand brought(const Operand& operand, const unsigned*) { return operand; }
+template <int SLOT, class T> FN stage_operand<T> brought(const staged_operand<SLOT, T>&, const unsigned* here) {
+  return {here + SLOT * STAGE * STAGE_PITCH};
+}
+template <int VECTOR, class Sink, class F, class... Ops>
+FN void walk(stage_lane<VECTOR>& team, range r, Sink& sink, const F& f, Ops... operand) {
+  visit_line<false, VECTOR, 1>(r.vector, r.vector + 1, 1, sink, f, brought(operand, team.here)...);
+}
+// Tiles of a map: `wide` of them for the columns, `high` for `side` rows that are `step` apart.
+struct stage_tiles {
+  long columns, side;
+  divisor wide, step, high;
+};
+template <int VECTOR, int SLOTS, class Body>
+__global__ void __launch_bounds__(stage_threads<VECTOR>) map_staged_kernel(const Body body, const stage_tiles tiles) {
+  __shared__ unsigned tile[SLOTS * STAGE * STAGE_PITCH];
+  const unsigned above = tiles.wide.under(blockIdx.x), high = tiles.step.under(above), outer = tiles.high.under(high);
+  const long column = (blockIdx.x - above * tiles.wide.by) * long(STAGE), down = (high - outer * tiles.high.by) * long(STAGE);
+  const auto row = [&](long n) { return (outer * tiles.side + n) * tiles.step.by + (above - high * tiles.step.by); };
+  constexpr int WIDE = 32 / VECTOR;
+  const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int along = warp % 2 * 32 + lane_of % WIDE * VECTOR, across = warp / 2 * VECTOR + lane_of / WIDE;
+  if (down + along < tiles.side)
+    body(row(down + along), stage_range{column + across, tiles.columns}, stage_bringer<VECTOR>({tile, along, across}));
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < STAGE; k += STAGE_APART)
+    if (column + along < tiles.columns && down + across + k < tiles.side)
+      body(row(down + across + k), range{(column + along) / VECTOR, tiles.columns},
+           stage_lane<VECTOR>(tile + (across + k) * STAGE_PITCH + along));
+}
+#ifdef __CUDACC_RTC__
+template <int VECTOR, int SLOTS, class Body> FN int run_map_staged(const Body&, long, long, long, long, int, void*) {
+  return &map_staged_kernel<VECTOR, SLOTS, Body> == nullptr;
+}
+#else
+template <int VECTOR, int SLOTS, class Body>
+int run_map_staged(const Body& body, long rows, long columns, long side, long step, int device, void* stream) {
+  if (rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  const long wide = (columns + STAGE - 1) / STAGE, high = (side + STAGE - 1) / STAGE, blocks = wide * high * (rows / side);
+  if (blocks > 1L << 30) return cudaErrorInvalidValue;  // 2^38 elements, unless sides are far shorter than a tile
+  const stage_tiles tiles{columns, side, divisor(unsigned(wide)), divisor(unsigned(step)), divisor(unsigned(high))};
+  map_staged_kernel<VECTOR, SLOTS>
+      <<<unsigned(blocks), stage_threads<VECTOR>, 0, static_cast<cudaStream_t>(stream)>>>(body, tiles);
+  return cudaGetLastError();
+}
+#endif
+
 //@
 }  // namespace fusewright

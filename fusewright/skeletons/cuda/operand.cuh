@@ -399,6 +399,14 @@ template <class T, class Base> FN auto strided(T* p, Base base, long outer, long
 }
 template <class T, class Base> FN auto strided(T* p, Base base, long inner) { return strided(p, base, 0, inner); }
 
+//@ staged: needs gather, strides, base
+// An operand that lies across the rows of a map, number SLOT of those: `run_map_staged` brings it through shared
+// memory, and elsewhere it is `strided`. The kernel does not write there.
+template <int SLOT, class T> struct staged_operand : gather_operand<T, true, strides> {};
+template <int SLOT, class T, class Base> FN staged_operand<SLOT, T> staged(const T* p, Base base, long inner) {
+  return {{p + row_part(base), {text_part(base), 0, inner}}};
+}
+
 //@ gather_store: needs values
 template <class T, class F> struct gather_store_operand {
   using value = computed<T>&;
