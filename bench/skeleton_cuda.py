@@ -63,6 +63,17 @@ struct turned {
               strided(x, row, batch), store(y, row * 70));
   }
 };
+// z[n][p][c] = x[n][c][p] + y[c][p], 132 columns and 72 rows of each n
+struct both_turned {
+  const float* x;  const float* y;  float* z;  long batch;
+  FN long columns() const { return 132; }
+  template <class Team, class Range> FN void operator()(long row, Range range, Team team) const {
+    const long r0 = row / 72;
+    const long r1 = row % 72;
+    team.each(range, [&](float v0, float v1, float& o0) { o0 = v0 + v1; },
+              staged<0>(x, r0 * 9504 + r1, 72), staged<1>(y, r1, 72), store(z, row * 132));
+  }
+};
 struct bias_relu {
   const float* x;  const float* bias;  float* y;  long batch;
   FN long columns() const { return 8192; }
@@ -329,6 +340,12 @@ def turned(device: str, batch: int) -> Call:
     return Call((x, y), ((y, x.t()),), 2 * x.nbytes)
 
 
+def both_turned(device: str, batch: int) -> Call:
+    x, y = normal(device, batch, 132, 72), normal(device, 132, 72)
+    z = torch.empty(batch, 72, 132, device=device)
+    return Call((x, y, z), ((z, (x + y).mT),), 2 * x.nbytes)
+
+
 def huge(device: str, elements: int) -> Call:
     """More elements than 32 bits count; compared where an index of 31 or 32 bits would go wrong."""
     left, right = (
@@ -521,6 +538,8 @@ CASES = (
     Case("turned", "turned", X_TO_Y, "batch, 70", turned,
          ("map_across<2, 2>", "map_across<1, 4>", "map_across<1>", "map<1, 4>"),
          (0, 1, 5, 33, 1000), 1 << 20),
+    Case("both_turned", "both_turned", "const float*, const float*, float*",
+         "batch * 72, 132, 72, 1", both_turned, ("map_staged<4, 2>",), (0, 1, 70), 1 << 12),
     Case("bias_relu", "bias_relu", "const float*, const float*, float*", "batch, 8192", bias_relu,
          ("map<4>",), (0, 1, 3), 1024),
     Case("in_place", "in_place", "float*", "1, batch", in_place, ("map<4>",),

@@ -43,7 +43,8 @@ KINDS = (
     "swish_norm", "channel_relu", "bias_relu", "in_place", "add_half_t_bfloat_t_float",
     "add_bool_unsigned_char_unsigned_char", "layer_norm_1024", "layer_norm_16384", "softmax_1023",
     "softmax_half", "long_softmax", "batch_norm_128", "batch_norm_49", "group_norm_49",
-    "folds_fixed_row_130", "folds_line", "flip", "turned", "sweep_fixed_row_5000", "sweep_line",
+    "folds_fixed_row_130", "folds_line", "flip", "turned", "both_turned",
+    "sweep_fixed_row_5000", "sweep_line",
 )
 # fmt: on
 SAMPLES = tuple(
