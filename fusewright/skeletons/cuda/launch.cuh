@@ -181,9 +181,9 @@ template <int VECTOR> struct stage_bringer : words<stage_bringer<VECTOR>> {
   stage_place at;
   FN explicit stage_bringer(stage_place at) : at(at) {}
 };
-template <class Operand, int VECTOR> FN void bring(const Operand&, stage_range, stage_bringer<VECTOR>&) {}
+template <class Operand, int VECTOR> FN void to_stage(const Operand&, stage_range, stage_bringer<VECTOR>&) {}
 template <int SLOT, class T, int VECTOR>
-FN void bring(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<VECTOR>& team) {
+FN void to_stage(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<VECTOR>& team) {
   unsigned* const to = team.at.tile + (SLOT * STAGE + team.at.along) * STAGE_PITCH + team.at.across;
   T held[2][VECTOR];
 #pragma unroll
@@ -197,7 +197,7 @@ FN void bring(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<
 }
 template <int VECTOR, class Sink, class F, class... Ops>
 FN void walk(stage_bringer<VECTOR>& team, stage_range r, Sink&, const F&, Ops... operand) {
-  (bring(operand, r, team), ...);
+  (to_stage(operand, r, team), ...);
 }
 // What was brought: a row of the tile.
 template <class T> struct stage_operand {
@@ -222,13 +222,13 @@ template <int VECTOR> struct stage_lane : words<stage_lane<VECTOR>> {
   const unsigned* here;
   FN explicit stage_lane(const unsigned* here) : here(here) {}
 };
-template <class Operand> FN Operand brought(const Operand& operand, const unsigned*) { return operand; }
-template <int SLOT, class T> FN stage_operand<T> brought(const staged_operand<SLOT, T>&, const unsigned* here) {
+template <class Operand> FN Operand from_stage(const Operand& operand, const unsigned*) { return operand; }
+template <int SLOT, class T> FN stage_operand<T> from_stage(const staged_operand<SLOT, T>&, const unsigned* here) {
   return {here + SLOT * STAGE * STAGE_PITCH};
 }
 template <int VECTOR, class Sink, class F, class... Ops>
 FN void walk(stage_lane<VECTOR>& team, range r, Sink& sink, const F& f, Ops... operand) {
-  visit_line<false, VECTOR, 1>(r.vector, r.vector + 1, 1, sink, f, brought(operand, team.here)...);
+  visit_line<false, VECTOR, 1>(r.vector, r.vector + 1, 1, sink, f, from_stage(operand, team.here)...);
 }
 // Tiles of a map: `wide` of them for the columns, `high` for `side` rows that are `step` apart.
 struct stage_tiles {
@@ -239,7 +239,8 @@ template <int VECTOR, int SLOTS, class Body>
 __global__ void __launch_bounds__(stage_threads<VECTOR>) map_staged_kernel(const Body body, const stage_tiles tiles) {
   __shared__ unsigned tile[SLOTS * STAGE * STAGE_PITCH];
   const unsigned above = tiles.wide.under(blockIdx.x), high = tiles.step.under(above), outer = tiles.high.under(high);
-  const long column = (blockIdx.x - above * tiles.wide.by) * long(STAGE), down = (high - outer * tiles.high.by) * long(STAGE);
+  const long column = (blockIdx.x - above * tiles.wide.by) * long(STAGE);
+  const long down = (high - outer * tiles.high.by) * long(STAGE);
   const auto row = [&](long n) { return (outer * tiles.side + n) * tiles.step.by + (above - high * tiles.step.by); };
   constexpr int WIDE = 32 / VECTOR;
   const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -262,7 +263,8 @@ template <int VECTOR, int SLOTS, class Body>
 int run_map_staged(const Body& body, long rows, long columns, long side, long step, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  const long wide = (columns + STAGE - 1) / STAGE, high = (side + STAGE - 1) / STAGE, blocks = wide * high * (rows / side);
+  const long wide = (columns + STAGE - 1) / STAGE, high = (side + STAGE - 1) / STAGE;
+  const long blocks = wide * high * (rows / side);
   if (blocks > 1L << 30) return cudaErrorInvalidValue;  // 2^38 elements, unless sides are far shorter than a tile
   const stage_tiles tiles{columns, side, divisor(unsigned(wide)), divisor(unsigned(step)), divisor(unsigned(high))};
   map_staged_kernel<VECTOR, SLOTS>
