@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from agreement import disagreements
-from cudac import compile_text
+from cudac import compile_text, nvrtc_folder, nvrtc_log
 from test_cluster import Called, Function, check_two_streams_and_a_graph, planned, schedule_of
 from torch import nn
 
@@ -79,10 +79,13 @@ def test_nobody_waits_behind_an_only_fold(
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_light_rows_stay_in_registers(arch: str, tmp_path: Path) -> None:
     """Four blocks of 512 threads fit a processor: 32 registers for each thread."""
+    folder = nvrtc_folder()
     for function, shape in ((lambda x: x.sum(1), (1000, 4096)), (lambda x: x.sum(0), (9999, 999))):
         text = cuda_source(made_of(function, *shape).kernels, HOPPER)
         kernels, _ = compile_text(text, cuda_flags(arch), tmp_path)
         assert [k for k in kernels if k.stack_bytes or k.spill_bytes or k.registers > 32] == []
+        if folder:
+            assert nvrtc_log(folder, text, f"compute_{arch[3:]}") == (0, "")
         if "load_once" in text:
             assert re.search(r"ld\.global\.nc\.L1::no_allocate", text)
 

@@ -176,15 +176,17 @@ template <auto KERNEL> int resident_blocks(int threads, int most, int device, in
 }
 #endif
 
-//@ run_split: needs split, resident
-// Some rows, or stripes of rows, at a time, each on an equal share of all blocks that fit the device. While
-// the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
-// is the promise that all blocks are resident. `workspace` is device memory of SPLIT_BYTES, any
-// contents, for this launch alone.
+//@ meeting_place: needs split
+// `workspace` is device memory of SPLIT_BYTES, any contents, for one launch alone.
 constexpr int SPLIT_ROWS = 128, COUNTER_BYTES = 128;
 template <class Block> constexpr int SPLIT_BLOCKS = Block::across > 1 ? 1024 : 4096;
 template <class Block>
 constexpr long SPLIT_BYTES = SPLIT_ROWS * COUNTER_BYTES + 2L * SPLIT_BLOCKS<Block> * Block::across * MEETING_BYTES;
+
+//@ run_split: needs split, resident, meeting_place
+// Some rows, or stripes of rows, at a time, each on an equal share of all blocks that fit the device. While
+// the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
+// is the promise that all blocks are resident.
 template <class Block, int SIZE, int VECTOR, int BURST, class Body>
 __global__ void __launch_bounds__(SIZE) split_kernel(const Body body, long rows, int parts, char* workspace) {
   const int share = blockIdx.x / parts, shares = gridDim.x / parts;
@@ -225,8 +227,8 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
 }
 #endif
 
-//@ run_split_last: needs run_split
-// The same where the last block of a row finishes it. Nobody waits, so no block need be resident. A launch has one counter
+//@ run_split_last: needs split, resident, meeting_place
+// Where the last block of a row finishes it. Nobody waits, so no block need be resident. A launch has one counter
 // for each of its rows, or stripes of rows, and as many launches follow each other as those take.
 template <class Block, int SIZE, int VECTOR, int BURST, class Body>
 __global__ void __launch_bounds__(SIZE) split_last_kernel(const Body body, long first, long rows, int parts, char* workspace) {
