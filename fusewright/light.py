@@ -10,15 +10,18 @@ from fusewright.keep import Row
 from fusewright.nest import Nest
 
 HEAVY = ("argmax", "argmin")  # folds that are more than an operation for each element
+MOST_COST = 10  # in float operations, of anything else
 
 
 def is_light(nest: Nest, row: Row, graph: Graph) -> bool:
-    """Whether the row has one fold, of one large tensor."""
+    """Whether the row has one fold, of one large tensor, and nothing dear around it."""
     folds = [p.folds[0].op for p in row.passes if p.folds]
     size = graph.hint(times(nest.rows, times(nest.outer, nest.columns)))
     leaves = {id(a.leaf): a.leaf for a in nest.reads.values() if a.varies}.values()
     large = [n for n in leaves if n.op != "constant" and graph.hint(numel(n.shape)) >= size]
-    return len(folds) == len(large) == 1 and folds[0] not in HEAVY and not nest.kernel.scans
+    dear = any(m.row.cost > MOST_COST for m in nest.kernel.members)
+    single = len(folds) == len(large) == 1 and folds[0] not in HEAVY
+    return single and not dear and not nest.kernel.scans
 
 
 def only_reads(nest: Nest) -> bool:

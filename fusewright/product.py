@@ -42,7 +42,7 @@ from fusewright.target import Target
 HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
-LEAST_HALF_ROWS = 256  # with fewer, nobody shares the depth of a 16-bit tile: facts.md
+LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster: facts.md
 UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
 PACK_ROWS = 64
 SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
@@ -259,7 +259,7 @@ def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     rows = left[-2] if len(right) > 2 else numel(left[:-1])
     if is_half(n) and min(graph.hint(rows), graph.hint(n.shape[-1])) < LEAST_HALF_ROWS:
-        return f"fewer than {LEAST_HALF_ROWS} rows or columns leave processors idle"
+        return f"fewer than {LEAST_HALF_ROWS} rows or columns are faster in PyTorch"
     return _misplaced(form, n)
 
 

@@ -8,7 +8,7 @@ at work (`skeletons/cuda/deferred_sm90.cuh`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -131,6 +131,12 @@ def near_read(nest: Nest) -> Access | None:
     moving = [a for a in nest.reads.values() if a.varies and a.base != "0"]
     found = {read_key(a): a for a in moving if a.leaf.op != "constant"}
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def near_key(nest: Nest) -> Hashable:
+    """Of that read, as a row plan names it."""
+    near = near_read(nest)
+    return near and read_key(near)
 
 
 def _folds_read(nest: Nest, m: Node, near: Access) -> bool:

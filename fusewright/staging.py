@@ -57,6 +57,12 @@ def staging(nest: Nest) -> Staging | None:
     return Staging(apart, axis, nest.axes[axis], numel(nest.axes[axis + 1 :]))
 
 
+def staged_reads(nest: Nest) -> tuple[Access, ...]:
+    """What a staged map brings through shared memory, slot by slot."""
+    found = staging(nest)
+    return found.reads if found else ()
+
+
 def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
     """Elements of a vector on both sides, and a number that the batch size has to be a multiple of
     for that; (0, 0) where that does not work, or not pay."""

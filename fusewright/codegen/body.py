@@ -20,8 +20,8 @@ from fusewright.keep import Pass, Row, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest
 from fusewright.schedule import Schedule, known_factor
-from fusewright.shared import near_read
-from fusewright.staging import staging
+from fusewright.shared import near_key
+from fusewright.staging import staged_reads
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
@@ -57,13 +57,11 @@ class _Printer:
     ) -> None:
         self.nest, self.kernel = _at(nest, schedule.batch), nest.kernel
         self.row = row_plan(nest, schedule)
-        near = near_read(nest) if schedule.deferred else None
-        self.near = near and read_key(near)
+        self.near = near_key(nest) if schedule.deferred else None
         self.in_place = in_place
         self.is_map = not self.kernel.folds
         self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
-        across = staging(nest) if schedule.staged else None
-        self.staged = across.reads if across else ()
+        self.staged = staged_reads(nest) if schedule.staged else ()
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
@@ -155,9 +153,8 @@ class _Printer:
         text = _Lambda(number)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
-        moments = any(f.op == "m2" for f in sweep.folds)
         kind, name = self._kind(first), self.names[id(first)]
-        if moments:
+        if any(f.op == "m2" for f in sweep.folds):
             self._team_call("moments", f"const auto m{number} = ", text)
             for f in sweep.folds:
                 self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
@@ -198,9 +195,8 @@ class _Printer:
         self.lines.append(f"}}{operands});")
 
     def _span(self) -> str:
-        sizes = self._sizes()
-        inside = ", ".join(map(size_text, sizes))
-        run_time = any(isinstance(s, Batch) for s in sizes)
+        inside = ", ".join(map(size_text, self._sizes()))
+        run_time = any(isinstance(s, Batch) for s in self._sizes())
         self.words.add("span" if run_time else "fixed")
         return f"span({inside})" if run_time else f"fixed<{inside}>"
 
@@ -345,9 +341,8 @@ class _Printer:
             return inner
         self.words.add("within")
         fill = f"({computed(leaf)}){self._number(access.fill, leaf)}"
-        return (
-            f"within<{self.nest.index}>({inner}, {fill}, [&](long o) {{ return {access.limits}; }})"
-        )
+        exists = f"[&](long o) {{ return {access.limits}; }}"
+        return f"within<{self.nest.index}>({inner}, {fill}, {exists})"
 
     def _operand(self, verb: str, name: str, access: Access) -> str:
         inner = self._row_operand(verb, name, access)

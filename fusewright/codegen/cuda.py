@@ -26,7 +26,7 @@ SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
 # at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
-
+FEW = {"exponentials", "moments", "max", "min"}  # folds that want 16 loads in flight: facts.md
 
 Printed = tuple[Body, Nest, Schedule]
 Spare = Sequence[tuple[Body, Schedule]]  # a kernel as it runs where its schedule cannot
@@ -175,7 +175,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     elif schedule.split:  # what several passes read fits L2
         sizes = f"512, {vector}" + ", 4" * (body.passes > 1)
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
-        few = body.passes > 1 or body.words & {"exponentials", "moments"}
+        few = body.passes > 1 or body.words & FEW
         more = (16 if few else 8) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
