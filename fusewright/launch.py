@@ -173,6 +173,7 @@ class Launcher:
 def _enter(program: Program, words: list[str], log: str, line: socket.socket) -> None:
     """The first steps of a run: a group of its own, its output in its log, gone with the suite."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     threading.Thread(target=_follow, daemon=True).start()
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)

@@ -128,8 +128,9 @@ class Long(nn.Module):
         self.rms = nn.RMSNorm(MILLION, eps=1e-5)
         self.batches = nn.BatchNorm2d(24)
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        a, b, c, d, e, f, g = given
+    def forward(
+        self, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor
+    ) -> tuple[Tensor, ...]:
         norms = self.norm(e) + e, self.rms(f), torch.relu(self.batches(g))
         places = d - d.argmax(1, keepdim=True)
         return torch.softmax(a, 1), torch.log_softmax(b * 2, 1), normalized(c), places, *norms

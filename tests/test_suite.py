@@ -166,7 +166,9 @@ def test_a_run_that_tunes_has_two_turns(tmp_path: Path) -> None:
 
 
 def start_suite(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A suite that an interrupt ends, also where the tests are a shell's background job."""
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         f"import sys; sys.path.append({str(Path(__file__).parent)!r}); "
         "from fusewright import cli, launch; launch.LEAVE_S, launch.PRELOAD = 1.0, (); "
         "from suite_stand_in import stand_in; cli.one_run = stand_in; cli.main()"

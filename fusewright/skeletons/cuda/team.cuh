@@ -282,17 +282,27 @@ template <class T> struct moments_of {
       x[k] = here(k) ? element(k) : k ? x[0] : T(0);
       rest += x[k] - x[0], count += here(k);
     }
-    const T n = T(GUARDED ? count : full), mean = x[0] + (GUARDED ? quotient(rest, n > T(1) ? n : T(1)) : rest / n);
+    const T n = T(GUARDED ? count : full);
+    T mean = x[0] + (GUARDED ? quotient(rest, n > T(1) ? n : T(1)) : rest / n);
+    if (rest - rest != T(0)) mean = plain_mean<COUNT>(x, here, n);
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) m2 += here(k) ? (x[k] - mean) * (x[k] - mean) : T(0);
     all = join(all, {n, mean, m2});
+  }
+  // An infinite mean is one in eager, too: infinity - infinity must not come of it.
+  template <int COUNT, class Here> FN static T plain_mean(const T (&x)[COUNT], const Here& here, T n) {
+    T sum = 0;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) sum += here(k) ? x[k] : T(0);
+    return sum / n;
   }
   FN chunk part() const { return all; }
   static FN chunk none() { return {0, 0, 0}; }
   static FN chunk join(chunk a, chunk b) {
     const T count = a.count + b.count, delta = b.mean - a.mean;
     const T share = quotient(b.count, count > T(1) ? count : T(1));
-    return {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share)};
+    const T mean = delta - delta == T(0) ? a.mean + delta * share : a.mean + b.mean;
+    return {count, mean, a.m2 + b.m2 + delta * delta * (a.count * share)};
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
 };
@@ -352,7 +362,7 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
           mine = deviations_of<T>::join(mine, {row.x[s][j] - mean, (row.x[s][j] - mean) * (row.x[s][j] - mean)});
     const auto all = team.template join<deviations_of<T>>(mine);
     const T shift = all.plain / T(span.total);
-    return {mean + shift, all.squares - all.plain * shift};
+    return {mean - mean == T(0) ? mean + shift : mean, all.squares - all.plain * shift};  // infinity stays what it is
   }
 }
 
