@@ -5,7 +5,7 @@ The tests marked `gpu` run whole emitted models.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
@@ -175,10 +175,17 @@ class Rows(nn.Module):
 def inputs(batch: int, dtype: torch.dtype, offset: int = 0) -> list[Tensor]:
     """offset: in elements; with 1, no vector can be used."""
     shapes = [(batch, 50257), (batch, 40004), (batch, 6, 30001), (batch, 131072)]
+    return drawn(shapes, dtype, offset)
+
+
+def drawn(
+    shapes: Iterable[Sequence[int]], dtype: torch.dtype, offset: int, device: str = "cuda"
+) -> list[Tensor]:
+    """Normal numbers times 3; offset: in elements, of each tensor in its memory."""
     found = []
     for shape in shapes:
-        room = torch.randn(torch.Size(shape).numel() + offset, device="cuda") * 3
-        found.append(room.to(dtype)[offset:].view(shape))
+        room = torch.randn(torch.Size(shape).numel() + offset, device=device) * 3
+        found.append(room.to(dtype)[offset:].view(torch.Size(shape)))
     return found
 
 
@@ -195,6 +202,32 @@ def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
         given = inputs(batch, dtype, offset)
         assert ready(ours, given)
         assert disagreements(ours, model, given, roundings=2) == []
+
+
+def check_accuracy_and_bits(
+    model: nn.Module,
+    inputs: Callable[[int, torch.dtype, int], list[Tensor]],
+    dtype: torch.dtype,
+    cases: Sequence[tuple[int, int]],
+) -> None:
+    """Ours beside eager, and the same bits every time, at each batch size and offset in memory; the
+    first batch size is the example's."""
+    torch.manual_seed(0)
+    model = model.cuda().to(dtype)
+    for p in model.parameters():
+        p.normal_()
+    example, _ = cases[0]
+    ours = fusewright.optimize(model, inputs(example, dtype, 0), target="cuda")
+    for batch, offset in cases:
+        given = inputs(batch, dtype, offset)
+        # Some versions of PyTorch export this model with a fixed batch; others are eager's then.
+        assert ready(ours, given) or batch != example
+        assert disagreements(ours, model, given, roundings=2) == []
+        first = [t.clone() for t in ours.eval()(*given)]
+        for _ in range(10):
+            again = ours(*given)
+            assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+        ours.train()
 
 
 def with_specials(given: list[Tensor]) -> list[Tensor]:

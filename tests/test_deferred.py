@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from agreement import disagreements
-from compiled import ready
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 from test_cluster import (
     Called,
     Function,
+    check_accuracy_and_bits,
     check_two_streams_and_a_graph,
+    drawn,
     planned,
     schedule_of,
     softmax,
@@ -139,11 +140,7 @@ class Long(nn.Module):
 def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda") -> list[Tensor]:
     """offset: in elements; with 1, no vector can be used."""
     rows = [(batch, 300_008)] * 4 + [(batch, 400_008), (batch, MILLION)]
-    found = []
-    for shape in (*rows, (batch, 24, 120, 80)):
-        room = torch.randn(torch.Size(shape).numel() + offset, device=device) * 3
-        found.append(room.to(dtype)[offset:].view(shape))
-    return found
+    return drawn([*rows, (batch, 24, 120, 80)], dtype, offset, device)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -167,21 +164,8 @@ def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = Long().cuda().to(dtype)
-    for p in model.parameters():
-        p.normal_()
-    ours = fusewright.optimize(model, inputs(ROWS, dtype), target="cuda")
-    for batch, offset in ((ROWS, 0), (2, 0), (3, 1), (ROWS, 1), (90, 0)):
-        given = inputs(batch, dtype, offset)
-        # Some versions of PyTorch export this model with a fixed batch; others are eager's then.
-        assert ready(ours, given) or batch != ROWS
-        assert disagreements(ours, model, given, roundings=2) == []
-        first = [t.clone() for t in ours.eval()(*given)]
-        for _ in range(10):
-            again = ours(*given)
-            assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-        ours.train()
+    cases = ((ROWS, 0), (2, 0), (3, 1), (ROWS, 1), (90, 0))
+    check_accuracy_and_bits(Long(), inputs, dtype, cases)
 
 
 @pytest.mark.gpu

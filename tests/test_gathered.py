@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from agreement import disagreements
-from compiled import ready
 from cudac import compile_text
 from test_cluster import (
     Called,
     Function,
     Updated,
+    check_accuracy_and_bits,
     check_two_streams_and_a_graph,
+    drawn,
     planned,
     schedule_of,
     softmax,
@@ -149,11 +150,7 @@ class Long(nn.Module):
 def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda") -> list[Tensor]:
     """offset: in elements; with 1, no vector can be used."""
     shapes = [(batch, 300_001), (batch, 400_004), (batch, 6, 100_003), (batch, MILLION)]
-    found = []
-    for shape in (*shapes, (batch, 3, 200, 300)):
-        room = torch.randn(torch.Size(shape).numel() + offset, device=device) * 3
-        found.append(room.to(dtype)[offset:].view(shape))
-    return found
+    return drawn([*shapes, (batch, 3, 200, 300)], dtype, offset, device)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -181,21 +178,8 @@ def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: P
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = Long().cuda().to(dtype)
-    for p in model.parameters():
-        p.normal_()
-    ours = fusewright.optimize(model, inputs(6, dtype), target="cuda")
-    for batch, offset in ((6, 0), (2, 0), (3, 1), (6, 1), (40, 0)):
-        given = inputs(batch, dtype, offset)
-        # Some versions of PyTorch export this model with a fixed batch; others are eager's then.
-        assert ready(ours, given) or batch != 6
-        assert disagreements(ours, model, given, roundings=2) == []
-        first = [t.clone() for t in ours.eval()(*given)]
-        for _ in range(10):
-            again = ours(*given)
-            assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-        ours.train()
+    cases = ((6, 0), (2, 0), (3, 1), (6, 1), (40, 0))
+    check_accuracy_and_bits(Long(), inputs, dtype, cases)
 
 
 @pytest.mark.gpu

@@ -133,7 +133,7 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
 }
 
 //@ finish_quads: needs finish
-// Segments that are finite and whole go to the body from the registers that they are in: four lanes have a row.
+// Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a row.
 struct quads_row {
   using value = float;
   static constexpr int bytes = 0;
@@ -156,18 +156,17 @@ FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       body(at.row + lane / 4 + half * 8, mine, columns_lane<4, 4>(), quads_row{quads[half]});
-    return;
+  } else {
+    const int segments = columns / SEGMENT;
+    __builtin_assume(at.row >= 0 && segments > 0);
+    lanes_team<4, 4> team;  // one, or no two addresses would have a common part
+    const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int s = 0; s < 64 / SEGMENT; ++s)
+        body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (SEGMENT / 16)]});
   }
-  constexpr int WIDE = SEGMENT ? SEGMENT : 64;
-  const int segments = columns / WIDE;
-  __builtin_assume(at.row >= 0 && segments > 0);
-  lanes_team<4, 4> team;  // one, or no two addresses would have a common part
-  const long first = (at.row + lane_here() / 4) * segments + at.column / WIDE;
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int s = 0; SEGMENT && s < 64 / WIDE; ++s)
-      if constexpr (SEGMENT > 0) body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (WIDE / 16)]});
 }
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
