@@ -130,6 +130,12 @@ def hazards() -> dict[str, Call]:
     tiny[7] = 1e-38
     spikes = call.v.clone()
     spikes[:, ::37, 5] = 1e6  # masked for some rows: computed again
+    small = call.v.clone()
+    small[:, 3::64, 5] = 1e-7
+    small[:, 9::32, 5] *= 2.0**-24  # some rows see little else
+    place = torch.randint(0, 64, (2, 320, 1), device="cuda")
+    heavy = torch.ones_like(call.k).scatter(2, place, 1000.0)
+    some = torch.arange(320, device="cuda").view(-1, 1) % 5 == 0
 
     def changed(**some: object) -> Call:
         return Call(**{**vars(call), **some})
@@ -148,6 +154,10 @@ def hazards() -> dict[str, Call]:
         "far apart": changed(q=call.q * 10),
         "rising": changed(bias=rising),
         "falling": changed(bias=-rising),
+        "heavy": changed(q=call.q * heavy[:, :150] / 30, k=call.k * heavy.flip(1) / 30),
+        "heavy keys": changed(k=torch.where(some, call.k * heavy / 30, call.k)),
+        "heavy queries": changed(q=call.q * heavy[:, :150] / 30),
+        "small values": changed(v=small),
         "subnormal": changed(v=call.v * 1e-40, residual=call.residual * 1e-40),
     }
 
@@ -155,7 +165,8 @@ def hazards() -> dict[str, Call]:
 HAZARDS = (
     "small queries", "large queries", "opposite depth", "rows of queries", "rows of keys",
     "columns of values", "keys of values", "one tiny column", "spikes", "positive", "far apart",
-    "rising", "falling", "subnormal",
+    "rising", "falling", "subnormal", "heavy", "heavy keys", "heavy queries",
+    "small values",
 )  # fmt: skip
 
 

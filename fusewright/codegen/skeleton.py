@@ -15,9 +15,8 @@ from fusewright.errors import InternalError
 
 _CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "gathered", "chunks")
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
-_PRODUCT = tuple(
-    f"cuda/{name}.cuh" for name in ("pack", "product", "ampere", "planes", "attention")
-)
+_PRODUCT_NAMES = ("pack", "product", "ampere", "planes", "attention_exact", "attention")
+_PRODUCT = tuple(f"cuda/{name}.cuh" for name in _PRODUCT_NAMES)
 _AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
 _HOPPER = tuple(
     f"cuda/{name}.cuh"

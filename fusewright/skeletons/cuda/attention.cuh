@@ -4,17 +4,18 @@
 // As in a product, keys and values are split into two float16 numbers by a pass of their own (`pack_planes`), queries and
 // probabilities in registers; three of the four products are made, and sums leave the tensor core after 32 k. A warp takes
 // 16 rows through all keys, 64 or 32 at a time, and keeps what rows need in registers: the fragments of its queries, what the
-// exponentials refer to, their sum, and the sums of values. What is not finite in the end is computed again, row by row.
+// exponentials refer to, their sum, and the sums of values. What is not finite in the end is computed again, row by row; and
+// scores of keys or queries that consist of one number, for the most part, at once.
 //
 // The surprising fact: probabilities need not move. What a lane has of 16 x 16 scores is what it must have of a factor,
 // up to the order of keys; and packed values have them in an order of their own, so the rows of packed keys are read in it.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "planes.cuh"
+#include "attention_exact.cuh"
 namespace fusewright {
 
-//@ slab: needs halves, units, factor, mma_sync
+//@ slab: needs planes, halves, mma_sync
 // 16 rows and 32 k, as mma.sync wants them: hi and lo of two groups of 16 k. In each group a lane g * 4 + t has k = t, t + 4,
 // t + 8 and t + 12 of rows g and g + 8; `undo`: the inverse scales of these.
 struct slab {
@@ -29,28 +30,32 @@ FN float sum_of_row(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
 }
-// 32 k from `k` of 16 rows from `row`.
-FN void load_slab(slab& to, const factor& from, long batch, int row, int rows, int k, int depth) {
+// 32 k from `k` of 16 rows from `row`. Whether one number outweighs the others in a row of this lane.
+FN bool load_slab(slab& to, const factor& from, long batch, int row, int rows, int k, int depth) {
   const int lane = threadIdx.x % 32;
+  bool lone = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int mine = row + lane / 4 + half * 8;
     const float* const source = from.data + batch * from.batch_stride + mine * from.row_stride;
-    float x[8], most = 0, scale;
+    float x[8], most = 0, sum = 0, scale;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = k + i * 4 + lane % 4;
       x[i] = mine < rows && at < depth ? source[at * from.depth_stride] : 0.f;
-      most = fmaxf(most, fabsf(x[i]));
+      most = fmaxf(most, fabsf(x[i])), sum += fabsf(x[i]);
     }
-    power_of_two(largest_in_row(most), scale, to.undo[half]);
+    most = largest_in_row(most);
+    lone |= outweighs(most, sum_of_row(sum), depth - k < UNIT ? depth - k : UNIT);
+    power_of_two(most, scale, to.undo[half]);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      split_in_two(x[i * 2] * scale, x[i * 2 + 1] * scale, to.hi[i / 2][half + i % 2 * 2], to.lo[i / 2][half + i % 2 * 2]);
+      split_in_two<LIFT>(x[i * 2] * scale, x[i * 2 + 1] * scale, to.hi[i / 2][half + i % 2 * 2], to.lo[i / 2][half + i % 2 * 2]);
   }
+  return lone;
 }
 // sums += 16 rows x 16 columns x 32 k: of a slab and a packed factor. Tensor cores drop bits instead of rounding; so no sum
-// stays there for long, and small products come first.
+// stays there for long, and small products come first; a low half is lifted.
 FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, const float2 (&scale)[2]) {
   __syncwarp();  // nobody waits here; it keeps the compiler from loading all pairs at once, into registers it lacks
   unsigned hi[2][4], lo[2][4];
@@ -65,6 +70,8 @@ FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, c
     const int term = step / 2, j = step % 2;
     const unsigned (&other)[4] = term == 1 ? lo[j] : hi[j];
 #pragma unroll
+    for (int i = 0; i < 8 && step == 4; ++i) acc[i / 4][i % 4] *= 1.f / LIFT;
+#pragma unroll
     for (int i = 0; i < 2; ++i) multiply(acc[i], term == 0 ? rows.lo[j] : rows.hi[j], other[i * 2], other[i * 2 + 1]);
   }
 #pragma unroll
@@ -73,15 +80,12 @@ FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, c
                               sums[i / 4][i % 4]);
 }
 
-//@ weigh: needs slab, exp
-// Scores of 16 rows: pairs of 8 keys; rows g and g + 8, keys t and t + 4 of each 8.
-template <int PAIRS> using some_scores = float[PAIRS][2][4];
+//@ weigh: needs slab, exp, score_exactly
 // What exponentials of rows g and g + 8 refer to, and a lane's part of their sum. It becomes NaN with the first score that
 // is not finite before the model's own function has seen it: splitting may have made it so.
 struct softmax_rows {
   float top[2], sum[2];
 };
-FN float minus_infinity() { return __uint_as_float(0xff800000u); }
 // `row` and `column`: of this lane's first score. A row that does not exist is asked for as the last one.
 template <bool WHOLE, int PAIRS, class Scores>
 FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const Scores& scores, long batch, int row, int rows, int column,
@@ -125,7 +129,7 @@ template <int PAIRS> FN bool weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS
       const float first = exp(two[0] - top[half]), second = exp(two[1] - top[half]);
       slab& to = weights[pair / 2];
       state.sum[half] += first + second;
-      split_in_two(first * scale[half], second * scale[half], to.hi[pair % 2][i], to.lo[pair % 2][i]);
+      split_in_two<LIFT>(first * scale[half], second * scale[half], to.hi[pair % 2][i], to.lo[pair % 2][i]);
     }
   }
   return __any_sync(~0u, grows);
@@ -156,11 +160,11 @@ template <int THREADS> FN void recall_low(slab& rows, const uint4* from) {
   const float2 undo = *reinterpret_cast<const float2*>(from + 2 * THREADS);
   rows.undo[0] = undo.x, rows.undo[1] = undo.y;
 }
-// One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time.
+// One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time. `lone`: of a row of the warp.
 template <int WIDTH, class Scores>
-FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT],
-               const Scores& scores, const attention_shape& shape, const attention_place& place, int number,
-               const unsigned char* stage, const uint4* lows) {
+FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT], bool lone,
+               const factor& query_rows, const factor& key_rows, const Scores& scores, const attention_shape& shape,
+               const attention_place& place, int number, const unsigned char* stage, const uint4* lows) {
   using tile = attention_tile<WIDTH>;
   const int thread = thread_here(), lane = thread % 32, column = number * tile::keys + lane % 4;
   const unsigned keys = shared_address(stage) + key_place(lane);
@@ -168,6 +172,7 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
   const float* const key_scales = reinterpret_cast<const float*>(stage + tile::key_scales) + lane % 4;
   const float* const value_scales = reinterpret_cast<const float*>(stage + tile::value_scales) + lane % 4 * 2;
   some_scores<tile::pairs> x = {};
+  int signs = lone ? -1 : 0;
 #pragma unroll
   for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
     slab rows = queries[unit];
@@ -176,10 +181,13 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
     for (int pair = 0; pair < tile::pairs; ++pair) {
       const float* const from = key_scales + unit * UNIT / PLANE_STEP * tile::keys + pair * 16;
       const float2 scale[2] = {make_float2(from[0], from[4]), make_float2(from[8], from[12])};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) signs |= __float_as_int(scale[i].x) | __float_as_int(scale[i].y);
       multiply_slab(x[pair], rows, keys + unit * tile::key_unit + pair * 16 * UNIT_BYTES, scale);
     }
   }
   const int row = place.top + thread / 32 * 16 + lane / 4;
+  if (__any_sync(~0u, signs < 0)) score_exactly<tile::pairs>(x, query_rows, key_rows, shape, place.batch, row, column);
   if ((number + 1) * tile::keys <= shape.length)
     score_all<true, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
   else
@@ -197,57 +205,6 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
 #pragma unroll
     for (int unit = 0; unit < tile::units; ++unit)
       multiply_slab(total[pair], weights[unit], values + unit * tile::value_unit + pair * 16 * UNIT_BYTES, scale);
-  }
-}
-
-//@ repair_attention: needs factor, attention_tile, finish, exp, weigh
-// One row by plain sums, a key to each lane. In order and with fused steps, as in `repair` of a product; float64 knows
-// better where nothing overflows.
-template <int WIDTH, class Scores>
-FN void repair_attention(float* box, int place, const Scores& scores, const factor& queries, const factor& keys,
-                         const factor& values, const attention_shape& shape, long batch, int row) {
-  const int lane = lane_here();
-  const float* const query = queries.data + batch * queries.batch_stride + row * queries.row_stride;
-  const auto score = [&](int key) {
-    const float* const other = keys.data + batch * keys.batch_stride + key * keys.row_stride;
-    float sum = 0;
-    double exact = 0;
-    for (int d = 0; d < shape.depth; ++d) {
-      const float a = query[d * queries.depth_stride], b = other[d * keys.depth_stride];
-      sum = fmaf(a, b, sum);
-      exact = fma(double(a), double(b), exact);
-    }
-    return scores(batch, row, key, is_finite(sum) ? float(exact) : sum);
-  };
-  const auto larger = [](float a, float b) { return b > a || b != b ? b : a; };  // a NaN wins
-  float most = minus_infinity();
-  for (int key = lane; key < shape.length; key += 32) most = larger(most, score(key));
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) most = larger(most, __shfl_xor_sync(~0u, most, distance));
-  double all = 0;
-  for (int key = lane; is_finite(most) && key < shape.length; key += 32) all += double(exp(score(key) - most));
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) all += __shfl_xor_sync(~0u, all, distance);
-  float sums[WIDTH / 32] = {};
-  double exact[WIDTH / 32] = {};
-  for (int first = 0; is_finite(most) && first < shape.length; first += 32) {
-    const float mine = first + lane < shape.length ? exp(score(first + lane) - most) / float(all) : 0.f;
-    for (int i = 0; i < 32 && first + i < shape.length; ++i) {
-      const float weight = __shfl_sync(~0u, mine, i);
-      const float* const value = values.data + batch * values.batch_stride + (first + i) * values.depth_stride;
-#pragma unroll
-      for (int c = 0; c < WIDTH / 32; ++c) {
-        const float v = lane + c * 32 < shape.columns ? value[(lane + c * 32) * values.row_stride] : 0.f;
-        sums[c] = fmaf(weight, v, sums[c]);
-        exact[c] = fma(double(weight), double(v), exact[c]);
-      }
-    }
-  }
-#pragma unroll
-  for (int c = 0; c < WIDTH / 32; ++c) {
-    const float sum = is_finite(sums[c]) ? float(exact[c]) : sums[c];
-    // Without a finite maximum, all is NaN: infinity - infinity.
-    box[box_place<false, WIDTH>(place, lane + c * 32)] = is_finite(most) ? sum : __uint_as_float(0x7fc00000u);
   }
 }
 
@@ -302,9 +259,10 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
   close_copies();
   uint4* const lows = reinterpret_cast<uint4*>(stages + tile::lows);
   slab mine[WIDTH / UNIT];
+  bool lone = false;
 #pragma unroll
   for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
-    load_slab(mine[unit], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, unit * UNIT, shape.depth);
+    lone |= load_slab(mine[unit], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, unit * UNIT, shape.depth);
     if constexpr (tile::spills) keep_low<tile::threads>(mine[unit], lows + unit * 3 * tile::threads + threadIdx.x);
   }
   float total[WIDTH / 16][2][4] = {};
@@ -317,7 +275,8 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
       copy_stage<WIDTH>(packed_keys, packed_values, place.batch, number + 1,
                         shared_address(stages) + (number + 1) % 2 * tile::stage_bytes);
     close_copies();
-    attend<WIDTH>(total, state, mine, scores, shape, place, number, stages + number % 2 * tile::stage_bytes, lows);
+    attend<WIDTH>(total, state, mine, lone, queries, keys, scores, shape, place, number,
+                  stages + number % 2 * tile::stage_bytes, lows);
   }
   __syncthreads();  // the stages are no longer read
   attention_out<WIDTH, VECTOR>(body, scores, total, state, queries, keys, values, shape, place.batch, place.top,

@@ -36,9 +36,10 @@ FN unsigned two_halves(float x, float y) {
   asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(both) : "f"(x), "f"(y));
   return both;
 }
-FN void split_in_two(float x, float y, unsigned& hi, unsigned& lo) {
+// LIFT: what lo is multiplied by, so that it keeps its bits where x is small.
+template <int LIFT = 1> FN void split_in_two(float x, float y, unsigned& hi, unsigned& lo) {
   hi = two_halves(x, y);
-  lo = two_halves(x - low_half(hi), y - high_half(hi));
+  lo = two_halves((x - low_half(hi)) * LIFT, (y - high_half(hi)) * LIFT);
 }
 // The power of two that brings a maximum into [2^14, 2^15), and its inverse: float16 then neither overflows nor loses
 // bits of the large elements. Both are normal numbers for every maximum.
@@ -68,12 +69,12 @@ FN void wait_for_previous_kernel() {
 // float32 rows: 0 4 1 5 2 6 3 7, then 8 12 9 13 10 14 11 15.
 constexpr int UNIT = 32, UNIT_BYTES = 128;
 // Eight neighbouring k of a row: one chunk of hi, one of lo.
-FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int chunk) {
+template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int chunk) {
   uint4 hi, lo;
-  split_in_two(x[0], x[4], hi.x, lo.x);
-  split_in_two(x[1], x[5], hi.y, lo.y);
-  split_in_two(x[2], x[6], hi.z, lo.z);
-  split_in_two(x[3], x[7], hi.w, lo.w);
+  split_in_two<LIFT>(x[0], x[4], hi.x, lo.x);
+  split_in_two<LIFT>(x[1], x[5], hi.y, lo.y);
+  split_in_two<LIFT>(x[2], x[6], hi.z, lo.z);
+  split_in_two<LIFT>(x[3], x[7], hi.w, lo.w);
   *reinterpret_cast<uint4*>(row_of_unit + ((chunk ^ (row & 7)) << 4)) = hi;
   *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }

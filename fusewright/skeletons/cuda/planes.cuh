@@ -11,8 +11,9 @@ namespace fusewright {
 
 //@ planes: needs factor, units, grid
 // A factor packed for attention: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by
-// zeros. Behind all units, an inverse scale for each row and 64 k, [batch][step][row].
-constexpr int PLANE_STEP = 64, PLANE_ROWS = 64, PLANE_THREADS = 256, ROWS_AT_ONCE = 32;
+// zeros. Behind all units, an inverse scale for each row and 64 k, [batch][step][row], negative where one of a key outweighs.
+// Low halves are 2^11 times as large as they are, so that both end 2^51 below the largest of a step.
+constexpr int PLANE_STEP = 64, PLANE_ROWS = 64, PLANE_THREADS = 256, ROWS_AT_ONCE = 32, LIFT = 2048;
 struct planes {
   unsigned char* data;
   float* scales;
@@ -26,18 +27,22 @@ struct planes {
   }
 };
 // Behind a mask, the largest of 64 values may weigh nothing, and must not cost the others their bits. Where two are smaller
-// by more than 2^18, or one by 2^28, there is no scale: NaN says that whatever they touch is to be computed again.
+// by more than 2^26, or one by 2^38, there is no scale: NaN says that whatever they touch is to be computed again, which
+// takes so long that normal numbers must not happen to lie that far apart.
 FN bool far_apart(const float (&x)[8], float most) {
   int small = 0;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float size = fabsf(x[j]);
-    small += size > 0 ? (size < most * 0x1p-18f) + (size < most * 0x1p-28f) : 0;
+    small += size > 0 ? (size < most * 0x1p-26f) + (size < most * 0x1p-38f) : 0;
   }
 #pragma unroll
   for (int distance = 4; distance > 0; distance /= 2) small += __shfl_xor_sync(~0u, small, distance);
   return small > 1;
 }
+// One of `count` numbers outweighs the others together, as it does where it is some 20 times as large as each. Then it is what
+// sums consist of, and the bits that splitting it has lost are more than float32 loses on the way.
+FN bool outweighs(float most, float sum, int count) { return count >= 8 && sum < most * (1 + float(count) / 64); }
 // One block packs 32 rows and 64 k, eight k to a thread. Rows that are neighbours in memory come through shared memory.
 __global__ void __launch_bounds__(PLANE_THREADS)
     pack_planes(const factor from, int rows, int depth, const planes to, bool vectors, bool masked) {
@@ -51,7 +56,7 @@ __global__ void __launch_bounds__(PLANE_THREADS)
   const auto element = [&](int r, int d) {
     return r < rows && d < depth ? source[r * from.row_stride + d * from.depth_stride] : 0.f;
   };
-  float x[8], most = 0, scale, inverse;
+  float x[8], most = 0, sum = 0, scale, inverse;
   if (from.depth_stride != 1) {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
@@ -66,15 +71,19 @@ __global__ void __launch_bounds__(PLANE_THREADS)
     for (int j = 0; j < 8; ++j) x[j] = element(first + row, k + j);
   }
 #pragma unroll
-  for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(x[j]));
+  for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(x[j])), sum += fabsf(x[j]);
 #pragma unroll
-  for (int distance = 4; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
+  for (int distance = 4; distance > 0; distance /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
+    sum += __shfl_xor_sync(~0u, sum, distance);
+  }
   power_of_two(most, scale, inverse);
   if (masked && far_apart(x, most)) inverse = __uint_as_float(0x7fc00000u);
+  if (!masked && outweighs(most, sum, depth - first_k < PLANE_STEP ? depth - first_k : PLANE_STEP)) inverse = -inverse;
 #pragma unroll
   for (int j = 0; j < 8; ++j) x[j] *= scale;
   const int unit = k / UNIT;
-  if (unit < to.units) pack_chunk(x, to.unit(batch, unit, first + row), first + row, k % UNIT / 8);
+  if (unit < to.units) pack_chunk<LIFT>(x, to.unit(batch, unit, first + row), first + row, k % UNIT / 8);
   if (chunk == 0) *to.scale(batch, step, first + row) = inverse;
 }
 
