@@ -20,7 +20,7 @@ from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside, copy
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
 from fusewright.product import argument, arguments
-from fusewright.rewrite import apart
+from fusewright.rewrite import apart, traced
 from fusewright.target import Target
 from fusewright.window import POOLS
 
@@ -88,7 +88,7 @@ def written(graph: Graph, across: Across = _many_beside) -> Graph:
         return ours if ours.order == n.order else n
 
     # Once more, for the pieces that the first time has made.
-    return apart(graph, rebuild(rebuild(graph, change), change))
+    return apart(graph, rebuild(rebuild(traced(graph), change), change))
 
 
 def _through_copy(n: Node) -> Node:

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from fusewright.formula import Value, constant
-from fusewright.ir import Batch, Graph, Node, base, copied, node, rebuild, toposort
+from fusewright.ir import Batch, Graph, Node, base, node, on_other_memory, rebuild, toposort
 from fusewright.ops import meaning
 from fusewright.rules import RULES, Rule
 
@@ -33,6 +33,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule] = RULES) -> tuple[Graph, tuple[s
                 return change(new)
         return _simplify(n)
 
+    graph = traced(graph)
     for _ in range(_ROUNDS):
         before = toposort(graph.roots)
         graph = rebuild(graph, change)
@@ -47,18 +48,29 @@ def cost(n: Node) -> int:
     return sum(m.row.cost for m in toposort([n]) if m.row.computed)
 
 
+def traced(graph: Graph) -> Graph:
+    """The graph with the memory of its outputs behind them, for `apart`."""
+    return replace(graph, outputs=(*graph.outputs, *(base(o) for o in graph.outputs)))
+
+
 def apart(before: Graph, after: Graph) -> Graph:
-    """Copy each output that shares memory now with something it did not share it with before."""
+    """Copy each output that shares memory now with something it did not share it with before.
+
+    after: made of `traced(before)`, so behind its outputs is what became of their memory.
+    """
+    count = len(before.outputs)
     owner: dict[int, Node] = {}
     for old, new in zip(before.updates, after.updates, strict=True):
         owner.setdefault(id(base(new.value)), base(old.value))
     outputs: list[Node] = []
-    for k, (o, n) in enumerate(zip(before.outputs, after.outputs, strict=True)):
-        shared = owner.setdefault(id(base(n)), base(o)) is not base(o)
-        exposed = _own_memory(base(o)) and not _own_memory(base(n))
-        if shared or exposed:
-            order = o.order if o.row.computed else ()
-            n = copied(n, order, k)
+    pairs = zip(before.outputs, after.outputs[:count], after.outputs[count:], strict=True)
+    for k, (o, n, memory) in enumerate(pairs):
+        old = base(o)
+        shared = owner.setdefault(id(base(n)), old) is not old
+        exposed = _own_memory(old) and not _own_memory(base(n))
+        if shared or exposed:  # the same views of a copy that lies as the memory did
+            facts = {"shape": old.shape, "dtype": old.dtype, "order": old.order}
+            n = on_other_memory(o, old, node("copy", [memory], distinct=k, **facts))
         outputs.append(n)
     return replace(after, outputs=tuple(outputs))
 

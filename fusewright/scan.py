@@ -20,7 +20,7 @@ from fusewright.library import stays
 from fusewright.lower import reordered
 from fusewright.lower.call import LEAST_BESIDE, abreast, beside
 from fusewright.product import argument, arguments
-from fusewright.rewrite import apart
+from fusewright.rewrite import apart, traced
 from fusewright.target import Target
 
 BACK = MappingProxyType({"cumsum": "cumsum_back", "cumprod": "cumprod_back"})
@@ -42,7 +42,7 @@ def scan(graph: Graph, target: Target) -> Graph:
             return _turned(n)
         return _written(n, cpu=target.language == "cpp") if n["name"] in CALLS else n
 
-    return apart(graph, rebuild(graph, change))
+    return apart(graph, rebuild(traced(graph), change))
 
 
 def in_chunks(n: Node) -> bool:

@@ -1,0 +1,43 @@
+"""What the comparison of two modules takes for luck, and what for an error."""
+
+from __future__ import annotations
+
+import torch
+from agreement import disagreements
+from torch import nn
+
+
+class Sum(nn.Module):
+    """The sum of a normalised row: 0, but for what roundings leave over."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (31,)).sum()
+
+
+class Moved(Sum):
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 0.0 + self.by
+
+
+def test_the_sum_of_what_cancels_has_the_error_of_its_terms() -> None:
+    torch.manual_seed(3)
+    x = torch.randn(13, 31)
+    assert not disagreements(Moved(2e-6), Sum(), [x])
+    assert not disagreements(Moved(0.0), Sum(), [x])
+    assert disagreements(Moved(1e-4), Sum(), [x])
+
+
+def test_one_error_among_many_values_is_none_of_luck() -> None:
+    class Off(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp() * (1 + 4e-7)
+
+    class Exp(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp()
+
+    assert disagreements(Off(), Exp(), [torch.randn(50)])

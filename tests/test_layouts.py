@@ -1,0 +1,98 @@
+"""What lies how in memory: a table of models whose results have strides that are easy to lose."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from agreement import disagreements
+from compiled import Case, build, prepare
+
+# Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
+# 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.
+MODELS = {
+    "one value, seen twice": "v = m.abs(); w = torch.minimum(v, v); return w, v.mT",
+    "nothing changed": "return (t * 1.0).mT, -(-m.mT), (e / 1.0).sum(0)",
+    "a piece, changed by nothing": "return m[:, 1:4] * 1.0, torch.minimum(t[1:], t[1:])",
+    "a piece of a copy": "v = m.clone(); return v[:, 1:4], (v * 1.0)[1:].mT",
+    "maps": "return torch.sin(t), t + 1, m + t, t + m, t.exp() + m[0]",
+    "maps of two permuted": "v = p.permute(2, 0, 3, 1); return v + v.sin(), p * x, x * p, p - p[0]",
+    "maps that cast": "return t.double() + 1, (t > 0), torch.where(t > 0, t, m), t.half()",
+    "numbers of one": "return m[:, :1] + 1, t[:1] * 2, x.permute(3, 1, 0, 2)[:, :1].sin()",
+    "broadcasts": "return t + m[:1], t[:, None] + m[None, :1], e + 1, e * m[0, 0], e.sin() + e",
+    "folds": "return t.sum(0), p.sum(1), p.mean((0, 2), keepdim=True), p.amax(3).mT, p.sum(0) + 1",
+    "folds, kept": "return p.amax(1, keepdim=True) * p, x.permute(3, 1, 0, 2).sum(-1)",
+    "softmax": "return t.softmax(0), p.softmax(1), torch.log_softmax(t, -1), t.mT.softmax(-1)",
+    "norms": "return F.layer_norm(p, (3,)), F.group_norm(p, 2), F.instance_norm(p)",
+    "batch norm": "return F.batch_norm(c, None, None, training=True), "
+    "F.batch_norm(x, c[0, :, 0, 0], c[0, :, 1, 1].abs())",
+    "channels last": "return c.relu(), c + c[0], F.group_norm(c, 2), c.mean((2, 3), keepdim=True)",
+    "channels last, called": "return F.max_pool2d(c, 2) + 1, F.avg_pool2d(c.sin(), 2), "
+    "F.pad(c, (1, 1)), F.interpolate(c, scale_factor=2), c.flatten(2).relu(), F.pixel_shuffle(c, 2)",
+    "convolution": "w = x[:, :, :3, :3]; return F.conv2d(c, w).relu(), F.conv2d(x, w) + 1, "
+    "F.conv_transpose2d(c, w.transpose(0, 1)).tanh()",
+    "products": "return (m @ t.mT).mT, (m @ t.mT).mT.relu(), F.linear(t, m), (t @ m.mT).T + m[:, :1], "
+    "torch.einsum('ij,kj->ki', m, t) * 2",
+    "products of many": "return x @ p.mT, (x @ p.mT).mT.sin(), torch.bmm(x[0], p[0].mT) + 1, "
+    "torch.matmul(p.permute(0, 2, 1, 3), m[:3, 0]), F.linear(p, m[:, :3]).relu()",
+    "joined": "return torch.cat([t, t]), torch.cat([t, m], 1), torch.stack([t, t]), "
+    "torch.cat([p, p], 2) + 1, torch.cat([c, c.relu()], 1), torch.stack([t, m], -1).sin()",
+    "moved": "return t.flip(0), t.roll(1, 0) * 2, p.flip(1).sin(), torch.tril(t), F.pad(t, (1, 2)), "
+    "t.repeat(2, 1), torch.roll(p, 2, 3)",
+    "scans": "return t.cumsum(0), t.cumsum(1) + 1, p.cumsum(2), torch.cumprod(t, 0).mT",
+    "views": "v = p.sin(); return v.flatten(1), v.reshape(-1, 3), v.mT.contiguous(), v.permute(3, 1, 2, 0)",
+    "kept as they lie": "return t.clone(), p.contiguous() + 1, torch.empty_like(t).fill_(2), "
+    "torch.zeros_like(p) + p, torch.full_like(t, 3) * t, e.clone(), m[:, ::2].clone()",
+    "chosen": "return t.argmax(0), t.max(1)[0], t.max(0)[1], t.topk(2, 0)[0], t.sort(0)[0] + 1, "
+    "t.masked_fill(t > 0, 1), t.mT.masked_fill(m.mT > 0, 1)",
+    "pieces": "a, b = t.chunk(2, 1); return a + 1, b * a[:, :2], m[::2].sin(), m[:, ::2] * 2, "
+    "m.unfold(1, 2, 1) + 1, m.diagonal() * 2, x[:, 1:3, ::2] + 1",
+    "losses": "return F.mse_loss(t, m, reduction='none'), F.smooth_l1_loss(t, m, reduction='none'), "
+    "F.huber_loss(t, t.sin(), reduction='none')",
+    "in place": "v = t.clone(); v.add_(1); w = v.relu_(); u = m.clone(); u[1:, 2:].mul_(3); return w.mT, u",
+}  # fmt: skip
+TEXT = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, x, p, m, t, e, c):
+        {lines}
+
+
+def get_inputs():
+    x, p = torch.randn(6, 4, 5, 3), torch.randn(3, 6, 4, 5).permute(1, 2, 3, 0)
+    m, t = torch.randn(7, 5), torch.randn(5, 7).mT
+    e, c = torch.randn(7, 1).expand(7, 5), torch.randn(6, 4, 8, 8)
+    return [x, p, m, t, e, c.to(memory_format=torch.channels_last)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def prepared(name: str, folder: Path) -> Case:
+    path = folder / f"layout_{list(MODELS).index(name)}.py"
+    path.write_text(TEXT.format(lines="\n        ".join(MODELS[name].split("; "))))
+    return prepare(path)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What is wrong with each model."""
+    folder = tmp_path_factory.mktemp("layouts")
+    cases = {name: prepared(name, folder) for name in MODELS}
+    modules = build(list(cases.values()), folder)
+    return {
+        name: disagreements(m.ModelNew(), copy.deepcopy(case.model), case.inputs, roundings=8)
+        for (name, case), m in zip(cases.items(), modules, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_lie_as_eager_lays_them(name: str, found: dict[str, list[str]]) -> None:
+    assert found[name] == []
