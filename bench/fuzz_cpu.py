@@ -10,6 +10,7 @@ import copy
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -17,9 +18,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from agreement import disagreements  # noqa: E402
 from compiled import Case, build, prepare  # noqa: E402
 from fuzz import program  # noqa: E402
+from trials import wrong as wrong_of  # noqa: E402
 
 from fusewright.errors import FusewrightError  # noqa: E402
 
@@ -34,16 +35,18 @@ def main() -> int:
     given = options.parse_args()
     torch.set_num_threads(2)
     start, wrong, fused, calls = time.perf_counter(), 0, 0, 0
+    counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for first in range(given.first, given.first + given.models, TOGETHER):
             seeds = range(first, min(first + TOGETHER, given.first + given.models))
             cases, failed = prepared(seeds, Path(folder))
-            wrong += failed + judged(cases, Path(folder), given.optimise)
+            wrong += failed + judged(cases, Path(folder), given.optimise, counts)
             fused += sum(len(c.made.kernels) for c in cases)
             calls += sum(len(c.made.plan.libraries) for c in cases)
             done = seeds.stop - given.first
             print(f"{done} models, {wrong} wrong, {time.perf_counter() - start:.0f} s", flush=True)
     print(f"{fused} kernels and {calls} library calls in {given.models} models")
+    print(", ".join(f"{count} {what}" for what, count in counts.items()))
     return 1 if wrong else 0
 
 
@@ -60,12 +63,12 @@ def prepared(seeds: range, folder: Path) -> tuple[list[Case], int]:
     return cases, failed
 
 
-def judged(cases: list[Case], folder: Path, optimise: str) -> int:
+def judged(cases: list[Case], folder: Path, optimise: str, counts: Counter[str]) -> int:
     wrong = 0
     for case, module in zip(cases, build(cases, folder, optimise), strict=True):
         ours, theirs = module.ModelNew(), copy.deepcopy(case.model)
         ours.load_state_dict(theirs.state_dict())
-        found = disagreements(ours, theirs, case.inputs, roundings=8)
+        found = list(wrong_of(ours, theirs, case.inputs, int(case.name[7:]), counts))
         if found:
             wrong += 1
             print(f"{case.name}: {found}\n{case.problem.source}", flush=True)

@@ -60,8 +60,8 @@ def apart(before: Graph, after: Graph) -> Graph:
     """
     count = len(before.outputs)
     owner: dict[int, Node] = {}
-    for old, new in zip(before.updates, after.updates, strict=True):
-        owner.setdefault(id(base(new.value)), base(old.value))
+    for was, update in zip(before.updates, after.updates, strict=True):
+        owner.setdefault(id(base(update.value)), base(was.value))
     outputs: list[Node] = []
     pairs = zip(before.outputs, after.outputs[:count], after.outputs[count:], strict=True)
     for k, (o, n, memory) in enumerate(pairs):
@@ -69,8 +69,9 @@ def apart(before: Graph, after: Graph) -> Graph:
         shared = owner.setdefault(id(base(n)), old) is not old
         exposed = _own_memory(old) and not _own_memory(base(n))
         if shared or exposed:  # the same views of a copy that lies as the memory did
-            facts = {"shape": old.shape, "dtype": old.dtype, "order": old.order}
-            n = on_other_memory(o, old, node("copy", [memory], distinct=k, **facts))
+            own = node("copy", [memory], shape=old.shape, dtype=old.dtype, order=old.order,
+                       distinct=k)  # fmt: skip
+            n = on_other_memory(o, old, own)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs))
 

@@ -117,7 +117,9 @@ def compared(
         else:
             judged = x.dtype is torch.float64 and a.dtype is not x.dtype
             steps = roundings if judged else 8 * roundings**2
-            allowed = 2 * (usually[k] if usually else error(b, x)) + steps * torch.finfo(a.dtype).eps
+            allowed = (
+                2 * (usually[k] if usually else error(b, x)) + steps * torch.finfo(a.dtype).eps
+            )
             if error(a, x) > allowed:
                 yield f"{k}: error {error(a, x):.2e}, allowed {allowed:.2e}"
 

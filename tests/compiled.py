@@ -52,12 +52,12 @@ class Case:
         return self.problem.path.stem
 
 
-def prepare(path: Path, seed: int = 0) -> Case:
-    """Load a problem, and make its kernels for the CPU."""
+def prepare(path: Path, seed: int = 0, target: str = "cpu") -> Case:
+    """Load a problem, and make its kernels for a target."""
     problem = load_problem(path)
     torch.manual_seed(seed)
     model, inputs = problem.make_model(), problem.make_inputs()
-    made = make(model, inputs, TARGETS["cpu"])
+    made = make(model, inputs, TARGETS[target])
     text = emitted_text(made, model, problem)
     return Case(problem, model, inputs, made, text)
 
@@ -80,7 +80,7 @@ def build(cases: Sequence[Case], folder: Path, optimise: str = "-O1") -> list[Mo
 
 
 def _compile(cases: Sequence[Case], stem: Path, optimise: str) -> ctypes.CDLL:
-    texts = [_renamed(case, f"m{k}") for k, case in enumerate(cases)]
+    texts = [renamed(case.text, f"m{k}") for k, case in enumerate(cases)]
     source = stem.with_suffix(".cpp")
     source.write_text("\n".join([HEADERS, *texts]), encoding="utf-8")
     library = stem.with_suffix(".so")
@@ -90,27 +90,34 @@ def _compile(cases: Sequence[Case], stem: Path, optimise: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _renamed(case: Case, name: str) -> str:
-    found = re.search(r'_FUSEWRIGHT_CPP = r"""\n(.*?)"""', case.text, re.DOTALL)
+def renamed(text: str, name: str) -> str:
+    """The kernels of an emitted file in a namespace of their own, with entries of their own."""
+    found = re.search(r'_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""', text, re.DOTALL)
     if found is None:  # nothing to fuse: no kernels
         return ""
-    text = found.group(1).replace('extern "C" void run_', f'extern "C" void {name}_run_')
+    text = re.sub(r'(extern "C" \w+ )run_', rf"\1{name}_run_", found.group(1))
     return text.replace("namespace fusewright {", f"namespace {name} {{")
 
 
 def _imported(case: Case, folder: Path, library: ctypes.CDLL, prefix: str) -> ModuleType:
     path = folder / f"{case.name}_{prefix}emitted.py"
     path.write_text(case.text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, path
-    assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(path)
     for kernel, pointers in getattr(module, "_FUSEWRIGHT_KERNELS", {}).items():
         function = getattr(library, f"{prefix}run_{kernel}")
         function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * 2
         function.restype = None
         module._FUSEWRIGHT[kernel] = function
+    return module
+
+
+def imported(path: Path) -> ModuleType:
+    """An emitted file as a module; nothing is built."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

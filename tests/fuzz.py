@@ -2,7 +2,8 @@
 
 `program(seed)` is the text of a problem: the same text for the same seed. A value is a variable of
 known shape; each statement takes old values and makes a new one, so that reuse, several outputs,
-broadcasts, views between steps and folds at any place come about by themselves.
+broadcasts, views between steps and folds at any place come about by themselves. `large` ones have
+shapes for which GPUs have forms of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 24, 31, 33)
+# Many rows and few, short and long, odd ones too; images; rows that lie across memory.
+LARGE = (
+    *((1, 1 << 20), (2, 700_001), (4, 1 << 19), (7, 200_000), (16, 131_072), (64, 40_000)),
+    *((128, 33_000), (300, 10_000), (257, 4097), (512, 5000), (1024, 1000), (4096, 256)),
+    *((100_000, 17), (65_536, 32), (40_001, 64), (16, 64, 1024), (3, 512, 1500), (8, 33, 4096)),
+    *((16, 32, 48, 48), (4, 64, 96, 96), (64, 128, 14, 14), (2, 8, 256, 257), (128, 16, 33, 33)),
+    *((1_500_000,), (8, 100_000, 3), (1000, 2, 1000), (32, 12, 64, 65)),
+)
 DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.float16", "torch.bfloat16")
 # Functions whose slope is modest everywhere, so that errors do not grow without bound.
 UNARY = (
@@ -60,9 +69,15 @@ class _Writer:
 
     rng: random.Random
     dtype: str
+    large: bool = False
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """How many elements a result may have."""
+        return 4_000_000 if self.large else 20_000
 
     def new(self, text: str, shape: tuple[int, ...]) -> None:
         name = f"v{len(self.lines)}"
@@ -83,10 +98,10 @@ class _Writer:
         return f"self.{name}"
 
 
-def program(seed: int) -> str:
+def program(seed: int, *, large: bool = False) -> str:
     """The text of one random problem."""
     rng = random.Random(seed)
-    writer = _Writer(rng, rng.choice(DTYPES))
+    writer = _Writer(rng, rng.choice(DTYPES), large)
     inputs = _inputs(writer)
     for _ in range(rng.randint(2, 12)):
         rng.choice(STEPS)(writer)
@@ -102,7 +117,8 @@ def program(seed: int) -> str:
 
 def _inputs(w: _Writer) -> list[str]:
     """One to three tensors whose shapes broadcast with each other."""
-    shape = tuple(w.rng.choice(SIZES) for _ in range(w.rng.randint(1, 4)))
+    drawn = tuple(w.rng.choice(SIZES) for _ in range(w.rng.randint(1, 4)))
+    shape = w.rng.choice(LARGE) if w.large else drawn
     texts = []
     for k in range(w.rng.choice((1, 1, 2, 3))):
         own = shape if k == 0 else _narrowed(w.rng, shape)
@@ -129,7 +145,7 @@ def _binary(w: _Writer) -> None:
     y = w.rng.choice(others)
     shape = _joined(w.shapes[x], w.shapes[y])
     assert shape is not None
-    if _size(shape) <= 20000:
+    if _size(shape) <= w.most:
         w.new(w.rng.choice(BINARY).format(x, y), shape)
 
 
@@ -212,7 +228,8 @@ def _unsqueeze(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
 
 def _expand(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
     wide = tuple(w.rng.choice((1, 3, 5)) if s == 1 else s for s in shape)
-    w.new(f"{x}.expand({wide})", wide)
+    if _size(wide) <= w.most:
+        w.new(f"{x}.expand({wide})", wide)
 
 
 def _narrow(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
@@ -225,7 +242,9 @@ def _linear(w: _Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
     if shape:
-        wide = w.rng.choice((1, 4, 7, 12))
+        wide = w.rng.choice((1, 4, 7, 12, *(64, 96, 130, 256) * w.large))
+        if _size(shape[:-1]) * wide > w.most or wide * shape[-1] > w.most:
+            return
         weight = w.parameter((wide, shape[-1]))
         w.new(f"F.linear({x}, {weight} * {1 / shape[-1] ** 0.5:.3f})", (*shape[:-1], wide))
 

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 
 import pytest
-import torch
 from agreement import disagreements
 from compiled import Case, build, prepare
 
@@ -30,28 +29,33 @@ MODELS = {
     "F.batch_norm(x, c[0, :, 0, 0], c[0, :, 1, 1].abs())",
     "channels last": "return c.relu(), c + c[0], F.group_norm(c, 2), c.mean((2, 3), keepdim=True)",
     "channels last, called": "return F.max_pool2d(c, 2) + 1, F.avg_pool2d(c.sin(), 2), "
-    "F.pad(c, (1, 1)), F.interpolate(c, scale_factor=2), c.flatten(2).relu(), F.pixel_shuffle(c, 2)",
+    "F.pad(c, (1, 1)), F.interpolate(c, scale_factor=2), c.flatten(2).relu(), "
+    "F.pixel_shuffle(c, 2)",
     "convolution": "w = x[:, :, :3, :3]; return F.conv2d(c, w).relu(), F.conv2d(x, w) + 1, "
     "F.conv_transpose2d(c, w.transpose(0, 1)).tanh()",
-    "products": "return (m @ t.mT).mT, (m @ t.mT).mT.relu(), F.linear(t, m), (t @ m.mT).T + m[:, :1], "
+    "products": "return (m @ t.mT).mT, (m @ t.mT).mT.relu(), F.linear(t, m), "
+    "(t @ m.mT).T + m[:, :1], "
     "torch.einsum('ij,kj->ki', m, t) * 2",
     "products of many": "return x @ p.mT, (x @ p.mT).mT.sin(), torch.bmm(x[0], p[0].mT) + 1, "
     "torch.matmul(p.permute(0, 2, 1, 3), m[:3, 0]), F.linear(p, m[:, :3]).relu()",
     "joined": "return torch.cat([t, t]), torch.cat([t, m], 1), torch.stack([t, t]), "
     "torch.cat([p, p], 2) + 1, torch.cat([c, c.relu()], 1), torch.stack([t, m], -1).sin()",
-    "moved": "return t.flip(0), t.roll(1, 0) * 2, p.flip(1).sin(), torch.tril(t), F.pad(t, (1, 2)), "
-    "t.repeat(2, 1), torch.roll(p, 2, 3)",
+    "moved": "return t.flip(0), t.roll(1, 0) * 2, p.flip(1).sin(), torch.tril(t), "
+    "F.pad(t, (1, 2)), t.repeat(2, 1), torch.roll(p, 2, 3)",
     "scans": "return t.cumsum(0), t.cumsum(1) + 1, p.cumsum(2), torch.cumprod(t, 0).mT",
-    "views": "v = p.sin(); return v.flatten(1), v.reshape(-1, 3), v.mT.contiguous(), v.permute(3, 1, 2, 0)",
+    "views": "v = p.sin(); return v.flatten(1), v.reshape(-1, 3), v.mT.contiguous(), "
+    "v.permute(3, 1, 2, 0)",
     "kept as they lie": "return t.clone(), p.contiguous() + 1, torch.empty_like(t).fill_(2), "
     "torch.zeros_like(p) + p, torch.full_like(t, 3) * t, e.clone(), m[:, ::2].clone()",
     "chosen": "return t.argmax(0), t.max(1)[0], t.max(0)[1], t.topk(2, 0)[0], t.sort(0)[0] + 1, "
     "t.masked_fill(t > 0, 1), t.mT.masked_fill(m.mT > 0, 1)",
     "pieces": "a, b = t.chunk(2, 1); return a + 1, b * a[:, :2], m[::2].sin(), m[:, ::2] * 2, "
     "m.unfold(1, 2, 1) + 1, m.diagonal() * 2, x[:, 1:3, ::2] + 1",
-    "losses": "return F.mse_loss(t, m, reduction='none'), F.smooth_l1_loss(t, m, reduction='none'), "
+    "losses": "return F.mse_loss(t, m, reduction='none'), "
+    "F.smooth_l1_loss(t, m, reduction='none'), "
     "F.huber_loss(t, t.sin(), reduction='none')",
-    "in place": "v = t.clone(); v.add_(1); w = v.relu_(); u = m.clone(); u[1:, 2:].mul_(3); return w.mT, u",
+    "in place": "v = t.clone(); v.add_(1); w = v.relu_(); u = m.clone(); u[1:, 2:].mul_(3); "
+    "return w.mT, u",
 }  # fmt: skip
 TEXT = """import torch
 import torch.nn as nn

@@ -1,0 +1,78 @@
+"""What a random model runs on: as drawn, special values, other batch sizes; and what is wrong then."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import torch
+from agreement import called, copied, disagreements
+from torch import nn
+
+
+def wrong(
+    ours: nn.Module, theirs: nn.Module, drawn: Sequence[object], seed: int, counts: Counter[str]
+) -> Iterator[str]:
+    """How the modules differ. counts: grows by what was tried."""
+    for name, inputs in trials(drawn, seed).items():
+        if (refused := refuses(theirs, inputs)) is not None:
+            counts["refused by both"] += 1
+            if refuses(ours, inputs) is not refused:
+                yield f"{name}: eager raises {refused.__name__}, and this does not"
+            continue
+        counts[name if name in ("as drawn", "special") else "other batch"] += 1
+        for text in disagreements(ours, theirs, inputs, roundings=8):
+            yield f"{name}: {text}"
+
+
+def refuses(module: nn.Module, inputs: Sequence[object]) -> type | None:
+    """What the module raises."""
+    try:
+        called(copy.deepcopy(module), copied(inputs))
+    except (RuntimeError, ValueError, IndexError) as error:
+        if "CUDA error" in str(error):
+            raise
+        return type(error)
+    return None
+
+
+def trials(drawn: Sequence[object], seed: int) -> dict[str, Sequence[object]]:
+    """What a model runs on: as drawn, special values, other batch sizes."""
+    sizes = [v.shape[0] for v in drawn if isinstance(v, torch.Tensor) and v.dim()]
+    counts = (sizes[0] + 1, 2 * sizes[0] + 3) if sizes and sizes[0] > 1 else ()
+    others = {f"{n} rows": rows(drawn, n) for n in counts}
+    return {"as drawn": drawn, "special": special(drawn, seed), **others}
+
+
+def special(inputs: Sequence[object], seed: int) -> list[object]:
+    """The same tensors with what is seldom drawn: NaN, infinities, zeros, equal elements."""
+    rng = random.Random(seed)
+    kind = rng.choice(("nan", "inf", "-inf", "several", "zero", "equal"))
+    return [_special(v, kind, rng) for v in inputs]
+
+
+def _special(value: object, kind: str, rng: random.Random) -> object:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return value
+    if kind in ("zero", "equal"):
+        return torch.full_like(value, 0.0 if kind == "zero" else rng.uniform(-2, 2))
+    value = value.clone()
+    for number in ("nan", "inf", "-inf") if kind == "several" else (kind,):
+        place = tuple(rng.randrange(s) for s in value.shape)
+        value[place] = float(number)
+    return value
+
+
+def rows(inputs: Sequence[object], count: int) -> list[object]:
+    """Tensors of as many rows, where they had as many as the first one."""
+    sizes = [v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()]
+
+    def changed(value: object) -> object:
+        if not isinstance(value, torch.Tensor) or not value.dim() or value.shape[0] != sizes[0]:
+            return value
+        more = value[torch.arange(count, device=value.device) % sizes[0]]
+        return more * torch.rand_like(more) if more.is_floating_point() else more
+
+    return [changed(v) for v in inputs]
