@@ -73,17 +73,28 @@ FN float2 undo_of(int both) {
   return both >= SUSPECT + SUSPECT / 2 ? make_float2(__uint_as_float(0x7fffffffu), 1.f) : by;
 }
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
-// 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns.
+// 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by`, and
+// their exponents asked for while the tensor core still works.
 template <int WIDTH, bool SWAPPED> struct scale_undo {
   static constexpr int COUNT = SWAPPED ? WIDTH / 4 : 2;
+  const int *exponents, *checked;  // of this lane's first channel; of the first that it checks for the warp
   int image;
-  const int* exponents;  // of this lane's first channel
+  float by[2];
   FN scale_undo(const packed_image& packed, int image_number, int channel, int warp) {
     const int lane = lane_here();
     image = packed.image_exponents[image_number];
     exponents = packed.weight_exponents + channel + (SWAPPED ? lane % 4 * 2 : warp * 16 + lane / 4);
+    checked = packed.weight_exponents + channel + lane;
   }
   FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
+  // Whether one power of two is enough for each of the warp's channels, and none is suspect.
+  FN bool plain() const {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < (SWAPPED ? WIDTH / 32 : 2); ++i)
+      all &= unsigned((SWAPPED ? image + checked[i * 32] : both(i)) + 126) < 254;
+    return __all_sync(~0u, all);
+  }
   // Sums of the i-th channel of this lane.
   template <class F> FN static void each(float (&sums)[WIDTH / 64][32], int i, const F& f) {
     if constexpr (SWAPPED) {
@@ -95,20 +106,26 @@ template <int WIDTH, bool SWAPPED> struct scale_undo {
     }
   }
   // True if a channel or the image is suspect.
-  FN bool run(float (&sums)[WIDTH / 64][32]) const {
-    bool twice = false, suspect = false;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      const float2 by = undo_of(both(i));
-      twice |= by.y != 1.f, suspect |= both(i) >= SUSPECT / 2;
-      each(sums, i, [&](float& x) { x *= by.x; });
-    }
-    if (__any_sync(~0u, twice))
+  FN bool run(float (&sums)[WIDTH / 64][32]) {
+    bool suspect = false;
+    if (plain()) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
-        const float2 by = undo_of(both(i));
-        each(sums, i, [&](float& x) { x *= by.y; });
+        const float power_of_it = power(both(i));
+        if constexpr (SWAPPED)
+          each(sums, i, [&](float& x) { x *= power_of_it; });
+        else
+          by[i] = power_of_it;
       }
+      return false;
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const float2 two = undo_of(both(i));
+      suspect |= both(i) >= SUSPECT / 2;
+      each(sums, i, [&](float& x) { x = SWAPPED ? x * two.x * two.y : x * two.y; });
+      if (!SWAPPED) by[i] = two.x;
+    }
     return __any_sync(~0u, suspect);
   }
 };
@@ -284,19 +301,19 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
       before = empty + 8 * slot;
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
+    const tile_pairs::place place = all.at<SWAPPED>(number, rank);
+    const tiles::place tile = place.tile;
+    const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
+    scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / products, channel, warp);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     pin_all<WIDTH>(sums);
-    const tile_pairs::place place = all.at<SWAPPED>(number, rank);
     if (place.alone) continue;
-    const tiles::place tile = place.tile;
-    const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    const scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / products, channel, warp);
     const auto me = work.of_tile(undo.run(sums));
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
     else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, undo.by);
   }
 }
 

@@ -50,34 +50,48 @@ template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, 
   poison = fmaf(pair.x, 0.f, fmaf(pair.y, 0.f, poison));
   return pair;
 }
-// Where packed rows stand in fours (`quads` of pack.cuh), a lane has four neighbours of every 16 columns. 64 columns of the
-// master -> the lane's elements of row g, or g + 8; and those -> row `row` of its box.
-template <class Factors>
-FN bool take_quads(float (&quads)[4][4], const float (&master)[32], int half, const float* scales) {
+// A multiplication that stays where it is: before a loop its results would need registers, behind branches its factors.
+FN float times_here(float x, float y) {
+  asm volatile("mul.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+  return x;
+}
+// A lane has pairs of neighbouring columns, and fours where packed rows stand in fours (`quads` of pack.cuh): runs of EACH.
+// 64 columns of the master -> the lane's runs of row g, or g + 8; and those -> row `row` of its box. `scales`: of the columns,
+// or, marked, of the two rows.
+template <class Factors, int EACH>
+FN bool take_runs(float (&runs)[16 / EACH][EACH], const float (&master)[32], int half, const float* scales) {
   const int t = lane_here() % 4;
   float poison = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float2 scale = *reinterpret_cast<const float2*>(scales + i * 8 + t * 2);
-    const float2 pair = scaled_pair<Factors>(&master[i * 4 + half * 2], scale, poison);
-    quads[i / 2][i % 2 * 2] = pair.x, quads[i / 2][i % 2 * 2 + 1] = pair.y;
+    const float* const from = &master[i * 4 + half * 2];
+    float2 pair;
+    if constexpr (Factors::marked)
+      pair = make_float2(times_here(from[0], scales[half]), times_here(from[1], scales[half]));
+    else
+      pair = scaled_pair<Factors>(from, *reinterpret_cast<const float2*>(scales + i * 8 + t * 2), poison);
+    runs[i * 2 / EACH][i * 2 % EACH] = pair.x, runs[i * 2 / EACH][i * 2 % EACH + 1] = pair.y;
   }
   return poison != poison;
 }
 // The same of both rows and one of the master's quarters. Registers have no index at run time, and one choice has to be the
 // last, or what is not chosen is kept alive from before the loop over k.
-template <class Factors, int I = 0, int QUARTERS>
-FN bool choose_quads(int number, float (&quads)[2][4][4], const float (&master)[QUARTERS][32], const float* scales) {
+template <class Factors, int I = 0, int QUARTERS, int EACH>
+FN bool choose_runs(int number, float (&runs)[2][16 / EACH][EACH], const float (&master)[QUARTERS][32], const float* scales) {
   if constexpr (I + 1 < QUARTERS)
-    if (number != I) return choose_quads<Factors, I + 1>(number, quads, master, scales);
-  const bool wrong = take_quads<Factors>(quads[0], master[I], 0, scales + I * 64);
-  return take_quads<Factors>(quads[1], master[I], 1, scales + I * 64) || wrong;
+    if (number != I) return choose_runs<Factors, I + 1>(number, runs, master, scales);
+  const float* const mine = scales + (Factors::packed ? I * 64 : 0);
+  const bool wrong = take_runs<Factors>(runs[0], master[I], 0, mine);
+  return take_runs<Factors>(runs[1], master[I], 1, mine) || wrong;
 }
-template <int COLUMNS> FN void put_quads(float* box, const float (&quads)[4][4], int row, int first_column) {
+template <int COLUMNS, int EACH> FN void put_runs(float* box, const float (&runs)[16 / EACH][EACH], int row, int first_column) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float* const to = box + box_place<false, COLUMNS>(row, first_column + i * 16 + lane_here() % 4 * 4);
-    *reinterpret_cast<float4*>(to) = make_float4(quads[i][0], quads[i][1], quads[i][2], quads[i][3]);
+  for (int i = 0; i < 16 / EACH; ++i) {
+    float* const to = box + box_place<false, COLUMNS>(row, first_column + (i * 4 + lane_here() % 4) * EACH);
+    if constexpr (EACH == 4)
+      *reinterpret_cast<float4*>(to) = make_float4(runs[i][0], runs[i][1], runs[i][2], runs[i][3]);
+    else
+      *reinterpret_cast<float2*>(to) = make_float2(runs[i][0], runs[i][1]);
   }
 }
 template <class Factors, int COLUMNS, int WIDTH>
@@ -91,9 +105,9 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
     for (int i = 0; i < COLUMNS / 32; ++i) {
       const int c = i / 2 * 64, half = i % 2, row = lane_here() / 4 + half * 8 - (ROWS == 16 ? 0 : first_row);
       if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
-      float quads[4][4];
-      wrong |= take_quads<Factors>(quads, master[(first_column + c) / 64], half, scales + c);
-      put_quads<COLUMNS>(box, quads, row, c);
+      float runs[4][4];
+      wrong |= take_runs<Factors>(runs, master[(first_column + c) / 64], half, scales + c);
+      put_runs<COLUMNS>(box, runs, row, c);
     }
     return wrong;
   }
@@ -122,54 +136,56 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
   float2 scale[8];
 #pragma unroll
   for (int i = 0; i < 8 && Factors::packed; ++i) scale[i] = *reinterpret_cast<const float2*>(scales + i * 8 + t * 2);
+  // Two neighbouring rows are twisted alike; 8 more rows, or 8 more columns, differ in one bit that nothing else touches.
+  const int base = box_place<true, 64>(t * 2, warp * 16 + g);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    const int row = i / 2 * 8 + t * 2, column = warp * 16 + g + i % 2 * 8;
     const float2 pair = scaled_pair<Factors>(master + i * 2, scale[i / 2], poison);
-    box[box_place<true, 64>(row, column)] = pair.x;
-    box[box_place<true, 64>(row + 1, column)] = pair.y;
+    float* const to = box + ((base ^ (i / 2 % 2 * 32 | i % 2 * 8)) + i / 2 * 8 * 64);
+    to[0] = pair.x, to[64] = pair.y;
   }
   return poison != poison;
 }
 
-//@ finish_quads: needs finish
+//@ finish_runs: needs finish
 // Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a row.
-struct quads_row {
+template <int EACH> struct runs_row {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = true;
-  const float (*quads)[4];
+  const float (*runs)[EACH];
   template <int W, int U> struct packet {
-    static_assert(W == 4, "four neighbours in a lane");
-    const float (*quads)[4];
-    FN explicit packet(const quads_row& o) : quads(o.quads) {}
+    static_assert(W == EACH, "neighbours in a lane");
+    const float (*runs)[EACH];
+    FN explicit packet(const runs_row& o) : runs(o.runs) {}
     template <class Place> FN void fetch(int, const Place&) {}
-    template <class Place> FN float element(int, int j, const Place& at) { return quads[at.slot][j]; }
+    template <class Place> FN float element(int, int j, const Place& at) { return runs[at.slot][j]; }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <int SEGMENT, class Body>
-FN void finish_quads(const Body& body, const float (&quads)[2][4][4], box_corner at, int columns) {
+template <int SEGMENT, int EACH, class Body>
+FN void finish_runs(const Body& body, const float (&runs)[2][16 / EACH][EACH], box_corner at, int columns, int lane) {
   if constexpr (SEGMENT == 0) {
-    const int lane = lane_here();
-    const columns_range<true> mine{at.column + lane % 4 * 4, 16, columns};
+    const columns_range<true> mine{at.column + lane % 4 * EACH, 4 * EACH, columns};
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      body(at.row + lane / 4 + half * 8, mine, columns_lane<4, 4>(), quads_row{quads[half]});
+      body(at.row + lane / 4 + half * 8, mine, columns_lane<EACH, 16 / EACH>(), runs_row<EACH>{runs[half]});
   } else {
     const int segments = columns / SEGMENT;
     __builtin_assume(at.row >= 0 && segments > 0);
-    lanes_team<4, 4> team;  // one, or no two addresses would have a common part
-    const long first = (at.row + lane_here() / 4) * segments + at.column / SEGMENT;
+    lanes_team<4, EACH> team;  // one, or no two addresses would have a common part
+    const long first = (at.row + lane / 4) * segments + at.column / SEGMENT;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int s = 0; s < 64 / SEGMENT; ++s)
-        body(first + half * 8 * segments + s, team, quads_row{&quads[half][s * (SEGMENT / 16)]});
+        body(first + half * 8 * segments + s, team, runs_row<EACH>{&runs[half][s * (SEGMENT / 4 / EACH)]});
   }
 }
+// Whether a body takes runs; its own `finish` may want boxes.
+template <class Body> constexpr bool takes_runs = true;
 
-//@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_quads
+//@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_runs
 // Everything that a consumer group needs to know when its tile is finished.
 template <class Body, class Factors> struct consumer {
   const Body& body;
@@ -194,38 +210,41 @@ template <class Body, class Factors> struct consumer {
   }
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
   // through no box, but at edges and where something is not finite.
-  template <int WIDTH, int SEGMENT>
-  FN void quads_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
-    const int warp = warp_here() - Factors::first_warp;
+  template <int WIDTH, int SEGMENT, int VECTOR>
+  FN void runs_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+    constexpr int EACH = Factors::packed ? 4 : 2;
+    const int warp = warp_here() - Factors::first_warp, lane = lane_here();
 #pragma unroll 1
     for (int number = 0; number < WIDTH / 64; ++number) {
       const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH + number * 64;
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       if (column >= shape.columns || rows == 0) continue;
-      float quads[2][4][4];
-      const bool wrong = __any_sync(~0u, choose_quads<Factors>(number, quads, master, scales));
+      float runs[2][16 / EACH][EACH];
+      bool wrong = __any_sync(~0u, choose_runs<Factors>(number, runs, master, scales));
+      if constexpr (Factors::marked) wrong = factors.suspect;
       const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
-      if (__all_sync(~0u, !wrong && (rows & 16) && column + 64 <= shape.columns)) {
-        finish_quads<SEGMENT>(body, quads, at, shape.columns);
-      } else {
-        float* const box = boxes + warp * BOX;
-        __syncwarp();
-        put_quads<64>(box, quads[0], lane_here() / 4, 0);
-        put_quads<64>(box, quads[1], lane_here() / 4 + 8, 0);
-        __syncwarp();
-        if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
-        if constexpr (SEGMENT > 0)
-          finish_segments<false, 64, SEGMENT, 4, true>(body, box, 0, rows, at, shape.columns);
-        else
-          finish<false, 64, SEGMENT, 4>(body, box, 0, rows, at, shape.columns);
-      }
+      if constexpr (VECTOR % EACH == 0 && takes_runs<Body>)
+        if (__all_sync(~0u, !wrong && (rows & 16) && column + 64 <= shape.columns)) {
+          finish_runs<SEGMENT>(body, runs, at, shape.columns, lane);
+          continue;
+        }
+      float* const box = boxes + warp * BOX;
+      __syncwarp();
+      put_runs<64>(box, runs[0], lane_here() / 4, 0);
+      put_runs<64>(box, runs[1], lane_here() / 4 + 8, 0);
+      __syncwarp();
+      if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
+      if constexpr (SEGMENT > 0)
+        finish_segments<false, 64, SEGMENT, VECTOR, true>(body, box, 0, rows, at, shape.columns);
+      else
+        finish<false, 64, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
     }
   }
   // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
-    if constexpr (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4)
-      return quads_out<WIDTH, SEGMENT>(master, tile, scales);
+    if constexpr (Factors::marked || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
+      return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
     constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
@@ -245,8 +264,6 @@ template <class Body, class Factors> struct consumer {
       const box_corner at{long(tile.batch) * shape.rows + top + r, tile.batch, top + r, column};
       if constexpr (split)
         if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
-      if constexpr (Factors::marked)
-        if (factors.suspect) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
       finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
     }
   }

@@ -153,7 +153,7 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>>& from, i
   return sum;
 }
 
-//@ transposed_tail: needs transposed_places, ahead
+//@ transposed_tail: needs transposed_places, ahead, finish_runs
 // VECTORS vectors of one line of the result: their first columns, and where they stand in TOGETHER rows of a box. Where a lane
 // has none, it does what another one does: branches around every access would take longer than everything else here.
 template <int VECTORS> struct phase_range {
@@ -209,6 +209,8 @@ template <int BLOCKS, int TOGETHER, class Body>
 FN transposed_body<TOGETHER, BLOCKS == 1 ? 4 : 2, Body> tail_of(const Body& body, const transposed_shape<TOGETHER>& shape) {
   return {body, shape};
 }
+template <int TOGETHER, int VECTORS, class Body>
+constexpr bool takes_runs<transposed_body<TOGETHER, VECTORS, Body>> = false;
 template <int SEGMENT, int TOGETHER, int VECTORS, class Body>
 FN void ahead(const transposed_body<TOGETHER, VECTORS, Body>&, long, int, int) {}
 // Every lane without a place takes that of the first one that has any; false if none has.
