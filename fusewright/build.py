@@ -148,12 +148,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
 
     Raises CaptureFailed for a module with a forward of its own, beside its class's.
     """
-    kind = type(module)
-    if "forward" in module.__dict__:
-        raise CaptureFailed(
-            f"This {kind.__name__} has a forward that was set on the object. "
-            "Define it in the class."
-        )
+    kind = _class_of(module)
     kinds = dict.fromkeys(type(child) for child in module.modules())
     scope: dict[str, Any] = {
         "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
@@ -172,6 +167,21 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
     return _twin(module, fused, {})
+
+
+def same_module(module: nn.Module) -> nn.Module:
+    """A twin of `module` with the forward of its class; raises as `fused_module`."""
+    return _twin(module, _class_of(module), {})
+
+
+def _class_of(module: nn.Module) -> type[nn.Module]:
+    kind = type(module)
+    if "forward" in module.__dict__:
+        raise CaptureFailed(
+            f"This {kind.__name__} has a forward that was set on the object. "
+            "Define it in the class."
+        )
+    return kind
 
 
 def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:

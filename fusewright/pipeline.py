@@ -6,6 +6,7 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,7 +17,14 @@ from torch import nn
 
 from fusewright import __version__
 from fusewright.attention import attention
-from fusewright.build import cache_folder, cross_compile, fused_module, require_tools, scope_of
+from fusewright.build import (
+    cache_folder,
+    cross_compile,
+    fused_module,
+    require_tools,
+    same_module,
+    scope_of,
+)
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -30,7 +38,7 @@ from fusewright.explain import explain, is_degenerate, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
 from fusewright.header import as_it_was, header
-from fusewright.ir import Graph, check
+from fusewright.ir import Graph, check, toposort
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
@@ -66,7 +74,7 @@ class Made:
     """Everything decided and printed for one model on one target.
 
     given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
-    replaced: whether `forward` is a new one; if not, there is no step either.
+    replaced: whether `forward` is a new one; if not, it is the model's own.
     """
 
     given: Captured
@@ -91,9 +99,11 @@ class Made:
     def record(self, source: str) -> str:
         """The decision record."""
         text = f"{source} on {self.plan.target.name}: the model as it was\n"
-        if self.replaced:
+        if self.plan.steps:
             text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
         lines = ["", *self.tuned.lines] if self.tuned else []
+        if self.plan.steps and not self.replaced:
+            lines = ["  nothing is replaced: the same calls as in the model are all there is"]
         return text + "".join(f"{line}\n" for line in lines)
 
 
@@ -136,8 +146,19 @@ def design(
     captured = replace(given, graph=check(graph, before))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
-    made = Made(given, captured, planned, layout, (), used)
+    made = Made(given, captured, planned, layout, (), used, replaced=_replaces(given, planned))
     return _scheduled(made, rules, choice)
+
+
+def _replaces(given: Captured, planned: Plan) -> bool:
+    """Whether a plan is anything else than the calls that the model makes itself."""
+    own, calls = (_calls(graph) for graph in (given.graph, planned.graph))
+    return bool(planned.kernels) or own != calls or planned.precision != "eager"
+
+
+def _calls(graph: Graph) -> Counter[str]:
+    """How often the model calls what of PyTorch."""
+    return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
 
 
 def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
@@ -155,7 +176,7 @@ def _tuned(
     made: Made, problem: Problem, level: str, rules: frozenset[str], turn: Turn, progress: Progress
 ) -> Made:
     """What was made, with what is fastest here: as remembered, or tried now."""
-    if level == "off":
+    if level == "off" or not made.replaced:
         return made
 
     def other(choice: Choice) -> Made:
@@ -307,6 +328,8 @@ def optimize(
         )
     require_tools(machine)
     made = make(module, example_inputs, machine)
+    if not made.replaced:
+        return same_module(module)
     runtime, forward = _code(made, module, scope_of(module))
     return fused_module(module, emit_class(runtime, forward))
 
