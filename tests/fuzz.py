@@ -1,16 +1,21 @@
 """Random problem files: chains of supported operators on random shapes and types.
 
 `program(seed)` is the text of a problem: the same text for the same seed. A value is a variable of
-known shape; each statement takes old values and makes a new one, so that reuse, several outputs,
-broadcasts, views between steps and folds at any place come about by themselves. `large` ones have
-shapes for which GPUs have forms of their own.
+known shape and of the program's type; each statement takes old values and makes a new one, so that
+reuse, several outputs, broadcasts, views between steps and folds at any place come about by
+themselves. `large` ones have shapes for which GPUs have forms of their own.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from fuzz_operators import CHANGES, KINDS
 
 SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 24, 31, 33)
 # Many rows and few, short and long, odd ones too; images; rows that lie across memory.
@@ -22,6 +27,7 @@ LARGE = (
     *((1_500_000,), (8, 100_000, 3), (1000, 2, 1000), (32, 12, 64, 65)),
 )
 DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.float16", "torch.bfloat16")
+INTEGERS = ("torch.int64", "torch.int32", "torch.uint8")
 # Functions whose slope is modest everywhere, so that errors do not grow without bound.
 UNARY = (
     *("torch.tanh({0})", "torch.sigmoid({0})", "torch.sin({0})", "torch.relu({0})", "{0}.abs()"),
@@ -71,6 +77,7 @@ class _Writer:
     dtype: str
     large: bool = False
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    given: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
@@ -110,8 +117,7 @@ def program(seed: int, *, large: bool = False) -> str:
     body = [f"        {line}" for line in [*writer.lines, f"return {', '.join(wanted)}"]]
     init = ["    def __init__(self):", "        super().__init__()"]
     init += [f"        {p}" for p in writer.parameters]
-    names = ", ".join(n for n in writer.shapes if n.startswith("x"))
-    forward = ["", f"    def forward(self, {names}):", *body]
+    forward = ["", f"    def forward(self, {', '.join(writer.given)}):", *body]
     return HEAD + "\n".join([*init, *forward]) + TAIL.format(inputs=", ".join(inputs))
 
 
@@ -123,9 +129,29 @@ def _inputs(w: _Writer) -> list[str]:
     for k in range(w.rng.choice((1, 1, 2, 3))):
         own = shape if k == 0 else _narrowed(w.rng, shape)
         w.shapes[f"x{k}"] = own
+        w.given.append(f"x{k}")
         scale = w.rng.choice(("", " * 3", " + 2"))
-        texts.append(f"(torch.randn({own}){scale}).to({w.dtype})")
+        order = w.rng.sample(range(len(own)), len(own)) if w.rng.random() < 0.15 else []
+        laid = tuple(own[d] for d in order) or own
+        turn = (
+            f".permute({', '.join(str(order.index(d)) for d in range(len(own)))})" if order else ""
+        )
+        texts.append(f"(torch.randn({laid}){scale}).to({w.dtype}){turn}")
+    if (kind := w.rng.choice(("", "", "", "", "int", "bool"))) != "":
+        texts.append(_other_type(w, kind, _narrowed(w.rng, shape)))
     return texts
+
+
+def _other_type(w: _Writer, kind: str, shape: tuple[int, ...]) -> str:
+    """An input of integers or truth values, and the first statement, which reads it."""
+    name, x = f"x{len(w.given)}", "x0"
+    w.given.append(name)
+    if kind == "int":
+        w.new(f"{name}.to({w.dtype}) * 0.5", shape)
+        dtype = w.rng.choice(INTEGERS)
+        return f"torch.randint({0 if 'uint8' in dtype else -4}, 5, {shape}, dtype={dtype})"
+    w.new(f"torch.where({name}, {x}, {x} * 0.5)", w.shapes[x])
+    return f"torch.rand({shape}) > 0.5"
 
 
 def _narrowed(rng: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,6 +275,68 @@ def _linear(w: _Writer) -> None:
         w.new(f"F.linear({x}, {weight} * {1 / shape[-1] ** 0.5:.3f})", (*shape[:-1], wide))
 
 
+def _operator(w: _Writer) -> None:
+    """A line of the tables, unless PyTorch refuses it for this shape."""
+    x = w.pick()
+    s, known = w.shapes[x], len(w.parameters)
+    words = {"x": x, "y": w.rng.choice([n for n, other in w.shapes.items() if other == s])}
+    words |= {"i": "x0", "k": str(w.rng.randint(1, 3)), "t": w.dtype}
+    words["d"] = str(w.rng.randrange(len(s))) if s else "0"
+    text = w.rng.choice(w.rng.choice(KINDS)).format(**words)
+    try:
+        text = re.sub(r"\bP\(([^()]*)\)", lambda p: w.parameter(_sizes(p.group(1), s)), text)
+        text = re.sub(r"\*?\bs\b(\[[^]]*\])?", lambda p: _number(p.group(), s), text)
+        shape = _shape_of(w, text)
+    except (RuntimeError, IndexError, ValueError, NotImplementedError, AssertionError):
+        shape = (0,)
+    if len(shape) > 5 or not 0 < _size(shape) <= w.most:
+        del w.parameters[known:]
+        return
+    w.new(text, shape)
+
+
+def _sizes(text: str, s: tuple[int, ...]) -> tuple[int, ...]:
+    sizes: tuple[int, ...] = eval(f"({text},)", {"s": s})
+    if _size(sizes) > 1 << 22:
+        raise ValueError(sizes)
+    return sizes
+
+
+def _number(text: str, s: tuple[int, ...]) -> str:
+    if text.startswith("*"):
+        return ", ".join(map(str, s))
+    return str(eval(text, {"s": s}))
+
+
+def _shape_of(w: _Writer, text: str) -> tuple[int, ...]:
+    """The shape that PyTorch finds; nothing is computed."""
+    dtype = getattr(torch, w.dtype.removeprefix("torch."))
+
+    def empty(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    class Self:
+        pass
+
+    for line in w.parameters:
+        name, sizes = re.findall(r"self\.(\w+) = .*?randn\((\(.*?\))\)", line)[0]
+        setattr(Self, name, empty(eval(sizes)))
+    scope = {"torch": torch, "F": F, "self": Self, **{n: empty(s) for n, s in w.shapes.items()}}
+    result = eval(text, scope)
+    if result.dtype is not dtype:
+        raise ValueError(result.dtype)
+    return tuple(result.shape)
+
+
+def _in_place(w: _Writer) -> None:
+    x = w.pick()
+    if len(w.shapes[x]) < 2:
+        return
+    w.new(f"{x}.clone().contiguous()", w.shapes[x])
+    name = list(w.shapes)[-1]
+    w.lines.append(f"{name}{w.rng.choice(CHANGES).format(x=x)}")
+
+
 def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
     """The broadcast shape, if there is one."""
     rank = max(len(a), len(b))
@@ -271,5 +359,5 @@ VIEWS: tuple[Callable[[_Writer, str, tuple[int, ...]], None], ...] = (
 )  # fmt: skip
 STEPS: tuple[Callable[[_Writer], None], ...] = (
     _unary, _unary, _unary, _binary, _binary, _with_parameter, _fold, _fold, _normalise, _normalise,
-    _view, _view, _linear,
+    _view, _view, _linear, *(_operator,) * 7, _in_place,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a random model runs on: as drawn, special values, other batch sizes; and what is wrong then."""
+"""What random models run on: as drawn, special values, other batch sizes; what is wrong then."""
 
 from __future__ import annotations
 
