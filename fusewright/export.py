@@ -105,8 +105,15 @@ def _draws(program: ExportedProgram) -> int:
     """How many calls draw random numbers; dropout that is off does not."""
     seeded = torch.Tag.nondeterministic_seeded
     calls = [n for n in program.graph.nodes if seeded in getattr(n.target, "tags", ())]
-    idle = [n for n in calls if "dropout" in str(n.target) and not (n.args[1] and n.args[2])]
-    return len(calls) - len(idle)
+    return sum(not _is_idle(n) for n in calls)
+
+
+def _is_idle(n: torch.fx.Node) -> bool:
+    """Whether the call drops nothing."""
+    if "dropout" in str(n.target):
+        return not (n.args[1] and n.args[2])
+    share = n.args[4] if len(n.args) > 4 else n.kwargs.get("dropout_p", 0.0)
+    return "scaled_dot_product_attention" in str(n.target) and not share
 
 
 def _try_export(

@@ -147,7 +147,7 @@ def _other_type(w: _Writer, kind: str, shape: tuple[int, ...]) -> str:
     name, x = f"x{len(w.given)}", "x0"
     w.given.append(name)
     if kind == "int":
-        w.new(f"{name}.to({w.dtype}) * 0.5", shape)
+        w.new(f"{name}.to(x0.dtype) * 0.5", shape)
         dtype = w.rng.choice(INTEGERS)
         return f"torch.randint({0 if 'uint8' in dtype else -4}, 5, {shape}, dtype={dtype})"
     w.new(f"torch.where({name}, {x}, {x} * 0.5)", w.shapes[x])
@@ -280,7 +280,7 @@ def _operator(w: _Writer) -> None:
     x = w.pick()
     s, known = w.shapes[x], len(w.parameters)
     words = {"x": x, "y": w.rng.choice([n for n, other in w.shapes.items() if other == s])}
-    words |= {"i": "x0", "k": str(w.rng.randint(1, 3)), "t": w.dtype}
+    words |= {"i": "x0", "k": str(w.rng.randint(1, 3)), "t": "x0.dtype"}
     words["d"] = str(w.rng.randrange(len(s))) if s else "0"
     text = w.rng.choice(w.rng.choice(KINDS)).format(**words)
     try:

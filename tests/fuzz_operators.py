@@ -1,7 +1,7 @@
 """What random problems draw beside maps, folds and views: operators as lines of text.
 
 `{x}` is an old value of shape s, `{y}` another one of its shape, `{i}` an input, `{d}` one of x's
-dimensions, `{k}` a number from 1 to 3, `{t}` the type; `P(sizes)` is a new parameter. What PyTorch
+dimensions, `{k}` a number from 1 to 3, `{t}` its type; `P(sizes)` is a new parameter. What PyTorch
 refuses for a shape is not drawn there. Answers that jump are asked of inputs only, which nobody
 rounds; NaN does not become an integer, since nobody says which.
 """

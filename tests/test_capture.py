@@ -219,6 +219,14 @@ def test_random_numbers_that_nobody_uses_are_refused() -> None:
         captured(forward)
 
 
+def test_attention_that_drops_nothing_may_go_unused() -> None:
+    def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
+        nn.functional.scaled_dot_product_attention(x, x, x)
+        return x + torch.rand_like(x)
+
+    assert len(captured(forward).graph.effects) == 1
+
+
 # ---- state ---------------------------------------------------------------------------------------
 
 
