@@ -111,7 +111,7 @@ def program(seed: int, *, large: bool = False) -> str:
     writer = _Writer(rng, rng.choice(DTYPES), large)
     inputs = _inputs(writer)
     for _ in range(rng.randint(2, 12)):
-        rng.choice(STEPS)(writer)
+        rng.choice(LARGE_STEPS if large else STEPS)(writer)
     made = [n for n in writer.shapes if n.startswith("v")] or list(writer.shapes)
     wanted = sorted({made[-1], *rng.sample(made, min(len(made), rng.choice((0, 0, 1, 2))))})
     body = [f"        {line}" for line in [*writer.lines, f"return {', '.join(wanted)}"]]
@@ -328,6 +328,16 @@ def _shape_of(w: _Writer, text: str) -> tuple[int, ...]:
     return tuple(result.shape)
 
 
+def _turned(w: _Writer) -> None:
+    """A map that reads across what it writes."""
+    x = w.pick()
+    s = w.shapes[x]
+    if len(s) > 1:
+        d = w.rng.randrange(len(s) - 1)
+        new = (*s[:d], s[-1], *s[d + 1 : -1], s[d])
+        w.new(f"(torch.tanh({x}).transpose({d}, -1)).contiguous() * 0.5", new)
+
+
 def _in_place(w: _Writer) -> None:
     x = w.pick()
     if len(w.shapes[x]) < 2:
@@ -361,3 +371,5 @@ STEPS: tuple[Callable[[_Writer], None], ...] = (
     _unary, _unary, _unary, _binary, _binary, _with_parameter, _fold, _fold, _normalise, _normalise,
     _view, _view, _linear, *(_operator,) * 7, _in_place,
 )  # fmt: skip
+# Rows that are kept and read again, and tensors that are turned, more often.
+LARGE_STEPS = (*STEPS, *(_normalise,) * 7, *(_fold,) * 2, *(_unary,) * 2, *(_turned,) * 2)
