@@ -89,8 +89,10 @@ template <int W, class T> FN void write_vector(const T* from, T* to) {
   }
 }
 
-//@ read: needs values
-template <class T> FN computed<T> read(const T* p, long offset) { return widen(p[offset]); }
+//@ read: needs vectors
+// What no thread of the kernel writes may be asked for before a store: rows whose stores follow each other wait once.
+template <class T> FN computed<T> read(T* p, long offset) { return widen(p[offset]); }
+template <class T> FN computed<T> read(const T* p, long offset) { return fetch_element<true>(p + offset); }
 
 //@ write: needs values
 template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(value, p[offset]); }
