@@ -1,7 +1,8 @@
-"""What every test file shares: the `gpu` marker and the option that rewrites golden files."""
+"""What every test file shares: the `gpu` marker, the option that rewrites golden files, exports."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _composites_once() -> None:
+    if "fusewright.export" in sys.modules:  # else no test here exports anything
+        import composites
+
+        composites.keep()
 
 
 @pytest.fixture
