@@ -190,7 +190,7 @@ def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Out
 
 
 def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
-    """Verdicts on candidates of one problem, in order, from one process of the judge."""
+    """Verdicts on candidates, in order, from one process of the judge."""
     command = [sys.executable, str(TESTS / "judge_group.py")]
     environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     with tempfile.TemporaryFile("w+") as complaints:
@@ -265,11 +265,14 @@ def _fulfil(futures: Sequence[Future[Outcome]], orders: Sequence[Mapping[str, ob
 
 
 def groups(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of one problem and one device, at most GROUP or GPU_GROUP of them together."""
+    """Entries of one device, at most GROUP or GPU_GROUP of them together, problem by problem.
+
+    On a GPU a group has one problem: what another one left there would be in its way.
+    """
     kinds: dict[tuple[object, ...], list[Entry]] = {}
-    for entry in entries:
+    for entry in sorted(entries, key=lambda e: e.problem):
         alone = entry.name if entry.catalogue in ALONE or "timing" in entry.needs else ""
-        kinds.setdefault((entry.problem, entry.on_gpu, alone), []).append(entry)
+        kinds.setdefault((entry.on_gpu and entry.problem, alone), []).append(entry)
     parts = ((kind, GPU_GROUP if kind[0].on_gpu else GROUP) for kind in kinds.values())
     return [kind[k : k + most] for kind, most in parts for k in range(0, len(kind), most)]
 

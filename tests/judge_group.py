@@ -1,8 +1,8 @@
 """Orders on stdin -> a line of JSON per candidate: several judgings that share a reference worker.
 
-All candidates of a group answer the same problem. Each one gets its own secret seed, ledger and
-fresh processes, and goes through `judging._judge` like any other; only the trusted worker and the
-self-test, which cost more processor time than the candidate itself, are the group's.
+Each candidate gets its own secret seed, ledger, view of its problem and fresh processes, and goes
+through `judging._judge` like any other; only the trusted worker and the self-test, which cost more
+processor time than the candidate itself, are the group's.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def try_mutants(
     chosen: Sequence[Mutant], folder: Path, device: str = "cpu",
     report: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:  # fmt: skip
-    """Fates of mutants of one problem, judged in turn by one process."""
+    """Fates of mutants, judged in turn by one process."""
     results: list[Result] = []
     left = list(chosen)
     for only in STAGES:
@@ -181,12 +181,8 @@ def study(
     chosen: Sequence[Mutant], folder: Path, device: str = "cpu",
     report: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:  # fmt: skip
-    groups = [
-        group[k : k + GROUP]
-        for problem in dict.fromkeys(mutant.problem for mutant in chosen)
-        for group in [[m for m in chosen if m.problem == problem]]
-        for k in range(0, len(group), GROUP)
-    ]
+    most = min(GROUP, -(-len(chosen) // WORKERS))
+    groups = [chosen[k : k + most] for k in range(0, len(chosen), most)]
     with ThreadPoolExecutor(WORKERS) as pool:
         done = pool.map(lambda group: try_mutants(group, folder, device, report), groups)
         return [result for results in done for result in results]

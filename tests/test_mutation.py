@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from corpus import judged
+from corpus import Bench, Entry, options_for
 from mutation import SUBJECTS, Mutant, Result, all_mutants, mutants, regions, study, subjects
 from operators import OPERATORS
 
@@ -46,10 +47,21 @@ def test_mutant_is_refuted(name: str, fates: dict[str, Result]) -> None:
     assert result.fate == "killed", f"{where}: {result.fate}. {result.outcome}"
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_subject_without_a_mistake_is_verified(subject: str) -> None:
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    bench = Bench(map(_entry, SUBJECTS), options_for)
+    yield bench
+    bench.close()
+
+
+def _entry(subject: str) -> Entry:
     path, problem = next(pair for pair in subjects() if pair[0].stem == subject)
-    outcome = judged(problem, path, {"timing": False, "only": [], "ignored": []})
+    return Entry(path, problem, catalogue="", check="", notes=(), needs=())
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_subject_without_a_mistake_is_verified(subject: str, bench: Bench) -> None:
+    outcome = bench.outcome(_entry(subject))
     assert outcome.verdict == "verified", str(outcome)
 
 
