@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -402,13 +403,20 @@ def test_tiles_of_a_product() -> None:
 
 @pytest.fixture
 def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
-    path = tmp_path / "softmax.py"
+    return place(tmp_path, monkeypatch)
+
+
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "built"))
+    path = folder / "softmax.py"
     path.write_text(textwrap.dedent(PROBLEM).lstrip("\n"), encoding="utf-8")
     return path
 
 
-def optimized(problem: Path, level: str, name: str) -> tuple[str, str, dict[str, object]]:
+Written = tuple[str, str, dict[str, object]]
+
+
+def optimized(problem: Path, level: str, name: str) -> Written:
     out = problem.parent / name
     outcome = optimize_file(problem, out=out, target="cpu", level=level, timing=False)
     assert outcome.verdict is not None
@@ -416,29 +424,48 @@ def optimized(problem: Path, level: str, name: str) -> tuple[str, str, dict[str,
     return out.read_text(encoding="utf-8"), outcome.decisions, dict(outcome.tuning or {})
 
 
-def test_tuned_on_this_machine(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written, Written]:
+    """What is built where a file is tuned; that file; and one that is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        tuned = place(tmp_path_factory.mktemp("tuned"), patch)
+        quick = optimized(tuned, "quick", "first.py")
+        plain = place(tmp_path_factory.mktemp("plain"), patch)
+        off = optimized(plain, "off", "first.py")
+    assert not (plain.parent / "built" / "fusewright_tuned.sqlite").exists()
+    return tuned.parent / "built", quick, off
+
+
+@pytest.fixture
+def remembering(problem: Path, runs: tuple[Path, Written, Written]) -> Path:
+    """The problem, where it was tuned before."""
+    shutil.copytree(runs[0], problem.parent / "built")
+    return problem
+
+
+def test_tuned_on_this_machine(
+    remembering: Path, runs: tuple[Path, Written, Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second run builds nothing, times nothing and writes the same file."""
-    first, decisions, facts = optimized(problem, "quick", "first.py")
+    first, decisions, facts = runs[1]
     assert facts["tried"] == facts["alternatives"]
     assert facts["tried"] in (2, 3)
     assert "  tuned: quick" in decisions
     assert "#   tuned: quick" in first
     monkeypatch.setattr("fusewright.pipeline.Workbench", None)
-    assert optimized(problem, "quick", "second.py") == (first, decisions, facts)
+    assert optimized(remembering, "quick", "second.py") == runs[1]
 
 
-def test_off_is_as_before(problem: Path) -> None:
-    text, decisions, facts = optimized(problem, "off", "plain.py")
+def test_off_is_as_before(runs: tuple[Path, Written, Written]) -> None:
+    text, decisions, facts = runs[2]
     assert "tuned" not in text + decisions
     assert not facts
-    assert not (problem.parent / "built" / "fusewright_tuned.sqlite").exists()
 
 
-def test_a_choice_reaches_the_file(problem: Path) -> None:
+def test_a_choice_reaches_the_file(remembering: Path, runs: tuple[Path, Written, Written]) -> None:
     """What the store holds decides, and the emitted file is right with it."""
-    optimized(problem, "quick", "first.py")
-    store = problem.parent / "built" / "fusewright_tuned.sqlite"
-    loaded = load_problem(problem)
+    store = remembering.parent / "built" / "fusewright_tuned.sqlite"
+    loaded = load_problem(remembering)
     given = make(loaded.make_model(), loaded.make_inputs(), TARGETS["cpu"])
     (others,) = choices_of(given).others.values()
     (kernel,) = given.kernels
@@ -446,11 +473,10 @@ def test_a_choice_reaches_the_file(problem: Path) -> None:
     with sqlite3.connect(store) as connection:
         ((key,),) = connection.execute("SELECT key FROM tuned").fetchall()
     Memory(store).put(key, chosen)
-    text, _, facts = optimized(problem, "quick", "second.py")
+    text, _, facts = optimized(remembering, "quick", "second.py")
     assert facts == {"tried": 1}
     assert "tuned: by hand" in text
-    plain = optimized(problem, "off", "plain.py")[0]
-    assert _kernels(text) != _kernels(plain)
+    assert _kernels(text) != _kernels(runs[2][0])
 
 
 def test_a_file_in_which_nothing_is_replaced(
