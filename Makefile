@@ -22,6 +22,9 @@ demo: $(READY)
 	$(PYTHON) -m fusewright optimize $(DEMO) --set $(DEMO_SET) --target cpu \
 		--output out/swish_bias_groupnorm.py --report out/swish_bias_groupnorm.json --force
 
+# Two processes on two cores: a thread that waits for others sleeps, or it keeps them from working.
+test zoo: export OMP_WAIT_POLICY = passive
+
 test: $(READY)
 	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 	$(if $(filter tests,$(TESTS)),$(MAKE) zoo)

@@ -16,7 +16,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Files that take longest, in processor seconds; they come first, so that two processes, which take
+# whole files in turn, end together.
+LONGEST = (
+    "test_cheats", "test_attention", "test_product_compile", "test_convolution_compile",
+    "test_product_half_compile", "test_attention_compile", "test_product", "test_nvrtc",
+    "test_tune", "test_scan", "test_lower", "test_convolution", "test_models", "test_mutation",
+    "test_zoo", "test_controls",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
