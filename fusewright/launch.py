@@ -2,7 +2,7 @@
 
 Whatever one problem does (crash, hang, take all memory) ends in its own row. The clock of the time
 limit stands still while a run waits for its turn to time. Runs are forked from a process that has
-imported PyTorch and nothing else: that takes a third of a small problem's time.
+imported PyTorch and knows no problem: that takes a third of a small problem's time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from fusewright.result import Result, ended, not_started, reported
 from fusewright.turn import ASK, GO, Machine
 
 Program = Callable[[list[str]], object]
-# What every run imports; the last two are what torch.export imports when it is first used.
-PRELOAD = ("fusewright.cli", "fusewright.pipeline", "torch._dynamo", "torch._inductor.sizevars")
+# What every run imports; the last three are for what torch.export does when it is first used.
+PRELOAD = (
+    "fusewright.cli", "fusewright.pipeline", "torch._dynamo", "torch._inductor.sizevars",
+    "fusewright.warm",
+)  # fmt: skip
 LEAVE_S = 10.0  # after it was asked to stop, a run may take this long to tidy up
 FIRST_TO_DIE = "500"  # where memory runs out, the kernel takes a run and not the suite
 TAIL = 500

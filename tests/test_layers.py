@@ -19,7 +19,7 @@ FLOW = [
     "errors", "write", "progress", "problem", "target",
     "ops", "ir", "interpret", "formula", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
-    "library", "export", "settings", "spelling", "capture",
+    "library", "export", "warm", "settings", "spelling", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "attention", "scan", "phases", "convolution",
     "window", "pieces", "loss", "late", "pages",
