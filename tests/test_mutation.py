@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,6 @@ def test_regions_of_a_file_without_kernels(tmp_path: Path) -> None:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
+    """How many characters: the first beginning that differs, found by halving."""
+    lengths = range(1, min(len(a), len(b)) + 1)
+    return bisect_left(lengths, True, key=lambda n: a[:n] != b[:n])
