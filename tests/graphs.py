@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import nn
 
-from fusewright.capture import capture, state_of
+from fusewright.capture import Captured, capture, state_of
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, check
 from fusewright.rewrite import rewrite
@@ -15,18 +16,23 @@ from fusewright.rewrite import rewrite
 Inputs = tuple[torch.Tensor, ...]
 
 
+@lru_cache(maxsize=1)  # for a test that asks for the graph, and then for what it means
+def captured(module: nn.Module, inputs: Inputs) -> Captured:
+    return capture(module, inputs)
+
+
 def staged(
     module: nn.Module, inputs: Inputs, stage: Callable[[Graph], Graph], name: str
 ) -> tuple[Graph, Graph]:
     """The graph of a module, rewritten, before and after a stage."""
-    before, _ = rewrite(capture(module, inputs).graph)
+    before, _ = rewrite(captured(module, inputs).graph)
     return before, check(stage(before), name)
 
 
 @torch.no_grad()
 def check_meaning(before: Graph, after: Graph, module: nn.Module, inputs: Inputs) -> None:
     """Both give the same in float64."""
-    state = state_of(capture(module, inputs), module)
+    state = state_of(captured(module, inputs), module)
     wanted = interpret(before, inputs, state, dtype=torch.float64)
     for a, b in zip(interpret(after, inputs, state, dtype=torch.float64), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, equal_nan=True)

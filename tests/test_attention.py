@@ -6,6 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,7 @@ def model(text: str, arguments: int) -> nn.Module:
     return scope["M"]()  # type: ignore[operator, no-any-return]
 
 
+@cache
 def graphs(text: str, inputs: tuple[torch.Tensor, ...]) -> tuple[Graph, Graph, nn.Module]:
     module = model(text, len(inputs))
     return *staged(module, inputs, lambda g: attention(g, GPU), "attention"), module

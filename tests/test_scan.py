@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,7 @@ def tensors(batch: int = 6, special: bool = False) -> list[Tensor]:
     return [x, y]
 
 
+@cache
 def graph_of(row: str) -> Graph:
     graph, _ = rewrite(capture(Called(row), tensors()).graph)
     return graph
