@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 from emitting import ROOT, Emitted, emit_file
+from graphs import check_meaning, staged
 from torch import Tensor, nn
 
 from fusewright import convolution as convolution_module
-from fusewright.capture import capture, state_of
+from fusewright.capture import capture
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.product import ARGUMENTS, prepared
 from fusewright.codegen.skeleton import select
 from fusewright.convolution import CONVOLUTIONS, Geometry, Rounds, convolution, geometry
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, check, show, toposort
+from fusewright.ir import Graph, Node, show, toposort
 from fusewright.nest import nest
 from fusewright.phases import Phases
 from fusewright.plan import plan
@@ -118,8 +118,7 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
 def graphs(
     module: nn.Module, x: Tensor, rounds: Rounds | None = lambda _: True
 ) -> tuple[Graph, Graph]:
-    before, _ = rewrite(capture(module, [x]).graph)
-    return before, check(convolution(before, GPU, rounds=rounds), "convolution")
+    return staged(module, (x,), lambda g: convolution(g, GPU, rounds=rounds), "convolution")
 
 
 def convolutions(graph: Graph) -> list[Node]:
@@ -133,10 +132,7 @@ def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
     before, after = graphs(module, x)
     assert len(convolutions(after)) == 1
     assert not [n for n in toposort(after.roots) if n.op == "library"]
-    state = state_of(capture(module, [x]), module)
-    wanted, found = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
-    for a, b in zip(wanted, found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    check_meaning(before, after, module, (x,))
 
 
 @pytest.mark.parametrize("name", LAYERS)
