@@ -7,6 +7,7 @@ prints. The tests and both benchmarks of convolutions import it.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import product_subjects as subjects
 import torch
+from half_subjects import KINDS
 from product_subjects import Library
 from torch import Tensor
 from torch.nn import functional
@@ -83,13 +85,20 @@ class Subject:
     chunk: int
     blocks: int = 1  # that share a processor
     together: int = 0  # phases of a transposed convolution along its width; 0: it is none
+    dtype: torch.dtype = torch.float32
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         side = "swapped" if self.swapped else "straight"
         kind = f"transposed{self.together}_" * bool(self.together)
+        kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
+
+    @property
+    def stored(self) -> str:
+        """The skeletons' name of its type."""
+        return KINDS.get(self.dtype, "float")
 
     def text(self) -> str:
         """Its C function; `sizes`: the fields of convolution_shape."""
@@ -99,13 +108,15 @@ class Subject:
         if self.together:
             run = f"run_transposed<{chosen}, {self.together}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
+        kind = self.stored
+        body = f"{kind}_bodies::{self.body}" if self.dtype in KINDS else self.body
         return f"""
-extern "C" int {self.entry}(const float* image, const float* weight, const float* in0, float* out0,
-    const int* sizes, void* workspace, int device, void* stream) {{
+extern "C" int {self.entry}(const {kind}* image, const {kind}* weight, const {kind}* in0,
+    {kind}* out0, const int* sizes, void* workspace, int device, void* stream) {{
   convolution_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
-  const {self.body} body{{in0, out0, s.out_pixels(), s.out_channels}};
+  const {body} body{{in0, out0, s.out_pixels(), s.out_channels}};
   return {run}(body, image, weight, {shape}, workspace, device, stream);
 }}"""
 
@@ -132,11 +143,25 @@ EXTRAS = tuple(
 )
 
 
+# Of 16 bits: every tile with one chunk or another, all tails, and any number of phases.
+HALVES = tuple(
+    replace(s, dtype=dtype)
+    for dtype in KINDS
+    for s in (*SCHEDULES, *EXTRAS, *TRANSPOSED)
+    if (s.chunk == 64 and s.width in (64, 256)) or (s.width == 128 and s.together in (0, 2))
+)
+
+
 def source(some: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
     skeleton = select("sm90", [*WORDS, "run_convolution", "run_transposed"])
-    entries = "".join(subject.text() for subject in some)
-    return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
+    every = list(some)
+    bodies = BODIES + "".join(
+        f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
+        for kind in dict.fromkeys(s.stored for s in every if s.dtype in KINDS)
+    )
+    entries = "".join(subject.text() for subject in every)
+    return f"{skeleton}\n{bodies}\n{entries}\n}}  // namespace fusewright\n"
 
 
 def library(
@@ -306,7 +331,7 @@ MARGIN, MARK = 64, -12345.5  # elements before and behind an output that nobody 
 def operand(subject: Subject, problem: Problem) -> Tensor:
     """A random in0 of the size that the body reads."""
     shape = problem.result() if subject.body == "residual" else (problem.out_channels,)
-    return torch.randn(shape, device="cuda")
+    return torch.randn(shape, device="cuda").to(subject.dtype)
 
 
 def guarded(
@@ -319,13 +344,14 @@ def guarded(
 ) -> tuple[Tensor, int, bool]:
     """The result, the CUDA error, and whether something was written outside of the result."""
     count = prod(problem.result())
-    room = torch.full((count + 2 * MARGIN,), MARK, device="cuda")
+    room = torch.full((count + 2 * MARGIN,), MARK, dtype=subject.dtype, device="cuda")
+    mark = room[0].item()
     out = room[MARGIN : MARGIN + count].view(problem.result())
     need = problem.workspace_bytes(subject.chunk)
     space = torch.full((need + MARGIN,), 0xFF, dtype=torch.uint8, device="cuda")
     code = Call(problem, image, weight, in0, out, space).launch(found, subject)
     torch.cuda.synchronize()
-    edges = (room[:MARGIN] != MARK, room[MARGIN + count :] != MARK, space[need:] != 0xFF)
+    edges = (room[:MARGIN] != mark, room[MARGIN + count :] != mark, space[need:] != 0xFF)
     return out, code, any(bool(edge.any()) for edge in edges)
 
 
@@ -341,14 +367,17 @@ def exact(problem: Problem, image: Tensor, weight: Tensor) -> Exact:
     """Both factors are rounded to 11 bits, or to 2^-33 of the image's largest element.
 
     A rounding is at most 2^-12; those of many products are as good as independent. The tensor cores
-    drop bits below 2^-23 at each of their steps of 16 products.
+    drop bits below 2^-23 at each of their steps of 16 products. Factors of 16 bits stay as they
+    are.
     """
     x, w = image.double(), weight.double()
     finite = torch.where(x.isfinite(), x.abs(), 0.0)
     largest = finite.flatten(1).amax(1).view(-1, *(1,) * (x.dim() - 1))
     depth = problem.in_channels // problem.groups * prod(problem.kernel)
-    allowed = 6 * 2.0**-12 * problem.torch(finite.square(), w.square()).abs().sqrt()
-    allowed += (depth / 16 + 1) * 2.0**-23 * problem.torch(finite, w.abs())
+    allowed = (depth / 16 + 1) * 2.0**-23 * problem.torch(finite, w.abs())
+    if image.dtype in KINDS:
+        return Exact(problem.torch(x, w), allowed)
+    allowed += 6 * 2.0**-12 * problem.torch(finite.square(), w.square()).abs().sqrt()
     allowed += 2.0**-33 * problem.torch(torch.ones_like(x) * largest, w.abs())
     return Exact(problem.torch(x, w), allowed)
 
@@ -359,6 +388,10 @@ def excess(subject: Subject, truth: Exact, in0: Tensor, actual: Tensor) -> float
     tail = 0.0 if subject.body == "copy" else in0.abs().max().item()
     # No body is steeper than 1.2; 1e-6: of its own arithmetic.
     allowed = 1.2 * truth.allowed + 1e-6 * (expected.abs() * bool(tail) + tail) + 1e-45
+    if subject.dtype in KINDS:  # rounded once more, maybe to an infinity
+        info = torch.finfo(subject.dtype)
+        allowed += 1.01 * info.eps / 2 * (expected.abs() + info.smallest_normal)
+        expected = torch.where(expected.abs() > info.max, expected.to(subject.dtype), expected)
     same = (expected.isnan() & actual.isnan()) | (actual == expected)
     found = torch.where(same, 0.0, (actual.double() - expected).abs() / allowed)
     return float(found.max().nan_to_num(nan=float("inf")).item())

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import convolution_subjects as convolutions
 import pytest
-from convolution_subjects import CHUNKS, EXTRAS, SCHEDULES, TRANSPOSED, WIDTHS, Problem
+import torch
+from convolution_subjects import CHUNKS, EXTRAS, HALVES, SCHEDULES, TRANSPOSED, WIDTHS, Problem
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
 from fusewright import tile
@@ -39,6 +40,21 @@ def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
         assert sum(kernel in name for name in names) == 2 * len(CHUNKS)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
+    assert re.findall(r"C75\d\d.*", report) == []
+
+
+@needs_nvcc
+def test_every_schedule_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
+    some = [s for s in HALVES if s.dtype is torch.bfloat16 and (s.width == 256 or s.vector == 4)]
+    some += [s for s in HALVES if s.dtype is torch.float16 and s.width == 256 and s.vector == 4]
+    report = strict_report(convolutions.source(some), tmp_path / "halves.cu")
+    kernels = usages(report)
+    assert sum("convolution_kernel" in k.name for k in kernels) == len(some)
+    packing = {re.sub(r".*(pack_half_imageILb.ELb.ELi\d\d)E.*", r"\1", k.name) for k in kernels}
+    # Of ordinary and of transposed convolutions.
+    assert sum(name.startswith("pack_half_image") for name in packing) == 2 * 2 * len(CHUNKS)
+    assert not [k for k in kernels if "check_images" in k.name]
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     assert re.findall(r"C75\d\d.*", report) == []
 
 
@@ -84,6 +100,17 @@ def test_the_operands_of_a_stage_fill_it(tmp_path: Path) -> None:
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
 
 
+def test_every_tile_and_chunk_is_compiled_for_16_bits() -> None:
+    for dtype in {s.dtype for s in HALVES}:
+        some = [s for s in HALVES if s.dtype is dtype]
+        assert {s.chunk for s in some} == set(CHUNKS)
+        assert {s.together for s in some} == {0, *convolutions.TOGETHER}
+        found = {(s.width, s.blocks, s.swapped) for s in some}
+        assert found >= {(w, 1, side) for w in (64, 128, 256) for side in (False, True)}
+        assert found >= {(64, 2, side) for side in (False, True)}
+    assert len({s.dtype for s in HALVES}) == 2
+
+
 def test_every_tile_and_chunk_is_compiled() -> None:
     assert tuple(tile.WIDTHS) == WIDTHS
     found = {(s.width, s.blocks, s.swapped, s.chunk, s.vector) for s in SCHEDULES}
@@ -102,4 +129,5 @@ def test_the_oldest_supported_compiler_takes_them() -> None:
     assert folder is not None
     some = [s for s in SCHEDULES if s.width == (256 if s.swapped else 128) and s.chunk != 32]
     some += [s for s in TRANSPOSED if s.width == 192 and s.vector == 4]
+    some += [s for s in HALVES if s.width == 256 and s.vector == 4 and s.together in (0, 2)]
     assert nvrtc_log(folder, convolutions.source(some), "compute_90a") == (0, "")

@@ -28,8 +28,9 @@ PRELUDE = """
 #define __device__
 #define FN inline
 constexpr int cudaErrorInvalidValue = 1;
-template <class Shape> struct convolution_source {
-  const float *image, *weight;
+inline float widen(float x) { return x; }
+template <class Shape, class T> struct convolution_source {
+  const T *image, *weight;
   const Shape& shape;
 };
 """
@@ -70,7 +71,7 @@ int main(int, char** files) {
   std::FILE* in = std::fopen(files[1], "rb");
   if (std::fread(image.data(), 4, IMAGE, in) != IMAGE) return 2;
   if (std::fread(weight.data(), 4, WEIGHT, in) != WEIGHT) return 2;
-  const convolution_source<shape_type> source{image.data(), weight.data(), s};
+  const convolution_source<shape_type, float> source{image.data(), weight.data(), s};
   const int (&size)[3] = given.out_size;
   const int height = (1 << s.height_bits) - 1, each = given.out_channels / given.groups;
   for (int n = 0; n < given.images; ++n)

@@ -1,21 +1,21 @@
 // The kernel of convolutions on Hopper (sm_90a), and its launch behind the two passes that pack what it reads.
 //
-// The surprising fact: of the four kernels, each starts while the one before still runs, so that the three small ones cost
-// little more than their bytes.
+// The surprising fact: of the four kernels (three for 16 bits), each starts while the one before still runs, so that the
+// small ones cost little more than their bytes.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "convolution_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_kernel: needs pack_weights, pack_image, convolution_produce, convolution_consume, prepare_product, launch_early, device_scope
+//@ convolution_kernel: needs pack_weights, pack_image, pack_half_image, convolution_produce, convolution_consume, prepare_product, launch_early, device_scope
 // What the consumers hand boxes to.
 template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body, class T>
 __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), BLOCKS)
     convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
-                       const __grid_constant__ Body body, const __grid_constant__ Shape shape, const float* image,
-                       const float* weight, const packed_image packed, const product_shape product, const tile_pairs all) {
+                       const __grid_constant__ Body body, const __grid_constant__ Shape shape, const T* image,
+                       const T* weight, const packed_image packed, const product_shape product, const tile_pairs all) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
@@ -36,37 +36,48 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
       convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>(weights, pixels, shape, packed, all, stages, full, empty);
   } else {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const convolution_source<Shape> source{image, weight, shape};
+    const convolution_source<Shape, T> source{image, weight, shape};
     const auto& tail = tail_of<BLOCKS>(body, shape);
     float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
     const auto work = work_of<stage::first_warp>(tail, source, packed, product, boxes);
     convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, stages, full, empty);
   }
 }
+// What packs images of T, and looks at them again if they are scaled.
+template <int CHUNK, class Shape, class T> auto image_packer(bool vectors) {
+  if constexpr (image_kind<T>::scaled)
+    return vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
+  else
+    return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T> : &pack_half_image<Shape::holes, false, CHUNK, T>;
+}
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
-FN int launch_convolution(const Body&, const float*, const float*, const Shape&, void*, int, void*) {
-  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body> == nullptr ||
-         &pack_weights<Shape> == nullptr || &pack_image<true, CHUNK> == nullptr || &pack_image<false, CHUNK> == nullptr ||
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
+  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T> == nullptr ||
+         &pack_weights<T, Shape> == nullptr || image_packer<CHUNK, Shape, T>(true) == nullptr ||
          &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
 }
 #else
-template <int CHUNK, class Shape>
-int pack_convolution(const float* image, const float* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
+template <int CHUNK, class T, class Shape>
+int pack_convolution(const T* image, const T* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
   pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
   if (int error = cudaGetLastError()) return error;
   const convolution_shape& shape = given.walk();
-  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images), checks = grid_of(shape.images);
+  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
   const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
-  const auto pack = vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
-  const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
-  if (int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to)) return error;
-  return launch_early(check, checks, IMAGE_THREADS, 0, 1, on, image, shape, to);
+  const auto pack = image_packer<CHUNK, Shape, T>(vectors);
+  const int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
+  if constexpr (image_kind<T>::scaled) {
+    const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
+    return error ? error : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
+  } else {
+    return error;
+  }
 }
 // The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
 template <int CHUNK>
-int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
-  mapped_image from{packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
+int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
+  mapped_image from{type, packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
   for (int i = 0; i < 3; ++i) {
     const int d = 2 - i;
     if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
@@ -78,15 +89,15 @@ int map_pixels(tensor_map& map, const convolution_shape& shape, const packed_ima
 // How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
 // with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
 // (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body>
-int launch_convolution(const Body& body, const float* image, const float* weight, const Shape& given, void* workspace,
-                       int device, void* stream) {
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
+                       void* stream) {
   static_assert(SEGMENT == 0, "a convolution's tail is a map");
   const convolution_shape& shape = given.walk();
   const long batches = shape.images * given.products(), rows = given.rows(), columns = shape.out_pixels();
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body>;
+  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T>;
   using stage = convolution_stage<WIDTH, BLOCKS>;
   int blocks = 0;
   if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
@@ -100,11 +111,12 @@ int launch_convolution(const Body& body, const float* image, const float* weight
   packed_image packed;
   packed_image_in<CHUNK>(workspace, given, packed);
   const product_shape product{batches, int(rows), int(columns), given.most_taps() * packed.channels};
-  const mapped lines{6, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, given.products(), rows,
+  constexpr int TYPE = half_kind<typename image_kind<T>::packed>::map_type;
+  const mapped lines{TYPE, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, given.products(), rows,
                      product.depth};
   tensor_map weights, pixels;
   int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHUNK>(pixels, shape, packed, stage::pixels(SWAPPED));
+  if (!error) error = map_pixels<CHUNK>(pixels, TYPE, shape, packed, stage::pixels(SWAPPED));
   const auto on = static_cast<cudaStream_t>(stream);
   if (!error) error = pack_convolution<CHUNK>(image, weight, given, packed, on);
   if (error) return error;
@@ -115,9 +127,9 @@ int launch_convolution(const Body& body, const float* image, const float* weight
 #endif
 
 //@ run_convolution: needs convolution_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class Body>
-int run_convolution(const Body& body, const float* image, const float* weight, convolution_shape shape, void* workspace,
-                    int device, void* stream) {
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class T, class Body>
+int run_convolution(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace, int device,
+                    void* stream) {
   return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(body, image, weight, shape, workspace, device,
                                                                            stream);
 }

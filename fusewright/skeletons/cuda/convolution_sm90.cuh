@@ -1,5 +1,6 @@
-// Convolutions of float32 on Hopper (sm_90a) with the 11 bits of TF32: a product of packed weights and packed pixels,
-// both float16, whose sums stay in the tensor cores' float32 from the first k to the last, as eager's do.
+// Convolutions on Hopper (sm_90a): a product of packed weights and packed pixels, both of 16 bits, which are those of
+// float16 and bfloat16, or as many of float32 as TF32 keeps. Their sums stay in the tensor cores' float32 from the first k
+// to the last, as eager's do.
 //
 // The product of image n and group g has the group's channels as rows and the result's pixels as columns, and k runs
 // through taps, then channels. A block works as in the product of 16-bit factors; the copy engine gathers the pixels that
@@ -16,20 +17,24 @@
 #include "product_half_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_repair: needs packed_image, finish
-// What a result that is not finite is computed from: taps and channels in order, with fused steps.
-template <class Shape> struct convolution_source {
-  const float *image, *weight;
+//@ convolution_repair: needs packed_image, image_kind, finish
+// What a result that is not finite is computed from: taps and channels in order, with fused steps. Of 16 bits, it may be
+// wrong where a row has not all taps: it multiplied those by zero.
+template <class Shape, class T> struct convolution_source {
+  static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes;
+  using packed = typename image_kind<T>::packed;
+  const T *image, *weight;
   const Shape& shape;
 };
-FN float plain_sum(const convolution_source<convolution_shape>& from, int batch, int row, int pixel) {
+template <class T>
+FN float plain_sum(const convolution_source<convolution_shape, T>& from, int batch, int row, int pixel) {
   const convolution_shape& s = from.shape;
   const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
   const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
   const long in_pixels = s.in_pixels();
-  const float* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
-  const float* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
+  const T* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
+  const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
   float sum = 0;
   for (int tap = 0; tap < taps; ++tap) {
     const int across = tap / s.kernel[2];
@@ -37,22 +42,22 @@ FN float plain_sum(const convolution_source<convolution_shape>& from, int batch,
     const int w = z + across / s.kernel[1] * s.dilation[0];
     const bool inside = u >= 0 && u < s.in_size[2] && v >= 0 && v < s.in_size[1] && w >= 0 && w < s.in_size[0];
     if (!inside) continue;
-    const float* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
+    const T* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) sum = fmaf(here[c * in_pixels], weight[c * taps + tap], sum);
+    for (int c = 0; c < channels; ++c) sum = fmaf(widen(here[c * in_pixels]), widen(weight[c * taps + tap]), sum);
   }
   return sum;
 }
 // The factors as `consumer` wants them, for one tile.
 template <int FIRST_WARP, class Source> struct convolution_factors {
-  static constexpr bool split = false, packed = false, marked = true;
+  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled;
   static constexpr int first_warp = FIRST_WARP;
   const Source &left, &right;
   bool suspect;
 };
-template <bool ACROSS, int COLUMNS, class Shape>
-FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape>& from,
-               const convolution_source<Shape>&, product_shape shape) {
+template <bool ACROSS, int COLUMNS, class Shape, class T>
+FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape, T>& from,
+               const convolution_source<Shape, T>&, product_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
@@ -75,7 +80,7 @@ FN float2 undo_of(int both) {
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
 // 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by`, and
 // their exponents asked for while the tensor core still works.
-template <int WIDTH, bool SWAPPED> struct scale_undo {
+template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> struct scale_undo {
   static constexpr int COUNT = SWAPPED ? WIDTH / 4 : 2;
   const int *exponents, *checked;  // of this lane's first channel; of the first that it checks for the warp
   int image;
@@ -127,6 +132,18 @@ template <int WIDTH, bool SWAPPED> struct scale_undo {
       if (!SWAPPED) by[i] = two.x;
     }
     return __any_sync(~0u, suspect);
+  }
+};
+template <int WIDTH, bool SWAPPED, class Source> struct scale_undo<WIDTH, SWAPPED, Source, false> {
+  static constexpr const float* by = nullptr;
+  const packed_image& packed;
+  int image;
+  FN scale_undo(const packed_image& packed, int image_number, int, int) : packed(packed), image(image_number) {}
+  FN bool run(float (&)[WIDTH / 64][32]) const {
+    if constexpr (Source::marked)
+      return __any_sync(~0u, packed.image_exponents[image]);
+    else
+      return false;
   }
 };
 
@@ -243,7 +260,7 @@ template <int CHUNK, int ROWS> struct pixel_operand {
   }
   FN static constexpr int step(int j) { return (j * 16 / CHUNK * ROWS * CHUNK * 2 + j * 16 % CHUNK * 2) >> 4; }
 };
-template <int WIDTH, bool SWAPPED, int CHUNK>
+template <int WIDTH, bool SWAPPED, int CHUNK, class T>
 FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int group, bool accumulate) {
   using pixels = pixel_operand<CHUNK, SWAPPED ? TILE_ROWS : WIDTH>;
   using weights = half_operand<false>;
@@ -253,13 +270,14 @@ FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int grou
 #pragma unroll
   for (int j = 0; j < HALF_DEPTH / 16; ++j) {
     const unsigned long pixel = p + pixels::step(j), weight = w + j * weights::step;
-    half_multiply<half_t, WIDTH>::template run<false, false>(sums, SWAPPED ? pixel : weight, SWAPPED ? weight : pixel,
-                                                             accumulate || j > 0);
+    half_multiply<T, WIDTH>::template run<false, false>(sums, SWAPPED ? pixel : weight, SWAPPED ? weight : pixel,
+                                                        accumulate || j > 0);
   }
   multiply_commit();
 }
 // What the consumers share.
 template <class Body, class Source, int FIRST_WARP> struct convolution_work {
+  using from = Source;
   const Body& body;
   const Source& source;
   const packed_image& packed;
@@ -277,6 +295,7 @@ FN convolution_work<Body, Source, FIRST_WARP> work_of(const Body& body, const So
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Work>
 FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned stages, unsigned full, unsigned empty) {
   using stage = convolution_stage<WIDTH, BLOCKS>;
+  using factor = typename Work::from::packed;
   const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
   const int rank = cluster_rank(), lane = threadIdx.x % 32;
   int slot = 0;
@@ -293,7 +312,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     const int chunks = chunks_at(number);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       barrier_wait(full + 8 * slot, phase);
-      convolution_chunk<WIDTH, SWAPPED, CHUNK>(sums, stages + slot * stage::bytes, group, chunk > 0);
+      convolution_chunk<WIDTH, SWAPPED, CHUNK, factor>(sums, stages + slot * stage::bytes, group, chunk > 0);
       if (chunk < WIDTH / 64)
         work.of_tile(false).template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
       multiply_wait<1>();
@@ -304,7 +323,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     const tile_pairs::place place = all.at<SWAPPED>(number, rank);
     const tiles::place tile = place.tile;
     const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    scale_undo<WIDTH, SWAPPED> undo(work.packed, tile.batch / products, channel, warp);
+    scale_undo<WIDTH, SWAPPED, typename Work::from> undo(work.packed, tile.batch / products, channel, warp);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     pin_all<WIDTH>(sums);

@@ -192,8 +192,9 @@ FN void load_pixels(unsigned to, const tensor_map& map, unsigned barrier, int ch
 using encode_im2col = int (*)(tensor_map*, int type, unsigned rank, const void*, const unsigned long* sizes,
                               const unsigned long* strides, const int* lower, const int* upper, unsigned channels,
                               unsigned pixels, const unsigned* steps, int interleave, int swizzle, int promotion, int fill);
-// float16; `lower` and `upper` bound the pixels at the tap (0, 0, 0), by the image's first and last one.
+// `lower` and `upper` bound the pixels at the tap (0, 0, 0), by the image's first and last one.
 struct mapped_image {
+  int type;  // as in tensor_map
   const void* data;
   long images, size[3], channels;
   int lower[3], upper[3], step[3];
@@ -211,7 +212,7 @@ inline int map_image(tensor_map& map, const mapped_image& from, int box_channels
   }
   sizes[rank - 1] = from.images;
   const int swizzle = box_channels == 16 ? 1 : box_channels == 32 ? 2 : 3;
-  const int error = encode(&map, 6, rank, from.data, sizes, strides, from.lower, from.upper, box_channels, box_pixels, steps,
+  const int error = encode(&map, from.type, rank, from.data, sizes, strides, from.lower, from.upper, box_channels, box_pixels, steps,
                            0, swizzle, 3, 0);
   return error ? cudaErrorInvalidValue : cudaSuccess;
 }

@@ -1,6 +1,7 @@
-// How the image and the weights of a convolution are brought to float16 for the tensor cores, at every call.
+// How the image and the weights of a convolution are brought to 16 bits for the tensor cores, at every call.
 //
-// Both are scaled by powers of two and rounded to nearest even: float16 then holds the 11 bits that TF32 has. An image
+// Those of float32 are scaled by powers of two and rounded to nearest even: float16 then holds the 11 bits that TF32 has.
+// Those of float16 and bfloat16 stay as they are, and are only moved. An image
 // [C][D][H][W] becomes [D][H][W][channels], through shared memory; a group's channels are filled up by zeros to a multiple
 // of CHUNK, the channels that one copy of the main kernel takes. Each row of weights becomes [kD][kH][kW][channels].
 //
@@ -12,6 +13,26 @@
 #pragma once
 #include "pack.cuh"
 namespace fusewright {
+
+//@ image_kind: needs half_t, bfloat_t, values, halves
+// What tensor cores take of an image or a weight of T; whether it is scaled for that; the bits of infinity where it is not.
+template <class T> struct image_kind;
+template <> struct image_kind<float> {
+  using packed = half_t;
+  static constexpr bool scaled = true;
+};
+template <> struct image_kind<half_t> {
+  using packed = half_t;
+  static constexpr bool scaled = false;
+  static constexpr unsigned infinity = 0x7c00;
+};
+template <> struct image_kind<bfloat_t> {
+  using packed = bfloat_t;
+  static constexpr bool scaled = false;
+  static constexpr unsigned infinity = 0x7f80;
+};
+FN unsigned two_packed(float x, float y, float scale) { return two_halves(x * scale, y * scale); }
+template <class T> FN unsigned two_packed(T x, T y, float) { return x.bits | unsigned(y.bits) << 16; }
 
 //@ convolution_shape
 // A convolution of images [C][D][H][W] with up to three dimensions; those that are missing have size 1. Sizes are in this
@@ -36,6 +57,7 @@ struct convolution_shape {
   BOTH int most_taps() const { return taps(); }
   FN int group_of(int product) const { return product; }
   FN int taps_of(int) const { return taps(); }
+  static constexpr bool holes = false;  // taps that some rows of a product have, and others do not
   struct spans {
     const convolution_shape& shape;
     FN tap_span operator[](int i) const { return {0, shape.kernel[2 - i] * shape.dilation[2 - i], shape.dilation[2 - i]}; }
@@ -111,31 +133,24 @@ template <int CHUNK, class Shape> long packed_image_in(void* workspace, const Sh
 }
 #endif
 
-//@ pack_weights: needs packed_image, halves, next_kernel, grid
+//@ pack_weights: needs packed_image, image_kind, next_kernel, grid
 // One row of weights: by tap and channel, and by number, in the order that is read fastest.
-struct weight_row {
-  const float* from;
+template <class T> struct weight_row {
+  const T* from;
   int channels, taps;
-  FN weight_row(const float* weight, const convolution_shape& shape, long row)
+  FN weight_row(const T* weight, const convolution_shape& shape, long row)
       : channels(shape.in_channels / shape.groups), taps(shape.taps()) {
     from = weight + row * channels * taps;
   }
-  FN float at(int tap, int channel) const { return from[channel * taps + tap]; }
-  FN float operator[](int k) const { return from[k]; }
+  FN T at(int tap, int channel) const { return from[channel * taps + tap]; }
+  FN T operator[](int k) const { return from[k]; }
 };
-FN weight_row row_of_weights(const float* weight, const convolution_shape& shape, long row) { return {weight, shape, row}; }
-// One block per row. It also sets up what the next kernel counts in.
-template <class Shape>
-__global__ void __launch_bounds__(IMAGE_THREADS)
-    pack_weights(const float* weight, const __grid_constant__ Shape shape, const packed_image to) {
-  let_next_kernel_start();
+template <class T> FN weight_row<T> row_of_weights(const T* weight, const convolution_shape& shape, long row) {
+  return {weight, shape, row};
+}
+// What a block multiplies its row by.
+template <class Row> FN float scale_of_row(const Row& from, long row, const packed_image& to) {
   __shared__ uint2 parts[IMAGE_THREADS / 32];
-  const long row = block_index(), rows = long(shape.products()) * shape.rows();
-  for (long n = row * IMAGE_THREADS + threadIdx.x; n < shape.walk().images; n += rows * IMAGE_THREADS)
-    to.sizes[n] = {0, LARGEST_BITS, 0, 0};
-  if (row == 0) to.weight_exponents[rows + threadIdx.x] = 0;
-  if (row >= rows) return;
-  const auto from = row_of_weights(weight, shape, row);
   const int depth = from.channels * from.taps;
   // The largest of 32 neighbours stands for a part of the row.
   unsigned most = 0, least = LARGEST_BITS;
@@ -153,20 +168,39 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
   strange = __syncthreads_or(strange);
   const int exponent = scale_exponent<14>(sizes.x);
   if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent(LARGEST_BITS - sizes.y, exponent, strange);
-  const float scale = power(exponent);
+  return power(exponent);
+}
+// One block per row. It also sets up what the next kernel counts in.
+template <class T, class Shape>
+__global__ void __launch_bounds__(IMAGE_THREADS)
+    pack_weights(const T* weight, const __grid_constant__ Shape shape, const packed_image to) {
+  let_next_kernel_start();
+  constexpr bool SCALED = image_kind<T>::scaled;
+  const long row = block_index(), rows = long(shape.products()) * shape.rows();
+  for (long n = row * IMAGE_THREADS + threadIdx.x; n < shape.walk().images; n += rows * IMAGE_THREADS)
+    if constexpr (SCALED)
+      to.sizes[n] = {0, LARGEST_BITS, 0, 0};
+    else
+      to.image_exponents[n] = 0;
+  if (SCALED && row == 0) to.weight_exponents[rows + threadIdx.x] = 0;
+  if (row >= rows) return;
+  const auto from = row_of_weights(weight, shape, row);
+  float scale = 1;
+  if constexpr (SCALED) scale = scale_of_row(from, row, to);
   const int pieces = to.channels / 8, taps = shape.most_taps();
   for (int item = threadIdx.x; item < taps * pieces; item += IMAGE_THREADS) {
     const int tap = item / pieces, first = item % pieces * 8;
-    float x[8];
+    T x[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      x[j] = tap < from.taps && first + j < from.channels ? from.at(tap, first + j) * scale : 0.f;
-    const uint4 packed{two_halves(x[0], x[1]), two_halves(x[2], x[3]), two_halves(x[4], x[5]), two_halves(x[6], x[7])};
+      x[j] = tap < from.taps && first + j < from.channels ? from.at(tap, first + j) : T();
+    const uint4 packed{two_packed(x[0], x[1], scale), two_packed(x[2], x[3], scale), two_packed(x[4], x[5], scale),
+                       two_packed(x[6], x[7], scale)};
     *reinterpret_cast<uint4*>(to.weights + (row * taps + tap) * to.channels + first) = packed;
   }
 }
 
-//@ image_tile: needs packed_image, halves
+//@ image_tile: needs packed_image, image_kind
 // What a block packs at a time: `pixels` neighbouring pixels x CHUNK channels. A thread reads four pixels of two channels,
 // four times over; the eight lanes beside it read the next pixels, so that neither the words that are written nor the 16
 // bytes that are read meet in a bank.
@@ -186,30 +220,30 @@ template <int CHUNK> struct image_tile {
   FN static int part(int round) { return round * 8 + threadIdx.x / 32; }
   FN static int place(int pixel, int piece) { return (pixel * pieces + piece) ^ (pixel >> 2 & 7); }
 };
-using four_rounds = float[4][2][4];
-template <bool VECTORS, int CHUNK>
-FN void read_tile(four_rounds& x, const float* images, const convolution_shape& shape, const image_tile<CHUNK>& tile) {
+template <class T> using four_rounds = T[4][2][4];
+template <bool VECTORS, int CHUNK, class T>
+FN void read_tile(four_rounds<T>& x, const T* images, const convolution_shape& shape, const image_tile<CHUNK>& tile) {
   const int channels = shape.in_channels / shape.groups;
   const long in_pixels = shape.in_pixels();
-  const float* const from = images + (tile.image * shape.in_channels + tile.group * channels) * in_pixels;
+  const T* const from = images + (tile.image * shape.in_channels + tile.group * channels) * in_pixels;
 #pragma unroll
   for (int round = 0; round < 4; ++round)
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int channel = tile.first_channel + tile.piece_of(round) * 8 + threadIdx.x % 32 / 8 * 2 + c;
       const long pixel = tile.first_pixel + tile.pixel_of(round);
-      const float* const here = from + channel * in_pixels + pixel;
-      float(&to)[4] = x[round][c];
+      const T* const here = from + channel * in_pixels + pixel;
+      T(&to)[4] = x[round][c];
       if (VECTORS && channel < channels && pixel < in_pixels) {
-        memcpy(to, __builtin_assume_aligned(here, 16), sizeof(to));
+        memcpy(to, __builtin_assume_aligned(here, sizeof(to)), sizeof(to));
       } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) to[j] = !VECTORS && channel < channels && pixel + j < in_pixels ? here[j] : 0.f;
+        for (int j = 0; j < 4; ++j) to[j] = !VECTORS && channel < channels && pixel + j < in_pixels ? here[j] : T();
       }
     }
 }
-template <int CHUNK>
-FN void write_tile(const four_rounds& x, float scale, uint4 (&box)[1024], const convolution_shape& shape,
+template <int CHUNK, class T>
+FN void write_tile(const four_rounds<T>& x, float scale, uint4 (&box)[1024], const convolution_shape& shape,
                    const packed_image& to, const image_tile<CHUNK>& tile) {
   unsigned* const words = reinterpret_cast<unsigned*>(box) + threadIdx.x % 32 / 8;
 #pragma unroll
@@ -217,7 +251,7 @@ FN void write_tile(const four_rounds& x, float scale, uint4 (&box)[1024], const 
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       words[tile.place(tile.pixel_of(round) + j, tile.piece_of(round)) * 4] =
-          two_halves(x[round][0][j] * scale, x[round][1][j] * scale);
+          two_packed(x[round][0][j], x[round][1][j], scale);
   __syncthreads();
   const long in_pixels = shape.in_pixels(), line = long(shape.groups) * to.channels;
   unsigned short* const first = to.pixels + (tile.image * in_pixels + tile.first_pixel) * line +
@@ -237,14 +271,14 @@ FN unsigned sampled_size(const float* images, const convolution_shape& shape, lo
   return finite_size(images[image * elements + elements * threadIdx.x / IMAGE_THREADS]);
 }
 // The largest size of what a thread has read, NaN above all.
-FN unsigned largest_of_tile(const four_rounds& x) {
+FN unsigned largest_of_tile(const four_rounds<float>& x) {
   float most = 0;
 #pragma unroll
   for (int i = 0; i < 32; ++i)
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(x[i / 8][i / 4 % 2][i % 4])));
   return __float_as_uint(most);
 }
-FN unsigned largest_finite_of_tile(const four_rounds& x) {
+FN unsigned largest_finite_of_tile(const four_rounds<float>& x) {
   unsigned most = 0;
 #pragma unroll
   for (int i = 0; i < 32; ++i) most = max(finite_size(x[i / 8][i / 4 % 2][i % 4]), most);
@@ -260,7 +294,7 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 3)
   const long tiles = tile::count(shape, to), image = block_index() / tiles;
   if (image >= shape.images) return;
   const tile here(shape, to, image, block_index() % tiles);
-  four_rounds x;
+  four_rounds<float> x;
   read_tile<VECTORS>(x, images, shape, here);
   uint2 found = largest_of_block(sampled_size(images, shape, image), largest_of_tile(x), parts);
   const bool strange = found.y >= INFINITY_BITS;
@@ -293,11 +327,33 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 2)
   if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent(sizes.least, exponent, sizes.strange != 0);
   for (long number = 0; number < tiles && exponent != sizes.guess; ++number) {
     const tile again(shape, to, image, number);
-    four_rounds x;
+    four_rounds<float> x;
     read_tile<VECTORS>(x, images, shape, again);
     __syncthreads();  // the tile before may still be read
     write_tile(x, power(exponent), box, shape, to, again);
   }
+}
+
+//@ pack_half_image: needs image_tile, next_kernel, grid
+// Of 16 bits; MARKS: says which images are not finite everywhere.
+template <bool MARKS, bool VECTORS, int CHUNK, class T>
+__global__ void __launch_bounds__(IMAGE_THREADS)
+    pack_half_image(const T* images, const convolution_shape shape, const packed_image to) {
+  let_next_kernel_start();
+  __shared__ uint4 box[1024];
+  using tile = image_tile<CHUNK>;
+  const long tiles = tile::count(shape, to), image = block_index() / tiles;
+  if (image >= shape.images) return;
+  const tile here(shape, to, image, block_index() % tiles);
+  four_rounds<T> x;
+  read_tile<VECTORS>(x, images, shape, here);
+  write_tile(x, 1.f, box, shape, to, here);
+  wait_for_previous_kernel();  // the kernel behind this one needs both
+  constexpr unsigned infinity = image_kind<T>::infinity;
+  bool strange = false;
+#pragma unroll
+  for (int i = 0; MARKS && i < 32; ++i) strange |= (x[i / 8][i / 4 % 2][i % 4].bits & infinity) == infinity;
+  if (MARKS && strange) to.image_exponents[image] = SUSPECT;
 }
 
 //@

@@ -27,20 +27,20 @@ struct tiles {
 //@ fill_box: needs finish, tile_order
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
-// wrong: true then. Marked factors say themselves whether that can be.
+// wrong: true then. Marked factors say themselves whether that can be. Scaled ones want a power of two for each row.
 // `first_warp`: of the consumers.
 struct split_factors {
-  static constexpr bool split = true, packed = true, marked = false;
+  static constexpr bool split = true, packed = true, marked = false, scaled = false;
   static constexpr int first_warp = 4;
   const factor &left, &right;
 };
 struct both_split_factors {
-  static constexpr bool split = true, packed = false, marked = false;
+  static constexpr bool split = true, packed = false, marked = false, scaled = false;
   static constexpr int first_warp = 4;
   const factor &left, &right;
 };
 struct whole_factors {
-  static constexpr bool split = false, packed = false, marked = false;
+  static constexpr bool split = false, packed = false, marked = false, scaled = false;
   static constexpr int first_warp = 4;
 };
 template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, float& poison) {
@@ -57,7 +57,7 @@ FN float times_here(float x, float y) {
 }
 // A lane has pairs of neighbouring columns, and fours where packed rows stand in fours (`quads` of pack.cuh): runs of EACH.
 // 64 columns of the master -> the lane's runs of row g, or g + 8; and those -> row `row` of its box. `scales`: of the columns,
-// or, marked, of the two rows.
+// or, scaled, of the two rows.
 template <class Factors, int EACH>
 FN bool take_runs(float (&runs)[16 / EACH][EACH], const float (&master)[32], int half, const float* scales) {
   const int t = lane_here() % 4;
@@ -66,7 +66,7 @@ FN bool take_runs(float (&runs)[16 / EACH][EACH], const float (&master)[32], int
   for (int i = 0; i < 8; ++i) {
     const float* const from = &master[i * 4 + half * 2];
     float2 pair;
-    if constexpr (Factors::marked)
+    if constexpr (Factors::scaled)
       pair = make_float2(times_here(from[0], scales[half]), times_here(from[1], scales[half]));
     else
       pair = scaled_pair<Factors>(from, *reinterpret_cast<const float2*>(scales + i * 8 + t * 2), poison);
@@ -243,7 +243,7 @@ template <class Body, class Factors> struct consumer {
   // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
-    if constexpr (Factors::marked || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
+    if constexpr (Factors::scaled || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
       return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
     constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;

@@ -55,6 +55,7 @@ template <int TOGETHER> struct transposed_shape {
     return found;
   }
   FN int group_of(int product) const { return phases_of(product).group; }
+  static constexpr bool holes = true;
   FN int taps_of(int product) const {
     const product_phases p = phases_of(product);
     return taps[0][p.phase[0]].count * taps[1][p.phase[1]].count * taps[2][p.phase[2]].count;
@@ -74,12 +75,12 @@ template <int TOGETHER> struct transposed_shape {
 
 //@ transposed_weights: needs transposed_shape, pack_weights
 // One row: a channel of the result in one phase.
-template <int TOGETHER> struct phase_row_of_weights {
+template <int TOGETHER, class T = float> struct phase_row_of_weights {
   const transposed_shape<TOGETHER>& shape;
-  const float* from;
+  const T* from;
   int channels, taps, high, wide, lead[3];  // high, wide: taps along H and W
   long step;                                // from one channel to the next
-  FN phase_row_of_weights(const float* weight, const transposed_shape<TOGETHER>& s, long row) : shape(s) {
+  FN phase_row_of_weights(const T* weight, const transposed_shape<TOGETHER>& s, long row) : shape(s) {
     const int product = int(row / s.rows()), mine = int(row % s.rows()), each = s.given.out_channels / s.given.groups;
     const int line = mine / TOGETHER, across = line & (1 << s.line_bits) - 1, height = (1 << s.height_bits) - 1;
     const product_phases p = s.phases_of(product);
@@ -90,7 +91,7 @@ template <int TOGETHER> struct phase_row_of_weights {
     lead[2] = s.lead[2][p.phase[2] + mine % TOGETHER];
     from = weight + p.group * channels * step + (line >> s.line_bits) * s.given.taps();
   }
-  FN float at(int tap, int channel) const {
+  FN T at(int tap, int channel) const {
     const int line = tap / wide, along[3] = {line / high, line % high, tap - line * wide};
     int place = 0;
     bool there = true;
@@ -99,12 +100,12 @@ template <int TOGETHER> struct phase_row_of_weights {
       const int t = lead[d] - along[d] * shape.apart[d];
       there = there && t >= 0 && t < shape.given.kernel[d], place = place * shape.given.kernel[d] + t;
     }
-    return there ? from[channel * step + place] : 0.f;
+    return there ? from[channel * step + place] : T();
   }
-  FN float operator[](int k) const { return at(k % taps, k / taps); }
+  FN T operator[](int k) const { return at(k % taps, k / taps); }
 };
-template <int TOGETHER>
-FN phase_row_of_weights<TOGETHER> row_of_weights(const float* weight, const transposed_shape<TOGETHER>& shape, long row) {
+template <int TOGETHER, class T>
+FN phase_row_of_weights<TOGETHER, T> row_of_weights(const T* weight, const transposed_shape<TOGETHER>& shape, long row) {
   return {weight, shape, row};
 }
 
@@ -122,8 +123,8 @@ FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const product
           x * stride[2] + p.phase[2] - s.shift[2] + phase};
 }
 // Taps and channels in order, with fused steps.
-template <int TOGETHER>
-FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>>& from, int batch, int row, int pixel) {
+template <int TOGETHER, class T>
+FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T>& from, int batch, int row, int pixel) {
   const transposed_shape<TOGETHER>& shape = from.shape;
   const convolution_shape& s = shape.given;
   const product_phases phases = shape.phases_of(batch % shape.products());
@@ -133,8 +134,8 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>>& from, i
   const int across = line & (1 << shape.line_bits) - 1, height = (1 << shape.height_bits) - 1;
   const int far[3] = {p.z + (across >> shape.height_bits) + s.pad[0], p.y + (across & height) + s.pad[1], p.x + s.pad[2]};
   const long in_pixels = s.in_pixels();
-  const float* const image = from.image + (batch / shape.products() * long(s.in_channels) + group * channels) * in_pixels;
-  const float* const weight = from.weight + (long(group) * channels * each + (line >> shape.line_bits)) * taps;
+  const T* const image = from.image + (batch / shape.products() * long(s.in_channels) + group * channels) * in_pixels;
+  const T* const weight = from.weight + (long(group) * channels * each + (line >> shape.line_bits)) * taps;
   float sum = 0;
   for (int tap = 0; tap < taps; ++tap) {
     const int at[3] = {tap / (s.kernel[2] * s.kernel[1]), tap / s.kernel[2] % s.kernel[1], tap % s.kernel[2]};
@@ -148,7 +149,7 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>>& from, i
     }
     if (!inside) continue;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) sum = fmaf(image[here + c * in_pixels], weight[long(c) * each * taps + tap], sum);
+    for (int c = 0; c < channels; ++c) sum = fmaf(widen(image[here + c * in_pixels]), widen(weight[long(c) * each * taps + tap]), sum);
   }
   return sum;
 }
@@ -362,8 +363,8 @@ int describe_phases(transposed_shape<TOGETHER>& to, const convolution_shape& giv
 }
 #endif
 // What `run_convolution` says of workspace and limits holds for the walk: see `transposed_shape`.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, class Body>
-int run_transposed(const Body& body, const float* image, const float* weight, convolution_shape given, stacked_phases stacked,
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, class T, class Body>
+int run_transposed(const Body& body, const T* image, const T* weight, convolution_shape given, stacked_phases stacked,
                    void* workspace, int device, void* stream) {
   transposed_shape<TOGETHER> shape;
 #ifndef __CUDACC_RTC__
