@@ -23,14 +23,15 @@ from fusewright.formula import Value, reshape
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
 from fusewright.library import stays
 from fusewright.phases import Phases, Triple, phases
-from fusewright.product import arguments
+from fusewright.product import HALVES, arguments
 from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 TRANSPOSED = "transposed_convolution"
 CONVOLUTIONS = ("convolution", TRANSPOSED)
-LEAST_FLOPS = 1 << 31  # a prediction: below, four launches take longer than PyTorch's kernels
+# A prediction: below, four launches (three for 16 bits) take longer than PyTorch's kernels.
+LEAST_FLOPS = {torch.float32: 1 << 31, **dict.fromkeys(HALVES, 1 << 31)}
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
@@ -152,8 +153,8 @@ def convolution(
 ) -> Graph:
     """Rewrite the library convolutions for which `target` has a kernel.
 
-    precision: "eager" lets a convolution round its operands as TF32 does; "ieee" does not, so all
-    convolutions stay library calls then.  rules: some forbid the packing that kernels begin with.
+    precision: "eager" lets one of float32 round its operands as TF32 does; "ieee" does not, so
+    these stay library calls then.  rules: some forbid the packing that kernels begin with.
     rounds: whether PyTorch's own convolution does round, which differs from size to size; by
     default, whether most of its kind do on an H200.
     """
@@ -164,11 +165,12 @@ def convolution(
             return n
         call = _call(n)
         why = _complaint(call, n, graph) if call else "its arguments are not plain"
-        why = "our kernels round as TF32 does" if precision != "eager" else why
+        if precision != "eager" and n.dtype is torch.float32:
+            why = "our kernels round as TF32 does"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call is not None and not why:
             made = _made(call, n, next(numbers))
-            if (rounds or mostly_rounds)(made):
+            if made.dtype in HALVES or (rounds or mostly_rounds)(made):
                 return _with_bias(made, call.bias)
             why = "PyTorch computes it in full float32, and our kernels round as TF32 does"
         return stays(n, why)
@@ -281,8 +283,8 @@ def _with_bias(made: Node, bias: Node | None) -> Node:
 
 def _complaint(call: _Call, n: Node, graph: Graph) -> str:
     """Why the convolution stays a library call; "" if it does not."""
-    if n.dtype is not torch.float32:
-        return "our kernels take float32"
+    if n.dtype not in LEAST_FLOPS:
+        return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
         return "it has no batch"
     if n.order or call.image.order:
@@ -293,7 +295,7 @@ def _complaint(call: _Call, n: Node, graph: Graph) -> str:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     pixels = n if call.behind is None else call.image
     flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
-    if flops < LEAST_FLOPS:
+    if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return _misfit(geometry(_made(call, n, 0)))
 

@@ -133,12 +133,24 @@ CONVOLUTION = Family(
     "operands scaled and rounded to the 11 bits of TF32, float32 sums",
     folds=False,
 )
-
-TRANSPOSED = replace(
-    CONVOLUTION,
-    launcher="run_transposed",
-    why=f"{CONVOLUTION.why}, a convolution for each phase",
+HALF_CONVOLUTION = replace(
+    CONVOLUTION, passes={False: (3, 3), True: (3, 3)}, numeric=HALF.numeric, why=HALF.why
 )
+
+
+def _transposed(ordinary: Family) -> Family:
+    why = f"{ordinary.why}, a convolution for each phase"
+    return replace(ordinary, launcher="run_transposed", why=why)
+
+
+TRANSPOSED = _transposed(CONVOLUTION)
+# Operator, and whether it has 16 bits.
+OF_CONVOLUTIONS = {
+    ("convolution", False): CONVOLUTION,
+    ("convolution", True): HALF_CONVOLUTION,
+    ("transposed_convolution", False): TRANSPOSED,
+    ("transposed_convolution", True): _transposed(HALF_CONVOLUTION),
+}
 ATTENTION = Family(
     "run_attention",
     _attended,
@@ -157,7 +169,7 @@ ATTENTION = Family(
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS:
-        return CONVOLUTION if n.op == "convolution" else TRANSPOSED
+        return OF_CONVOLUTIONS[n.op, is_half(n)]
     if n.op == "attention":
         return ATTENTION
     if is_half(n):

@@ -285,10 +285,10 @@ class _Guard:
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
-        """Kernels are exactly as precise as eager: a product in full, a convolution with TF32."""
-        found = [n for n in toposort(self.captured.graph.roots) if n.row.kind == "product"]
-        full = [n for n in found if n.op not in CONVOLUTIONS and n.dtype is torch.float32]
-        if self.precision == "eager" and full:
+        """Of float32, kernels are as precise as eager: products in full, convolutions with TF32."""
+        nodes = toposort(self.captured.graph.roots)
+        found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
+        if self.precision == "eager" and any(n.op not in CONVOLUTIONS for n in found):
             yield "_fusewright_full_float32()"
         asked = (rounds_text(n, self.batch) for n in found if n.op in CONVOLUTIONS)
         yield from dict.fromkeys(asked)

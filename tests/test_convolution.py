@@ -32,7 +32,8 @@ from fusewright.schedule import schedule
 from fusewright.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
-LEAST_FLOPS = 1 << 28  # so that the layers here may be small
+# So that the layers here may be small.
+LEAST_FLOPS = dict.fromkeys(convolution_module.LEAST_FLOPS, 1 << 28)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -108,7 +109,7 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
         "does not fit a tensor map",
     ),
     "small": (nn.Conv2d(64, 64, 3), (1, 64, 6, 6), "1.18 MFLOP are too few"),
-    "half": (nn.Conv2d(64, 128, 3).half(), (4, 64, 36, 36), "our kernels take float32"),
+    "double": (nn.Conv2d(64, 128, 3).double(), (4, 64, 36, 36), "our kernels take no float64"),
     "large stride": (nn.Conv2d(64, 256, 9, stride=9), (4, 64, 90, 90), "a stride above 8"),
     "reach": (nn.Conv3d(32, 64, 3, dilation=12), (2, 32, 44, 44, 44), "does not fit a tensor map"),
     "no batch": (nn.Conv2d(64, 128, 3), (64, 70, 70), "it has no batch"),

@@ -1,0 +1,132 @@
+"""Library convolutions of 16 bits -> kernels: which join, on which target, what the file asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from emitting import emit_file
+from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
+from torch import nn
+
+from fusewright import convolution as convolution_module
+from fusewright.capture import capture, state_of
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.convolution import convolution, geometry
+from fusewright.family import CONVOLUTION, family
+from fusewright.interpret import interpret
+from fusewright.ir import toposort
+from fusewright.nest import nest
+from fusewright.plan import plan
+from fusewright.product import HALVES
+from fusewright.rewrite import rewrite
+from fusewright.schedule import schedule
+from fusewright.target import TARGETS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones_too() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        yield
+
+
+def never(_: object) -> bool:
+    raise AssertionError("nobody asks whether 16 bits are rounded")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
+    layer, shape = LAYERS[name]
+    module = Tailed(layer).to(dtype)
+    try:
+        _, after = graphs(module, torch.randn(shape).to(dtype), never)
+        made = plan(after, GPU)
+    finally:
+        layer.float()
+    (n,) = convolutions(after)
+    assert n.dtype is dtype
+    names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
+    assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
+    kernel = made.kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    kind = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}[dtype]
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    assert (
+        f"const {kind}* left, const {kind}* right" in entry[entry.index(f"struct {kernel.name}") :]
+    )
+
+
+def test_the_rewritten_graph_has_the_same_meaning() -> None:
+    layer, shape = nn.Conv2d(64, 128, 3).half(), (4, 64, 36, 36)
+    x = torch.randn(shape).half()
+    before, after = graphs(layer, x, never)
+    state = state_of(capture(layer, [x]), layer)
+    wanted, found = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
+    torch.testing.assert_close(found[0], wanted[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["eager", "ieee"])
+def test_what_it_is_called(precision: str) -> None:
+    layer, x = nn.Conv2d(64, 128, 3).bfloat16(), torch.randn(4, 64, 36, 36).bfloat16()
+    before, _ = rewrite(capture(layer, [x]).graph)
+    (n,) = convolutions(convolution(before, GPU, precision, rounds=never))
+    kind = family(n)
+    assert (kind.launcher, kind.numeric) == (CONVOLUTION.launcher, "{dtype} with float32 sums")
+    assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time
+    assert geometry(n).packed_bytes.startswith(f"{'batch * ' * 1}{36 * 36 * 64 * 2 + 20} + ")
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+def test_other_targets_keep_the_library(target: str) -> None:
+    layer, x = nn.Conv2d(64, 128, 3).half(), torch.randn(4, 64, 36, 36).half()
+    before, _ = rewrite(capture(layer, [x]).graph)
+    assert convolution(before, TARGETS[target]) is before
+
+
+def test_each_type_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LEAST_FLOPS, torch.float16, 1 << 40)
+    for dtype, stays in {torch.float16: True, torch.bfloat16: False}.items():
+        layer, x = nn.Conv2d(64, 128, 3).to(dtype), torch.randn(4, 64, 36, 36).to(dtype)
+        _, after = graphs(layer, x, never)
+        calls = [n for n in toposort(after.roots) if n.op == "library"]
+        assert bool(calls) is stays
+        assert all("too few for a kernel of ours" in str(n["why"]) for n in calls)
+
+
+PROBLEM = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 128, 3, padding=1, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+
+def get_inputs():
+    return [torch.randn(8, 64, 36, 36, dtype=torch.bfloat16)]
+
+
+def get_init_inputs():
+    return [64]
+"""
+
+
+def test_the_emitted_file_asks_nothing_about_rounding(tmp_path: Path) -> None:
+    problem = tmp_path / "half.py"
+    problem.write_text(PROBLEM, encoding="utf-8")
+    text = emit_file(problem, tmp_path, "sm_90a", {}).text
+    head = text.partition("import torch")[0]
+    assert "its convolution as bf16" in head
+    assert "_fusewright_rounds" not in text
+    assert "const bfloat_t* left, const bfloat_t* right" in text
+    assert "scratch = torch.empty(batch * " in text
