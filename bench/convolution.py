@@ -1,6 +1,6 @@
 """Convolution kernels with their tails -> a Markdown table of times and errors beside PyTorch's.
 
-python bench/convolution.py [--only NUMBER] [--all-chunks] [--no-compile]
+python bench/convolution.py [--dtype bfloat16] [--only NUMBER] [--all-chunks] [--no-compile]
 
 Needs an NVIDIA H100 or H200, nvcc and torch. Every time includes packing image and weights. 256 MB
 are overwritten before each launch, so nothing is in L2. Variants are separated by a pause: heat
@@ -34,7 +34,10 @@ from convolution_subjects import CHUNKS, WIDTHS, Problem, Subject, meaning  # no
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 from product_subjects import Library  # noqa: E402
 
-KERNELS = ("pack_weights", "pack_image", "check_images", "convolution_kernel")
+KERNELS = (
+    "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",
+)  # fmt: skip
+TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 COPIED_BYTES = 1 << 30
 
 
@@ -76,25 +79,28 @@ class Layer:
         return float(whole.item()), float(most.item())
 
 
-def layer(problem: Problem, body: str) -> Layer:
+def layer(problem: Problem, body: str, dtype: torch.dtype) -> Layer:
     torch.manual_seed(0)
-    image, weight = problem.image(), problem.weight()
-    in0 = convolutions.operand(Subject(body, 64, False, 1, 64), problem)
+    image, weight = problem.image().to(dtype), problem.weight().to(dtype)
+    in0 = convolutions.operand(Subject(body, 64, False, 1, 64, dtype=dtype), problem)
     exact = meaning(body, problem.torch(image[:1].double(), weight.double()), in0)
     return Layer(problem, body, image, weight, in0, exact)
 
 
-def variants(problem: Problem, body: str, all_chunks: bool) -> Iterator[Subject]:
+def variants(
+    problem: Problem, body: str, all_chunks: bool, dtype: torch.dtype
+) -> Iterator[Subject]:
     vector = 4 if prod(problem.out_size) % 4 == 0 else 1
     for chunk in CHUNKS if all_chunks else (problem.chunk(),):
         for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2)):
             for swapped in (False, True):
-                yield Subject(body, width, swapped, vector, chunk, blocks, problem.together)
+                together = problem.together
+                yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype)
 
 
 def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:
     """What runs one variant, and where its result goes."""
-    out = torch.full(job.problem.result(), float("nan"), device="cuda")
+    out = torch.full(job.problem.result(), float("nan"), dtype=subject.dtype, device="cuda")
     need = job.problem.workspace_bytes(subject.chunk)
     space = torch.empty(need, dtype=torch.uint8, device="cuda")
     call = convolutions.Call(job.problem, job.image, job.weight, job.in0, out, space)
@@ -143,7 +149,7 @@ def floor_ms(job: Layer, scratch: Tensor) -> float:
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     one = median_ms(lambda: target.copy_(source), scratch) / (2 * COPIED_BYTES)
-    return one * 4 * (job.image.numel() + prod(job.problem.result()))
+    return one * job.image.itemsize * (job.image.numel() + prod(job.problem.result()))
 
 
 def measure(library: Library, job: Layer, scratch: Tensor, options: argparse.Namespace) -> bool:
@@ -160,7 +166,7 @@ def measure(library: Library, job: Layer, scratch: Tensor, options: argparse.Nam
     ways.clear()
     baseline = times.get("torch.compile", times["eager"])
     rows, good = [], True
-    for subject in variants(problem, job.body, options.all_chunks):
+    for subject in variants(problem, job.body, options.all_chunks, job.image.dtype):
         run_ours, out = launcher(library, subject, job)
         time.sleep(PAUSE_S)
         rows.append((median_ms(run_ours, scratch), subject, job.error(out)))
@@ -189,6 +195,7 @@ def line(name: str, ms: float, problem: Problem, ratio: float, error: tuple[floa
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
     options.add_argument("--only", type=int, metavar="NUMBER", help="this job alone, from 1")
     options.add_argument("--all-chunks", action="store_true", help="also those that waste channels")
     options.add_argument("--no-compile", action="store_true", help="eager is the baseline")
@@ -198,15 +205,16 @@ def main() -> int:
         return 3
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     jobs = JOBS if given.only is None else JOBS[given.only - 1 : given.only]
-    every = [s for problem, body in jobs for s in variants(problem, body, given.all_chunks)]
+    dtype, chunks = TYPES[given.dtype], given.all_chunks
+    every = [s for problem, body in jobs for s in variants(problem, body, chunks, dtype)]
     good = True
     with tempfile.TemporaryDirectory() as folder:
         library = convolutions.library(tuple(dict.fromkeys(every)), Path(folder))
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.dtype}\n")
         print("| convolution_shape | variant | ms | TFLOP/s | ratio | error |")
         print("|---|---|---:|---:|---:|---:|")
         for problem, body in jobs:
-            good &= measure(library, layer(problem, body), scratch, given)
+            good &= measure(library, layer(problem, body, dtype), scratch, given)
             torch.cuda.empty_cache()
     return 0 if good else 1
 

@@ -1,6 +1,6 @@
 """Random small convolutions through prebuilt kernels -> those that differ from float64.
 
-python bench/convolution_fuzz.py [--count 3000] [--seed 1] [--only NUMBER]
+python bench/convolution_fuzz.py [--dtype bfloat16] [--count 3000] [--seed 1] [--only NUMBER]
 
 Needs an NVIDIA H100 or H200, nvcc and torch. Problem NUMBER of a seed is always the same, so that a
 failure can be run alone.
@@ -23,11 +23,23 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import EXTRAS, SCHEDULES, TRANSPOSED, Problem, Subject  # noqa: E402
+from convolution_subjects import (  # noqa: E402
+    EXTRAS,
+    HALVES,
+    SCHEDULES,
+    TRANSPOSED,
+    Problem,
+    Subject,
+)
 from product_fuzz import fuzz  # noqa: E402
 from product_subjects import Library  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES)
+# Of images that are large or small: their sizes.
+SIZES = {
+    torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),
+}  # fmt: skip
+TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SIZES}
 PIXELS = {1: 300, 2: 40, 3: 12}  # along each dimension, at most
 MOST_FLOPS = 3e8
 # How images are made: name -> how often.
@@ -82,43 +94,45 @@ def _problem(dice: random.Random) -> Problem | None:
     return found if fits else None
 
 
-def fits(subject: Subject, problem: Problem) -> bool:
+def fits(subject: Subject, problem: Problem, dtype: torch.dtype) -> bool:
     """Whether it is a kernel for this kind of convolution."""
-    return subject.together == problem.together
+    return subject.together == problem.together and subject.dtype is dtype
 
 
-def trial(seed: int, number: int) -> Trial:
+def trial(seed: int, number: int, dtype: torch.dtype = torch.float32) -> Trial:
     """Problem `number` of a seed."""
     dice = random.Random(f"{seed} {number}")
     problem = None
     while problem is None:
         problem = _problem(dice)
     whole = prod(problem.out_size) % 4 == 0
-    subject = dice.choice([s for s in SUBJECTS if fits(s, problem) and (s.vector == 1 or whole)])
+    some = (s for s in SUBJECTS if fits(s, problem, dtype))
+    subject = dice.choice([s for s in some if s.vector == 1 or whole])
     kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return Trial(subject, problem, kind)
 
 
 def image_of(given: Trial) -> Tensor:
-    image = given.problem.image()
+    image, dtype = given.problem.image(), given.subject.dtype
     flat = image.flatten()
     if given.kind == "positive":
         image.abs_()
     elif given.kind == "spike":
-        flat[torch.randint(flat.numel(), (1,))] = 1e6
+        flat[torch.randint(flat.numel(), (1,))] = 6e4 if dtype is torch.float16 else 1e6
     elif given.kind == "blocks":
         scales = torch.tensor([1.0, 1e-3, 1e-6, 1e-9], device="cuda")
         chosen = torch.randint(4, (flat.numel() // 100 + 1,), device="cuda")
         flat *= scales[chosen].repeat_interleave(100)[: flat.numel()]
     elif given.kind == "sparse":
         flat *= torch.rand_like(flat) < 0.003
-    return image * {"huge": 1e20, "tiny": 1e-20}.get(given.kind, 1.0)
+    scale = dict(zip(("huge", "tiny"), SIZES[dtype], strict=True)).get(given.kind, 1.0)
+    return (image * scale).to(dtype)
 
 
 def excess(library: Library, given: Trial, seed: int) -> float:
     """The largest error over what is allowed: fine up to 1."""
     torch.manual_seed(seed)
-    image, weight = image_of(given), given.problem.weight()
+    image, weight = image_of(given), given.problem.weight().to(given.subject.dtype)
     in0 = convolutions.operand(given.subject, given.problem)
     subject, problem = given.subject, given.problem
     out, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
@@ -129,6 +143,7 @@ def excess(library: Library, given: Trial, seed: int) -> float:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
     options.add_argument("--count", type=int, default=3000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", type=int, metavar="NUMBER", help="this problem alone")
@@ -138,11 +153,13 @@ def main() -> int:
         return 3
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
-        library = convolutions.library(SUBJECTS, Path(folder))
+        dtype = TYPES[given.dtype]
+        some = [s for s in SUBJECTS if s.dtype is dtype]
+        library = convolutions.library(some, Path(folder))
         return fuzz(
             numbers,
-            f"{torch.cuda.get_device_name()}, seed {given.seed}",
-            lambda number: trial(given.seed, number),
+            f"{torch.cuda.get_device_name()}, {given.dtype}, seed {given.seed}",
+            lambda number: trial(given.seed, number, dtype),
             lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
         )
 
