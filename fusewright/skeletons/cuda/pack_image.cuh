@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
   }
 }
 
-//@ image_tile: needs packed_image, image_kind
+//@ image_tile: needs packed_image, image_kind, vectors
 // What a block packs at a time: `pixels` neighbouring pixels x CHUNK channels. A thread reads four pixels of two channels,
 // four times over; the eight lanes beside it read the next pixels, so that neither the words that are written nor the 16
 // bytes that are read meet in a bank.
@@ -235,7 +235,7 @@ FN void read_tile(four_rounds<T>& x, const T* images, const convolution_shape& s
       const T* const here = from + channel * in_pixels + pixel;
       T(&to)[4] = x[round][c];
       if (VECTORS && channel < channels && pixel < in_pixels) {
-        memcpy(to, __builtin_assume_aligned(here, sizeof(to)), sizeof(to));
+        fetch_vector<false, 4>(here, to);
       } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j) to[j] = !VECTORS && channel < channels && pixel + j < in_pixels ? here[j] : T();
