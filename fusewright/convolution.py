@@ -2,6 +2,7 @@
 
     conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
     conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
+    conv2d of 1 x 1, 16 bits    ->  product(w, pixels of x) + b, read where they lie
 
 A `convolution` is a product that is never stored, like `product`: for each image (and group), the
 weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
@@ -19,11 +20,12 @@ from typing import Any
 
 import torch
 
-from fusewright.formula import Value, reshape
+from fusewright.form import spread
+from fusewright.formula import Value, permute, reshape
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
 from fusewright.library import stays
 from fusewright.phases import Phases, Triple, phases
-from fusewright.product import HALVES, arguments
+from fusewright.product import HALVES, arguments, factor_of
 from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
@@ -169,7 +171,10 @@ def convolution(
             why = "our kernels round as TF32 does"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call is not None and not why:
-            made = _made(call, n, next(numbers))
+            number = next(numbers)
+            if direct := _pointwise(call, n, number):
+                return _with_bias(direct, call.bias)
+            made = _made(call, n, number)
             if made.dtype in HALVES or (rounds or mostly_rounds)(made):
                 return _with_bias(made, call.bias)
             why = "PyTorch computes it in full float32, and our kernels round as TF32 does"
@@ -269,6 +274,25 @@ def _made(call: _Call, n: Node, number: int) -> Node:
         op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
     args = [call.image, call.weight]
     return node(op, args, shape=n.shape, dtype=n.dtype, order=(), **settings)
+
+
+def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
+    """Of 16 bits and single pixels, the product that it is, if both factors can be read where they
+    lie: nothing is packed then."""
+    steps = {*_numbers(call.weight.shape[2:]), *call.stride, call.groups}
+    moved = call.behind is not None or any(map(any, call.pads))
+    if n.dtype not in HALVES or steps != {1} or moved:
+        return None
+    images, results = n.shape[:2]
+    lines = (images, call.depth, prod(_numbers(n.shape[2:])))
+    image = permute(reshape(Value(call.image), lines), (0, 2, 1)).node
+    weight = spread(reshape(Value(call.weight), (results, call.depth)).node, (images,))
+    left, right = (factor_of(factor, flat=False) for factor in (weight, image))
+    if not (left.streams and right.streams and right.turned):
+        return None
+    shape = (images, results, lines[2])  # numbers of products count up from 0
+    made = node("product", [weight, image], shape=shape, dtype=n.dtype, number=-1 - number)
+    return reshape(Value(made), n.shape).node
 
 
 def _with_bias(made: Node, bias: Node | None) -> Node:

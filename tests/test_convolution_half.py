@@ -34,6 +34,9 @@ def small_ones_too() -> Iterator[None]:
         yield
 
 
+VIEWS = ("reshape", "permute", "expand")
+
+
 def never(_: object) -> bool:
     raise AssertionError("nobody asks whether 16 bits are rounded")
 
@@ -97,6 +100,50 @@ def test_each_type_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         calls = [n for n in toposort(after.roots) if n.op == "library"]
         assert bool(calls) is stays
         assert all("too few for a kernel of ours" in str(n["why"]) for n in calls)
+
+
+POINTWISE = {
+    "2 dimensions": (nn.Conv2d(256, 512, 1), (4, 256, 20, 18)),
+    "without bias": (nn.Conv2d(256, 512, 1, bias=False), (4, 256, 20, 18)),
+    "1 dimension": (nn.Conv1d(256, 512, 1), (4, 256, 360)),
+    "one image": (nn.Conv3d(256, 512, 1), (1, 256, 5, 16, 18)),
+}
+PACKED = {
+    "odd pixels": (nn.Conv2d(256, 512, 1), (4, 256, 17, 19)),
+    "odd channels": (nn.Conv2d(252, 512, 1), (4, 252, 20, 18)),
+    "padded": (nn.Conv2d(256, 512, 1, padding=(0, 1)), (4, 256, 20, 16)),
+    "strided": (nn.Conv2d(256, 512, 1, stride=(1, 2)), (4, 256, 20, 32)),
+    "groups": (nn.Conv2d(512, 512, 1, groups=2), (4, 512, 20, 18)),
+    "transposed": (nn.ConvTranspose2d(256, 512, 1), (4, 256, 20, 18)),
+}
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
+    layer, shape = POINTWISE[name]
+    module, x = Tailed(layer).bfloat16(), torch.randn(shape).bfloat16()
+    before, after = graphs(module, x, never)
+    made = plan(after, GPU)
+    joined = f"product {'copy' if layer.bias is None else 'add'} relu add"
+    found = [[m.op for m in k.members if m.op not in VIEWS] for k in made.kernels]
+    assert [" ".join(ops) for ops in found] == ["mul", joined]
+    assert not made.libraries
+    kernel = made.kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    assert "half_factor<bfloat_t, true>{right, " in entry
+    assert "half_factor<bfloat_t>{left, 0, 256}" in entry
+    state = state_of(capture(module, [x]), module)
+    wanted, result = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
+    torch.testing.assert_close(result[0], wanted[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_other_single_pixels_are_packed(name: str) -> None:
+    layer, shape = PACKED[name]
+    _, after = graphs(layer.half(), torch.randn(shape).half(), never)
+    assert len(convolutions(after)) == 1
 
 
 PROBLEM = """import torch

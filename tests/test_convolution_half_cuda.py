@@ -5,6 +5,7 @@ All need a GPU of compute capability 9.0.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,8 +14,13 @@ import pytest
 import torch
 from convolution_subjects import HALVES, KINDS, TOGETHER, Problem, Subject
 from product_subjects import Library
+from test_convolution import LAYERS, Tailed
 from test_convolution_cuda import BACK, BACKWARDS, CONV, PROBLEMS, both, check, turned
+from test_convolution_half import PACKED, POINTWISE
 from torch import Tensor
+
+import fusewright
+from fusewright import convolution as convolution_module
 
 pytestmark = pytest.mark.gpu
 both_types = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -182,3 +188,38 @@ def test_many_launches_one_after_the_other(library: Library, dtype: torch.dtype)
             torch.testing.assert_close(
                 out, alone[number % len(images)], rtol=0, atol=0, equal_nan=True
             )
+
+
+EMITTED = {
+    **{name: LAYERS[name] for name in ("padded, strided", "groups", "transposed, odd")},
+    "1 dimension": POINTWISE["1 dimension"],
+    "one pixel": POINTWISE["2 dimensions"],
+    "odd pixels": PACKED["odd pixels"],
+}
+
+
+@both_types
+@pytest.mark.parametrize("name", EMITTED)
+@torch.no_grad()
+def test_whole_models_are_as_good_as_eager(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
+    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    torch.manual_seed(8)
+    layer, shape = EMITTED[name]
+    module = Tailed(copy.deepcopy(layer)).to(dtype)
+    new = fusewright.optimize(module, [torch.randn(shape).to(dtype)], target="cuda").cuda()
+    module = module.cuda()
+    exact = copy.deepcopy(module).double()
+    for batch in (shape[0], 7, 2, 1, 0):
+        x = torch.randn(batch, *shape[1:], device="cuda").to(dtype)
+        truth, theirs, ours = exact(x.double()), module(x).double(), new(x).double()
+        assert ours.shape == truth.shape
+        assert (ours - truth).norm() <= 1.01 * (theirs - truth).norm() + 1e-12
+    x = torch.randn(shape, device="cuda").to(dtype)
+    x.flatten()[:: x.numel() // 3 - 5] = float("inf")
+    x.flatten()[x.numel() // 5] = float("nan")
+    truth, ours = exact(x.double()), new(x)
+    assert torch.equal(ours.isfinite(), truth.isfinite())
+    assert torch.equal(ours.isnan(), truth.isnan())
