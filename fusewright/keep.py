@@ -61,14 +61,15 @@ class Exponentials:
 
 @dataclass(frozen=True)
 class Row:
-    """What happens along one row: which members vary along it, the passes, what is kept, and the
-    sums that have no pass of their own."""
+    """What happens along one row: which members vary along it, the passes, what is kept, the
+    sums that have no pass of their own, and the divisions by one number for the whole row."""
 
     element: frozenset[int]
     level: Mapping[int, int]
     passes: tuple[Pass, ...]
     keeps: Mapping[Hashable, Keep]
     exponentials: Mapping[int, Exponentials]
+    quotients: frozenset[int]
 
     @property
     def registers(self) -> int:
@@ -86,7 +87,7 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     together = _exponentials(nest, element) if schedule.team and not kept else {}
     passes = _passes(nest, level, together)
     keeps = _keeps(nest, element, passes, schedule) if kept else {}
-    return Row(element, level, passes, keeps, together)
+    return Row(element, level, passes, keeps, together, _quotients(nest, element))
 
 
 def read_key(access: Access) -> Hashable:
@@ -106,6 +107,18 @@ def _element(nest: Nest) -> frozenset[int]:
                 found.add(id(m))
         if m.row.kind in ("product", "scan"):
             found.add(id(m))
+    return frozenset(found)
+
+
+def _quotients(nest: Nest, element: frozenset[int]) -> frozenset[int]:
+    """The divisions of elements, in float32, by what does not vary along a row."""
+    found: set[int] = set()
+    for m in nest.kernel.members:
+        single = all(n.dtype.is_floating_point and n.dtype.itemsize < 8 for n in (m, *m.args))
+        if m.op == "div" and id(m) in element and single:
+            edge = nest.kernel.loops.edges[id(m), 1]
+            varies = nest.reads[id(m), 1].varies if isinstance(edge, Read) else id(edge) in element
+            found.update([] if varies else [id(m)])
     return frozenset(found)
 
 

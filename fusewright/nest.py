@@ -10,7 +10,7 @@ along it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
@@ -300,3 +300,10 @@ def _added(base: str, terms: Sequence[str]) -> str:
 
 def summed(terms: list[str]) -> str:
     return " + ".join(terms) if terms else "0"
+
+
+def at_batch(nest: Nest, batch: int) -> Nest:
+    """Rows as long as they are at this batch size, unless it is 0."""
+    if not batch:
+        return nest
+    return replace(nest, outer=concrete(nest.outer, batch), columns=concrete(nest.columns, batch))

@@ -90,6 +90,11 @@ class Schedule:
         return self.threads > 1
 
     @property
+    def inverts(self) -> bool:
+        """Whether what a row is divided by is inverted once: on a GPU, not behind products."""
+        return not self.tile and (self.team or self.vector > 1)
+
+    @property
     def deferred(self) -> bool:
         """Whether the blocks of a row take the next one before they have met."""
         return self.split and self.blocks > 1 and not self.keep

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from fusewright.abreast import turns
 from fusewright.codegen.number import literal, sections
-from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, spelling
-from fusewright.ir import Attribute, Batch, Node, Size, concrete, size_text, times
-from fusewright.keep import Pass, Row, read_key, row_plan
+from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, slots, spelling
+from fusewright.ir import Attribute, Batch, Node, Size, size_text, times
+from fusewright.keep import Pass, read_key, row_plan
 from fusewright.loops import Read
-from fusewright.nest import Access, Nest
+from fusewright.nest import Access, Nest, at_batch
 from fusewright.schedule import Schedule, known_factor
 from fusewright.shared import near_key
 from fusewright.staging import staged_reads
@@ -34,6 +34,8 @@ class _Lambda:
     """The text of one pass: its lines, and its operands in the order of its parameters."""
 
     number: int
+    inverts: bool = False
+    denominator: str = ""
     lines: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     operands: list[str] = field(default_factory=list)
@@ -55,12 +57,13 @@ class _Printer:
     def __init__(
         self, nest: Nest, schedule: Schedule, in_place: tuple[tuple[Node, Node], ...]
     ) -> None:
-        self.nest, self.kernel = _at(nest, schedule.batch), nest.kernel
+        self.nest, self.kernel = at_batch(nest, schedule.batch), nest.kernel
         self.row = row_plan(nest, schedule)
         self.near = near_key(nest) if schedule.deferred else None
         self.in_place = in_place
         self.is_map = not self.kernel.folds
         self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
+        self.inverts = schedule.inverts
         self.staged = staged_reads(nest) if schedule.staged else ()
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
@@ -68,7 +71,8 @@ class _Printer:
         self.lines: list[str] = []
         self.words: set[str] = set()
         self.row_reads: dict[Hashable, str] = {}
-        self.slots = _slots(self.row)
+        self.inverted: dict[str, str] = {}
+        self.slots = slots(self.row)
         self.pointers = self._pointers()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
         self.pointer_of.update({id(leaf): self.pointer_of[id(out)] for out, leaf in in_place})
@@ -175,7 +179,7 @@ class _Printer:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
     def _store_pass(self, number: int, sweep: Pass) -> None:
-        text = _Lambda(number)
+        text = _Lambda(number, self.inverts and len(sweep.outputs) == 1)  # others lack registers
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
@@ -190,9 +194,10 @@ class _Printer:
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span()
         returns = " -> real" if self.abreast and verb != "each" else ""
-        self.lines.append(f"{result}team.{verb}({span}, {row}[&]({parameters}){returns} {{")
+        head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
+        self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
-        self.lines.append(f"}}{operands});")
+        self.lines.append(f"}}{tail}{operands});")
 
     def _span(self) -> str:
         inside = ", ".join(map(size_text, self._sizes()))
@@ -229,9 +234,24 @@ class _Printer:
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
-        text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
+        if text.inverts and id(m) in self.row.quotients:
+            text.lines.append(self._quotient(text, m))
+        else:
+            text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
         self._store_kept(text, id(m), self._kind(m), name)
         return name
+
+    def _quotient(self, text: _Lambda, m: Node) -> str:
+        """A division by a number of the row, which is inverted once; a pass has one such number."""
+        value, by = (self._element_argument(text, m, k) for k in range(2))
+        if text.denominator not in ("", self.inverted.get(by)):
+            return f"const float {self.names[id(m)]} = {value} / {by};"
+        if by not in self.inverted:
+            self.inverted[by] = f"d{len(self.inverted)}"
+            self.lines.append(f"denominator {self.inverted[by]}({by});")
+            self.words.add("denominator")
+        text.denominator = self.inverted[by]
+        return f"const float {self.names[id(m)]} = divided({value}, {text.denominator});"
 
     def _element_argument(self, text: _Lambda, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]
@@ -378,23 +398,3 @@ class _Printer:
         function = "strided" if verb == "load" else "strided_store"
         self.words.add(function)
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"
-
-
-def _slots(row: Row) -> dict[Hashable, str]:
-    """A kept row of memory for each kept value; one may follow another in the same row."""
-    slots: dict[Hashable, str] = {}
-    busy: list[tuple[str, str, int]] = []  # slot, type, last pass
-    for keep in sorted(row.keeps.values(), key=lambda k: k.first):
-        kind = computed(keep.node)
-        free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
-        name = free[0] if free else f"k{len(busy)}"
-        busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
-        slots[keep.key] = name
-    return slots
-
-
-def _at(nest: Nest, batch: int) -> Nest:
-    """Rows as long as they are at this batch size, unless it is 0."""
-    if not batch:
-        return nest
-    return replace(nest, outer=concrete(nest.outer, batch), columns=concrete(nest.columns, batch))

@@ -1,14 +1,15 @@
-"""What a printed kernel is: a struct as text, the pointers it gets, and how C++ calls its types."""
+"""A printed kernel: a struct as text, its pointers and kept rows, and how C++ calls its types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fusewright.errors import InternalError
 from fusewright.ir import Node
+from fusewright.keep import Row
 
 # torch type -> (how it is stored, how it is computed)
 TYPES = {
@@ -78,3 +79,16 @@ def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str
     if stored != computed_as and m["rounds"]:
         return f"round_to<{stored}>(({kind}){value})", {"round_to", stored}
     return f"({kind}){value}", set()
+
+
+def slots(row: Row) -> dict[Hashable, str]:
+    """A kept row of memory for each kept value; one may follow another in the same row."""
+    slots: dict[Hashable, str] = {}
+    busy: list[tuple[str, str, int]] = []  # slot, type, last pass
+    for keep in sorted(row.keeps.values(), key=lambda k: k.first):
+        kind = computed(keep.node)
+        free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
+        name = free[0] if free else f"k{len(busy)}"
+        busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
+        slots[keep.key] = name
+    return slots

@@ -106,18 +106,28 @@ template <class T> FN T* apart(T* p) {
 // U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
 // With GUARDED, only those that are `live` exist. The sink takes what the lambda returns, a vector or all U at a time.
 template <class Sink> constexpr bool takes_bursts = false;
+template <class F> constexpr bool doubts = false;  // a lambda that stores, and may have to be called again before
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
 FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
 #pragma unroll
   for (int u = 0; u < U; ++u)
     if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
-  if constexpr (takes_bursts<Sink>) {
-    sink.template take<GUARDED, W, U>(live, [&](int u, int j) { return f(packet.element(u, j, at[u])...); });
+  const auto call = [&](int u, int j) { return f(packet.element(u, j, at[u])...); };
+  if constexpr (doubts<F>) {
+    constexpr int SOME = W < 4 ? 4 : W;
+#pragma unroll
+    for (int from = 0; from < U * W; from += SOME)
+      f.settle([&] {
+#pragma unroll
+        for (int n = from; n < U * W && n < from + SOME; ++n)
+          if (!GUARDED || live[n / W]) call(n / W, n % W);
+      });
+  } else if constexpr (takes_bursts<Sink>) {
+    sink.template take<GUARDED, W, U>(live, call);
   } else {
 #pragma unroll
     for (int u = 0; u < U; ++u)
-      if (!GUARDED || live[u])
-        sink.template take<W>(at[u], [&](int j) { return f(packet.element(u, j, at[u])...); });
+      if (!GUARDED || live[u]) sink.template take<W>(at[u], [&](int j) { return call(u, j); });
   }
 #pragma unroll
   for (int u = 0; u < U; ++u)
@@ -129,6 +139,38 @@ template <long BYTES, long VECTORS, long MOST = 8> struct in_flight {
   static constexpr int count = int(wanted < VECTORS ? wanted : VECTORS < 1 ? 1 : VECTORS);
 };
 template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Ops::bytes) * W));
+
+//@ denominator: needs visit
+// A number that elements x are divided by. With its inverse rounded once, one product and one correction give x / s to the
+// bit; tests prove it for every s. Where the correction may lose bits (x or the quotient is tiny, or something is not finite)
+// there is a doubt, and `visit` calls for some elements again, `exactly`.
+struct denominator {
+  float by, inverse, least;
+  bool always, doubt, exactly = false;
+  FN explicit denominator(float s)
+      : by(s), inverse(1.f / s), least(::fmaxf(0x1p-125f, 0x1p-100f * inverse)),
+        always(!(s >= 0x1p-126f && s <= 0x1p126f)), doubt(always) {}
+};
+FN float divided(float x, denominator& d) {
+  if (d.exactly) return x / d.by;
+  const float close = x * d.inverse, q = ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);
+  d.doubt |= !(::fabsf(q) >= d.least) & (x != 0.f);
+  return q;
+}
+template <class F> struct dividing {
+  denominator& d;
+  F f;
+  template <class... X> FN void operator()(X&&... x) const { f(static_cast<X&&>(x)...); }
+  template <class All> FN void settle(const All& all) const {
+    all();
+    if (!d.doubt) return;
+    d.exactly = true;
+    all();
+    d.exactly = false, d.doubt = d.always;
+  }
+};
+template <class F> constexpr bool doubts<dividing<F>> = true;
+template <class F> FN dividing<F> divides(denominator& d, const F& f) { return {d, f}; }
 
 //@ fixed: needs visit
 // A place is where one vector of W elements starts; its element j has an outer and an inner index.
