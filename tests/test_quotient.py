@@ -36,9 +36,9 @@ static bool sure(float x, float s) {
   return divided(x, d), !d.doubt;
 }
 // x 2^k = m s + n with odd m of 25 bits: 24-bit integers x and s with quotients next to halfway.
-extern "C" long halfway(long near, long step) {
+extern "C" long halfway(int near) {
   long wrong = 0;
-  for (unsigned s = 1u << 23; s < 1u << 24; s += step) {
+  for (unsigned s = 1u << 23; s < 1u << 24; ++s) {
     const int zeros = __builtin_ctz(s);
     const unsigned odd = s >> zeros;
     unsigned inverse = odd;  // modulo 2^32
@@ -56,7 +56,7 @@ extern "C" long halfway(long near, long step) {
   }
   return wrong;
 }
-extern "C" long anywhere(long tries) {
+extern "C" long anywhere(int tries) {
   const unsigned ends[] = {0, 1, 2, 0x7fffff, 0x7ffffe, 0x400000, 0x3fffff, 0x400001};
   unsigned long state = 88172645463325252ul;
   const auto random = [&] {
@@ -86,9 +86,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def test_quotients_next_to_halfway_are_rounded_rightly(library: ctypes.CDLL) -> None:
-    """Of every 16th s; all of them were tried once, and none was wrong."""
-    assert library.halfway(8, 16) == 0
-    assert library.halfway(8, 17) == 0
+    assert library.halfway(8) == 0
 
 
 def test_any_two_floats(library: ctypes.CDLL) -> None:
