@@ -311,8 +311,8 @@ def _complaint(call: _Call, n: Node, graph: Graph) -> str:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
         return "it has no batch"
-    if n.order or call.image.order:
-        return "its image or its result does not lie channel by channel"
+    if n.order or call.image.order or call.weight.order:
+        return "its image, weight or result does not lie channel by channel"
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
     if not isinstance(call.depth, int) or call.depth < LEAST_CHANNELS:

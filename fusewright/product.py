@@ -180,7 +180,11 @@ def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, An
 def form_of(n: Node) -> Form | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
-    return FORMS[str(n["name"])](*found[0], **found[1]) if found else None
+    form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
+    if form is None:
+        return None
+    flat = len(form.right.shape) == 2  # all leading dimensions of the left one are rows
+    return replace(form, left=even(form.left, flat), right=even(form.right, flat))
 
 
 def written(form: Form, product: Node) -> Node:
@@ -311,17 +315,32 @@ def factor_of(n: Node, flat: bool) -> Factor:
 
     flat: all of its leading dimensions are rows.
     """
+    copied = n.row.kind == "view" or not n.order
+    both = (placed(n), (n, strides(n.shape)) if copied else None)
+    for factor in (_factor(n, flat, *lies) for lies in both if lies):
+        if factor:
+            return factor
+    raise InternalError(f"{n!r} is a factor that does not lie evenly, and no copy.")
+
+
+def even(n: Node, flat: bool) -> Node:
+    """`n`, or a row-major copy of a stored tensor that does not lie evenly. Views are copied by
+    who calls the kernel."""
+    if n.row.kind == "view" or not n.order or _factor(n, flat, *(placed(n) or (n, ()))):
+        return n
+    return copy(Value(n)).node
+
+
+def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Factor | None:
+    """`n` as it lies in `tensor`, if that is evenly. steps: the stride of each dimension."""
     batched = 0 if flat else len(n.shape) - 2
     rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
-    copy = (n, strides(n.shape))
-    for tensor, steps in (placed(n) or copy, copy):
-        batch = _evenly(n.shape[:batched], steps[:batched])
-        row = _evenly(n.shape[batched:-1], steps[batched:-1])
-        row = depth if rows == 1 else row
-        if batch is not None and row and steps[-1] != 0:
-            batches = 1 if batch == 0 else numel(n.shape[:batched])
-            return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
-    raise InternalError(f"{n!r} is a factor whose row-major copy would not be even.")
+    batch = _evenly(n.shape[:batched], steps[:batched])
+    row = depth if rows == 1 else _evenly(n.shape[batched:-1], steps[batched:-1])
+    if batch is None or not row or steps[-1] == 0:
+        return None
+    batches = 1 if batch == 0 else numel(n.shape[:batched])
+    return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
 
 
 def _whole(steps: tuple[Size, ...], elements: int) -> bool:
