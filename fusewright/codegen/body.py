@@ -34,7 +34,7 @@ class _Lambda:
     """The text of one pass: its lines, and its operands in the order of its parameters."""
 
     number: int
-    divided: str = ""
+    inverts: bool = False
     denominator: str = ""
     lines: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
@@ -62,14 +62,16 @@ class _Printer:
         self.near = near_key(nest) if schedule.deferred else None
         self.in_place = in_place
         self.is_map = not self.kernel.folds
-        self.inverts, self.abreast = schedule.inverts, schedule.lanes > 1
-        self.loads = "load_once" if schedule.once else "load"
+        self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
+        self.inverts = schedule.inverts
         self.staged = staged_reads(nest) if schedule.staged else ()
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
-        self.lines, self.words = list[str](), set[str]()
-        self.row_reads, self.inverted = dict[Hashable, str](), dict[str, str]()
+        self.lines: list[str] = []
+        self.words: set[str] = set()
+        self.row_reads: dict[Hashable, str] = {}
+        self.inverted: dict[str, str] = {}
         self.slots = slots(self.row)
         self.pointers = self._pointers()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
@@ -152,7 +154,7 @@ class _Printer:
 
     def _fold_pass(self, number: int, sweep: Pass) -> None:
         first = sweep.folds[0]
-        text = _Lambda(number, "divided_alone" * self.inverts)
+        text = _Lambda(number)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
@@ -177,7 +179,7 @@ class _Printer:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
     def _store_pass(self, number: int, sweep: Pass) -> None:
-        text = _Lambda(number, "divided" * (self.inverts and len(sweep.outputs) == 1))
+        text = _Lambda(number, self.inverts and len(sweep.outputs) == 1)  # others lack registers
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
@@ -192,8 +194,7 @@ class _Printer:
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span()
         returns = " -> real" if self.abreast and verb != "each" else ""
-        wraps = bool(text.denominator) and verb == "each"
-        head, tail = f"divides({text.denominator}, " * wraps, ")" * wraps
+        head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
         self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
         self.lines.append(f"}}{tail}{operands});")
@@ -233,25 +234,24 @@ class _Printer:
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
-        apart = text.divided and id(m) in self.row.quotients
-        text.lines.append(self._quotient(text, m) if apart else self._element_line(text, m))
+        if text.inverts and id(m) in self.row.quotients:
+            text.lines.append(self._quotient(text, m))
+        else:
+            text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
         self._store_kept(text, id(m), self._kind(m), name)
         return name
-
-    def _element_line(self, text: _Lambda, m: Node) -> str:
-        return self._line(m, lambda n, k: self._element_argument(text, n, k))
 
     def _quotient(self, text: _Lambda, m: Node) -> str:
         """A division by a number of the row, which is inverted once; a pass has one such number."""
         value, by = (self._element_argument(text, m, k) for k in range(2))
         if text.denominator not in ("", self.inverted.get(by)):
-            return self._element_line(text, m)
+            return f"const float {self.names[id(m)]} = {value} / {by};"
         if by not in self.inverted:
             self.inverted[by] = f"d{len(self.inverted)}"
             self.lines.append(f"denominator {self.inverted[by]}({by});")
             self.words.add("denominator")
-        by = text.denominator = self.inverted[by]
-        return f"const float {self.names[id(m)]} = {text.divided}({value}, {by});"
+        text.denominator = self.inverted[by]
+        return f"const float {self.names[id(m)]} = divided({value}, {text.denominator});"
 
     def _element_argument(self, text: _Lambda, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]

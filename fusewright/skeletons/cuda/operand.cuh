@@ -151,19 +151,9 @@ struct denominator {
       : by(s), inverse(1.f / s), least(::fmaxf(0x1p-125f, 0x1p-100f * inverse)),
         always(!(s >= 0x1p-126f && s <= 0x1p126f)), doubt(always) {}
 };
-FN float corrected(float x, const denominator& d) {
-  const float close = x * d.inverse;
-  return ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);
-}
-// Where elements are folded, each for itself.
-FN float divided_alone(float x, const denominator& d) {
-  const float q = corrected(x, d);
-  if (!d.always && ::fabsf(q) >= d.least) return q;
-  return !d.always && x == 0.f ? q : x / d.by;
-}
 FN float divided(float x, denominator& d) {
   if (d.exactly) return x / d.by;
-  const float q = corrected(x, d);
+  const float close = x * d.inverse, q = ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);
   d.doubt |= !(::fabsf(q) >= d.least) & (x != 0.f);
   return q;
 }
