@@ -264,6 +264,8 @@ template <class Body, class Factors> struct consumer {
       const box_corner at{long(tile.batch) * shape.rows + top + r, tile.batch, top + r, column};
       if constexpr (split)
         if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
+      if constexpr (Factors::marked)
+        if (factors.suspect) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
       finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
     }
   }
