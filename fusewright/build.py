@@ -144,11 +144,18 @@ def scope_of(module: nn.Module) -> Scope:
 
 
 def fused_module(module: nn.Module, text: str) -> nn.Module:
-    """A twin of `module` whose class has the `forward` of the emitted text.
+    """A twin of `module` whose class has the `forward` of the emitted text; its own without one.
 
     Raises CaptureFailed for a module with a forward of its own, beside its class's.
     """
-    kind = _class_of(module)
+    kind = type(module)
+    if "forward" in module.__dict__:
+        raise CaptureFailed(
+            f"This {kind.__name__} has a forward that was set on the object. "
+            "Define it in the class."
+        )
+    if not text:
+        return _twin(module, kind, {})
     kinds = dict.fromkeys(type(child) for child in module.modules())
     scope: dict[str, Any] = {
         "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
@@ -167,21 +174,6 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
     return _twin(module, fused, {})
-
-
-def same_module(module: nn.Module) -> nn.Module:
-    """A twin of `module` with the forward of its class; raises as `fused_module`."""
-    return _twin(module, _class_of(module), {})
-
-
-def _class_of(module: nn.Module) -> type[nn.Module]:
-    kind = type(module)
-    if "forward" in module.__dict__:
-        raise CaptureFailed(
-            f"This {kind.__name__} has a forward that was set on the object. "
-            "Define it in the class."
-        )
-    return kind
 
 
 def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:

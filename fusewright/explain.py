@@ -29,6 +29,19 @@ KINDS = {rule.name: rule.kind for rule in RULES}
 REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
 
 
+AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
+
+
+def replaces(given: Graph, plan: Plan) -> bool:
+    """Whether a plan is anything else than the calls that the model makes itself."""
+    return bool(plan.kernels) or _calls(given) != _calls(plan.graph) or plan.precision != "eager"
+
+
+def _calls(graph: Graph) -> Counter[str]:
+    """How often what of PyTorch is called."""
+    return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
+
+
 def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport, ...]:
     """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
 

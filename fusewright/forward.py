@@ -120,8 +120,11 @@ class _Forward:
             return self.guard.locals[name]
         tensor = self.captured.constants[name]
         variable = self.guard.names.fresh("constant")
-        values = f"{python_text(tensor.tolist(), 0)}, dtype={tensor.dtype}, device={self._device()}"
-        self.statements.append(_Line(f"{variable} = torch.tensor({values})", variable))
+        one = tensor.numel() == 1  # a GPU fills it, and nobody waits for a copy
+        made = f"full({tuple(tensor.shape)}, " if one else "tensor("
+        values = python_text(tensor.item() if one else tensor.tolist(), 0)
+        text = f"torch.{made}{values}, dtype={tensor.dtype}, device={self._device()})"
+        self.statements.append(_Line(f"{variable} = {text}", variable))
         return variable
 
     def _device(self) -> str:

@@ -6,7 +6,6 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,14 +16,7 @@ from torch import nn
 
 from fusewright import __version__
 from fusewright.attention import attention
-from fusewright.build import (
-    cache_folder,
-    cross_compile,
-    fused_module,
-    require_tools,
-    same_module,
-    scope_of,
-)
+from fusewright.build import cache_folder, cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -34,11 +26,11 @@ from fusewright.codegen.struct import Body
 from fusewright.convolution import convolution
 from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
-from fusewright.explain import explain, is_degenerate, kernel_reports
+from fusewright.explain import AS_IT_WAS, explain, is_degenerate, kernel_reports, replaces
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
 from fusewright.header import as_it_was, header
-from fusewright.ir import Graph, check, toposort
+from fusewright.ir import Graph, check
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
@@ -101,9 +93,7 @@ class Made:
         text = f"{source} on {self.plan.target.name}: the model as it was\n"
         if self.plan.steps:
             text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
-        lines = ["", *self.tuned.lines] if self.tuned else []
-        if self.plan.steps and not self.replaced:
-            lines = ["  nothing is replaced: the same calls as in the model are all there is"]
+        lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
         return text + "".join(f"{line}\n" for line in lines)
 
 
@@ -146,19 +136,8 @@ def design(
     captured = replace(given, graph=check(graph, before))
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
-    made = Made(given, captured, planned, layout, (), used, replaced=_replaces(given, planned))
+    made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))
     return _scheduled(made, rules, choice)
-
-
-def _replaces(given: Captured, planned: Plan) -> bool:
-    """Whether a plan is anything else than the calls that the model makes itself."""
-    own, calls = (_calls(graph) for graph in (given.graph, planned.graph))
-    return bool(planned.kernels) or own != calls or planned.precision != "eager"
-
-
-def _calls(graph: Graph) -> Counter[str]:
-    """How often the model calls what of PyTorch."""
-    return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
 
 
 def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
@@ -328,10 +307,8 @@ def optimize(
         )
     require_tools(machine)
     made = make(module, example_inputs, machine)
-    if not made.replaced:
-        return same_module(module)
-    runtime, forward = _code(made, module, scope_of(module))
-    return fused_module(module, emit_class(runtime, forward))
+    text = emit_class(*_code(made, module, scope_of(module))) if made.replaced else ""
+    return fused_module(module, text)
 
 
 def resolve_target(name: str | None) -> tuple[Target, bool]:

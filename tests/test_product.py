@@ -86,6 +86,7 @@ def names(kernel: Kernel) -> str:
 
 TALL = torch.randn(2048, 512).bfloat16()
 ODD = torch.randn(2048, 1001)
+UNEVEN = torch.randn(512, 1504, 3).permute(2, 0, 1)
 HALF_FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
     "linear": ("return F.linear(x, y, z)", (TALL, Y.bfloat16(), Y[0].bfloat16()), 1),
     "matmul": ("return torch.relu(x @ y)", (TALL, Y.bfloat16()), 1),
@@ -138,6 +139,9 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
         "return x @ y", (torch.randn(2, 1024, 1001), torch.randn(2, 1001, 1024)), 1),
     "left transposed": ("return x.t() @ y", (torch.randn(1024, 2048), torch.randn(1024, 1040)), 1),
     "left transposed, odd depth": ("return x.t() @ y", (ODD[:1003], torch.randn(1003, 1100)), 1),
+    "an uneven input": ("return x @ y.t()", (UNEVEN, torch.randn(256, 1504)), 1),
+    "an uneven map": ("return x.relu() @ y.t()", (UNEVEN, torch.randn(256, 1504)), 1),
+    "batches of an uneven map": ("return x.relu() @ x.relu().mT", (UNEVEN,), 1),
     **{f"16 bits, {name}": form for name, form in HALF_FORMS.items()},
 }  # fmt: skip
 
