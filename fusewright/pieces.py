@@ -110,8 +110,9 @@ def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value | None:
     for d, far in zip(_list(dims), _list(shifts), strict=False):
         by[d % len(x.shape)] = by.get(d % len(x.shape), 0) + far
     sizes = {d: size for d in by if isinstance(size := x.shape[d], int)}
-    short = isinstance(last := x.shape[-1], int) and last < LEAST_INNER
-    if not by or len(sizes) < len(by) or short:
+    if not by or len(sizes) < len(by):
+        return None
+    if isinstance(last := x.shape[-1], int) and last < LEAST_INNER:
         return None
     return copy(roll(x, {d: far for d, size in sizes.items() if (far := by[d] % size)}))
 

@@ -71,6 +71,7 @@ KEPT = [
         "F.pad(x, (1, 1, 1, 1), mode='reflect')",
         "x.flip(0)",
         "x.roll(5)",
+        "x.sum().roll(-1)",
     ),
     *("torch.cat([x, x], 0)", "torch.cat([x] * 5, 1)"),
     *(

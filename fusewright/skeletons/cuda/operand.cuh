@@ -114,7 +114,7 @@ FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& 
     if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
   const auto call = [&](int u, int j) { return f(packet.element(u, j, at[u])...); };
   if constexpr (doubts<F>) {
-    constexpr int SOME = W < 4 ? 4 : W;
+    constexpr int SOME = 16;
 #pragma unroll
     for (int from = 0; from < U * W; from += SOME)
       f.settle([&] {
