@@ -116,7 +116,7 @@ class _Planner:
         for n in self.order:
             if n.row.kind == "product":
                 self._join([], [n])
-            elif n.row.computed and not _counter(n):
+            elif n.row.computed and not _counter(n) and not self._is_number(n):
                 self._place(n)
         self._merge_siblings()
         steps = [self._kernel(g) for g in self.groups if g]
@@ -160,7 +160,7 @@ class _Planner:
             if self._legal(members):
                 self._join(option, members)
                 return
-        self._join([], [n])
+        self._join([], self._sorted([n]))
 
     def _sources(self, n: Node) -> list[Node]:
         found: list[Node] = []
@@ -178,7 +178,17 @@ class _Planner:
             self.group_of[id(m)] = len(self.groups) - 1
 
     def _sorted(self, nodes: Iterable[Node]) -> list[Node]:
-        return sorted(unique(nodes), key=lambda n: self.index[id(n)])
+        """In order, with the numbers that they read: each kernel works those out itself."""
+        nodes = unique(nodes)
+        numbers = (a for n in nodes for a in n.args if self._is_number(a))
+        return sorted(unique([*nodes, *numbers]), key=lambda n: self.index[id(n)])
+
+    def _is_number(self, n: Node) -> bool:
+        """Whether a map is of constants only, the batch size among them, for kernels only."""
+        known = n.row.kind == "map" and n.args and all(a.op == "constant" for a in n.args)
+        readers = self.wanted[id(n)] if known and not n.shape else []
+        roots = {id(r) for r in self.graph.roots}
+        return bool(readers) and id(n) not in roots and all(r.row.computed for r in readers)
 
     def _merge_siblings(self) -> None:
         """Groups that read the same tensor share its loads where they can."""
@@ -262,7 +272,8 @@ class _Planner:
         """The members that something outside the group reads."""
         inside = {id(m) for m in members}
         roots = {id(r) for r in self.graph.roots}
-        return [m for m in members if id(m) in roots or self._read_outside(m, inside, roots)]
+        kept = (m for m in members if not self._is_number(m))
+        return [m for m in kept if id(m) in roots or self._read_outside(m, inside, roots)]
 
     def _read_outside(self, n: Node, inside: set[int], roots: set[int]) -> bool:
         for reader in self.wanted[id(n)]:
