@@ -18,7 +18,7 @@ from itertools import count
 import torch
 
 from fusewright.form import FORMS, Form, spread, transposed
-from fusewright.formula import Value
+from fusewright.formula import Value, copy
 from fusewright.ir import (
     Batch,
     Graph,
@@ -33,7 +33,6 @@ from fusewright.ir import (
     with_args,
 )
 from fusewright.loops import Axis, Incompatible, Loops, Walk, loops, merge, walks
-from fusewright.lower.call import copy
 from fusewright.part import part_of
 from fusewright.product import (
     COPY_RULES,

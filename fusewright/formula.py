@@ -6,7 +6,7 @@ already: promotion is `promote`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,10 +114,34 @@ def fold(op: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value
     wanted = tuple(sorted({d % rank for d in dims})) if rank else ()
     kept = tuple(s for i, s in enumerate(x.shape) if i not in wanted)
     dtype = {"index": torch.int64}.get(OPS[op].result, x.dtype)
-    result = Value(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
+    if op in OF_ONE and wanted and all(x.shape[d] == 1 for d in wanted):
+        result = reshape(OF_ONE[op](x), kept)
+    else:
+        result = Value(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
     if not keepdim:
         return result
     return reshape(result, tuple(1 if i in wanted else s for i, s in enumerate(x.shape)))
+
+
+def copy(x: Value) -> Value:
+    """The same values in fresh memory."""
+    return Value(node("copy", [x.node], shape=x.shape, dtype=x.dtype))
+
+
+def _whole(x: Value) -> Value:
+    return x + 0.0 if x.dtype.is_floating_point else copy(x)
+
+
+def _nothing(x: Value) -> Value:
+    return expand(reshape(constant(0, torch.int64), (1,) * len(x.shape)), x.shape)
+
+
+# Folds of a single element. A sum begins with 0, so that of -0 is 0.
+OF_ONE: Mapping[str, Callable[[Value], Value]] = {
+    **dict.fromkeys(("sum", "mean"), _whole),
+    **dict.fromkeys(("max", "min", "prod", "any", "all"), copy),
+    **dict.fromkeys(("argmax", "argmin"), _nothing),
+}
 
 
 def reshape(x: Value, shape: Shape) -> Value:

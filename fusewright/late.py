@@ -12,11 +12,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fusewright.formula import Value
+from fusewright.formula import Value, copy
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
-from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside, copy
+from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES
 from fusewright.product import argument, arguments

@@ -19,6 +19,7 @@ import torch
 from fusewright.formula import (
     Value,
     cast,
+    copy,
     expand,
     flip,
     narrow,
@@ -29,7 +30,6 @@ from fusewright.formula import (
     where,
 )
 from fusewright.ir import Shape, node, times
-from fusewright.lower.call import copy
 
 MOST_PIECES = 4  # each element looks through all of them
 LEAST_INNER = 16  # elements that lie together; a row of fewer leaves most threads idle

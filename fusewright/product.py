@@ -21,7 +21,7 @@ import torch
 
 from fusewright.errors import InternalError
 from fusewright.form import FORMS, Form
-from fusewright.formula import Value, narrow, pad
+from fusewright.formula import Value, copy, narrow, pad
 from fusewright.ir import (
     Batch,
     Graph,
@@ -35,7 +35,6 @@ from fusewright.ir import (
     times,
 )
 from fusewright.library import stays
-from fusewright.lower.call import copy
 from fusewright.part import strides
 from fusewright.target import Target
 

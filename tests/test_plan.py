@@ -54,6 +54,8 @@ CASES = [
     ("return F.group_norm(torch.relu(x), 1).mean((2, 3))", IMAGE, 2),
     ("return torch.relu(self.norm(x))", IMAGE, 1),
     ("return self.norm(x) + self.norm(x * 2)", IMAGE, 1),
+    ("x = x.sum(1, keepdim=True).max(1, keepdim=True)[0]\nreturn x.mean(1).logsumexp(0)", ROWS, 2),
+    ("x = x.sum(1, keepdim=True).max(1, keepdim=True)[0]\nreturn x.logsumexp(1)", ROWS, 1),
     ("return torch.relu(x), torch.tanh(x).sum()", ROWS, 1),
     ("return torch.softmax(torch.softmax(x, -1), -1)", ROWS, 1),
     ("return (x + 1).reshape(-1) * 2", ROWS, 1),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.formula import Value, apply, cast, constant, expand, permute, reshape
+from fusewright.formula import Value, apply, cast, constant, copy, expand, permute, reshape
 from fusewright.interpret import interpret
 from fusewright.ir import Batch, Graph, Node, Update, base, check, node, toposort
-from fusewright.lower.call import copy
 from fusewright.rewrite import rewrite
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fusewright import composite
 from fusewright.formula import Value, cast, constant
-from fusewright.ir import Batch, Shape, node
+from fusewright.ir import Batch, Shape
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, torch.float64, *HALF)
@@ -45,9 +45,10 @@ class Call:
     results: tuple[Result, ...]
     across: Callable[[Value, Sequence[int]], bool] = lambda _x, _dims: False
 
-    def folds(self, x: Value, dims: Sequence[int]) -> bool:
-        """Whether our folds take these dimensions."""
-        return bool(x.shape) and (trailing(x, dims) or self.across(x, dims))
+    def folds(self, x: Value, dims: Sequence[int], *, one: bool = False) -> bool:
+        """Whether our folds take these dimensions. one: also if these have one element."""
+        alone = one and all(x.shape[d] == 1 for d in dims)
+        return bool(x.shape) and (alone or trailing(x, dims) or self.across(x, dims))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,11 +84,6 @@ def _sample(argument: Any) -> Any:
     if isinstance(argument, Value):
         return torch.empty((1,) * len(argument.shape), dtype=argument.dtype)
     return 1 if isinstance(argument, Batch) else argument
-
-
-def copy(x: Value) -> Value:
-    """The same values in fresh memory."""
-    return Value(node("copy", [x.node], shape=x.shape, dtype=x.dtype))
 
 
 def trailing(x: Value, dims: Sequence[int]) -> bool:

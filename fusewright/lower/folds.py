@@ -22,7 +22,7 @@ def _fold(op: str) -> Lowering:
     def build(call: Call) -> Lowered:
         x: Value = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
-        if not call.folds(x, dims):
+        if not call.folds(x, dims, one=True):
             return None
         x = composite.wide(cast(x, torch.bool if op in ("any", "all") else call.dtype))
         return cast(fold(op, x, dims, bool(call.get(2, "keepdim", False))), call.dtype)
@@ -60,7 +60,7 @@ def _extreme(op: str) -> Lowering:
         if call.overload == "other":
             return apply(op + "imum", *promoted(call.args[:2], call.dtype))
         dims = dims_of(x, call.get(1, "dim"))
-        if not call.folds(x, dims):
+        if not call.folds(x, dims, one=True):
             return None
         keepdim = bool(call.get(2, "keepdim", False))
         values = fold(op, x, dims, keepdim)
@@ -98,7 +98,7 @@ def _correction(call: Call) -> float:
 def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
     def build(call: Call) -> Lowered:
         x: Value = call.args[0]
-        if not call.folds(x, [call.args[1]]) or x.dtype not in FLOATS:
+        if not call.folds(x, [call.args[1]], one=True) or x.dtype not in FLOATS:
             return None
         return cast(function(composite.wide(cast(x, call.dtype)), [call.args[1]]), call.dtype)
 
@@ -108,7 +108,7 @@ def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
 def _logsumexp(call: Call) -> Lowered:
     x: Value = call.args[0]
     dims = dims_of(x, call.args[1])
-    if not call.folds(x, dims) or x.dtype not in FLOATS:
+    if not call.folds(x, dims, one=True) or x.dtype not in FLOATS:
         return None
     keepdim = bool(call.get(2, "keepdim", False))
     return cast(composite.logsumexp(composite.wide(x), dims, keepdim), call.dtype)

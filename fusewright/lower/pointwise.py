@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 from fusewright import composite
-from fusewright.formula import Value, apply, cast, constant, reshape, where
+from fusewright.formula import Value, apply, cast, constant, copy, reshape, where
 from fusewright.ir import Batch, Shape
-from fusewright.lower.call import FLOATS, HALF, Call, Lowered, common_type, copy, promoted
+from fusewright.lower.call import FLOATS, HALF, Call, Lowered, common_type, promoted
 from fusewright.ops import OPS
 
 Lowering = Callable[[Call], Lowered]

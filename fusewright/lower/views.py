@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from fusewright import formula
-from fusewright.formula import Value, cast, constant, narrow, permute, reshape
-from fusewright.lower.call import Call, Lowered, copy
+from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape
+from fusewright.lower.call import Call, Lowered
 
 FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
 RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
