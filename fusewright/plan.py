@@ -108,6 +108,7 @@ class _Planner:
         self.index = {id(n): i for i, n in enumerate(self.order)}
         self.before = self._ancestors()
         self.wanted = self._wanted()
+        self.numbers = self._numbers()
         self.groups: list[list[Node]] = []
         self.group_of: dict[int, int] = {}
         self.notes: list[str] = []
@@ -116,7 +117,7 @@ class _Planner:
         for n in self.order:
             if n.row.kind == "product":
                 self._join([], [n])
-            elif n.row.computed and not _counter(n) and not self._is_number(n):
+            elif n.row.computed and not _counter(n) and id(n) not in self.numbers:
                 self._place(n)
         self._merge_siblings()
         steps = [self._kernel(g) for g in self.groups if g]
@@ -147,6 +148,14 @@ class _Planner:
             for a in n.args:
                 readers[id(a)].append(n)
         return readers
+
+    def _numbers(self) -> set[int]:
+        """The maps of constants only, the batch size among them, that nobody but kernels reads."""
+        roots = {id(r) for r in self.graph.roots}
+        maps = (n for n in self.order if n.row.kind == "map" and n.args and not n.shape)
+        known = (n for n in maps if all(a.op == "constant" for a in n.args) and id(n) not in roots)
+        read = ((n, self.wanted[id(n)]) for n in known)
+        return {id(n) for n, by in read if by and all(r.row.computed for r in by)}
 
     # -- grouping
 
@@ -180,15 +189,8 @@ class _Planner:
     def _sorted(self, nodes: Iterable[Node]) -> list[Node]:
         """In order, with the numbers that they read: each kernel works those out itself."""
         nodes = unique(nodes)
-        numbers = (a for n in nodes for a in n.args if self._is_number(a))
+        numbers = (a for n in nodes for a in n.args if id(a) in self.numbers)
         return sorted(unique([*nodes, *numbers]), key=lambda n: self.index[id(n)])
-
-    def _is_number(self, n: Node) -> bool:
-        """Whether a map is of constants only, the batch size among them, for kernels only."""
-        known = n.row.kind == "map" and n.args and all(a.op == "constant" for a in n.args)
-        readers = self.wanted[id(n)] if known and not n.shape else []
-        roots = {id(r) for r in self.graph.roots}
-        return bool(readers) and id(n) not in roots and all(r.row.computed for r in readers)
 
     def _merge_siblings(self) -> None:
         """Groups that read the same tensor share its loads where they can."""
@@ -272,7 +274,7 @@ class _Planner:
         """The members that something outside the group reads."""
         inside = {id(m) for m in members}
         roots = {id(r) for r in self.graph.roots}
-        kept = (m for m in members if not self._is_number(m))
+        kept = (m for m in members if id(m) not in self.numbers)
         return [m for m in kept if id(m) in roots or self._read_outside(m, inside, roots)]
 
     def _read_outside(self, n: Node, inside: set[int], roots: set[int]) -> bool:

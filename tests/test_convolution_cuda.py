@@ -201,20 +201,30 @@ def test_weights_of_any_size(library: Library) -> None:
     check_all(library, CONV, image * 1e25, weight * 1e-25)
 
 
-@pytest.mark.parametrize("pad", [0, 1])
-def test_infinities_and_nan_are_where_float64_has_them(library: Library, pad: int) -> None:
-    torch.manual_seed(5)
-    problem = replace(CONV, pad=both(pad, pad))
-    image, weight = problem.image(), problem.weight()
+def make_strange(image: Tensor) -> None:
+    """Infinities and NaN in two images."""
     for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
         image[i % 2, i * 7, 3 + i * 11, i * 9] = value
-    if pad == 0:  # an infinity times what is not there has no meaning
+
+
+def strange_truth(problem: Problem, image: Tensor, weight: Tensor) -> convolutions.Exact:
+    """What is exact for such images; the weights get some, too, where nothing is padded."""
+    if not any(map(any, problem.pad)):  # an infinity times what is not there has no meaning
         weight[3, 5, 1, 1], weight[9, 7, 0, 2] = float("inf"), float("nan")
     truth = convolutions.exact(problem, image, weight)
     assert int((~truth.sums.isfinite()).sum()) > 300
     # What is not finite is repaired in float32: no bound is derived from infinite weights.
     finite = torch.where(weight.isfinite(), weight, 0.0)
-    truth = replace(truth, allowed=convolutions.exact(problem, image, finite).allowed)
+    return replace(truth, allowed=convolutions.exact(problem, image, finite).allowed)
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_infinities_and_nan_are_where_float64_has_them(library: Library, pad: int) -> None:
+    torch.manual_seed(5)
+    problem = replace(CONV, pad=both(pad, pad))
+    image, weight = problem.image(), problem.weight()
+    make_strange(image)
+    truth = strange_truth(problem, image, weight)
     for subject in copies():
         check(library, subject, problem, image, weight, truth)
 
@@ -224,8 +234,7 @@ def test_transposed_infinities_and_nan(library: Library, together: int) -> None:
     torch.manual_seed(5)
     problem = turned(3, 72, 40, (30, 24), (4, 2 * together + 1), (2, together), both(1, 0))
     image, weight = problem.image(), problem.weight()
-    for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
-        image[i % 2, i * 7, 3 + i * 11, i * 9] = value
+    make_strange(image)
     truth = convolutions.exact(problem, image, weight)
     assert int((~truth.sums.isfinite()).sum()) > 300
     for subject in copies(together):

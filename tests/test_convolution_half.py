@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from emitting import emit_file
+from graphs import check_meaning
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
 from torch import nn
 
 from fusewright import convolution as convolution_module
-from fusewright.capture import capture, state_of
+from fusewright.capture import capture
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.convolution import convolution, geometry
 from fusewright.family import CONVOLUTION, family
-from fusewright.interpret import interpret
 from fusewright.ir import toposort
 from fusewright.nest import nest
 from fusewright.plan import plan
@@ -69,9 +69,7 @@ def test_the_rewritten_graph_has_the_same_meaning() -> None:
     layer, shape = nn.Conv2d(64, 128, 3).half(), (4, 64, 36, 36)
     x = torch.randn(shape).half()
     before, after = graphs(layer, x, never)
-    state = state_of(capture(layer, [x]), layer)
-    wanted, found = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
-    torch.testing.assert_close(found[0], wanted[0], rtol=1e-12, atol=1e-12)
+    check_meaning(before, after, layer, (x,))
 
 
 @pytest.mark.parametrize("precision", ["eager", "ieee"])
@@ -134,9 +132,7 @@ def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
     entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
     assert "half_factor<bfloat_t, true>{right, " in entry
     assert "half_factor<bfloat_t>{left, 0, 256}" in entry
-    state = state_of(capture(module, [x]), module)
-    wanted, result = (interpret(g, [x], state, dtype=torch.float64) for g in (before, after))
-    torch.testing.assert_close(result[0], wanted[0], rtol=1e-12, atol=1e-12)
+    check_meaning(before, after, module, (x,))
 
 
 @pytest.mark.parametrize("name", PACKED)

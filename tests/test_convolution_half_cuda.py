@@ -15,7 +15,17 @@ import torch
 from convolution_subjects import HALVES, KINDS, TOGETHER, Problem, Subject
 from product_subjects import Library
 from test_convolution import LAYERS, Tailed
-from test_convolution_cuda import BACK, BACKWARDS, CONV, PROBLEMS, both, check, turned
+from test_convolution_cuda import (
+    BACK,
+    BACKWARDS,
+    CONV,
+    PROBLEMS,
+    both,
+    check,
+    make_strange,
+    strange_truth,
+    turned,
+)
 from test_convolution_half import PACKED, POINTWISE
 from torch import Tensor
 
@@ -116,14 +126,8 @@ def test_infinities_and_nan_are_where_float64_has_them(
     torch.manual_seed(5)
     problem = replace(CONV, pad=both(pad, pad))
     image, weight = operands(problem, dtype)
-    for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
-        image[i % 2, i * 7, 3 + i * 11, i * 9] = value
-    if pad == 0:  # an infinity times what is not there has no meaning
-        weight[3, 5, 1, 1], weight[9, 7, 0, 2] = float("inf"), float("nan")
-    truth = convolutions.exact(problem, image, weight)
-    assert int((~truth.sums.isfinite()).sum()) > 300
-    finite = torch.where(weight.isfinite(), weight, 0.0)
-    truth = replace(truth, allowed=convolutions.exact(problem, image, finite).allowed)
+    make_strange(image)
+    truth = strange_truth(problem, image, weight)
     for subject in copies(dtype):
         check(library, subject, problem, image, weight, truth)
 
@@ -138,8 +142,7 @@ def test_transposed_infinities_and_nan(
     torch.manual_seed(5)
     problem = turned(3, 72, 40, (30, 24), (4, 2 * together + more), (2, together), both(1, 0))
     image, weight = operands(problem, dtype)
-    for i, value in enumerate((float("inf"), float("-inf"), float("nan"))):
-        image[i % 2, i * 7, 3 + i * 11, i * 9] = value
+    make_strange(image)
     truth = convolutions.exact(problem, image, weight)
     assert int((~truth.sums.isfinite()).sum()) > 300
     for subject in copies(dtype, together):
