@@ -57,6 +57,11 @@ struct column_place {
 template <bool WHOLE> struct columns_range {
   int first, step, end;
 };
+// The same of a whole tile, 64 columns at a time; the last vector of the last 64 is `back` columns before its place.
+template <int WIDTH> struct tile_range {
+  int first, back;
+  int& quarter;  // that the walk is at
+};
 template <int VECTOR, int VECTORS> struct columns_lane : words<columns_lane<VECTOR, VECTORS>> {
   static constexpr int vector = VECTOR;
 };
@@ -70,6 +75,21 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
     live[u] = WHOLE || at[u].flat < r.end;
   }
   visit<!WHOLE, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
+}
+template <int VECTOR, int VECTORS, int WIDTH, class Sink, class F, class... Ops>
+FN void walk(columns_lane<VECTOR, VECTORS>&, tile_range<WIDTH> r, Sink& sink, const F& f, Ops... operand) {
+#pragma unroll 1
+  for (r.quarter = 0; r.quarter < WIDTH / 64; ++r.quarter) {
+    column_place at[VECTORS];
+    bool live[VECTORS];
+    const int first = r.first + r.quarter * 64, last = first - (r.quarter + 1 < WIDTH / 64 ? 0 : r.back);
+#pragma unroll
+    for (int u = 0; u < VECTORS; ++u) {
+      const int from = u + 1 < VECTORS ? first : last, further = u * (64 / VECTORS);
+      at[u] = {from + further, from, further, u};
+    }
+    visit<false, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
+  }
 }
 
 //@ ahead: needs words, fixed, load, product_row

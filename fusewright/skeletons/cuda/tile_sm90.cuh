@@ -182,6 +182,56 @@ FN void finish_runs(const Body& body, const float (&runs)[2][16 / EACH][EACH], b
         body(first + half * 8 * segments + s, team, runs_row<EACH>{&runs[half][s * (SEGMENT / 4 / EACH)]});
   }
 }
+// One row of a whole tile, pairs of columns from the registers that they are in, times `scale`. TURNED: a lane that is `ahead`
+// has the next 8 columns' pair in the place of each, and the tile's first as its last.
+template <int WIDTH, bool TURNED> struct tile_row {
+  using value = float;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  const float (&master)[WIDTH / 64][32];
+  int half;
+  float scale;
+  bool ahead;
+  const int& quarter;
+  // Registers have no index at run time.
+  template <int I = 0> FN void choose(float (&pairs)[8][2], float by) const {
+    if constexpr (I + 1 < WIDTH / 32)
+      if (quarter * 2 + half != I) return choose<I + 1>(pairs, by);
+    constexpr int BEHIND = (I / 2 + 1) % (WIDTH / 64);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) pairs[i / 2][i % 2] = times_here(master[I / 2][i / 2 * 4 + I % 2 * 2 + i % 2], by);
+    if constexpr (TURNED) {
+      const float next[2] = {times_here(master[BEHIND][I % 2 * 2], by), times_here(master[BEHIND][I % 2 * 2 + 1], by)};
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        pairs[i / 2][i % 2] = !ahead ? pairs[i / 2][i % 2] : i < 14 ? pairs[i / 2 + 1][i % 2] : next[i % 2];
+    }
+  }
+  template <int W, int U> struct packet {
+    static_assert(W == 2 && U == 8, "64 columns");
+    float pairs[8][2];
+    // The shuffle changes nothing, but products of what it gives are not worked out before the loop.
+    FN explicit packet(const tile_row& o) { o.choose(pairs, __shfl_xor_sync(~0u, o.scale, 0)); }
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN float element(int u, int j, const Place&) { return pairs[u][j]; }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+// A tile that is finite and whole: the body reads what a row needs once for all its columns. Where rows do not begin with a
+// sector of 32 bytes, lanes are turned so that four of them still store a whole one: halves take up to twice as long.
+template <int WIDTH, bool TURNED, class Body>
+FN void finish_tile(const Body& body, const float (&master)[WIDTH / 64][32], box_corner at, int columns, const float* scales) {
+  const int lane = lane_here();
+  int quarter = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const long row = at.row + lane / 4 + half * 8;
+    const int column = at.column + lane % 4 * 2, before = TURNED ? (unsigned(row) * columns + at.column) % 8 : 0;
+    const bool ahead = before > 0 && before + lane % 4 * 2 < 8;
+    const tile_range<WIDTH> mine{column + (ahead ? 8 : 0), ahead ? WIDTH : 0, quarter};
+    body(row, mine, columns_lane<2, 8>(), tile_row<WIDTH, TURNED>{master, half, scales[half], ahead, quarter});
+  }
+}
 // Whether a body takes runs; its own `finish` may want boxes.
 template <class Body> constexpr bool takes_runs = true;
 
@@ -214,6 +264,14 @@ template <class Body, class Factors> struct consumer {
   FN void runs_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
     constexpr int EACH = Factors::packed ? 4 : 2;
     const int warp = warp_here() - Factors::first_warp, lane = lane_here();
+    if constexpr (Factors::scaled && SEGMENT == 0 && VECTOR % 2 == 0 && takes_runs<Body>) {
+      const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH;
+      const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
+      if (__all_sync(~0u, !factors.suspect && top + 16 <= shape.rows && column + WIDTH <= shape.columns)) {
+        if (shape.columns % 8 == 0) return finish_tile<WIDTH, false>(body, master, at, shape.columns, scales);
+        return finish_tile<WIDTH, true>(body, master, at, shape.columns, scales);
+      }
+    }
 #pragma unroll 1
     for (int number = 0; number < WIDTH / 64; ++number) {
       const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH + number * 64;
