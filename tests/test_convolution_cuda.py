@@ -72,6 +72,8 @@ PROBLEMS = (
     Problem(2, 48, 70, (40, 40), (1, 1), stride=(8, 8)),
     Problem(1, 256, 256, (28, 28), (3, 3), pad=both(1, 1)),
     Problem(700, 3, 5, (4, 4), (2, 2)),
+    # Rows of its result begin within a sector of 32 bytes.
+    Problem(2, 64, 144, (20, 32), (3, 3)),
     # All results are in the padding.
     Problem(1, 42, 2, (1, 2, 4), (1, 3, 5), (3, 1, 1), ((1, 0), (2, 2), (2, 2))),
 )
