@@ -23,7 +23,7 @@ _HOPPER = tuple(
     for name in (
         "cluster_sm90", "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
         "product_half_sm90", "deferred_sm90",
-        "pack_image", "convolution_sm90", "convolution_launch_sm90", "transposed_sm90",
+        "pack_image", "convolution", "convolution_sm90", "convolution_launch_sm90", "transposed",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

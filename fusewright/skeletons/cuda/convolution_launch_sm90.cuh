@@ -8,7 +8,7 @@
 #include "convolution_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_kernel: needs pack_weights, pack_image, pack_half_image, convolution_produce, convolution_consume, prepare_product, launch_early, device_scope
+//@ convolution_kernel: needs pack_convolution, convolution_produce, convolution_consume, prepare_product, device_scope
 // What the consumers hand boxes to.
 template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body, class T>
@@ -43,13 +43,6 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
     convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, stages, full, empty);
   }
 }
-// What packs images of T, and looks at them again if they are scaled.
-template <int CHUNK, class Shape, class T> auto image_packer(bool vectors) {
-  if constexpr (image_kind<T>::scaled)
-    return vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
-  else
-    return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T> : &pack_half_image<Shape::holes, false, CHUNK, T>;
-}
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
 FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
@@ -58,22 +51,6 @@ FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, 
          &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
 }
 #else
-template <int CHUNK, class T, class Shape>
-int pack_convolution(const T* image, const T* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
-  pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
-  if (int error = cudaGetLastError()) return error;
-  const convolution_shape& shape = given.walk();
-  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
-  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
-  const auto pack = image_packer<CHUNK, Shape, T>(vectors);
-  const int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
-  if constexpr (image_kind<T>::scaled) {
-    const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
-    return error ? error : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
-  } else {
-    return error;
-  }
-}
 // The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
 template <int CHUNK>
 int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const packed_image& packed, int box_pixels) {

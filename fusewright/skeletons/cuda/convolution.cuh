@@ -1,0 +1,121 @@
+// What convolution kernels of all GPUs share: the packing passes, the walk through taps, powers of two that are undone, and
+// sums that are computed again.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "hopper.cuh"
+#include "pack_image.cuh"
+namespace fusewright {
+
+//@ pack_convolution: needs pack_weights, pack_image, pack_half_image, launch_early
+// What packs images of T, and looks at them again if they are scaled.
+template <int CHUNK, class Shape, class T> auto image_packer(bool vectors) {
+  if constexpr (image_kind<T>::scaled)
+    return vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
+  else
+    return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T> : &pack_half_image<Shape::holes, false, CHUNK, T>;
+}
+#ifndef __CUDACC_RTC__
+template <int CHUNK, class T, class Shape>
+int pack_convolution(const T* image, const T* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
+  pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
+  if (int error = cudaGetLastError()) return error;
+  const convolution_shape& shape = given.walk();
+  const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
+  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
+  const auto pack = image_packer<CHUNK, Shape, T>(vectors);
+  const int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
+  if constexpr (image_kind<T>::scaled) {
+    const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
+    return error ? error : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
+  } else {
+    return error;
+  }
+}
+#endif
+
+//@ convolution_repair: needs packed_image, image_kind, finish
+// What a result that is not finite is computed from: taps and channels in order, with fused steps. Of 16 bits, it may be
+// wrong where a row has not all taps: it multiplied those by zero.
+template <class Shape, class T> struct convolution_source {
+  static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes;
+  using packed = typename image_kind<T>::packed;
+  const T *image, *weight;
+  const Shape& shape;
+};
+template <class T>
+FN float plain_sum(const convolution_source<convolution_shape, T>& from, int batch, int row, int pixel) {
+  const convolution_shape& s = from.shape;
+  const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
+  const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
+  const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
+  const long in_pixels = s.in_pixels();
+  const T* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
+  const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
+  float sum = 0;
+  for (int tap = 0; tap < taps; ++tap) {
+    const int across = tap / s.kernel[2];
+    const int u = x + tap % s.kernel[2] * s.dilation[2], v = y + across % s.kernel[1] * s.dilation[1];
+    const int w = z + across / s.kernel[1] * s.dilation[0];
+    const bool inside = u >= 0 && u < s.in_size[2] && v >= 0 && v < s.in_size[1] && w >= 0 && w < s.in_size[0];
+    if (!inside) continue;
+    const T* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
+#pragma unroll 4
+    for (int c = 0; c < channels; ++c) sum = fmaf(widen(here[c * in_pixels]), widen(weight[c * taps + tap]), sum);
+  }
+  return sum;
+}
+// The factors as `consumer` wants them, for one tile.
+template <int FIRST_WARP, class Source> struct convolution_factors {
+  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled;
+  static constexpr int first_warp = FIRST_WARP;
+  const Source &left, &right;
+  bool suspect;
+};
+template <bool ACROSS, int COLUMNS, class Shape, class T>
+FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape, T>& from,
+               const convolution_source<Shape, T>&, product_shape shape) {
+  const int lane = lane_here();
+#pragma unroll 1
+  for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
+    const int row = item / (COLUMNS / 32), column = item % (COLUMNS / 32) * 32 + lane;
+    float& result = box[box_place<ACROSS, COLUMNS>(row, column)];
+    if (at.column + column >= shape.columns || is_finite(result)) continue;
+    result = plain_sum(from, int(at.batch), at.batch_row + row, at.column + column);
+  }
+  __syncwarp();
+}
+
+//@ convolution_undo: needs packed_image
+// What to multiply by, from the sum of two marked exponents, in two steps where the power alone is beyond float32.
+FN float2 undo_of(int both) {
+  const int exponent = both >= SUSPECT / 2 ? both - SUSPECT : both;
+  const int first = exponent < -126 || exponent > 127 ? exponent / 2 : exponent;
+  const float2 by = make_float2(power(max(first, -126)), power(max(exponent - first, -126)));
+  return both >= SUSPECT + SUSPECT / 2 ? make_float2(__uint_as_float(0x7fffffffu), 1.f) : by;
+}
+
+//@ tap_walk: needs convolution_shape
+// The order of k in pieces of CHUNK: channels first, then taps along W, H and D.
+template <class Spans> struct tap_walk {
+  const Spans spans;
+  int channel = 0, tap[3];  // tap: offset in pixels, from W to D
+  FN tap_walk(const Spans& spans) : spans(spans), tap{spans[0].first, spans[1].first, spans[2].first} {}
+  FN bool ended() const { return tap[2] >= spans[2].end; }
+  FN void next(int chunk, int channels) {
+    channel += chunk;
+    if (channel < channels) return;
+    channel -= channels;
+    bool carry = true;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const tap_span along = spans[i];
+      if (carry) tap[i] += along.step;
+      carry = carry && i < 2 && tap[i] >= along.end;
+      if (carry) tap[i] = along.first;
+    }
+  }
+};
+
+//@
+}  // namespace fusewright
