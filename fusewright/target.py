@@ -80,6 +80,7 @@ TARGETS = {
             half_flops=250e12,
             tf32_flops=100e12,
             inline_products=True,
+            convolutions=True,
             processors=108,
         ),
         Target(

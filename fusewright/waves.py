@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from fusewright.convolution import CONVOLUTIONS
 from fusewright.family import AMPERE_RATE, Family, family
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
@@ -57,7 +58,8 @@ class Waves:
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
         self.kind, self.shares = kind, shares and bool(kind.adding)
-        self.ampere = target.product == "sm80"
+        # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
+        self.ampere = target.product == "sm80" and product.op not in CONVOLUTIONS
         self.rate = AMPERE_RATE if self.ampere else kind.rate
 
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import product_subjects as subjects
 import torch
 from half_subjects import KINDS
-from product_subjects import Library
+from product_subjects import PARTS, Library
 from torch import Tensor
 from torch.nn import functional
 
@@ -152,9 +152,9 @@ HALVES = tuple(
 )
 
 
-def source(some: Iterable[Subject]) -> str:
+def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
-    skeleton = select("sm90", [*WORDS, "run_convolution", "run_transposed"])
+    skeleton = select(PARTS[arch], [*WORDS, "run_convolution", "run_transposed"])
     every = list(some)
     bodies = BODIES + "".join(
         f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
@@ -165,10 +165,13 @@ def source(some: Iterable[Subject]) -> str:
 
 
 def library(
-    some: Sequence[Subject], folder: Path, edit: Callable[[str], str] = lambda text: text
+    some: Sequence[Subject],
+    folder: Path,
+    edit: Callable[[str], str] = lambda text: text,
+    arch: str = "sm_90a",
 ) -> Library:
     """Compile `some`, as many compilers at once as there are cores; `edit` changes the text."""
-    return subjects.hopper_library(some, lambda part: edit(source(part)), folder)
+    return subjects.library_for(some, lambda part: edit(source(part, arch)), folder, arch)
 
 
 def _three(sizes: Sequence[int], missing: int) -> tuple[int, int, int]:

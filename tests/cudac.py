@@ -42,12 +42,13 @@ def compile_text(text: str, options: Sequence[str], folder: Path) -> tuple[list[
     return usages(done.stdout + done.stderr), seconds
 
 
-def strict_report(text: str, source: Path) -> str:
-    """What ptxas says of a text for sm_90a in which no compiler finds anything to warn of."""
+def strict_report(text: str, source: Path, arch: str = "90a") -> str:
+    """What ptxas says of a text in which no compiler finds anything to warn of."""
     source.write_text(text, encoding="utf-8")
     done = subprocess.run(
-        ["nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings",
-         "-Xptxas", "-v", "-cubin", str(source), "-o", str(source.with_suffix(".cubin"))],
+        ["nvcc", "-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Werror",
+         "all-warnings", "-Xptxas", "-v", "-cubin", str(source),
+         "-o", str(source.with_suffix(".cubin"))],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

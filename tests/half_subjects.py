@@ -100,7 +100,7 @@ def library(
     halves: Sequence[Half], folder: Path, edit: Callable[[str], str] = lambda text: text
 ) -> Library:
     """Compile `halves`, as many compilers at once as there are cores; `edit` changes the text."""
-    return subjects.hopper_library(halves, lambda part: edit(source(part)), folder)
+    return subjects.library_for(halves, lambda part: edit(source(part)), folder)
 
 
 def strides(factor: Tensor, turned: bool) -> tuple[int, int]:

@@ -242,13 +242,16 @@ class Library:
 E = TypeVar("E", bound=Entry)
 
 
-def hopper_library(
-    some: Sequence[E], source_of: Callable[[Sequence[E]], str], folder: Path
+def library_for(
+    some: Sequence[E],
+    source_of: Callable[[Sequence[E]], str],
+    folder: Path,
+    arch: str = "sm_90a",
 ) -> Library:
-    """Compile `some` for sm_90a, as many compilers at once as there are cores, and load them."""
+    """Compile `some`, as many compilers at once as there are cores, and load them."""
     pieces = max(1, min(len(some), len(os.sched_getaffinity(0))))
     jobs = {folder / f"piece_{k}.so": some[k::pieces] for k in range(pieces)}
-    code = code_for("sm_90a", (9, 0))
+    code = code_for(arch, torch.cuda.get_device_capability())
     with ThreadPoolExecutor(pieces) as pool:
         running = [pool.submit(build, source_of(part), to, code) for to, part in jobs.items()]
         for job in running:

@@ -271,7 +271,6 @@ def test_other_targets_keep_the_library() -> None:
     layer, shape = LAYERS["plain"]
     before, _ = rewrite(capture(layer, [torch.randn(shape)]).graph)
     assert convolution(before, TARGETS["cpu"]) is before
-    assert convolution(before, TARGETS["sm_80"]) is before
 
 
 def test_what_lies_channels_last_stays_with_the_library() -> None:

@@ -17,7 +17,13 @@ _CUDA_NAMES = ("math", "operand", "team", "folds", "scan", "launch", "split", "g
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
 _PRODUCT_NAMES = ("pack", "product", "ampere", "planes", "attention_exact", "attention")
 _PRODUCT = tuple(f"cuda/{name}.cuh" for name in _PRODUCT_NAMES)
-_AMPERE = tuple(f"cuda/{name}.cuh" for name in ("tile_sm80", "product_sm80", "product_inline_sm80"))
+_AMPERE = tuple(
+    f"cuda/{name}.cuh"
+    for name in (
+        "tile_sm80", "product_sm80", "product_inline_sm80", "pack_image", "convolution",
+        "convolution_sm80", "transposed",
+    )
+)  # fmt: skip
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (

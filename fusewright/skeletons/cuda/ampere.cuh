@@ -28,6 +28,15 @@ FN void multiply(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+//@ mma_of: needs mma_sync, half_t, bfloat_t
+// The same for factors of T.
+FN void multiply_as(half_t, float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { multiply(acc, a, b0, b1); }
+FN void multiply_as(bfloat_t, float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 //@ allow_shared
 #ifndef __CUDACC_RTC__
 // More shared memory than a kernel gets unasked. Asked for once per kernel and device.

@@ -110,10 +110,7 @@ template <int WIDTH> struct splitter {
   }
 };
 
-//@ multiply_halves: needs part_of_tile, mma_sync, units, anew
-// A lane's part of ldmatrix: rows lane % 16, or lane % 8 and eight further, and one of two chunks.
-FN unsigned split_halves(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
-FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
+//@ multiply_halves: needs part_of_tile, mma_sync, matrix_places, anew
 // COUNT times 16 rows, both groups of 16 k; `address` of hi, and of lo four chunks further.
 template <int COUNT> FN void load_halves(unsigned (&to)[COUNT][2][4], unsigned address) {
 #pragma unroll
@@ -239,7 +236,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
   }
   const auto unscaled = [](int) { return make_float2(1, 1); };
   const tiles::place at = all.at(block_anew());
-  tile_out<WIDTH, SWAPPED, SEGMENT, VECTOR>(body, total, unscaled, WIDTH, at, left, right, shape, shared);
+  tile_out<tile, SWAPPED, SEGMENT, VECTOR>(body, total, unscaled, WIDTH, at, left, right, shape, shared);
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>

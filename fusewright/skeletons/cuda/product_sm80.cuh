@@ -54,12 +54,9 @@ template <int WIDTH> struct copier {
   }
 };
 
-//@ multiply_unit: needs part_of_tile, fragments, pack, anew
+//@ multiply_unit: needs part_of_tile, fragments, matrix_places, pack, anew
 // 32 rows x 16 columns x 32 k. The four sums take turns, since each waits for its own last step. `address`: as in
 // split_rows, of the pair's hi halves; lo lies four chunks behind.
-FN unsigned packed_place(int lane) {
-  return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4);
-}
 FN void multiply_pair(float (&master)[2][2][4], const fragments (&rows)[2], unsigned address) {
   unsigned hi[2][4], lo[2][4];
 #pragma unroll
@@ -126,8 +123,8 @@ FN void multiply_tile(part_of_tile<WIDTH>& total, const copier<WIDTH>& copies, c
   using tile = tile<WIDTH>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_row = warp / tile::warps_across * WARP_ROWS, first_column = warp % tile::warps_across * tile::warp_columns;
-  const unsigned split = first_row * UNIT_BYTES + split_place(lane);
-  const unsigned packed = tile::split_bytes + first_column * UNIT_BYTES + packed_place(lane);
+  const unsigned split = first_row * UNIT_BYTES + split_halves(lane);
+  const unsigned packed = tile::split_bytes + first_column * UNIT_BYTES + wide_halves(lane);
   part_of_tile<WIDTH> master;
   clear<WIDTH>(total);
   clear<WIDTH>(master);
@@ -169,7 +166,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     const float2 given = __ldg(reinterpret_cast<const float2*>(inverse + column));
     return make_float2(fabsf(given.x), fabsf(given.y));  // negative: an uneven row's
   };
-  tile_out<WIDTH, SWAPPED, SEGMENT, VECTOR>(body, total, scale_of, other.rows - packed_row, at, left, right, shape, shared);
+  tile_out<tile<WIDTH>, SWAPPED, SEGMENT, VECTOR>(body, total, scale_of, other.rows - packed_row, at, left, right, shape, shared);
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>

@@ -26,6 +26,7 @@ FN int thread_anew() {
 //@ tile_order: needs units
 constexpr int PRODUCT_THREADS = 256, PRODUCT_WARPS = 8, WARP_ROWS = 32, SUM_UNITS = 16;
 template <int WIDTH> struct tile {
+  static constexpr int width = WIDTH, warp_rows = WARP_ROWS;
   static constexpr int split_rows = WIDTH > 128 ? 64 : 128, warps_across = PRODUCT_WARPS * WARP_ROWS / split_rows;
   static constexpr int warp_columns = WIDTH / warps_across, pairs = warp_columns / 16;
   static constexpr int split_bytes = split_rows * UNIT * 4, stage_bytes = split_bytes + WIDTH * UNIT_BYTES;
@@ -48,6 +49,12 @@ struct tiles {
   }
 };
 
+//@ matrix_places: needs units
+// A lane's part of ldmatrix: it names row lane % 16, or lane % 8 and eight further, and the address of one of the row's
+// 16-byte chunks. The chunks of a row are found from the first by XOR, as they are permuted by XOR.
+FN unsigned split_halves(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
+FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
+
 //@ fragments: needs halves, units, mma_sync
 // 16 rows and 32 k of the split factor, as mma.sync wants them: hi and lo of two groups of 16 k.
 struct fragments {
@@ -58,9 +65,6 @@ FN float larger_size(unsigned a, unsigned b) { return fmaxf(fabsf(__uint_as_floa
 FN void split_pair(unsigned first, unsigned second, float scale, unsigned& hi, unsigned& lo) {
   split_in_two(__uint_as_float(first) * scale, __uint_as_float(second) * scale, hi, lo);
 }
-// A lane's part of ldmatrix: it names row lane % 16, and the address of one of the row's 16-byte chunks. The chunks of a
-// row are found from the first by XOR, as they are permuted by XOR.
-FN unsigned split_place(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
 // ldmatrix moves a float32 as two halves: the lane gets k = lane % 4 of a chunk. The largest size of each row is found
 // among the four lanes that hold the row.
 FN void split_rows(fragments& f, unsigned address) {
@@ -89,15 +93,15 @@ FN void split_rows(fragments& f, unsigned address) {
 }
 
 //@ part_of_tile: needs tile_order
-// A warp's part of a tile: pairs of 8 columns, two slabs of 16 rows, which 8 of the pair, and what a lane g * 4 + t has
+// A warp's part of a tile: pairs of 8 columns, slabs of 16 rows, which 8 of the pair, and what a lane g * 4 + t has
 // of 16 x 8: row g, columns 2 t and the next; the same of row g + 8.
-template <int WIDTH> using part_of_tile = float[tile<WIDTH>::pairs][2][2][4];
-template <int WIDTH> FN void clear(part_of_tile<WIDTH>& part) {
+template <class Tile> using part_of = float[Tile::warp_columns / 16][Tile::warp_rows / 16][2][4];
+template <int WIDTH> using part_of_tile = part_of<tile<WIDTH>>;
+template <int PAIRS, int SLABS> FN void clear_part(float (&part)[PAIRS][SLABS][2][4]) {
 #pragma unroll
-  for (int p = 0; p < tile<WIDTH>::pairs; ++p)
-#pragma unroll
-    for (int i = 0; i < 16; ++i) part[p][i / 8][i / 4 % 2][i % 4] = 0;
+  for (int i = 0; i < PAIRS * SLABS * 8; ++i) part[i / SLABS / 8][i / 8 % SLABS][i / 4 % 2][i % 4] = 0;
 }
+template <int WIDTH> FN void clear(part_of_tile<WIDTH>& part) { clear_part(part); }
 template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& master) {
 #pragma unroll
   for (int p = 0; p < tile<WIDTH>::pairs; ++p)
@@ -109,7 +113,7 @@ template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile
 //@ stream_units: needs copies
 // All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
 template <class Tile, class Copier, class Work>
-FN void stream_units(const Copier& copies, int units, unsigned stages, const Work& work) {
+FN void stream_units(Copier& copies, int units, unsigned stages, const Work& work) {
 #pragma unroll
   for (int unit = 0; unit < Tile::stages - 1; ++unit) {
     if (unit < units) copies.copy(unit, stages + unit * Tile::stage_bytes);
@@ -130,17 +134,21 @@ FN void stream_units(const Copier& copies, int units, unsigned stages, const Wor
   __syncthreads();  // the stages are no longer read
 }
 
+//@ finish_runs
+// Whether a body takes columns from registers: here, all tiles leave through boxes.
+template <class Body> constexpr bool takes_runs = false;
+
 //@ tile_out: needs part_of_tile, finish, anew
 // The tile as boxes in shared memory. Turned, the packed factor's rows are the result's, and its columns the split one's.
-template <int WIDTH, bool SWAPPED, int SEGMENT> struct boxes {
-  static constexpr int split_rows = tile<WIDTH>::split_rows;
+template <class Tile, bool SWAPPED, int SEGMENT> struct boxes {
+  static constexpr int split_rows = Tile::split_rows, WIDTH = Tile::width, slabs = Tile::warp_rows / 16;
   static constexpr int columns = SEGMENT > 64 ? SEGMENT : SWAPPED || WIDTH % 128 ? 64 : 128;
   static constexpr int rows = SWAPPED ? WIDTH : split_rows, count = (SWAPPED ? split_rows : WIDTH) / columns;
   // A warp finishes 16 rows of a box at a time, or fewer if there would not be enough for all warps.
   static constexpr int share = rows / 16 * count < PRODUCT_WARPS ? rows / PRODUCT_WARPS : 16;
   static constexpr int items = rows / share * count;
   static_assert(count * columns == (SWAPPED ? split_rows : WIDTH), "a segment lies in one box");
-  static_assert(split_rows * WIDTH * 4 <= tile<WIDTH>::shared_bytes, "the boxes take the place of the stages");
+  static_assert(split_rows * WIDTH * 4 <= Tile::shared_bytes, "the boxes take the place of the stages");
   // Row and column as the factors have them; the column is even. True if one of the two values is not finite.
   static FN bool put(float* all, int row, int column, float first, float second) {
     if constexpr (SWAPPED) {
@@ -155,18 +163,18 @@ template <int WIDTH, bool SWAPPED, int SEGMENT> struct boxes {
   }
   // `scale_of`: what a column and the next still want to be multiplied by; there are `inside` columns, a multiple of 64.
   template <class Scale>
-  static FN bool fill(float* all, const part_of_tile<WIDTH>& part, int warp, const Scale& scale_of, int inside) {
-    constexpr int ACROSS = tile<WIDTH>::warps_across;
-    const int lane = lane_here(), row = warp / ACROSS * WARP_ROWS + lane / 4;
-    const int first_column = warp % ACROSS * tile<WIDTH>::warp_columns;
+  static FN bool fill(float* all, const part_of<Tile>& part, int warp, const Scale& scale_of, int inside) {
+    constexpr int ACROSS = Tile::warps_across;
+    const int lane = lane_here(), row = warp / ACROSS * Tile::warp_rows + lane / 4;
+    const int first_column = warp % ACROSS * Tile::warp_columns;
     bool wrong = false;
 #pragma unroll
-    for (int i = 0; i < tile<WIDTH>::pairs * 2; ++i) {
+    for (int i = 0; i < Tile::warp_columns / 8; ++i) {
       const int column = first_column + i * 8 + lane % 4 * 2;
       if (column >= inside) break;
       const float2 scale = scale_of(column);
 #pragma unroll
-      for (int slab = 0; slab < 2; ++slab) {
+      for (int slab = 0; slab < slabs; ++slab) {
         const float (&x)[4] = part[i / 2][slab][i % 2];
         wrong |= put(all, row + slab * 16, column, x[0] * scale.x, x[1] * scale.y);
         wrong |= put(all, row + slab * 16 + 8, column, x[2] * scale.x, x[3] * scale.y);
@@ -175,14 +183,16 @@ template <int WIDTH, bool SWAPPED, int SEGMENT> struct boxes {
     return wrong;
   }
 };
-// All warps' parts go through boxes in shared memory, in the place of the stages, to the body.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale>
-FN void tile_out(const Body& body, const part_of_tile<WIDTH>& part, const Scale& scale_of, int inside, tiles::place at,
-                 const factor& left, const factor& right, const product_shape& shape, unsigned char* shared) {
-  using boxes = boxes<WIDTH, SWAPPED, SEGMENT>;
-  const int warp = thread_anew() / 32, wide_row = at.column * WIDTH, split_row = at.row * tile<WIDTH>::split_rows;
+// All warps' parts go through boxes in shared memory, in the place of the stages, to the body. What is not finite is only
+// computed again if some thread finds it `suspect`.
+template <class Tile, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale, class Factor>
+FN void tile_out(const Body& body, const part_of<Tile>& part, const Scale& scale_of, int inside, tiles::place at,
+                 const Factor& left, const Factor& right, const product_shape& shape, unsigned char* shared,
+                 bool suspect = true) {
+  using boxes = boxes<Tile, SWAPPED, SEGMENT>;
+  const int warp = thread_anew() / 32, wide_row = at.column * Tile::width, split_row = at.row * Tile::split_rows;
   float* const box = reinterpret_cast<float*>(shared);
-  const bool repairs = __syncthreads_or(boxes::fill(box, part, warp, scale_of, inside));
+  const bool repairs = __syncthreads_or(boxes::fill(box, part, warp, scale_of, inside) && suspect);
   const int top = SWAPPED ? wide_row : split_row, column = SWAPPED ? split_row : wide_row;
 #pragma unroll 1
   for (int item = warp; item < boxes::items; item += PRODUCT_WARPS) {
