@@ -1,6 +1,6 @@
 """Convolution kernels of 16 bits: every result is the exact convolution, rounded once more.
 
-All need a GPU of compute capability 9.0.
+All need a GPU; the kernels of sm_90a need compute capability 9.0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import convolution_subjects as convolutions
 import pytest
 import torch
 from convolution_subjects import HALVES, KINDS, TOGETHER, Problem, Subject
-from product_subjects import Library
+from product_subjects import PARTS, Library
 from test_convolution import LAYERS, Tailed
 from test_convolution_cuda import (
     BACK,
@@ -36,11 +36,12 @@ pytestmark = pytest.mark.gpu
 both_types = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    if torch.cuda.get_device_capability() != (9, 0):
+@pytest.fixture(scope="module", params=PARTS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    if request.param == "sm_90a" and torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU for sm_90a here")
-    return convolutions.library(HALVES, tmp_path_factory.mktemp("halves"))
+    folder = tmp_path_factory.mktemp("halves")
+    return convolutions.library(HALVES, folder, arch=request.param)
 
 
 def copies(dtype: torch.dtype, together: int = 0) -> Iterator[Subject]:
