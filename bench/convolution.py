@@ -1,12 +1,13 @@
 """Convolution kernels with their tails -> a Markdown table of times and errors beside PyTorch's.
 
-python bench/convolution.py [--dtype bfloat16] [--only NUMBER] [--all-chunks] [--no-compile]
+python bench/convolution.py [--dtype bfloat16] [--arch sm_80] [--only NUMBER] [--all-chunks]
+    [--no-compile]
 
-Needs an NVIDIA H100 or H200, nvcc and torch. Every time includes packing image and weights. 256 MB
-are overwritten before each launch, so nothing is in L2. Variants are separated by a pause: heat
-lowers clocks. The ratio is that of torch.compile over the variant. The floor is what a copy of the
-input and the output would take. The last line of a job shows the kernels of its fastest variant
-alone; they overlap.
+Needs an NVIDIA H100 or H200, nvcc and torch; kernels of sm_80 run on any GPU since Ampere. Every
+time includes packing image and weights. 256 MB are overwritten before each launch, so nothing is in
+L2. Variants are separated by a pause: heat lowers clocks. The ratio is that of torch.compile over the
+variant. The floor is what a copy of the input and the output would take. The last line of a job
+shows the kernels of its fastest variant alone; they overlap.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 import convolution_subjects as convolutions  # noqa: E402
 from convolution_subjects import CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
-from product_subjects import Library  # noqa: E402
+from product_subjects import PARTS, Library  # noqa: E402
 
 KERNELS = (
     "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",
@@ -196,12 +197,14 @@ def line(name: str, ms: float, problem: Problem, ratio: float, error: tuple[floa
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
+    options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a", help="whose kernels")
     options.add_argument("--only", type=int, metavar="NUMBER", help="this job alone, from 1")
     options.add_argument("--all-chunks", action="store_true", help="also those that waste channels")
     options.add_argument("--no-compile", action="store_true", help="eager is the baseline")
     given = options.parse_args()
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        print("bench/convolution.py needs a GPU of compute capability 9.0: run it where one is.")
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    if capability != (9, 0) and not (given.arch == "sm_80" and capability >= (8, 0)):
+        print(f"bench/convolution.py needs a GPU that runs {given.arch}: run it where one is.")
         return 3
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     jobs = JOBS if given.only is None else JOBS[given.only - 1 : given.only]
@@ -209,8 +212,9 @@ def main() -> int:
     every = [s for problem, body in jobs for s in variants(problem, body, chunks, dtype)]
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        library = convolutions.library(tuple(dict.fromkeys(every)), Path(folder))
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.dtype}\n")
+        library = convolutions.library(tuple(dict.fromkeys(every)), Path(folder), arch=given.arch)
+        versions = f"torch {torch.__version__}, {given.arch}, {given.dtype}"
+        print(f"{torch.cuda.get_device_name()}, {versions}\n")
         print("| convolution_shape | variant | ms | TFLOP/s | ratio | error |")
         print("|---|---|---:|---:|---:|---:|")
         for problem, body in jobs:

@@ -1,9 +1,10 @@
 """Random small convolutions through prebuilt kernels -> those that differ from float64.
 
-python bench/convolution_fuzz.py [--dtype bfloat16] [--count 3000] [--seed 1] [--only NUMBER]
+python bench/convolution_fuzz.py [--arch sm_80] [--dtype bfloat16] [--count 3000] [--seed 1]
+    [--only NUMBER]
 
-Needs an NVIDIA H100 or H200, nvcc and torch. Problem NUMBER of a seed is always the same, so that a
-failure can be run alone.
+Needs an NVIDIA H100 or H200, nvcc and torch; kernels of sm_80 run on any GPU since Ampere.
+Problem NUMBER of a seed is always the same, so that a failure can be run alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from convolution_subjects import (  # noqa: E402
     Subject,
 )
 from product_fuzz import fuzz  # noqa: E402
-from product_subjects import Library  # noqa: E402
+from product_subjects import PARTS, Library  # noqa: E402
 
 SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES)
 # Of images that are large or small: their sizes.
@@ -143,22 +144,24 @@ def excess(library: Library, given: Trial, seed: int) -> float:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a")
     options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
     options.add_argument("--count", type=int, default=3000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", type=int, metavar="NUMBER", help="this problem alone")
     given = options.parse_args()
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        print("bench/convolution_fuzz.py needs a GPU of compute capability 9.0.")
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    if capability != (9, 0) and not (given.arch == "sm_80" and capability >= (8, 0)):
+        print(f"bench/convolution_fuzz.py needs a GPU that runs {given.arch}.")
         return 3
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
         dtype = TYPES[given.dtype]
         some = [s for s in SUBJECTS if s.dtype is dtype]
-        library = convolutions.library(some, Path(folder))
+        library = convolutions.library(some, Path(folder), arch=given.arch)
         return fuzz(
             numbers,
-            f"{torch.cuda.get_device_name()}, {given.dtype}, seed {given.seed}",
+            f"{torch.cuda.get_device_name()}, {given.arch}, {given.dtype}, seed {given.seed}",
             lambda number: trial(given.seed, number, dtype),
             lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
         )

@@ -29,7 +29,7 @@ int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_b
 //@ convolution_tile: needs units, tile_order
 // BLOCKS blocks share a processor: one multiplies while the other hands a tile to its body. Behind the stages stands where
 // each pixel's patch begins.
-constexpr int HALF_DEPTH = 64;  // k of 16 bits in UNIT_BYTES
+constexpr int HALF_DEPTH = 64, PARTS = 4;  // k of 16 bits in UNIT_BYTES
 struct patch_corner {
   int x, y, z, pixel;  // pixel: which one of the image that would be
 };
@@ -79,37 +79,46 @@ template <class Tile, bool SWAPPED, int CHUNK, class Shape> struct convolution_c
     }
     __syncthreads();
   }
-  FN void copy(int, unsigned stage) {
+  // One of PARTS parts of 64 k, which are copied one after the other; what lies behind the last k is zero.
+  FN void copy(int part, unsigned stage) const {
     const int thread = thread_anew(), row = thread / 8, chunk = thread % 8;
     const unsigned to = stage + row * UNIT_BYTES + ((chunk ^ (row & 7)) << 4);
-    const bool more = !at.ended();  // behind the last k everything is zero
+    const bool more = !at.ended();
 #pragma unroll
     for (int i = 0; i < CHANNELS; i += 32)
-      copy_later(to + WEIGHTS_AT + i * UNIT_BYTES, weights + long(i) * depth, packed.weights, more && i < rows_left);
-    weights += HALF_DEPTH;
+      if (i * PARTS / CHANNELS == part)
+        copy_later(to + WEIGHTS_AT + i * UNIT_BYTES, weights + long(i) * depth, packed.weights, more && i < rows_left);
     const int(&size)[3] = shape.walk().in_size;
     const int further = (at.tap[2] * size[1] + at.tap[1]) * size[2] + at.tap[0];
     const unsigned short* const here = image + at.channel;
 #pragma unroll
     for (int i = 0; i < PIXELS; i += 32) {
+      if (i * PARTS / PIXELS != part) continue;
       const patch_corner from = corners[row + i];
       const bool inside = more & unsigned(from.x + at.tap[0]) < unsigned(size[2]) &  // without branches
                           unsigned(from.y + at.tap[1]) < unsigned(size[1]) & unsigned(from.z + at.tap[2]) < unsigned(size[0]);
       copy_later(to + PIXELS_AT + i * UNIT_BYTES, here + long(from.pixel + further) * line, packed.pixels, inside);
     }
+  }
+  FN void next() {
+    close_copies();
+    weights += HALF_DEPTH;
 #pragma unroll
     for (int i = 0; i < HALF_DEPTH; i += CHUNK) at.next(CHUNK, packed.channels);
   }
 };
 
-//@ multiply_convolution: needs convolution_tile, part_of_tile, matrix_places, mma_of
-// 64 k of a warp's part, 16 at a time; the next 16 come while these are multiplied.
+//@ multiply_convolution: needs convolution_tile, part_of_tile, matrix_places, mma_of, copies
+// 64 k of a warp's part, 16 at a time. The next 16 come while these are multiplied, and a part of another 64 is copied: a
+// tensor core leaves seven of eight instructions to others.
 template <int COUNT> FN void load_rows(unsigned (&to)[COUNT][4], unsigned address) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) load_matrices(to[i], address + i * 16 * UNIT_BYTES);
 }
-template <class Tile, class T> FN void multiply_convolution(part_of<Tile>& sums, unsigned split, unsigned wide) {
+template <class Tile, class T, class Copy>
+FN void multiply_convolution(part_of<Tile>& sums, unsigned split, unsigned wide, const Copy& copy) {
   constexpr int SLABS = Tile::warp_rows / 16, PAIRS = Tile::warp_columns / 16;
+  static_assert(PARTS == HALF_DEPTH / 16, "a part of a copy for each 16 k");
   unsigned rows[2][SLABS][4], columns[2][PAIRS][4];
   load_rows(rows[0], split);
   load_rows(columns[0], wide);
@@ -119,6 +128,8 @@ template <class Tile, class T> FN void multiply_convolution(part_of<Tile>& sums,
       load_rows(rows[(j + 1) % 2], split ^ (j + 1) * 32);
       load_rows(columns[(j + 1) % 2], wide ^ (j + 1) * 32);
     }
+    copy(j);
+    __syncwarp();  // nobody waits here; it keeps the compiler from copying all parts at once, with registers it lacks
 #pragma unroll
     for (int i = 0; i < PAIRS * SLABS * 2; ++i) {
       const int pair = i / 2 / SLABS, slab = i / 2 % SLABS;
@@ -126,6 +137,33 @@ template <class Tile, class T> FN void multiply_convolution(part_of<Tile>& sums,
       multiply_as(T(), sums[pair][slab][i % 2], rows[j % 2][slab], other[i % 2 * 2], other[i % 2 * 2 + 1]);
     }
   }
+}
+
+// All k of a tile. Behind the last ones zeros are copied: nobody reads them, and there is nothing to ask.
+template <class Tile, class T, class Copier>
+FN void stream_convolution(part_of<Tile>& sums, Copier& copies, int units, unsigned stages) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned split = warp / Tile::warps_across * Tile::warp_rows * UNIT_BYTES + split_halves(lane);
+  const unsigned wide = Tile::split_bytes + warp % Tile::warps_across * Tile::warp_columns * UNIT_BYTES + wide_halves(lane);
+#pragma unroll 1
+  for (int unit = 0; unit < Tile::stages - 1; ++unit) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) copies.copy(part, stages + unit * Tile::stage_bytes);
+    copies.next();
+  }
+  const unsigned last = stages + (Tile::stages - 1) * Tile::stage_bytes;
+  unsigned stage = stages, free = last;
+#pragma unroll 1
+  for (int unit = 0; unit < units; ++unit) {
+    wait_copies<Tile::stages - 2>();
+    __syncthreads();  // everybody's copies are there, and nobody still reads the stage before this one
+    multiply_convolution<Tile, T>(sums, stage + split, stage + wide, [&](int part) { copies.copy(part, free); });
+    copies.next();
+    free = stage;
+    stage = stage == last ? stages : stage + Tile::stage_bytes;
+  }
+  wait_copies<0>();
+  __syncthreads();  // the stages are no longer read, nor written
 }
 
 //@ undo_scales: needs convolution_undo, part_of_tile, here
@@ -154,7 +192,7 @@ template <class Tile, bool SWAPPED> FN bool undo_scales(part_of<Tile>& sums, con
   return suspect;
 }
 
-//@ convolution_kernel: needs pack_convolution, convolution_copier, multiply_convolution, undo_scales, convolution_repair, stream_units, tile_out, grid, device_scope, allow_shared
+//@ convolution_kernel: needs pack_convolution, convolution_copier, multiply_convolution, undo_scales, convolution_repair, tile_out, grid, device_scope, allow_shared
 // What boxes are handed to.
 template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body, class T>
@@ -170,15 +208,11 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
   clear_part(sums);
   {
     const tiles::place at = all.at(block_index());
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const unsigned split = warp / tile::warps_across * tile::warp_rows * UNIT_BYTES + split_halves(lane);
-    const unsigned wide = tile::split_bytes + warp % tile::warps_across * tile::warp_columns * UNIT_BYTES + wide_halves(lane);
     auto* const corners = reinterpret_cast<patch_corner*>(shared + tile::corners);
     convolution_copier<tile, SWAPPED, CHUNK, Shape> copies(shape, packed, at, corners);
     const int depth = shape.taps_of(int(at.batch % shape.products())) * packed.channels;
-    stream_units<tile>(copies, (depth + HALF_DEPTH - 1) / HALF_DEPTH, shared_address(shared), [&](int, unsigned stage) {
-      multiply_convolution<tile, typename source::packed>(sums, stage + split, stage + wide);
-    });
+    const int units = (depth + HALF_DEPTH - 1) / HALF_DEPTH;
+    stream_convolution<tile, typename source::packed>(sums, copies, units, shared_address(shared));
   }
   const tiles::place at = all.at(block_anew());
   const int image_number = int(at.batch / shape.products()), number = int(at.batch % shape.products());

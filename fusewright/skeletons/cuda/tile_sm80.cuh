@@ -113,7 +113,7 @@ template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile
 //@ stream_units: needs copies
 // All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
 template <class Tile, class Copier, class Work>
-FN void stream_units(Copier& copies, int units, unsigned stages, const Work& work) {
+FN void stream_units(const Copier& copies, int units, unsigned stages, const Work& work) {
 #pragma unroll
   for (int unit = 0; unit < Tile::stages - 1; ++unit) {
     if (unit < units) copies.copy(unit, stages + unit * Tile::stage_bytes);
