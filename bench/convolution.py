@@ -1,13 +1,13 @@
 """Convolution kernels with their tails -> a Markdown table of times and errors beside PyTorch's.
 
-python bench/convolution.py [--dtype bfloat16] [--arch sm_80] [--only NUMBER] [--all-chunks]
-    [--no-compile]
+python bench/convolution.py [--dtype bfloat16 | --full] [--arch sm_80] [--only NUMBER]
+    [--all-chunks] [--no-compile]
 
 Needs an NVIDIA H100 or H200, nvcc and torch; kernels of sm_80 run on any GPU since Ampere. Every
 time includes packing image and weights. 256 MB are overwritten before each launch, so nothing is in
-L2. Variants are separated by a pause: heat lowers clocks. The ratio is that of torch.compile over the
-variant. The floor is what a copy of the input and the output would take. The last line of a job
-shows the kernels of its fastest variant alone; they overlap.
+L2. Variants are separated by a pause: heat lowers clocks. The ratio is that of torch.compile over
+the variant. The floor is what a copy of the input and the output would take. The last line of a job
+shows the kernels of its fastest variant alone; they overlap. With --full, nobody rounds as TF32.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ import convolution_subjects as convolutions  # noqa: E402
 from convolution_subjects import CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
+
+from fusewright.family import FULL_RATE  # noqa: E402
 
 KERNELS = (
     "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",
@@ -89,20 +91,22 @@ def layer(problem: Problem, body: str, dtype: torch.dtype) -> Layer:
 
 
 def variants(
-    problem: Problem, body: str, all_chunks: bool, dtype: torch.dtype
+    problem: Problem, body: str, all_chunks: bool, dtype: torch.dtype, full: bool
 ) -> Iterator[Subject]:
+    sizes = [(width, 1) for width in (FULL_RATE if full else WIDTHS)]
     vector = 4 if prod(problem.out_size) % 4 == 0 else 1
     for chunk in CHUNKS if all_chunks else (problem.chunk(),):
-        for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2)):
+        for width, blocks in sizes if full else (*sizes, (64, 2)):
             for swapped in (False, True):
                 together = problem.together
-                yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype)
+                parts = 2 if full else 1
+                yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype, parts)
 
 
 def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:
     """What runs one variant, and where its result goes."""
     out = torch.full(job.problem.result(), float("nan"), dtype=subject.dtype, device="cuda")
-    need = job.problem.workspace_bytes(subject.chunk)
+    need = job.problem.workspace_bytes(subject.chunk, subject.parts)
     space = torch.empty(need, dtype=torch.uint8, device="cuda")
     call = convolutions.Call(job.problem, job.image, job.weight, job.in0, out, space)
 
@@ -167,11 +171,13 @@ def measure(library: Library, job: Layer, scratch: Tensor, options: argparse.Nam
     ways.clear()
     baseline = times.get("torch.compile", times["eager"])
     rows, good = [], True
-    for subject in variants(problem, job.body, options.all_chunks, job.image.dtype):
+    some = variants(problem, job.body, options.all_chunks, job.image.dtype, options.full)
+    least = 2e-7 if options.full else 3.2e-4
+    for subject in some:
         run_ours, out = launcher(library, subject, job)
         time.sleep(PAUSE_S)
         rows.append((median_ms(run_ours, scratch), subject, job.error(out)))
-        good &= rows[-1][2][0] <= max(theirs[0] * 1.02, 3.2e-4)
+        good &= rows[-1][2][0] <= max(theirs[0] * 1.02, least)
         del run_ours, out
         torch.cuda.empty_cache()
     best = min(rows, key=lambda row: row[0])
@@ -198,6 +204,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
     options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a", help="whose kernels")
+    options.add_argument("--full", action="store_true", help="float32 without TF32")
     options.add_argument("--only", type=int, metavar="NUMBER", help="this job alone, from 1")
     options.add_argument("--all-chunks", action="store_true", help="also those that waste channels")
     options.add_argument("--no-compile", action="store_true", help="eager is the baseline")
@@ -209,7 +216,9 @@ def main() -> int:
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     jobs = JOBS if given.only is None else JOBS[given.only - 1 : given.only]
     dtype, chunks = TYPES[given.dtype], given.all_chunks
-    every = [s for problem, body in jobs for s in variants(problem, body, chunks, dtype)]
+    full = given.full
+    torch.backends.cudnn.allow_tf32 = not full
+    every = [s for problem, body in jobs for s in variants(problem, body, chunks, dtype, full)]
     good = True
     with tempfile.TemporaryDirectory() as folder:
         library = convolutions.library(tuple(dict.fromkeys(every)), Path(folder), arch=given.arch)

@@ -1,7 +1,7 @@
 """Random small convolutions through prebuilt kernels -> those that differ from float64.
 
-python bench/convolution_fuzz.py [--arch sm_80] [--dtype bfloat16] [--count 3000] [--seed 1]
-    [--only NUMBER]
+python bench/convolution_fuzz.py [--arch sm_80] [--dtype bfloat16 | --full] [--count 3000]
+    [--seed 1] [--only NUMBER]
 
 Needs an NVIDIA H100 or H200, nvcc and torch; kernels of sm_80 run on any GPU since Ampere.
 Problem NUMBER of a seed is always the same, so that a failure can be run alone.
@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 import convolution_subjects as convolutions  # noqa: E402
 from convolution_subjects import (  # noqa: E402
     EXTRAS,
+    FULL,
     HALVES,
     SCHEDULES,
     TRANSPOSED,
@@ -35,7 +36,7 @@ from convolution_subjects import (  # noqa: E402
 from product_fuzz import fuzz  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL)
 # Of images that are large or small: their sizes.
 SIZES = {
     torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),
@@ -95,19 +96,19 @@ def _problem(dice: random.Random) -> Problem | None:
     return found if fits else None
 
 
-def fits(subject: Subject, problem: Problem, dtype: torch.dtype) -> bool:
+def fits(subject: Subject, problem: Problem, dtype: torch.dtype, parts: int) -> bool:
     """Whether it is a kernel for this kind of convolution."""
-    return subject.together == problem.together and subject.dtype is dtype
+    return (subject.together, subject.dtype, subject.parts) == (problem.together, dtype, parts)
 
 
-def trial(seed: int, number: int, dtype: torch.dtype = torch.float32) -> Trial:
+def trial(seed: int, number: int, dtype: torch.dtype = torch.float32, parts: int = 1) -> Trial:
     """Problem `number` of a seed."""
     dice = random.Random(f"{seed} {number}")
     problem = None
     while problem is None:
         problem = _problem(dice)
     whole = prod(problem.out_size) % 4 == 0
-    some = (s for s in SUBJECTS if fits(s, problem, dtype))
+    some = (s for s in SUBJECTS if fits(s, problem, dtype, parts))
     subject = dice.choice([s for s in some if s.vector == 1 or whole])
     kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return Trial(subject, problem, kind)
@@ -139,13 +140,15 @@ def excess(library: Library, given: Trial, seed: int) -> float:
     out, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
     if code or outside:
         return float("inf")
-    return convolutions.excess(subject, convolutions.exact(problem, image, weight), in0, out)
+    truth = convolutions.exact(problem, image, weight, subject.parts)
+    return convolutions.excess(subject, truth, in0, out)
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a")
     options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
+    options.add_argument("--full", action="store_true", help="float32 without TF32")
     options.add_argument("--count", type=int, default=3000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", type=int, metavar="NUMBER", help="this problem alone")
@@ -156,13 +159,13 @@ def main() -> int:
         return 3
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
-        dtype = TYPES[given.dtype]
-        some = [s for s in SUBJECTS if s.dtype is dtype]
+        dtype, parts = TYPES[given.dtype], 2 if given.full else 1
+        some = [s for s in SUBJECTS if s.dtype is dtype and s.parts == parts]
         library = convolutions.library(some, Path(folder), arch=given.arch)
         return fuzz(
             numbers,
             f"{torch.cuda.get_device_name()}, {given.arch}, {given.dtype}, seed {given.seed}",
-            lambda number: trial(given.seed, number, dtype),
+            lambda number: trial(given.seed, number, dtype, parts),
             lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
         )
 

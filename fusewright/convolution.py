@@ -2,12 +2,16 @@
 
     conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
     conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
-    conv2d of 1 x 1, 16 bits    ->  product(w, pixels of x) + b, read where they lie
+    conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits,
+                                    and in full float32
 
 A `convolution` is a product that is never stored, like `product`: for each image (and group), the
 weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
 PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
 patches exist in shared memory only. A transposed one is several of these: `phases.py`.
+
+Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
+and full float32, from two float16 `parts` of each operand, everywhere else.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from fusewright.formula import Value, permute, reshape
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
 from fusewright.library import stays
 from fusewright.phases import Phases, Triple, phases
-from fusewright.product import HALVES, arguments, factor_of
+from fusewright.product import HALVES, UNIT, arguments, factor_of
 from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
@@ -42,6 +46,8 @@ LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 MOST_STRIDE = 8
 CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
 CHUNKS = (16, 32, 64)
+# Weights that a tile of a product has, and how many may be missing in the last one: a prediction.
+TILE_ROWS, MOST_EMPTY_ROWS = 128, 32
 # Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
 PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
@@ -52,7 +58,7 @@ class Geometry:
     """One convolution, its spatial sizes as (depth, height, width); missing ones are 1.
 
     pad: at the low side of each dimension; the high side follows from the size of the result.
-    phases: of a transposed one.
+    phases: of a transposed one.  parts: float16 numbers that an operand is packed as.
     """
 
     images: Size
@@ -66,6 +72,7 @@ class Geometry:
     pad: Triple
     dilation: Triple
     phases: Phases | None = None
+    parts: int = 1
 
     @property
     def pixels(self) -> int:
@@ -108,8 +115,9 @@ class Geometry:
     def packed_bytes(self) -> str:
         """The size of its packed images and weights, as Python text; `packed_image_in` of the
         skeleton needs it."""
-        image = prod(self.in_size) * self.groups * self.channels * 2 + PER_IMAGE
-        weights = self.products * self.rows * (self.taps * self.channels * 2 + 4)
+        each = self.channels * 2 * self.parts
+        image = prod(self.in_size) * self.groups * each + PER_IMAGE
+        weights = self.products * self.rows * (self.taps * each + 4)
         return size_text(times(self.images, image)) + f" + {weights + BESIDE}"
 
     @property
@@ -145,7 +153,13 @@ def geometry(n: Node) -> Geometry:
         pad,
         dilation,
         phases(kernel, stride, pad, dilation, out_size) if transposed else None,
+        parts(n),
     )
+
+
+def parts(n: Node) -> int:
+    """How many float16 numbers a number of a convolution node is packed as: 2 for full float32."""
+    return 2 if n.has("parts") else 1
 
 
 def convolution(
@@ -157,8 +171,8 @@ def convolution(
 ) -> Graph:
     """Rewrite the library convolutions for which `target` has a kernel.
 
-    precision: "eager" lets one of float32 round its operands as TF32 does; "ieee" does not, so
-    these stay library calls then.  rules: some forbid the packing that kernels begin with.
+    precision: "eager" lets one of float32 round its operands as TF32 does, if PyTorch's own does;
+    "ieee" does not.  rules: some forbid the packing that kernels begin with.
     rounds: whether PyTorch's own convolution does round, which differs from size to size; by
     default, whether most of its kind do on an H200.
     """
@@ -169,17 +183,20 @@ def convolution(
             return n
         call = _call(n)
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
-        if precision != "eager" and n.dtype is torch.float32:
-            why = "our kernels round as TF32 does"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call is not None and not why:
             number = next(numbers)
-            if target.half_products and (direct := _pointwise(call, n, number)):
-                return _with_bias(direct, call.bias)
             made = _made(call, n, number)
-            if made.dtype in HALVES or (rounds or mostly_rounds)(made):
-                return _with_bias(made, call.bias)
-            why = "PyTorch computes it in full float32, and our kernels round as TF32 does"
+            half = n.dtype in HALVES
+            full = not half and (precision != "eager" or not (rounds or mostly_rounds)(made))
+            why = _imprecise(made) if full else ""
+            exact = full or (half and target.half_products)
+            if exact and not why and (direct := _pointwise(call, n, number)):
+                return _with_bias(direct, call.bias)
+            if full and not target.full_convolutions:
+                why = why or "our kernels for this GPU round as TF32 does"
+            if not why:
+                return _with_bias(_made(call, n, number, parts=2) if full else made, call.bias)
         return stays(n, why)
 
     return rebuild(graph, change) if target.convolutions else graph
@@ -191,12 +208,21 @@ Rounds = Callable[[Node], bool]
 
 
 def mostly_rounds(n: Node) -> bool:
-    """Whether most convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md."""
+    """Whether most convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md. None is
+    where PyTorch's flags forbid it."""
+    if not _allows_tf32():
+        return False
     g = geometry(n)
     skips = prod(g.kernel) == 1 and max(g.stride) > 1
     if g.phases:
         skips = any(k < s for k, s in zip(g.kernel, g.stride, strict=True))
     return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
+
+
+def _allows_tf32() -> bool:
+    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
+        return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
+    return bool(torch._C._get_cudnn_allow_tf32())
 
 
 # ---- what a call computes ------------------------------------------------------------------------
@@ -259,7 +285,7 @@ def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
 
 
-def _made(call: _Call, n: Node, number: int) -> Node:
+def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
     """The convolution without its bias; the number keeps two of them apart."""
     asymmetric = any(low != high for low, high in call.pads)
     settings: dict[str, Attribute] = {
@@ -275,26 +301,40 @@ def _made(call: _Call, n: Node, number: int) -> Node:
     else:  # as functional.pad wants it
         op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
     args = [call.image, call.weight]
-    return node(op, args, shape=n.shape, dtype=n.dtype, order=(), **settings)
+    return node(op, args, shape=n.shape, dtype=n.dtype, order=(), **settings, **more)
 
 
 def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
-    """Of 16 bits and single pixels, the product that it is, if both factors can be read where they
-    lie: nothing is packed then."""
+    """Of single pixels, the product that it is, if both factors can be read where they lie. Of 16
+    bits, nothing is packed then; in float32, the image is, and weights are split."""
     steps = {*_numbers(call.weight.shape[2:]), *call.stride, call.groups}
     moved = call.behind is not None or any(map(any, call.pads))
-    if n.dtype not in HALVES or steps != {1} or moved:
+    if steps != {1} or moved:
         return None
     images, results = n.shape[:2]
     lines = (images, call.depth, prod(_numbers(n.shape[2:])))
     image = permute(reshape(Value(call.image), lines), (0, 2, 1)).node
     weight = spread(reshape(Value(call.weight), (results, call.depth)).node, (images,))
     left, right = (factor_of(factor, flat=False) for factor in (weight, image))
-    if not (left.streams and right.streams and right.turned):
+    fits = left.streams and right.streams
+    if n.dtype not in HALVES:
+        fits = left.splits and -int(_numbers((results,))[0]) % TILE_ROWS <= MOST_EMPTY_ROWS
+    if not (fits and right.turned):
         return None
     shape = (images, results, lines[2])  # numbers of products count up from 0
     made = node("product", [weight, image], shape=shape, dtype=n.dtype, number=-1 - number)
     return reshape(Value(made), n.shape).node
+
+
+def was_convolution(n: Node) -> bool:
+    """Whether a node of a product's kind was a convolution; `_pointwise` counts down from -1."""
+    number = n["number"]
+    return n.op in CONVOLUTIONS or (isinstance(number, int) and number < 0)
+
+
+def rounds_as_tf32(n: Node) -> bool:
+    """Whether a kernel for a node of float32 rounds operands to 11 bits."""
+    return n.op in CONVOLUTIONS and parts(n) == 1
 
 
 def _with_bias(made: Node, bias: Node | None) -> Node:
@@ -330,6 +370,14 @@ def _phases_misfit(g: Geometry) -> str:
     """What no kernel has room for; "" if nothing."""
     many = g.phases and max(g.stride) > MOST_STRIDE
     return f"a stride above {MOST_STRIDE} has too many phases" if many else ""
+
+
+def _imprecise(made: Node) -> str:
+    """Why full float32 would be less precise than a plain sum; "" if it is not. Two parts lose some
+    2^-24 of each product, and a plain sum as much with about each 16th."""
+    g = geometry(made)
+    depth = g.in_channels // g.groups * g.taps
+    return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"
 
 
 def _map_misfit(g: Geometry) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain, repeat
 
 from fusewright.capture import Captured
-from fusewright.family import ATTENTION, SPLIT, family
+from fusewright.family import SPLIT, family
 from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
@@ -207,7 +207,7 @@ def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
         return _rate(report.name, step.node.dtype in HALVES, plan)
     if step.product is None:
         return math.inf
-    split = family(step.product) in (SPLIT, ATTENTION)
+    split = family(step.product).numeric == SPLIT.numeric
     return plan.target.product_flops if split else plan.target.half_flops
 
 

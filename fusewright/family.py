@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.attention import scores, sides, width
-from fusewright.convolution import CONVOLUTIONS, geometry
+from fusewright.convolution import CONVOLUTIONS, geometry, parts
 from fusewright.ir import Node, Size, numel, times
 from fusewright.product import batches, factors, is_half
 
@@ -20,6 +20,8 @@ TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
+# The same of convolutions in full float32, whose sums take three times the registers: a prediction.
+FULL_RATE = {64: 130, 128: 200}
 EACH = {False: (0, 1), True: (0, 1)}
 ONCE = {False: (1, 1), True: (1, 1)}
 
@@ -138,18 +140,30 @@ HALF_CONVOLUTION = replace(
 )
 
 
+FULL_CONVOLUTION = replace(
+    CONVOLUTION,
+    passes={False: (3, 3), True: (3, 3)},
+    rate=FULL_RATE,
+    numeric=SPLIT.numeric,
+    why=SPLIT.why,
+    widths=lambda _: tuple(FULL_RATE),
+)
+
+
 def _transposed(ordinary: Family) -> Family:
     why = f"{ordinary.why}, a convolution for each phase"
     return replace(ordinary, launcher="run_transposed", why=why)
 
 
 TRANSPOSED = _transposed(CONVOLUTION)
-# Operator, and whether it has 16 bits.
+# Operator, whether it has 16 bits, and the parts of a number.
 OF_CONVOLUTIONS = {
-    ("convolution", False): CONVOLUTION,
-    ("convolution", True): HALF_CONVOLUTION,
-    ("transposed_convolution", False): TRANSPOSED,
-    ("transposed_convolution", True): _transposed(HALF_CONVOLUTION),
+    ("convolution", False, 1): CONVOLUTION,
+    ("convolution", False, 2): FULL_CONVOLUTION,
+    ("convolution", True, 1): HALF_CONVOLUTION,
+    ("transposed_convolution", False, 1): TRANSPOSED,
+    ("transposed_convolution", False, 2): _transposed(FULL_CONVOLUTION),
+    ("transposed_convolution", True, 1): _transposed(HALF_CONVOLUTION),
 }
 ATTENTION = Family(
     "run_attention",
@@ -169,7 +183,7 @@ ATTENTION = Family(
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS:
-        return OF_CONVOLUTIONS[n.op, is_half(n)]
+        return OF_CONVOLUTIONS[n.op, is_half(n), parts(n)]
     if n.op == "attention":
         return ATTENTION
     if is_half(n):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from fusewright.capture import Captured
-from fusewright.convolution import CONVOLUTIONS
+from fusewright.convolution import rounds_as_tf32, was_convolution
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, numel, size_text, toposort
 from fusewright.rounding import rounds_text
@@ -285,12 +285,12 @@ class _Guard:
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
-        """Of float32, kernels are as precise as eager: products in full, convolutions with TF32."""
+        """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
         nodes = toposort(self.captured.graph.roots)
         found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
-        if self.precision == "eager" and any(n.op not in CONVOLUTIONS for n in found):
+        if self.precision == "eager" and not all(map(was_convolution, found)):
             yield "_fusewright_full_float32()"
-        asked = (rounds_text(n, self.batch) for n in found if n.op in CONVOLUTIONS)
+        asked = (rounds_text(n, self.batch) for n in found if rounds_as_tf32(n))
         yield from dict.fromkeys(asked)
 
     def _reads_default_dtype(self) -> bool:

@@ -23,6 +23,7 @@ class Target:
     tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
     float32 ones that pack nothing.  convolutions: whether there are convolution kernels.
+    full_convolutions: whether there are those in full float32.
     processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
     can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
     library products whose results have so many bytes write to huge pages; 0 for none.
@@ -42,6 +43,7 @@ class Target:
     half_products: bool = False
     inline_products: bool = False
     convolutions: bool = False
+    full_convolutions: bool = False
     processors: int = 0
     cluster: int = 1
     paged_bytes: int = 0
@@ -98,6 +100,7 @@ TARGETS = {
             half_products=True,
             inline_products=True,
             convolutions=True,
+            full_convolutions=True,
             processors=132,
             cluster=8,
         ),

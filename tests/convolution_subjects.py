@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewright.codegen.skeleton import select
+from fusewright.family import FULL_RATE
 from fusewright.phases import Phases, phases
 
 WIDTHS = (64, 128, 192, 256)
@@ -86,6 +87,7 @@ class Subject:
     blocks: int = 1  # that share a processor
     together: int = 0  # phases of a transposed convolution along its width; 0: it is none
     dtype: torch.dtype = torch.float32
+    parts: int = 1  # float16 parts of a number of float32
 
     @property
     def entry(self) -> str:
@@ -93,6 +95,7 @@ class Subject:
         side = "swapped" if self.swapped else "straight"
         kind = f"transposed{self.together}_" * bool(self.together)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
+        kind += "full_" * (self.parts > 1)
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     @property
@@ -104,9 +107,9 @@ class Subject:
         """Its C function; `sizes`: the fields of convolution_shape."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
-        run, shape = f"run_convolution<{chosen}>", "s"
+        run, shape = f"run_convolution<{chosen}, {self.parts}>", "s"
         if self.together:
-            run = f"run_transposed<{chosen}, {self.together}>"
+            run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
         kind = self.stored
         body = f"{kind}_bodies::{self.body}" if self.dtype in KINDS else self.body
@@ -149,6 +152,14 @@ HALVES = tuple(
     for dtype in KINDS
     for s in (*SCHEDULES, *EXTRAS, *TRANSPOSED)
     if (s.chunk == 64 and s.width in (64, 256)) or (s.width == 128 and s.together in (0, 2))
+)
+
+
+# In full float32: every tile that has registers enough, all tails, and any number of phases.
+FULL = tuple(
+    replace(s, parts=2)
+    for s in (*SCHEDULES, *EXTRAS, *TRANSPOSED)
+    if s.width in FULL_RATE and s.blocks == 1
 )
 
 
@@ -256,14 +267,15 @@ class Problem:
         numbers = [*head, *(number for size in sizes for number in size)]
         return [*numbers, *self.phases.stacked, self.phases.shift] if self.transposed else numbers
 
-    def workspace_bytes(self, chunk: int) -> int:
+    def workspace_bytes(self, chunk: int, each: int = 1) -> int:
+        """With `each` parts."""
         channels = -(-(self.in_channels // self.groups) // chunk) * chunk
         rows, taps = self.out_channels, prod(self.kernel)
         if self.transposed:
             rows, taps = rows * prod(self.steps), prod(self.phases.taps)
         parts = (
-            self.images * prod(self.in_size) * self.groups * channels * 2,
-            rows * taps * channels * 2,
+            self.images * prod(self.in_size) * self.groups * channels * 2 * each,
+            rows * taps * channels * 2 * each,
             (rows + 256) * 4,
             self.images * 4,
             self.images * 16,
@@ -350,7 +362,7 @@ def guarded(
     room = torch.full((count + 2 * MARGIN,), MARK, dtype=subject.dtype, device="cuda")
     mark = room[0].item()
     out = room[MARGIN : MARGIN + count].view(problem.result())
-    need = problem.workspace_bytes(subject.chunk)
+    need = problem.workspace_bytes(subject.chunk, subject.parts)
     space = torch.full((need + MARGIN,), 0xFF, dtype=torch.uint8, device="cuda")
     code = Call(problem, image, weight, in0, out, space).launch(found, subject)
     torch.cuda.synchronize()
@@ -366,12 +378,12 @@ class Exact:
     allowed: Tensor
 
 
-def exact(problem: Problem, image: Tensor, weight: Tensor) -> Exact:
+def exact(problem: Problem, image: Tensor, weight: Tensor, parts: int = 1) -> Exact:
     """Both factors are rounded to 11 bits, or to 2^-33 of the image's largest element.
 
     A rounding is at most 2^-12; those of many products are as good as independent. The tensor cores
     drop bits below 2^-23 at each of their steps of 16 products. Factors of 16 bits stay as they
-    are.
+    are. Two parts keep 22 bits, or 2^-51 of the largest element; sums of 64 are rounded once more.
     """
     x, w = image.double(), weight.double()
     finite = torch.where(x.isfinite(), x.abs(), 0.0)
@@ -380,9 +392,24 @@ def exact(problem: Problem, image: Tensor, weight: Tensor) -> Exact:
     allowed = (depth / 16 + 1) * 2.0**-23 * problem.torch(finite, w.abs())
     if image.dtype in KINDS:
         return Exact(problem.torch(x, w), allowed)
+    if parts == 2:
+        allowed = (2.0**-20 + depth / 64 * 2.0**-24) * problem.torch(finite, w.abs())
+        allowed += 2.0**-51 * problem.torch(torch.ones_like(x) * largest, w.abs())
+        rows = _largest_of_rows(problem, w)
+        allowed += 2.0**-51 * problem.torch(finite, torch.ones_like(w) * rows)
+        return Exact(problem.torch(x, w), allowed)
     allowed += 6 * 2.0**-12 * problem.torch(finite.square(), w.square()).abs().sqrt()
     allowed += 2.0**-33 * problem.torch(torch.ones_like(x) * largest, w.abs())
     return Exact(problem.torch(x, w), allowed)
+
+
+def _largest_of_rows(problem: Problem, weight: Tensor) -> Tensor:
+    """Of each result's weights, the largest size that is finite."""
+    sizes = torch.where(weight.isfinite(), weight.abs(), 0.0)
+    if not problem.transposed:
+        return sizes.flatten(1).amax(1).view(-1, *(1,) * (weight.dim() - 1))
+    every = tuple(k for k in range(weight.dim()) if k != 1)
+    return sizes.amax(every, keepdim=True)
 
 
 def excess(subject: Subject, truth: Exact, in0: Tensor, actual: Tensor) -> float:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -90,13 +91,6 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
         nn.Conv2d(128, 128, 5, groups=128),
         (8, 128, 96, 96),
         "1 input channels fill too little",
-    ),
-    "not rounded": (nn.Conv2d(64, 512, 1, stride=2), (8, 64, 96, 96), "in full float32"),
-    "groups": (nn.Conv2d(128, 128, 3, groups=2), (4, 128, 36, 36), "in full float32"),
-    "transposed, not rounded": (
-        nn.ConvTranspose2d(64, 512, 2, stride=3),
-        (8, 64, 96, 96),
-        "in full float32",
     ),
     "transposed, few channels": (
         nn.ConvTranspose2d(4, 512, 4, stride=2),
@@ -254,7 +248,6 @@ def test_a_library_call_says_why(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"precision": "ieee"}, "our kernels round as TF32 does"),
         ({"rules": frozenset({"no-prepack"})}, "our kernels pack"),
         ({"rules": frozenset({"no-workspace"})}, "our kernels pack"),
     ],
@@ -307,7 +300,8 @@ int main() {{
   using namespace fusewright;
   packed_image to;
   {shape}
-  std::printf("%ld", packed_image_in<{chunk}>(nullptr, {what}, to));
+  std::printf("%ld ", packed_image_in<{chunk}>(nullptr, {what}, to));
+  std::printf("%ld", packed_image_in<{chunk}, 2>(nullptr, {what}, to));
 }}
 """
 PHASES = """transposed_shape<{together}> phases;
@@ -335,8 +329,9 @@ def test_the_scratch_memory_holds_what_is_packed(name: str, tmp_path: Path) -> N
     options = ["-std=c++17", "-arch=sm_90a", "-o", str(tmp_path / "room")]
     subprocess.run(["nvcc", *options, str(source)], check=True, capture_output=True)
     done = subprocess.run([str(tmp_path / "room")], capture_output=True, check=True)
-    given = eval(g.packed_bytes, {"batch": shape[0]})
-    assert int(done.stdout) <= given <= int(done.stdout) + 256 * 10
+    for parts, bytes_ in enumerate(map(int, done.stdout.split()), 1):
+        given = eval(replace(g, parts=parts).packed_bytes, {"batch": shape[0]})
+        assert bytes_ <= given <= bytes_ + 256 * 10
 
 
 # ---- emitted files -------------------------------------------------------------------------------

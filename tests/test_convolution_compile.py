@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import convolution_subjects as convolutions
@@ -60,7 +61,7 @@ def test_every_schedule_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
     assert re.findall(r"C75\d\d.*", report) == []
 
 
-def room_check(problem: Problem, chunk: int) -> str:
+def room_check(problem: Problem, chunk: int, parts: int) -> str:
     """C++ that returns 1 where the skeleton counts other bytes."""
     numbers = problem.numbers()
     lines = f"  {{ convolution_shape shape{{{str(numbers[:22])[1:-1]}}};\n"
@@ -69,8 +70,8 @@ def room_check(problem: Problem, chunk: int) -> str:
         lines += f"  transposed_shape<{problem.together}> phases;\n"
         lines += f"  if (describe_phases(phases, shape, {stacked})) return 1;\n"
     what = "phases" if problem.transposed else "shape"
-    room = f"packed_image_in<{chunk}>(nullptr, {what}, packed)"
-    return f"{lines}  if ({room} != {problem.workspace_bytes(chunk)}) return 1; }}\n"
+    room = f"packed_image_in<{chunk}, {parts}>(nullptr, {what}, packed)"
+    return f"{lines}  if ({room} != {problem.workspace_bytes(chunk, parts)}) return 1; }}\n"
 
 
 @needs_nvcc
@@ -81,7 +82,8 @@ def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
         Problem(3, 20, 7, (11, 9), (3, 3), (3, 2), ((1, 1), (2, 2)), (2, 1), transposed=True),
         Problem(1, 66, 64, (5, 6, 7), (4, 4, 3), (2, 4, 4), groups=2, transposed=True),
     )
-    checks = "".join(room_check(p, chunk) for p in problems for chunk in CHUNKS)
+    every = product(problems, CHUNKS, (1, 2))
+    checks = "".join(room_check(p, chunk, parts) for p, chunk, parts in every)
     main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
     body = f"using namespace fusewright;\n{main}"
     text, program = tmp_path / "check.cu", tmp_path / "check"

@@ -18,7 +18,10 @@ from torch import Tensor
 
 from fusewright.codegen.skeleton import sections
 
-SECTIONS = ("convolution_shape", "transposed_shape", "transposed_weights", "transposed_places")
+SECTIONS = (
+    "convolution_shape", "plain_total", "transposed_shape", "transposed_weights",
+    "transposed_places",
+)  # fmt: skip
 # What these sections take from others, said for the host.
 PRELUDE = """
 #include <cmath>
@@ -29,7 +32,8 @@ PRELUDE = """
 #define FN inline
 constexpr int cudaErrorInvalidValue = 1;
 inline float widen(float x) { return x; }
-template <class Shape, class T> struct convolution_source {
+inline bool is_finite(float x) { return std::isfinite(x); }
+template <class Shape, class T, int PARTS> struct convolution_source {
   const T *image, *weight;
   const Shape& shape;
 };
@@ -71,7 +75,7 @@ int main(int, char** files) {
   std::FILE* in = std::fopen(files[1], "rb");
   if (std::fread(image.data(), 4, IMAGE, in) != IMAGE) return 2;
   if (std::fread(weight.data(), 4, WEIGHT, in) != WEIGHT) return 2;
-  const convolution_source<shape_type, float> source{image.data(), weight.data(), s};
+  const convolution_source<shape_type, float, 1> source{image.data(), weight.data(), s};
   const int (&size)[3] = given.out_size;
   const int height = (1 << s.height_bits) - 1, each = given.out_channels / given.groups;
   for (int n = 0; n < given.images; ++n)

@@ -97,13 +97,14 @@ def _convolution_shape(product: Node) -> list[str]:
 
 
 def _convolution_choice(product: Node, tile: Tile) -> str:
-    """How many channels come together, and how many narrow tiles share a processor; and how many
-    phases are stacked along the width."""
+    """How many channels come together, and how many narrow tiles share a processor; how many phases
+    are stacked along the width; and the parts of a number."""
     g = geometry(product)
-    blocks = 2 if tile.width == WIDTHS[0] else 1
+    blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
+    parts = f", {g.parts}" * (g.parts > 1)
     if g.phases:
-        return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}"
-    return f", {g.chunk}" + f", {blocks}" * (blocks > 1)
+        return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}{parts}"
+    return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
 
 
 def _stacked(product: Node) -> str:

@@ -20,16 +20,16 @@ _PRODUCT = tuple(f"cuda/{name}.cuh" for name in _PRODUCT_NAMES)
 _AMPERE = tuple(
     f"cuda/{name}.cuh"
     for name in (
-        "tile_sm80", "product_sm80", "product_inline_sm80", "pack_image", "convolution",
-        "convolution_sm80", "transposed",
+        "tile_sm80", "product_sm80", "product_inline_sm80", "pack_image", "pack_half_image",
+        "convolution", "convolution_sm80", "transposed",
     )
 )  # fmt: skip
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
         "cluster_sm90", "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
-        "product_half_sm90", "deferred_sm90",
-        "pack_image", "convolution", "convolution_sm90", "convolution_launch_sm90", "transposed",
+        "product_half_sm90", "deferred_sm90", "pack_image", "pack_half_image",
+        "convolution", "convolution_sm90", "convolution_launch_sm90", "transposed",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

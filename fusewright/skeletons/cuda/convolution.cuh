@@ -4,29 +4,29 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "hopper.cuh"
-#include "pack_image.cuh"
+#include "pack_half_image.cuh"
 namespace fusewright {
 
 //@ pack_convolution: needs pack_weights, pack_image, pack_half_image, launch_early
 // What packs images of T, and looks at them again if they are scaled.
-template <int CHUNK, class Shape, class T> auto image_packer(bool vectors) {
+template <int CHUNK, int PARTS, class Shape, class T> auto image_packer(bool vectors) {
   if constexpr (image_kind<T>::scaled)
-    return vectors ? &pack_image<true, CHUNK> : &pack_image<false, CHUNK>;
+    return vectors ? &pack_image<true, CHUNK, PARTS> : &pack_image<false, CHUNK, PARTS>;
   else
     return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T> : &pack_half_image<Shape::holes, false, CHUNK, T>;
 }
 #ifndef __CUDACC_RTC__
-template <int CHUNK, class T, class Shape>
+template <int CHUNK, int PARTS, class T, class Shape>
 int pack_convolution(const T* image, const T* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
-  pack_weights<<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
+  pack_weights<PARTS><<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
   if (int error = cudaGetLastError()) return error;
   const convolution_shape& shape = given.walk();
   const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
   const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
-  const auto pack = image_packer<CHUNK, Shape, T>(vectors);
+  const auto pack = image_packer<CHUNK, PARTS, Shape, T>(vectors);
   const int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
   if constexpr (image_kind<T>::scaled) {
-    const auto check = vectors ? &check_images<true, CHUNK> : &check_images<false, CHUNK>;
+    const auto check = vectors ? &check_images<true, CHUNK, PARTS> : &check_images<false, CHUNK, PARTS>;
     return error ? error : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
   } else {
     return error;
@@ -34,17 +34,30 @@ int pack_convolution(const T* image, const T* weight, const Shape& given, const 
 }
 #endif
 
-//@ convolution_repair: needs packed_image, image_kind, finish
+//@ plain_total: needs image_kind, finish
+// A plain sum, with fused steps. In full float32, float64 knows better, but where an overflow decides between an infinity and
+// NaN.
+template <int PARTS> struct plain_total {
+  float sum = 0;
+  double exact = 0;
+  template <class T> FN void add(T x, T y) {
+    sum = fmaf(widen(x), widen(y), sum);
+    if constexpr (PARTS == 2) exact = fma(double(x), double(y), exact);
+  }
+  FN float result() const { return PARTS == 2 && is_finite(sum) ? float(exact) : sum; }
+};
+
+//@ convolution_repair: needs packed_image, image_kind, plain_total
 // What a result that is not finite is computed from: taps and channels in order, with fused steps. Of 16 bits, it may be
 // wrong where a row has not all taps: it multiplied those by zero.
-template <class Shape, class T> struct convolution_source {
+template <class Shape, class T, int PARTS> struct convolution_source {
   static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes;
   using packed = typename image_kind<T>::packed;
   const T *image, *weight;
   const Shape& shape;
 };
-template <class T>
-FN float plain_sum(const convolution_source<convolution_shape, T>& from, int batch, int row, int pixel) {
+template <class T, int PARTS>
+FN float plain_sum(const convolution_source<convolution_shape, T, PARTS>& from, int batch, int row, int pixel) {
   const convolution_shape& s = from.shape;
   const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
@@ -52,7 +65,7 @@ FN float plain_sum(const convolution_source<convolution_shape, T>& from, int bat
   const long in_pixels = s.in_pixels();
   const T* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
   const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
-  float sum = 0;
+  plain_total<PARTS> total;
   for (int tap = 0; tap < taps; ++tap) {
     const int across = tap / s.kernel[2];
     const int u = x + tap % s.kernel[2] * s.dilation[2], v = y + across % s.kernel[1] * s.dilation[1];
@@ -61,9 +74,9 @@ FN float plain_sum(const convolution_source<convolution_shape, T>& from, int bat
     if (!inside) continue;
     const T* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) sum = fmaf(widen(here[c * in_pixels]), widen(weight[c * taps + tap]), sum);
+    for (int c = 0; c < channels; ++c) total.add(here[c * in_pixels], weight[c * taps + tap]);
   }
-  return sum;
+  return total.result();
 }
 // The factors as `consumer` wants them, for one tile.
 template <int FIRST_WARP, class Source> struct convolution_factors {
@@ -72,9 +85,9 @@ template <int FIRST_WARP, class Source> struct convolution_factors {
   const Source &left, &right;
   bool suspect;
 };
-template <bool ACROSS, int COLUMNS, class Shape, class T>
-FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape, T>& from,
-               const convolution_source<Shape, T>&, product_shape shape) {
+template <bool ACROSS, int COLUMNS, class Shape, class T, int PARTS>
+FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape, T, PARTS>& from,
+               const convolution_source<Shape, T, PARTS>&, product_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {

@@ -11,12 +11,12 @@ namespace fusewright {
 //@ convolution_kernel: needs pack_convolution, convolution_produce, convolution_consume, prepare_product, device_scope
 // What the consumers hand boxes to.
 template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body, class T>
-__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), BLOCKS)
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class Shape, class Body, class T>
+__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::threads), BLOCKS)
     convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
                        const __grid_constant__ Body body, const __grid_constant__ Shape shape, const T* image,
                        const T* weight, const packed_image packed, const product_shape product, const tile_pairs all) {
-  using stage = convolution_stage<WIDTH, BLOCKS>;
+  using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
   if (threadIdx.x == 0) {
@@ -33,28 +33,28 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS>::threads), B
   if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == stage::producer)
-      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS>(weights, pixels, shape, packed, all, stages, full, empty);
+      convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS, PARTS>(weights, pixels, shape, packed, all, stages, full, empty);
   } else {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const convolution_source<Shape, T> source{image, weight, shape};
+    const convolution_source<Shape, T, PARTS> source{image, weight, shape};
     const auto& tail = tail_of<BLOCKS>(body, shape);
     float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
     const auto work = work_of<stage::first_warp>(tail, source, packed, product, boxes);
-    convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(work, all, stages, full, empty);
+    convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(work, all, stages, full, empty);
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
-  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T> == nullptr ||
-         &pack_weights<T, Shape> == nullptr || image_packer<CHUNK, Shape, T>(true) == nullptr ||
-         &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
+  return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS, Shape, Body, T> == nullptr ||
+         &pack_weights<PARTS, T, Shape> == nullptr || image_packer<CHUNK, PARTS, Shape, T>(true) == nullptr ||
+         &check_images<true, CHUNK, PARTS> == nullptr || &check_images<false, CHUNK, PARTS> == nullptr;
 }
 #else
 // The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
-template <int CHUNK>
+template <int CHUNK, int PARTS>
 int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
-  mapped_image from{type, packed.pixels, shape.images, {}, long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
+  mapped_image from{type, packed.pixels, shape.images, {}, PARTS * long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
   for (int i = 0; i < 3; ++i) {
     const int d = 2 - i;
     if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
@@ -66,7 +66,7 @@ int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const 
 // How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
 // with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
 // (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
   static_assert(SEGMENT == 0, "a convolution's tail is a map");
@@ -74,8 +74,8 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   const long batches = shape.images * given.products(), rows = given.rows(), columns = shape.out_pixels();
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T>;
-  using stage = convolution_stage<WIDTH, BLOCKS>;
+  constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS, Shape, Body, T>;
+  using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   int blocks = 0;
   if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
   blocks *= BLOCKS;
@@ -86,16 +86,16 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(shape.images * pixel_tiles - 1),
                        int(count)};
   packed_image packed;
-  packed_image_in<CHUNK>(workspace, given, packed);
+  packed_image_in<CHUNK, PARTS>(workspace, given, packed);
   const product_shape product{batches, int(rows), int(columns), given.most_taps() * packed.channels};
   constexpr int TYPE = half_kind<typename image_kind<T>::packed>::map_type;
-  const mapped lines{TYPE, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, given.products(), rows,
+  const mapped lines{TYPE, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, PARTS * given.products(), rows,
                      product.depth};
   tensor_map weights, pixels;
   int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHUNK>(pixels, TYPE, shape, packed, stage::pixels(SWAPPED));
+  if (!error) error = map_pixels<CHUNK, PARTS>(pixels, TYPE, shape, packed, stage::pixels(SWAPPED));
   const auto on = static_cast<cudaStream_t>(stream);
-  if (!error) error = pack_convolution<CHUNK>(image, weight, given, packed, on);
+  if (!error) error = pack_convolution<CHUNK, PARTS>(image, weight, given, packed, on);
   if (error) return error;
   const dim3 grid(unsigned(count < blocks / CLUSTER ? count : blocks / CLUSTER) * CLUSTER);
   return launch_early(kernel, grid, stage::threads, stage::shared_bytes, CLUSTER, on, weights, pixels, body, given, image,
@@ -104,11 +104,11 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
 #endif
 
 //@ run_convolution: needs convolution_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
 int run_convolution(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace, int device,
                     void* stream) {
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(body, image, weight, shape, workspace, device,
-                                                                           stream);
+  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+                                                                                  device, stream);
 }
 
 //@

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
                        const T* weight, const __grid_constant__ packed_image packed,
                        const __grid_constant__ product_shape product, const tiles all) {
   using tile = convolution_tile<WIDTH, BLOCKS>;
-  using source = convolution_source<Shape, T>;
+  using source = convolution_source<Shape, T, 1>;
   extern __shared__ __align__(128) unsigned char shared[];
   if (block_index() >= all.count) return;
   part_of<tile> sums;
@@ -228,18 +228,18 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
   tile_out<tile, SWAPPED, SEGMENT, VECTOR>(tail, sums, unscaled, WIDTH, at, from, from, product, shared, suspect);
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
   return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T> == nullptr ||
-         &pack_weights<T, Shape> == nullptr || image_packer<CHUNK, Shape, T>(true) == nullptr ||
-         &check_images<true, CHUNK> == nullptr || &check_images<false, CHUNK> == nullptr;
+         &pack_weights<PARTS, T, Shape> == nullptr || image_packer<CHUNK, PARTS, Shape, T>(true) == nullptr ||
+         &check_images<true, CHUNK, PARTS> == nullptr || &check_images<false, CHUNK, PARTS> == nullptr;
 }
 #else
 // How large `workspace` is, packed_image_in says.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
-  static_assert(SEGMENT == 0, "a convolution's tail is a map");
+  static_assert(SEGMENT == 0 && PARTS == 1, "tails are maps, and full float32 is PyTorch's");
   const long batches = given.walk().images * given.products(), rows = given.rows(), columns = given.walk().out_pixels();
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
@@ -247,9 +247,9 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   using tile = convolution_tile<WIDTH, BLOCKS>;
   if (int error = allow_shared<kernel>(tile::shared_bytes, device)) return error;
   packed_image packed;
-  packed_image_in<CHUNK>(workspace, given, packed);
+  packed_image_in<CHUNK, PARTS>(workspace, given, packed);
   const auto on = static_cast<cudaStream_t>(stream);
-  if (int error = pack_convolution<CHUNK>(image, weight, given, packed, on)) return error;
+  if (int error = pack_convolution<CHUNK, PARTS>(image, weight, given, packed, on)) return error;
   const int down = int(((SWAPPED ? columns : rows) + tile::split_rows - 1) / tile::split_rows);
   const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
   const tiles all{down, across, batches * down * across};
@@ -260,11 +260,11 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
 #endif
 
 //@ run_convolution: needs convolution_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
 int run_convolution(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace, int device,
                     void* stream) {
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(body, image, weight, shape, workspace, device,
-                                                                           stream);
+  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+                                                                                  device, stream);
 }
 
 //@

@@ -1,6 +1,7 @@
 // Convolutions on Hopper (sm_90a): a product of packed weights and packed pixels, both of 16 bits, which are those of
 // float16 and bfloat16, or as many of float32 as TF32 keeps. Their sums stay in the tensor cores' float32 from the first k
-// to the last, as eager's do.
+// to the last, as eager's do. In full float32, both come in two PARTS, as factors of a product do: three products are made,
+// and the sum of the large one leaves the tensor cores every 64 k.
 //
 // The product of image n and group g has the group's channels as rows and the result's pixels as columns, and k runs
 // through taps, then channels. A block works as in the product of 16-bit factors; the copy engine gathers the pixels that
@@ -91,14 +92,15 @@ template <int WIDTH, bool SWAPPED, class Source> struct scale_undo<WIDTH, SWAPPE
 //@ convolution_stage: needs half_chunk, tile_order
 // BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
 // block multiplies while the other hands a tile to it; but tiles are narrow, and read more. Registers are shared out equally
-// then, and a single warp, behind the consumers, copies.
-template <int WIDTH, int BLOCKS> struct convolution_stage {
-  static_assert(BLOCKS == 1 || WIDTH == 64, "there are registers for no more");
-  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
+// then, and a single warp, behind the consumers, copies. Two PARTS are two times a tall and a wide one.
+template <int WIDTH, int BLOCKS, int PARTS> struct convolution_stage {
+  static_assert(WIDTH * PARTS <= 256 && (BLOCKS == 1 || (WIDTH == 64 && PARTS == 1)), "there are registers for no more");
+  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, part_bytes = tall_bytes + WIDTH * HALF_LINE;
+  static constexpr int bytes = PARTS * part_bytes;
   static constexpr int count = (BLOCKS == 1 ? 196608 : 81920) / bytes, boxes = count * bytes;
   static constexpr int barriers = boxes + 8 * BOX * 4, shared_bytes = barriers + 16 * count;
   static constexpr int threads = BLOCKS == 1 ? PRODUCT_THREADS : 288, producer = BLOCKS == 1 ? 0 : 256;
-  static constexpr int first_warp = BLOCKS == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START : 0;
+  static constexpr int first_warp = BLOCKS == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START / PARTS : 0;
   BOTH static constexpr int pixels(bool swapped) { return swapped ? TILE_ROWS : WIDTH; }
   BOTH static constexpr int channels(bool swapped) { return swapped ? WIDTH : TILE_ROWS; }
 };
@@ -131,11 +133,11 @@ template <class Shape> FN int chunks_of(const Shape& shape, const packed_image& 
   return (shape.taps_of(product) * packed.channels + HALF_DEPTH - 1) / HALF_DEPTH;
 }
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks.
-template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS, class Shape>
+template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS, int PARTS, class Shape>
 FN void convolution_produce(const tensor_map& weights, const tensor_map& image, const Shape& shape,
                             const packed_image& packed, const tile_pairs& all, unsigned stages, unsigned full,
                             unsigned empty) {
-  using stage = convolution_stage<WIDTH, BLOCKS>;
+  using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   constexpr int PIXELS = stage::pixels(SWAPPED), CHANNELS = stage::channels(SWAPPED), HALF = CHANNELS / CLUSTER;
   constexpr int PIXELS_AT = SWAPPED ? 0 : stage::tall_bytes, WEIGHTS_AT = SWAPPED ? stage::tall_bytes : 0;
   const int rank = cluster_rank();
@@ -158,12 +160,18 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
       const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::bytes);
-      load_box_twice(to + WEIGHTS_AT + rank * HALF * HALF_LINE, weights, ready, chunk * HALF_DEPTH, row, number_of_product);
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part)
+        load_box_twice(to + part * stage::part_bytes + WEIGHTS_AT + rank * HALF * HALF_LINE, weights, ready,
+                       chunk * HALF_DEPTH, row, part * shape.products() + number_of_product);
 #pragma unroll
       for (int box = 0; box < HALF_DEPTH / CHUNK; ++box) {
         // Behind the last k everything reads as zero.
-        const int channel = (at.ended() ? groups : group) * packed.channels + at.channel;
-        load_pixels(to + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready, channel, first, at.tap, deep);
+        const int channel = (at.ended() ? PARTS * groups : group) * packed.channels + at.channel;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+          load_pixels(to + part * stage::part_bytes + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready,
+                      channel + part * groups * packed.channels, first, at.tap, deep);
         at.next(CHUNK, packed.channels);
       }
     }
@@ -182,10 +190,11 @@ template <int CHUNK, int ROWS> struct pixel_operand {
   FN static constexpr int step(int j) { return (j * 16 / CHUNK * ROWS * CHUNK * 2 + j * 16 % CHUNK * 2) >> 4; }
 };
 template <int WIDTH, bool SWAPPED, int CHUNK, class T>
-FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int group, bool accumulate) {
+FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_part, unsigned wide_part, int group, bool accumulate) {
   using pixels = pixel_operand<CHUNK, SWAPPED ? TILE_ROWS : WIDTH>;
   using weights = half_operand<false>;
-  const unsigned tall = here + group * 64 * (SWAPPED ? CHUNK * 2 : HALF_LINE), wide = here + TILE_ROWS * HALF_LINE;
+  const unsigned tall = tall_part + group * 64 * (SWAPPED ? CHUNK * 2 : HALF_LINE);
+  const unsigned wide = wide_part + TILE_ROWS * HALF_LINE;
   const unsigned long p = pixels::at(SWAPPED ? tall : wide), w = weights::at(SWAPPED ? wide : tall);
   multiply_fence();
 #pragma unroll
@@ -196,6 +205,40 @@ FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned here, int grou
   }
   multiply_commit();
 }
+// The sums of a tile as they grow. LATER: what is begun after the last multiplication that reads the stage before.
+template <int WIDTH, bool SWAPPED, int CHUNK, class T, int PARTS> struct growing_sums {
+  static constexpr int LATER = 1;
+  float sums[WIDTH / 64][32];
+  FN growing_sums() { pin_all<WIDTH>(sums); }
+  FN void multiply(unsigned here, int group, bool first) {
+    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(sums, here, here, group, !first);
+  }
+  FN void grow() {}
+  FN void end() { pin_all<WIDTH>(sums); }
+};
+// Both small products stay where they are, since what the tensor core drops of them is too small to matter; the large one
+// comes first, and is added up while they are at work.
+template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH, SWAPPED, CHUNK, T, 2> {
+  static constexpr int LATER = 2, TO_LOST = convolution_stage<WIDTH, 1, 2>::part_bytes;
+  float sums[WIDTH / 64][32], large[WIDTH / 64][32], small[WIDTH / 64][32];
+  FN growing_sums() : sums{} { pin_all<WIDTH>(large), pin_all<WIDTH>(small); }
+  FN void multiply(unsigned here, int group, bool first) {
+    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(large, here, here, group, false);
+    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(small, here + TO_LOST, here, group, !first);
+    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(small, here, here + TO_LOST, group, true);
+  }
+  FN void grow() {
+    pin_all<WIDTH>(large);
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) sums[i / 32][i % 32] += large[i / 32][i % 32];
+  }
+  FN void end() {
+    pin_all<WIDTH>(small);
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i)
+      sums[i / 32][i % 32] = fmaf(small[i / 32][i % 32], 1.f / LOST_LIFT, sums[i / 32][i % 32]);
+  }
+};
 // What the consumers share.
 template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   using from = Source;
@@ -213,9 +256,9 @@ FN convolution_work<Body, Source, FIRST_WARP> work_of(const Body& body, const So
                                                       const product_shape& product, float* boxes) {
   return {body, source, packed, product, boxes};
 }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Work>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class Work>
 FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned stages, unsigned full, unsigned empty) {
-  using stage = convolution_stage<WIDTH, BLOCKS>;
+  using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   using factor = typename Work::from::packed;
   const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
   const int rank = cluster_rank(), lane = threadIdx.x % 32;
@@ -227,18 +270,18 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
   if (stage::head_start > 0 && group == 1 && chunks_at(blockIdx.x / CLUSTER) > stage::head_start)
     barrier_wait(full + 8 * stage::head_start, 0);
   for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
-    float sums[WIDTH / 64][32];
-    pin_all<WIDTH>(sums);
+    growing_sums<WIDTH, SWAPPED, CHUNK, factor, PARTS> grown;
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
     const int chunks = chunks_at(number);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       barrier_wait(full + 8 * slot, phase);
-      convolution_chunk<WIDTH, SWAPPED, CHUNK, factor>(sums, stages + slot * stage::bytes, group, chunk > 0);
+      grown.multiply(stages + slot * stage::bytes, group, chunk == 0);
       if (chunk < WIDTH / 64)
         work.of_tile(false).template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
-      multiply_wait<1>();
+      multiply_wait<grown.LATER>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
+      grown.grow();
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
     const tile_pairs::place place = all.at<SWAPPED>(number, rank);
@@ -247,13 +290,13 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     scale_undo<WIDTH, SWAPPED, typename Work::from> undo(work.packed, tile.batch / products, channel, warp);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
-    pin_all<WIDTH>(sums);
+    grown.end();
     if (place.alone) continue;
-    const auto me = work.of_tile(undo.run(sums));
+    const auto me = work.of_tile(undo.run(grown.sums));
     if constexpr (SWAPPED)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
     else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, undo.by);
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);
   }
 }
 

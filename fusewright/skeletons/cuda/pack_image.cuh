@@ -1,7 +1,8 @@
 // How the image and the weights of a convolution are brought to 16 bits for the tensor cores, at every call.
 //
 // Those of float32 are scaled by powers of two and rounded to nearest even: float16 then holds the 11 bits that TF32 has.
-// Those of float16 and bfloat16 stay as they are, and are only moved. An image
+// In two PARTS, they keep 22 bits and more: behind the rounded ones stands what rounding lost, as more groups of channels,
+// and of weights as more products. Those of float16 and bfloat16 stay as they are, and are only moved. An image
 // [C][D][H][W] becomes [D][H][W][channels], through shared memory; a group's channels are filled up by zeros to a multiple
 // of CHUNK, the channels that one copy of the main kernel takes. Each row of weights becomes [kD][kH][kW][channels].
 //
@@ -33,6 +34,19 @@ template <> struct image_kind<bfloat_t> {
 };
 FN unsigned two_packed(float x, float y, float scale) { return two_halves(x * scale, y * scale); }
 template <class T> FN unsigned two_packed(T x, T y, float) { return x.bits | unsigned(y.bits) << 16; }
+// What rounding has lost, lifted: so both parts together end 2^51 below the largest element.
+constexpr int LOST_LIFT = 2048;
+FN unsigned two_lost(float x, float y, float scale) {
+  unsigned hi, lo;
+  split_in_two<LOST_LIFT>(x * scale, y * scale, hi, lo);
+  return lo;
+}
+template <int PART, class T> FN unsigned part_of_two(T x, T y, float scale) {
+  if constexpr (PART == 0)
+    return two_packed(x, y, scale);
+  else
+    return two_lost(x, y, scale);
+}
 
 //@ convolution_shape
 // A convolution of images [C][D][H][W] with up to three dimensions; those that are missing have size 1. Sizes are in this
@@ -90,16 +104,19 @@ template <int TARGET> FN int scale_exponent(unsigned most) {
 }
 FN float power(int exponent) { return __uint_as_float(unsigned(exponent + 127) << 23); }
 // float16 has all 11 bits down to 2^-14. Where the largest of a part is 2^-8 or more, what the others lose is below 2^-17
-// of it, and nothing of those down to 1/64 of it.
-constexpr float EVEN_SIZE = 1.f / 256;
-FN bool is_uneven(unsigned least, int exponent) { return __uint_as_float(least) * power(exponent) < EVEN_SIZE; }
+// of it, and nothing of those down to 1/64 of it. Two of them end at 2^-36: where the largest of a part is 2^-11 or more,
+// what the others lose is below 2^-25 of it, and nothing of those down to 1/8 of it.
+template <int PARTS> constexpr float EVEN_SIZE = PARTS == 1 ? 1.f / 256 : 1.f / 2048;
+template <int PARTS> FN bool is_uneven(unsigned least, int exponent) {
+  return __uint_as_float(least) * power(exponent) < EVEN_SIZE<PARTS>;
+}
 constexpr unsigned INFINITY_BITS = 0x7f800000, LARGEST_BITS = 0x7f7fffff;
 FN unsigned finite_size(float x) {
   const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
   return bits < INFINITY_BITS ? bits : 0;
 }
-FN int marked_exponent(unsigned least, int exponent, bool strange) {
-  return is_uneven(least, exponent) ? UNEVEN_SCALE : strange ? SUSPECT - exponent : -exponent;
+template <int PARTS> FN int marked_exponent(unsigned least, int exponent, bool strange) {
+  return is_uneven<PARTS>(least, exponent) ? UNEVEN_SCALE : strange ? SUSPECT - exponent : -exponent;
 }
 // The largest of a block's numbers, two at a time, for all of its threads.
 constexpr int IMAGE_THREADS = 256;
@@ -114,8 +131,9 @@ FN uint2 largest_of_block(unsigned first, unsigned second, uint2 (&parts)[IMAGE_
 #ifndef __CUDACC_RTC__
 // Everything in `workspace`, each part at a multiple of 256 bytes, with `channels` = in_channels / groups filled up to a
 // multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, rows * most_taps * channels * 2 of weights,
-// where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents, images * 16 of sizes.
-template <int CHUNK, class Shape> long packed_image_in(void* workspace, const Shape& given, packed_image& to) {
+// where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents, images * 16 of sizes. Pixels and
+// weights take that PARTS times.
+template <int CHUNK, int PARTS = 1, class Shape> long packed_image_in(void* workspace, const Shape& given, packed_image& to) {
   const convolution_shape& shape = given.walk();
   const long rows = long(given.products()) * given.rows();
   to.channels = (shape.in_channels / shape.groups + CHUNK - 1) / CHUNK * CHUNK;
@@ -124,8 +142,8 @@ template <int CHUNK, class Shape> long packed_image_in(void* workspace, const Sh
     place = reinterpret_cast<std::decay_t<decltype(place)>>(static_cast<char*>(workspace) + end);
     end += (bytes + 255) / 256 * 256;
   };
-  take(to.pixels, shape.images * shape.in_pixels() * shape.groups * to.channels * 2);
-  take(to.weights, rows * given.most_taps() * to.channels * 2);
+  take(to.pixels, shape.images * shape.in_pixels() * shape.groups * to.channels * 2 * PARTS);
+  take(to.weights, rows * given.most_taps() * to.channels * 2 * PARTS);
   take(to.weight_exponents, (rows + 256) * 4);
   take(to.image_exponents, shape.images * 4);
   take(to.sizes, shape.images * 16);
@@ -149,7 +167,7 @@ template <class T> FN weight_row<T> row_of_weights(const T* weight, const convol
   return {weight, shape, row};
 }
 // What a block multiplies its row by.
-template <class Row> FN float scale_of_row(const Row& from, long row, const packed_image& to) {
+template <int PARTS, class Row> FN float scale_of_row(const Row& from, long row, const packed_image& to) {
   __shared__ uint2 parts[IMAGE_THREADS / 32];
   const int depth = from.channels * from.taps;
   // The largest of 32 neighbours stands for a part of the row.
@@ -167,11 +185,16 @@ template <class Row> FN float scale_of_row(const Row& from, long row, const pack
   const uint2 sizes = largest_of_block(most, LARGEST_BITS - least, parts);
   strange = __syncthreads_or(strange);
   const int exponent = scale_exponent<14>(sizes.x);
-  if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent(LARGEST_BITS - sizes.y, exponent, strange);
+  if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent<PARTS>(LARGEST_BITS - sizes.y, exponent, strange);
   return power(exponent);
 }
+template <int PART, class T> FN void pack_eight(const T (&x)[8], float scale, unsigned short* to) {
+  *reinterpret_cast<uint4*>(to) =
+      uint4{part_of_two<PART>(x[0], x[1], scale), part_of_two<PART>(x[2], x[3], scale),
+            part_of_two<PART>(x[4], x[5], scale), part_of_two<PART>(x[6], x[7], scale)};
+}
 // One block per row. It also sets up what the next kernel counts in.
-template <class T, class Shape>
+template <int PARTS, class T, class Shape>
 __global__ void __launch_bounds__(IMAGE_THREADS)
     pack_weights(const T* weight, const __grid_constant__ Shape shape, const packed_image to) {
   let_next_kernel_start();
@@ -186,7 +209,7 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
   if (row >= rows) return;
   const auto from = row_of_weights(weight, shape, row);
   float scale = 1;
-  if constexpr (SCALED) scale = scale_of_row(from, row, to);
+  if constexpr (SCALED) scale = scale_of_row<PARTS>(from, row, to);
   const int pieces = to.channels / 8, taps = shape.most_taps();
   for (int item = threadIdx.x; item < taps * pieces; item += IMAGE_THREADS) {
     const int tap = item / pieces, first = item % pieces * 8;
@@ -194,9 +217,9 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       x[j] = tap < from.taps && first + j < from.channels ? from.at(tap, first + j) : T();
-    const uint4 packed{two_packed(x[0], x[1], scale), two_packed(x[2], x[3], scale), two_packed(x[4], x[5], scale),
-                       two_packed(x[6], x[7], scale)};
-    *reinterpret_cast<uint4*>(to.weights + (row * taps + tap) * to.channels + first) = packed;
+    unsigned short* const place = to.weights + (row * taps + tap) * to.channels + first;
+    pack_eight<0>(x, scale, place);
+    if constexpr (PARTS == 2) pack_eight<1>(x, scale, place + rows * taps * to.channels);
   }
 }
 
@@ -242,7 +265,7 @@ FN void read_tile(four_rounds<T>& x, const T* images, const convolution_shape& s
       }
     }
 }
-template <int CHUNK, class T>
+template <int PARTS, int PART = 0, int CHUNK, class T>
 FN void write_tile(const four_rounds<T>& x, float scale, uint4 (&box)[1024], const convolution_shape& shape,
                    const packed_image& to, const image_tile<CHUNK>& tile) {
   unsigned* const words = reinterpret_cast<unsigned*>(box) + threadIdx.x % 32 / 8;
@@ -251,16 +274,20 @@ FN void write_tile(const four_rounds<T>& x, float scale, uint4 (&box)[1024], con
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       words[tile.place(tile.pixel_of(round) + j, tile.piece_of(round)) * 4] =
-          two_packed(x[round][0][j], x[round][1][j], scale);
+          part_of_two<PART>(x[round][0][j], x[round][1][j], scale);
   __syncthreads();
-  const long in_pixels = shape.in_pixels(), line = long(shape.groups) * to.channels;
+  const long in_pixels = shape.in_pixels(), line = PARTS * long(shape.groups) * to.channels;
   unsigned short* const first = to.pixels + (tile.image * in_pixels + tile.first_pixel) * line +
-                                tile.group * to.channels + tile.first_channel;
+                                (PART * shape.groups + tile.group) * to.channels + tile.first_channel;
 #pragma unroll
   for (int i = threadIdx.x; i < 1024; i += IMAGE_THREADS) {
     const int pixel = i / tile.pieces, piece = i % tile.pieces;
     if (tile.first_pixel + pixel < in_pixels)
       *reinterpret_cast<uint4*>(first + pixel * line + piece * 8) = box[tile.place(pixel, piece)];
+  }
+  if constexpr (PART + 1 < PARTS) {
+    __syncthreads();
+    write_tile<PARTS, PART + 1>(x, scale, box, shape, to, tile);
   }
 }
 
@@ -284,7 +311,30 @@ FN unsigned largest_finite_of_tile(const four_rounds<float>& x) {
   for (int i = 0; i < 32; ++i) most = max(finite_size(x[i / 8][i / 4 % 2][i % 4]), most);
   return most;
 }
-template <bool VECTORS, int CHUNK>
+// In two parts, each pixel's largest size counts, and not that of a whole tile: the smallest that is not zero, for all of a
+// block's threads. Two of a thread's rounds have the same pixels, or all four.
+template <int CHUNK> FN unsigned smallest_pixel(const four_rounds<float>& x) {
+  using tile = image_tile<CHUNK>;
+  __shared__ unsigned most[tile::pixels];
+  __shared__ uint2 parts[IMAGE_THREADS / 32];
+  constexpr int APART = CHUNK == 16 ? 2 : 1;
+  for (int i = threadIdx.x; i < tile::pixels; i += IMAGE_THREADS) most[i] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < APART * 4; ++i) {
+    unsigned size = 0;
+#pragma unroll
+    for (int round = i / 4; round < 4; round += APART)
+      size = max(max(finite_size(x[round][0][i % 4]), finite_size(x[round][1][i % 4])), size);
+    size = max(__shfl_xor_sync(~0u, size, 8), size), size = max(__shfl_xor_sync(~0u, size, 16), size);
+    if (threadIdx.x % 32 < 8) atomicMax(&most[tile::pixel_of(i / 4) + i % 4], size);
+  }
+  __syncthreads();
+  unsigned least = LARGEST_BITS;
+  for (int i = threadIdx.x; i < tile::pixels; i += IMAGE_THREADS) least = most[i] > 0 ? min(most[i], least) : least;
+  return LARGEST_BITS - largest_of_block(LARGEST_BITS - least, 0, parts).x;
+}
+template <bool VECTORS, int CHUNK, int PARTS>
 __global__ void __launch_bounds__(IMAGE_THREADS, 3)
     pack_image(const float* images, const convolution_shape shape, const packed_image to) {
   let_next_kernel_start();
@@ -299,19 +349,21 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 3)
   uint2 found = largest_of_block(sampled_size(images, shape, image), largest_of_tile(x), parts);
   const bool strange = found.y >= INFINITY_BITS;
   if (strange) found.y = largest_of_block(largest_finite_of_tile(x), 0, finite_parts).x;
+  unsigned least = found.y;
+  if constexpr (PARTS == 2) least = smallest_pixel<CHUNK>(x);
   const int guess = scale_exponent<10>(found.x);
   if (threadIdx.x == 0) {
     image_sizes& sizes = to.sizes[image];
     wait_for_previous_kernel();  // it sets the sizes up
     atomicMax(&sizes.most, found.y);
-    if (found.y > 0) atomicMin(&sizes.least, found.y);
+    if (found.y > 0) atomicMin(&sizes.least, least);
     if (strange) sizes.strange = 1;
     sizes.guess = guess;  // all blocks say the same
   }
-  write_tile(x, power(guess), box, shape, to, here);
+  write_tile<PARTS>(x, power(guess), box, shape, to, here);
 }
 // One block per image: whether its scale was right, or else all of it once more.
-template <bool VECTORS, int CHUNK>
+template <bool VECTORS, int CHUNK, int PARTS>
 __global__ void __launch_bounds__(IMAGE_THREADS, 2)
     check_images(const float* images, const convolution_shape shape, const packed_image to) {
   let_next_kernel_start();
@@ -322,38 +374,16 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 2)
   wait_for_previous_kernel();
   const image_sizes sizes = to.sizes[image];
   int exponent = sizes.guess;
-  if (__uint_as_float(sizes.most) * power(exponent) > 32768.f || is_uneven(sizes.least, exponent))
+  if (__uint_as_float(sizes.most) * power(exponent) > 32768.f || is_uneven<PARTS>(sizes.least, exponent))
     exponent = scale_exponent<14>(sizes.most);
-  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent(sizes.least, exponent, sizes.strange != 0);
+  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent<PARTS>(sizes.least, exponent, sizes.strange != 0);
   for (long number = 0; number < tiles && exponent != sizes.guess; ++number) {
     const tile again(shape, to, image, number);
     four_rounds<float> x;
     read_tile<VECTORS>(x, images, shape, again);
     __syncthreads();  // the tile before may still be read
-    write_tile(x, power(exponent), box, shape, to, again);
+    write_tile<PARTS>(x, power(exponent), box, shape, to, again);
   }
-}
-
-//@ pack_half_image: needs image_tile, next_kernel, grid
-// Of 16 bits; MARKS: says which images are not finite everywhere.
-template <bool MARKS, bool VECTORS, int CHUNK, class T>
-__global__ void __launch_bounds__(IMAGE_THREADS)
-    pack_half_image(const T* images, const convolution_shape shape, const packed_image to) {
-  let_next_kernel_start();
-  __shared__ uint4 box[1024];
-  using tile = image_tile<CHUNK>;
-  const long tiles = tile::count(shape, to), image = block_index() / tiles;
-  if (image >= shape.images) return;
-  const tile here(shape, to, image, block_index() % tiles);
-  four_rounds<T> x;
-  read_tile<VECTORS>(x, images, shape, here);
-  write_tile(x, 1.f, box, shape, to, here);
-  wait_for_previous_kernel();  // the kernel behind this one needs both
-  constexpr unsigned infinity = image_kind<T>::infinity;
-  bool strange = false;
-#pragma unroll
-  for (int i = 0; MARKS && i < 32; ++i) strange |= (x[i / 8][i / 4 % 2][i % 4].bits & infinity) == infinity;
-  if (MARKS && strange) to.image_exponents[image] = SUSPECT;
 }
 
 //@

@@ -123,8 +123,8 @@ FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const product
           x * stride[2] + p.phase[2] - s.shift[2] + phase};
 }
 // Taps and channels in order, with fused steps.
-template <int TOGETHER, class T>
-FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T>& from, int batch, int row, int pixel) {
+template <int TOGETHER, class T, int PARTS>
+FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS>& from, int batch, int row, int pixel) {
   const transposed_shape<TOGETHER>& shape = from.shape;
   const convolution_shape& s = shape.given;
   const product_phases phases = shape.phases_of(batch % shape.products());
@@ -136,7 +136,7 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T>& from
   const long in_pixels = s.in_pixels();
   const T* const image = from.image + (batch / shape.products() * long(s.in_channels) + group * channels) * in_pixels;
   const T* const weight = from.weight + (long(group) * channels * each + (line >> shape.line_bits)) * taps;
-  float sum = 0;
+  plain_total<PARTS> total;
   for (int tap = 0; tap < taps; ++tap) {
     const int at[3] = {tap / (s.kernel[2] * s.kernel[1]), tap / s.kernel[2] % s.kernel[1], tap % s.kernel[2]};
     long here = 0;
@@ -149,9 +149,9 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T>& from
     }
     if (!inside) continue;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) sum = fmaf(widen(image[here + c * in_pixels]), widen(weight[long(c) * each * taps + tap]), sum);
+    for (int c = 0; c < channels; ++c) total.add(image[here + c * in_pixels], weight[long(c) * each * taps + tap]);
   }
-  return sum;
+  return total.result();
 }
 
 //@ transposed_tail: needs transposed_places, ahead, finish_runs
@@ -363,15 +363,16 @@ int describe_phases(transposed_shape<TOGETHER>& to, const convolution_shape& giv
 }
 #endif
 // What `run_convolution` says of workspace and limits holds for the walk: see `transposed_shape`.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, int PARTS = 1,
+          class T, class Body>
 int run_transposed(const Body& body, const T* image, const T* weight, convolution_shape given, stacked_phases stacked,
                    void* workspace, int device, void* stream) {
   transposed_shape<TOGETHER> shape;
 #ifndef __CUDACC_RTC__
   if (int error = describe_phases(shape, given, stacked)) return error;
 #endif
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS>(body, image, weight, shape, workspace, device,
-                                                                           stream);
+  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+                                                                                  device, stream);
 }
 
 //@

@@ -1,0 +1,275 @@
+"""Library convolutions of full float32 -> kernels: which, their text, and how precise they are.
+
+The arithmetic of the skeleton is told again here, step by step, and compared with plain float32
+sums. None of this needs a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import convolution_subjects as subjects
+import pytest
+import torch
+from convolution_subjects import FULL
+from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from emitting import emit_file
+from graphs import check_meaning
+from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fusewright import convolution as convolution_module
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.convolution import geometry
+from fusewright.family import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
+from fusewright.ir import toposort
+from fusewright.nest import nest
+from fusewright.plan import plan
+from fusewright.schedule import schedule
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones_too() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        yield
+
+
+def never(_: object) -> bool:
+    """As a GPU answers whose convolutions do not round."""
+    return False
+
+
+# ---- which, and their text -----------------------------------------------------------------------
+
+PACKED = ("plain", "same, even", "groups", "3 dimensions", "transposed, odd", "transposed, groups")
+# What cuDNN mostly computes in full float32.
+UNROUNDED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "one pixel, strided": (nn.Conv2d(64, 512, 1, stride=2), (8, 64, 96, 96)),
+    "groups": (nn.Conv2d(128, 128, 3, groups=2), (4, 128, 36, 36)),
+    "few channels": (nn.Conv2d(12, 48, 5), (8, 12, 64, 64)),
+    "transposed, far apart": (nn.ConvTranspose2d(64, 512, 2, stride=3), (8, 64, 96, 96)),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_follows_joins_its_kernel(name: str) -> None:
+    layer, shape = LAYERS[name]
+    _, after = graphs(Tailed(layer), torch.randn(shape), never)
+    made = plan(after, GPU)
+    (n,) = convolutions(after)
+    names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
+    assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
+    kernel = made.kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    assert chosen.tile is not None
+    assert chosen.tile.width in FULL_RATE
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    g = geometry(n)
+    last = f"{g.phases.stacked[2]}, 2" if g.phases else "2"
+    assert f", {g.chunk}, 1, {last}>(body, left, right, shape" in entry
+
+
+@pytest.mark.parametrize("name", UNROUNDED)
+def test_what_eager_does_not_round(name: str) -> None:
+    layer, shape = UNROUNDED[name]
+    _, after = graphs(layer, torch.randn(shape), None)
+    (n,) = convolutions(after)
+    assert family(n).numeric == FULL_CONVOLUTION.numeric == SPLIT.numeric
+    assert not plan(after, GPU).libraries
+
+
+def test_single_pixels_are_a_product() -> None:
+    layer, shape = LAYERS["one pixel"]
+    before, after = graphs(Tailed(layer), torch.randn(shape), never)
+    (n,) = (n for n in toposort(after.roots) if n.row.kind == "product")
+    assert n.op == "product"
+    assert family(n) is SPLIT
+    check_meaning(before, after, Tailed(layer), (torch.randn(shape),))
+
+
+# Rows that do not start at 16 bytes; tiles that would be half empty.
+@pytest.mark.parametrize("channels", [(66, 512), (256, 64), (256, 144)])
+def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
+    _, after = graphs(nn.Conv2d(*channels, 1), torch.randn(8, channels[0], 64, 64), never)
+    assert len(convolutions(after)) == 1
+
+
+def test_short_sums_stay() -> None:
+    _, after = graphs(nn.Conv2d(24, 512, 1), torch.randn(8, 24, 80, 80), never)
+    (step,) = plan(after, GPU).libraries
+    assert "sums of 24 are more precise in PyTorch" in step.reason
+
+
+@pytest.fixture
+def no_tf32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("no_tf32")
+def test_the_flag_decides(tmp_path: Path) -> None:
+    sizes = {"batch_size": "8", "height": "36", "width": "36"}
+    path = Path(__file__).parent.parent / "examples" / "conv_relu_bias.py"
+    text = emit_file(path, tmp_path, "sm_90a", sizes).text
+    head = text.partition('"""')[0]
+    assert "its convolution as ieee" in head
+    assert "three products" in head
+    assert "_fusewright_rounds" not in text
+    assert re.search(r"run_convolution<\d+, \w+, 0, \d, 64, 1, 2>", text)
+
+
+# ---- how it compiles -----------------------------------------------------------------------------
+
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+# Chunks differ in constants only, and narrow tiles need fewer registers.
+COMPILED = tuple(
+    s
+    for s in FULL
+    if s.width == 128
+    and (s.vector == 4 if s.chunk == 64 else s.chunk == 16 and s.body == "copy")
+    and s.together in (0, 2)
+    and s.body != "bias_sigmoid"
+)
+
+
+def test_every_tile_is_there() -> None:
+    found = {(s.width, s.swapped, s.chunk, s.vector) for s in FULL if not s.together}
+    assert len(found) == len(FULL_RATE) * 2 * len(subjects.CHUNKS) * 2
+    assert {s.together for s in FULL} == {0, *subjects.TOGETHER}
+
+
+@needs_nvcc
+def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
+    report = strict_report(subjects.source(COMPILED), tmp_path / "full.cu")
+    kernels = usages(report)
+    assert sum("convolution_kernel" in k.name for k in kernels) == len(COMPILED)
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
+    assert re.findall(r"C75\d\d.*", report) == []
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_them() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    some = [s for s in COMPILED if s.body == "bias_relu"]
+    assert nvrtc_log(folder, subjects.source(some), "compute_90a") == (0, "")
+
+
+# ---- how precise it is ---------------------------------------------------------------------------
+
+LIFT, CHUNK, STEP, EVEN = 2048.0, 64, 16, 2.0**-11
+
+
+def power_for(most: float, target: int) -> float:
+    """`scale_exponent`: the power of two that brings `most` to 2^target."""
+    return 2.0 ** min(127, target - math.frexp(most)[1] + 1) if most else 1.0
+
+
+def split(x: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Both parts of scaled float32 numbers, the second one lifted, as float64."""
+    scaled = (x.double() * power).float()
+    high = scaled.half().float()
+    return high.double(), ((scaled - high) * LIFT).half().double()
+
+
+def cut(x: Tensor, size: Tensor) -> Tensor:
+    """What a tensor core keeps of a sum: bits from 2^-23 of the largest of its operands on."""
+    step = torch.exp2(torch.floor(torch.log2(size.clamp(min=1e-300))) - 23)
+    return torch.trunc(x / step) * step
+
+
+def add_step(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`total` and STEP products more."""
+    products = left[:, :, None] * right[None]
+    size = torch.maximum(products.abs().amax(1), total.abs())
+    return cut(total + products.sum(1), size)
+
+
+def kernels_sums(weight: Tensor, patches: Tensor, image_power: float) -> Tensor:
+    """The kernel's sums of [rows, k] times [k, pixels]."""
+    rows = torch.tensor([power_for(float(row.abs().max()), 14) for row in weight])[:, None]
+    (w, lost_w), (x, lost_x) = split(weight, rows), split(patches, image_power)
+    total = torch.zeros(len(weight), patches.shape[1])
+    small = torch.zeros_like(total, dtype=torch.float64)
+    for first in range(0, weight.shape[1], CHUNK):
+        large = torch.zeros_like(small)
+        for k in range(first, min(first + CHUNK, weight.shape[1]), STEP):
+            here = slice(k, k + STEP)
+            large = add_step(large, w[:, here], x[here])
+            small = add_step(small, lost_w[:, here], x[here])
+            small = add_step(small, w[:, here], lost_x[here])
+        total = total + large.float()
+    return ((total.double() + small / LIFT).float().double() / rows / image_power).float()
+
+
+def plain_sums(weight: Tensor, patches: Tensor) -> Tensor:
+    """In float32, with fused steps."""
+    total = torch.zeros(len(weight), patches.shape[1])
+    for w, x in zip(weight.double().T, patches.double(), strict=True):
+        total = (total.double() + w[:, None] * x).float()
+    return total
+
+
+CHANNELS, SIZE, KERNEL = 64, 9, 3
+
+
+def images() -> dict[str, Tensor]:
+    torch.manual_seed(11)
+    plain = torch.randn(1, CHANNELS, SIZE, SIZE)
+    spike, fading, channels = (plain.clone() for _ in range(3))
+    spike[0, 5, 4, 4] = 1e6
+    fading *= torch.logspace(0, -6, SIZE)
+    channels *= torch.logspace(0, -20, CHANNELS).view(-1, 1, 1)
+    return {
+        "plain": plain,
+        "positive": plain.abs(),
+        "relu": plain.relu(),
+        "spike": spike,
+        "fading": fading,
+        "channels": channels,
+        "huge": plain * 1e34,
+        "tiny": plain * 1e-36,
+        "subnormal": plain * 1e-40,
+    }
+
+
+@pytest.mark.parametrize("name", images())
+@pytest.mark.parametrize("sampled", [False, True])
+def test_sums_are_as_precise_as_plain_float32(name: str, *, sampled: bool) -> None:
+    """Of every image that is not uneven, whether its scale is the one that a sample of it gave."""
+    image = images()[name]
+    weight = torch.randn(24, CHANNELS * KERNEL**2) / 24
+    most = float(image.abs().max())
+    power = power_for(most / 31, 10) if sampled else power_for(most, 14)
+    assert most * power < 65504
+    pixels = image.abs().amax(1)
+    assert float(pixels[pixels > 0].min()) * power >= EVEN, "then plain sums would be taken"
+    patches = functional.unfold(image, KERNEL)[0]
+    exact = weight.double() @ patches.double()
+    ours, theirs = (
+        (made.double() - exact).norm(dim=0) / exact.norm(dim=0)
+        for made in (kernels_sums(weight, patches, power), plain_sums(weight, patches))
+    )
+    # Pixel by pixel, over all channels: of each, and of most.
+    assert bool((ours <= 1.5 * theirs).all())
+    assert ours.median() <= theirs.median()
+
+
+def test_what_two_parts_keep() -> None:
+    """23 bits down to 2^-13, and what lies above 2^-36 of the rest."""
+    sizes = torch.rand(10000) + 1
+    for exponent in range(-30, 15):
+        x = sizes * 2.0**exponent
+        high, lost = split(x, 1.0)
+        error = (high + lost / LIFT - x.double()).abs().max()
+        assert error <= max(2.0 ** (exponent - 23), 2.0**-36)
