@@ -128,6 +128,36 @@ def test_the_flag_decides(tmp_path: Path) -> None:
     assert re.search(r"run_convolution<\d+, \w+, 0, \d, 64, 1, 2>", text)
 
 
+POINTWISE = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, 512, 1)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+
+def get_inputs():
+    return [torch.randn(4, 256, 18, 18)]
+
+
+def get_init_inputs():
+    return [256]
+"""
+
+
+@pytest.mark.usefixtures("no_tf32")
+def test_single_pixels_do_not_ask_about_products(tmp_path: Path) -> None:
+    problem = tmp_path / "pointwise.py"
+    problem.write_text(POINTWISE, encoding="utf-8")
+    text = emit_file(problem, tmp_path, "sm_90a").text
+    assert "its product as ieee" in text.partition('"""')[0]
+    assert "_fusewright_full_float32" not in text
+
+
 # ---- how it compiles -----------------------------------------------------------------------------
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
