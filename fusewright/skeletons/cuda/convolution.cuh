@@ -3,8 +3,8 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "hopper.cuh"
 #include "pack_half_image.cuh"
+#include "product.cuh"
 namespace fusewright {
 
 //@ pack_convolution: needs pack_weights, pack_image, pack_half_image, launch_early
