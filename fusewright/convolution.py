@@ -193,10 +193,11 @@ def convolution(
             exact = full or (half and target.half_products)
             if exact and not why and (direct := _pointwise(call, n, number)):
                 return _with_bias(direct, call.bias)
-            if full and not target.full_convolutions:
+            if full and "full" not in target.convolutions:
                 why = why or "our kernels for this GPU round as TF32 does"
             if not why:
-                return _with_bias(_made(call, n, number, parts=2) if full else made, call.bias)
+                more = {"parts": 2} if full else {"folded": "folded" in target.convolutions}
+                return _with_bias(_made(call, n, number, **more), call.bias)
         return stays(n, why)
 
     return rebuild(graph, change) if target.convolutions else graph

@@ -51,7 +51,8 @@ class Family:
     boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
     passes: swapped -> how often each tensor's bytes move, once for those not named.
     rate: TFLOP/s by the width of a tile.  widths: of its tiles.
-    packs: the smaller tensor is packed, which decides `swapped`.  folds: tiles can be folded.
+    packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
+    over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
     cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
     takes, in steps of its depth, once and for each part (a prediction); (): nobody shares a tile.
     numeric: its class.  why: how it computes, for the decision record.
@@ -67,7 +68,7 @@ class Family:
     numeric: str
     why: str
     packs: bool = False
-    folds: bool = True
+    folds: str = "columns"
     cluster: int = 1
     adding: tuple[float, ...] = ()
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
@@ -133,7 +134,7 @@ CONVOLUTION = Family(
     HALF_RATE,
     "tf32: operands rounded to 11 bits, as eager's, with float32 sums",
     "operands scaled and rounded to the 11 bits of TF32, float32 sums",
-    folds=False,
+    folds="rows",
 )
 HALF_CONVOLUTION = replace(
     CONVOLUTION, passes={False: (3, 3), True: (3, 3)}, numeric=HALF.numeric, why=HALF.why
@@ -152,7 +153,7 @@ FULL_CONVOLUTION = replace(
 
 def _transposed(ordinary: Family) -> Family:
     why = f"{ordinary.why}, a convolution for each phase"
-    return replace(ordinary, launcher="run_transposed", why=why)
+    return replace(ordinary, launcher="run_transposed", why=why, folds="")
 
 
 TRANSPOSED = _transposed(CONVOLUTION)
@@ -175,7 +176,7 @@ ATTENTION = Family(
     TILE_RATE,
     SPLIT.numeric,
     "one pass over keys and values, float32 in two float16 parts",
-    folds=False,
+    folds="",
     widths=lambda n: (width(n),),
 )
 

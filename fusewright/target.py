@@ -22,8 +22,8 @@ class Target:
     the rate of these kernels for float32.  half_flops: the rate of library products of 16 bits.
     tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
-    float32 ones that pack nothing.  convolutions: whether there are convolution kernels.
-    full_convolutions: whether there are those in full float32.
+    float32 ones that pack nothing.  convolutions: what its convolution kernels can do: round
+    as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded").
     processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
     can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
     library products whose results have so many bytes write to huge pages; 0 for none.
@@ -42,8 +42,7 @@ class Target:
     tf32_flops: float = 0.0
     half_products: bool = False
     inline_products: bool = False
-    convolutions: bool = False
-    full_convolutions: bool = False
+    convolutions: tuple[str, ...] = ()
     processors: int = 0
     cluster: int = 1
     paged_bytes: int = 0
@@ -82,7 +81,7 @@ TARGETS = {
             half_flops=250e12,
             tf32_flops=100e12,
             inline_products=True,
-            convolutions=True,
+            convolutions=("rounded",),
             processors=108,
         ),
         Target(
@@ -99,8 +98,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=True,
-            full_convolutions=True,
+            convolutions=("rounded", "full", "folded"),
             processors=132,
             cluster=8,
         ),

@@ -5,12 +5,13 @@
     words tell which one has 128 rows in a tile.
 
 What follows a product is computed while a tile is in shared memory. Without folds, that works for
-every tile. A fold needs its columns, a segment, in one tile.
+every tile. A fold needs its columns, a segment, in one tile. Convolutions fold over their channels,
+which are rows otherwise: a tile then has 128 pixels x `width` channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.family import INLINE, TILE_RATE, family
@@ -53,11 +54,12 @@ class Tail:
 def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
-    leading, last = _axes(product, found)
+    folds = any(m.row.kind == "fold" for m in members)
+    turned = folds and family(product).folds == "rows"
+    leading, last = _axes(product, found, turned=turned)
     axes = [*leading, *last]
     if found.rows | found.inner != set(axes):
         raise Incompatible("a value has more elements than the product")
-    folds = any(m.row.kind == "fold" for m in members)
     columns = _folded(last, found) if folds else last
     segment = _segment(numel(found.sizes[a] for a in columns)) if folds else 0
     tensors = walks(found, outputs)
@@ -66,7 +68,7 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
     if len(merge(columns, [walk.strides for walk in tensors.values()], found.sizes)) > 1:
         raise Incompatible("a tensor does not lie evenly along the product's columns")
     for (_, k), walk in tensors.items():
-        if k < 0 and columns and walk.strides.get(columns[-1], 1) != 1:
+        if k < 0 and columns and not turned and walk.strides.get(columns[-1], 1) != 1:
             raise Incompatible("a result does not lie row by row as the product does")
     if not tiles(product, segment):
         raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
@@ -80,7 +82,7 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
         Tile(width, swapped)
         for swapped in kind.sides(product)
         for width in kind.widths(product)
-        if (kind.folds or segment == 0) and _holds(width, swapped, segment)
+        if segment == 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
     )
 
 
@@ -96,16 +98,38 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     return tuple(replace(tile, inline=True) for tile in fitting)
 
 
-def _holds(width: int, swapped: bool, segment: int) -> bool:
+def _holds_columns(_: Node, tile: Tile, segment: int) -> bool:
     if segment in WIDE_SEGMENTS:
-        return not swapped and width % segment == 0
-    return segment == 0 or 64 % segment == 0
+        return not tile.swapped and tile.width % segment == 0
+    return 64 % segment == 0
 
 
-def _axes(product: Node, found: Loops) -> tuple[list[int], tuple[int, ...]]:
-    """The axes of a product's batches and rows, and those of its columns."""
+def _holds_channels(product: Node, tile: Tile, segment: int) -> bool:
+    """Segments that no piece of a tile holds need all channels in one tile."""
+    images, channels, *_ = product.shape
+    whole = family(product).matrix(product).batches == images
+    if not (tile.swapped and whole and product.has("folded") and product["folded"]):
+        return False
+    if segment in WIDE_SEGMENTS or 64 % segment == 0:
+        return tile.width % segment == 0
+    assert isinstance(channels, int)
+    return channels <= tile.width
+
+
+HOLDS: Mapping[str, Callable[[Node, Tile, int], bool]] = {
+    "columns": _holds_columns,
+    "rows": _holds_channels,
+    "": lambda *_: False,
+}
+
+
+def _axes(product: Node, found: Loops, *, turned: bool) -> tuple[list[int], tuple[int, ...]]:
+    """The axes of a product's batches and rows, and those of its columns; turned: of an image and
+    its pixels, and those of its channels."""
     dims = found.dims[id(product)]
     split = len(dims) - family(product).matrix(product).column_dims
+    if turned:
+        dims, split = (dims[0], *dims[2:], dims[1]), len(dims) - 1
     return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)
 
 

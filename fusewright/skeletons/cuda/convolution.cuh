@@ -85,9 +85,8 @@ template <int FIRST_WARP, class Source> struct convolution_factors {
   const Source &left, &right;
   bool suspect;
 };
-template <bool ACROSS, int COLUMNS, class Shape, class T, int PARTS>
-FN void repair(float* box, int begin, int end, box_corner at, const convolution_source<Shape, T, PARTS>& from,
-               const convolution_source<Shape, T, PARTS>&, product_shape shape) {
+template <bool ACROSS, int COLUMNS, class Source>
+FN void repair(float* box, int begin, int end, box_corner at, const Source& from, const Source&, product_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {

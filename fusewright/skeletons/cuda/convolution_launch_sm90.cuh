@@ -8,9 +8,14 @@
 #include "convolution_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_kernel: needs pack_convolution, convolution_produce, convolution_consume, prepare_product, device_scope
+//@ convolution_kernel: needs pack_convolution, convolution_produce, convolution_consume, turned_body, prepare_product, device_scope
 // What the consumers hand boxes to.
-template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
+template <int BLOCKS, int SEGMENT, class Body> FN decltype(auto) tail_of(const Body& body, const convolution_shape&) {
+  if constexpr (SEGMENT > 0)
+    return turned_body<Body>{body};
+  else
+    return (body);
+}
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class Shape, class Body, class T>
 __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::threads), BLOCKS)
     convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
@@ -37,7 +42,7 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::thre
   } else {
     if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     const convolution_source<Shape, T, PARTS> source{image, weight, shape};
-    const auto& tail = tail_of<BLOCKS>(body, shape);
+    const auto& tail = tail_of<BLOCKS, SEGMENT>(body, shape);
     float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
     const auto work = work_of<stage::first_warp>(tail, source, packed, product, boxes);
     convolution_consume<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(work, all, stages, full, empty);
@@ -69,10 +74,14 @@ int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const 
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
-  static_assert(SEGMENT == 0, "a convolution's tail is a map");
+  static_assert(SEGMENT == 0 || (SWAPPED && (SEGMENT & (SEGMENT - 1) || SEGMENT <= WIDTH)), "a tile's columns are folded");
   const convolution_shape& shape = given.walk();
   const long batches = shape.images * given.products(), rows = given.rows(), columns = shape.out_pixels();
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  if constexpr (SEGMENT > 0) {
+    const bool fits = rows <= WIDTH || box_columns<SEGMENT, WIDTH> % SEGMENT == 0;
+    if (given.products() > 1 || rows % SEGMENT || !fits) return cudaErrorInvalidValue;
+  }
   const device_scope scope(device);
   constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS, Shape, Body, T>;
   using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
@@ -87,7 +96,8 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
                        int(count)};
   packed_image packed;
   packed_image_in<CHUNK, PARTS>(workspace, given, packed);
-  const product_shape product{batches, int(rows), int(columns), given.most_taps() * packed.channels};
+  const int sides[] = {int(rows), int(columns)};
+  const product_shape product{batches, sides[SEGMENT > 0], sides[SEGMENT == 0], given.most_taps() * packed.channels};
   constexpr int TYPE = half_kind<typename image_kind<T>::packed>::map_type;
   const mapped lines{TYPE, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, PARTS * given.products(), rows,
                      product.depth};

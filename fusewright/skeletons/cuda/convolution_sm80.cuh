@@ -194,7 +194,7 @@ template <class Tile, bool SWAPPED> FN bool undo_scales(part_of<Tile>& sums, con
 
 //@ convolution_kernel: needs pack_convolution, convolution_copier, multiply_convolution, undo_scales, convolution_repair, tile_out, grid, device_scope, allow_shared
 // What boxes are handed to.
-template <int BLOCKS, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
+template <int BLOCKS, int SEGMENT, class Body> FN const Body& tail_of(const Body& body, const convolution_shape&) { return body; }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, class Shape, class Body, class T>
 __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
     convolution_kernel(const __grid_constant__ Body body, const __grid_constant__ Shape shape, const T* image,
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
   else if constexpr (source::marked)
     suspect = packed.image_exponents[image_number] != 0;
   const source from{image, weight, shape};
-  const auto& tail = tail_of<BLOCKS>(body, shape);
+  const auto& tail = tail_of<BLOCKS, SEGMENT>(body, shape);
   const auto unscaled = [](int) { return make_float2(1, 1); };
   tile_out<tile, SWAPPED, SEGMENT, VECTOR>(tail, sums, unscaled, WIDTH, at, from, from, product, shared, suspect);
 }

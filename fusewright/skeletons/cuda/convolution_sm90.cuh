@@ -18,6 +18,45 @@
 #include "product_half_sm90.cuh"
 namespace fusewright {
 
+//@ turned_source: needs convolution_repair
+// Where channels are folded they are the columns of a tile, and pixels its rows. Sums have been scaled by then.
+template <class Source> struct turned_source {
+  const Source& from;
+};
+template <class Source> FN float plain_sum(const turned_source<Source>& turned, int batch, int pixel, int row) {
+  return plain_sum(turned.from, batch, row, pixel);
+}
+template <int FIRST_WARP, class Source> struct turned_factors {
+  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = false;
+  static constexpr int first_warp = FIRST_WARP;
+  turned_source<Source> left, right;
+  bool suspect;
+};
+
+//@ turned_body: needs finish, ahead
+// A body that folds channels: its rows are pixels, whose channels lie far apart in memory. So a warp takes many neighbouring
+// pixels at once: 8 of up to 128 channels, whose elements in one channel are a sector. Their order is one in which no two
+// rows that a quarter of the warp reads share banks. Teams behind the end do the last pixel once more.
+template <class Body> struct turned_body {
+  const Body& body;
+};
+template <int SEGMENT, class Body> FN void ahead(const turned_body<Body>&, long, int, int) {}
+template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
+FN void finish(const turned_body<Body>& to, const float* box, int begin, int end, box_corner at, int columns) {
+  constexpr int THREADS = COLUMNS > 128 ? 8 : SEGMENT / VECTOR > 2 ? 4 : 2, TEAMS = 32 / THREADS;
+  const int team = lane_here() / THREADS, segments = columns / SEGMENT, first = at.column / SEGMENT;
+  const int behind = min(segments - first, COLUMNS / SEGMENT);
+  __builtin_assume(at.row >= 0 && segments > 0);
+#pragma unroll 1
+  for (int next = begin; next < end; next += TEAMS) {
+    const int row = min(next + (team & ~3 | team << 1 & 2 | team >> 1 & 1), end - 1);
+#pragma unroll 1
+    for (int s = 0; s < behind; ++s)
+      to.body((at.row + row) * segments + first + s, lanes_team<THREADS, VECTOR>(),
+              product_row{box + row * COLUMNS, s * SEGMENT, twist_of<ACROSS>(row)});
+  }
+}
+
 //@ convolution_scale: needs convolution_undo, here
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
 // 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by`, and
@@ -180,7 +219,7 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
   for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
 }
 
-//@ convolution_consume: needs tile_out, convolution_stage, convolution_tiles, convolution_scale, convolution_repair
+//@ convolution_consume: needs tile_out, convolution_stage, convolution_tiles, convolution_scale, convolution_repair, turned_source
 // How the tensor core finds ROWS pixels x 64 k: boxes of CHUNK k, in which a pixel takes CHUNK * 2 bytes.
 template <int CHUNK, int ROWS> struct pixel_operand {
   static constexpr unsigned long swizzle = CHUNK == 64 ? 1 : CHUNK == 32 ? 2 : 3;
@@ -247,8 +286,11 @@ template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   const packed_image& packed;
   const product_shape& product;
   float* boxes;
-  FN consumer<Body, convolution_factors<FIRST_WARP, Source>> of_tile(bool suspect) const {
-    return {body, {source, source, suspect}, product, boxes};
+  template <bool TURNED> FN auto of_tile(bool suspect) const {
+    if constexpr (TURNED)
+      return consumer<Body, turned_factors<FIRST_WARP, Source>>{body, {{source}, {source}, suspect}, product, boxes};
+    else
+      return consumer<Body, convolution_factors<FIRST_WARP, Source>>{body, {source, source, suspect}, product, boxes};
   }
 };
 template <int FIRST_WARP, class Body, class Source>
@@ -276,8 +318,10 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     for (int chunk = 0; chunk < chunks; ++chunk) {
       barrier_wait(full + 8 * slot, phase);
       grown.multiply(stages + slot * stage::bytes, group, chunk == 0);
-      if (chunk < WIDTH / 64)
-        work.of_tile(false).template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
+      if (SEGMENT == 0 && chunk < WIDTH / 64) {
+        const auto me = work.template of_tile<false>(false);
+        me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
+      }
       multiply_wait<grown.LATER>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
@@ -292,8 +336,10 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();
     if (place.alone) continue;
-    const auto me = work.of_tile(undo.run(grown.sums));
-    if constexpr (SWAPPED)
+    const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
+    if constexpr (SEGMENT > 0)
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
+    else if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
     else
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);

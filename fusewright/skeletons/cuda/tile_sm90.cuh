@@ -116,6 +116,7 @@ FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_c
   const int base = (ROWS == 16 ? g : 0) * COLUMNS + (twist_of<false>(g) * 4 | t * 2);
 #pragma unroll
   for (int c = 0; c < COLUMNS; c += 64) {
+    if (first_column + c >= WIDTH) continue;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int row = g + i % 2 * 8 - (ROWS == 16 ? 0 : first_row), column = c + i / 2 * 8 + t * 2;
@@ -236,6 +237,9 @@ FN void finish_tile(const Body& body, const float (&master)[WIDTH / 64][32], box
 template <class Body> constexpr bool takes_runs = true;
 
 //@ tile_out: needs tile_order, barriers, fill_box, ahead, finish_runs
+// A box holds whole segments. Those that are no power of two are all in one tile, and its columns in one box.
+template <int SEGMENT, int WIDTH>
+constexpr int box_columns = (SEGMENT & (SEGMENT - 1)) == 0 ? (SEGMENT > 64 ? SEGMENT : 64) : WIDTH > 128 ? 256 : WIDTH;
 // Everything that a consumer group needs to know when its tile is finished.
 template <class Body, class Factors> struct consumer {
   const Body& body;
@@ -303,19 +307,19 @@ template <class Body, class Factors> struct consumer {
   FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
     if constexpr (Factors::scaled || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
       return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
-    constexpr int COLUMNS = SEGMENT > 64 ? SEGMENT : 64, ROWS = BOX / COLUMNS;
+    constexpr int COLUMNS = box_columns<SEGMENT, WIDTH>, ROWS = BOX / COLUMNS, ALL = (WIDTH + COLUMNS - 1) / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
     const int top = tile.row * TILE_ROWS + warp * 16;
 #pragma unroll 1
-    for (int number = 0; number < WIDTH / COLUMNS * (16 / ROWS); ++number) {
+    for (int number = 0; number < ALL * (16 / ROWS); ++number) {
       const int r = number % (16 / ROWS) * ROWS, column = tile.column * WIDTH + number / (16 / ROWS) * COLUMNS;
       const int behind = shape.rows - (top + r), rows = behind < 0 ? 0 : behind < ROWS ? behind : ROWS;
       if (column >= shape.columns || rows == 0) continue;
       bool wrong = false;
       __syncwarp();
 #pragma unroll
-      for (int c = 0; c < WIDTH / COLUMNS; ++c)  // registers have no index at run time
+      for (int c = 0; c < ALL; ++c)  // registers have no index at run time
         if (number / (16 / ROWS) == c)
           wrong = fill_rows<Factors, COLUMNS, WIDTH>(box, master, c * COLUMNS, r, scales + c * COLUMNS);
       __syncwarp();

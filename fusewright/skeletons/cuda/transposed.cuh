@@ -206,7 +206,7 @@ template <int TOGETHER, int VECTORS, class Body> struct transposed_body {
   const Body& body;
   const transposed_shape<TOGETHER>& shape;
 };
-template <int BLOCKS, int TOGETHER, class Body>
+template <int BLOCKS, int SEGMENT, int TOGETHER, class Body>
 FN transposed_body<TOGETHER, BLOCKS == 1 ? 4 : 2, Body> tail_of(const Body& body, const transposed_shape<TOGETHER>& shape) {
   return {body, shape};
 }
@@ -367,6 +367,7 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int 
           class T, class Body>
 int run_transposed(const Body& body, const T* image, const T* weight, convolution_shape given, stacked_phases stacked,
                    void* workspace, int device, void* stream) {
+  static_assert(SEGMENT == 0, "phases are not folded");
   transposed_shape<TOGETHER> shape;
 #ifndef __CUDACC_RTC__
   if (int error = describe_phases(shape, given, stacked)) return error;
