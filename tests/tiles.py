@@ -17,7 +17,7 @@ from threads import BEFORE, TWINS
 from fusewright.codegen.skeleton import SPOKEN, text_for
 from fusewright.codegen.struct import Body
 
-SECTIONS = ("tile_out", "turned_body", "convolution_repair")
+SECTIONS = ("tile_out", "turned_body", "turned_source")
 WARP = r"""
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
