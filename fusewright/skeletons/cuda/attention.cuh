@@ -80,11 +80,15 @@ FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, c
                               sums[i / 4][i % 4]);
 }
 
-//@ weigh: needs slab, exp, score_exactly
+//@ weigh: needs slab, exp, score_exactly, doubtful
 // What exponentials of rows g and g + 8 refer to, and a lane's part of their sum. It becomes NaN with the first score that
 // is not finite before the model's own function has seen it: splitting may have made it so.
 struct softmax_rows {
   float top[2], sum[2];
+};
+// Of a lane's two rows and a stage: whether `top` grew, a key is not masked, and a weight is too faint to keep its bits.
+struct stage_facts {
+  bool grows, live, faint;
 };
 // `row` and `column`: of this lane's first score. A row that does not exist is asked for as the last one.
 template <bool WHOLE, int PAIRS, class Scores>
@@ -100,10 +104,12 @@ FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const Scores& scor
   }
 }
 // Scores become exponentials, split with a scale of each row. `top` follows the maximum in steps of more than 1, so that a
-// row which rises slowly is not rounded again and again; what was summed until then shrinks by `shrink`. Whether it does.
-template <int PAIRS> FN bool weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_rows& state, float (&shrink)[2]) {
+// row which rises slowly is not rounded again and again; what was summed until then shrinks by `shrink`.
+template <int PAIRS>
+FN stage_facts weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_rows& state, float (&shrink)[2]) {
   float scale[2], top[2];
-  bool grows = false;
+  stage_facts facts{};
+  unsigned least = ~0u;  // the smallest scaled weight's bits, less one: a weight of zero is not small
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most = minus_infinity();
@@ -114,7 +120,7 @@ template <int PAIRS> FN bool weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS
     shrink[half] = higher ? exp(state.top[half] - most) : 1.f;
     state.top[half] = higher ? most : state.top[half];
     state.sum[half] *= shrink[half];
-    grows |= higher;
+    facts.grows |= higher, facts.live |= most > minus_infinity();
     top[half] = state.top[half] == minus_infinity() ? 0.f : state.top[half];
     power_of_two(exp(most - top[half]), scale[half], weights[0].undo[half]);
     weights[PAIRS / 2 - 1].undo[half] = weights[0].undo[half];
@@ -129,10 +135,13 @@ template <int PAIRS> FN bool weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS
       const float first = exp(two[0] - top[half]), second = exp(two[1] - top[half]);
       slab& to = weights[pair / 2];
       state.sum[half] += first + second;
+      least = umin(least, __float_as_uint(first * scale[half]) - 1);
+      least = umin(least, __float_as_uint(second * scale[half]) - 1);
       split_in_two<LIFT>(first * scale[half], second * scale[half], to.hi[pair % 2][i], to.lo[pair % 2][i]);
     }
   }
-  return __any_sync(~0u, grows);
+  facts.faint = least < __float_as_uint(FAINT) - 1;
+  return facts;
 }
 
 //@ attend: needs attention_tile, weigh
@@ -160,11 +169,11 @@ template <int THREADS> FN void recall_low(slab& rows, const uint4* from) {
   const float2 undo = *reinterpret_cast<const float2*>(from + 2 * THREADS);
   rows.undo[0] = undo.x, rows.undo[1] = undo.y;
 }
-// One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time. `lone`: of a row of the warp.
+// One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time.
 template <int WIDTH, class Scores>
-FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT], bool lone,
+FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT],
                const factor& query_rows, const factor& key_rows, const Scores& scores, const attention_shape& shape,
-               const attention_place& place, int number, const unsigned char* stage, const uint4* lows) {
+               const attention_place& place, int number, const unsigned char* stage, uint4* lows) {
   using tile = attention_tile<WIDTH>;
   const int thread = thread_here(), lane = thread % 32, column = number * tile::keys + lane % 4;
   const unsigned keys = shared_address(stage) + key_place(lane);
@@ -172,7 +181,7 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
   const float* const key_scales = reinterpret_cast<const float*>(stage + tile::key_scales) + lane % 4;
   const float* const value_scales = reinterpret_cast<const float*>(stage + tile::value_scales) + lane % 4 * 2;
   some_scores<tile::pairs> x = {};
-  int signs = lone ? -1 : 0;
+  int signs = __float_as_int(seen_by_warp<WIDTH>(lows)[WIDTH + 1]);
 #pragma unroll
   for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
     slab rows = queries[unit];
@@ -194,7 +203,10 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
     score_all<false, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
   slab weights[tile::units];
   float shrink[2];
-  if (weigh<tile::pairs>(weights, x, state, shrink)) {
+  const stage_facts facts = weigh<tile::pairs>(weights, x, state, shrink);
+  note_stage<WIDTH>(seen_by_warp<WIDTH>(lows), reinterpret_cast<const float*>(stage + tile::value_scales), __any_sync(~0u, facts.live),
+                    __any_sync(~0u, facts.faint));
+  if (__any_sync(~0u, facts.grows)) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; ++i) total[i / 8][i / 4 % 2][i % 4] *= shrink[i / 2 % 2];
   }
@@ -209,37 +221,51 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
 }
 
 //@ run_attention: needs attend, repair_attention, aligned, device_scope, allow_shared
-// A warp's rows go through a box in shared memory to the body.
-template <int WIDTH, int VECTOR, class Scores, class Body>
-FN void attention_out(const Body& body, const Scores& scores, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state,
-                      const factor& queries, const factor& keys, const factor& values, const attention_shape& shape, long batch,
-                      int top, float* box) {
-  const int lane = lane_here(), begin = warp_here() * 16, rest = shape.rows - top;
-  const int end = begin + 16 < rest ? begin + 16 : rest;
+// A warp's rows go to a box in shared memory; returned is the sum of exponentials of a lane's two rows.
+template <int WIDTH> FN float2 box_rows(float* box, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state) {
   const float sum[2] = {sum_of_row(state.sum[0]), sum_of_row(state.sum[1])};
-  float poison = 0;
+  const int lane = thread_here() % 32, begin = thread_here() / 32 * 16;
 #pragma unroll
   for (int i = 0; i < WIDTH / 4; ++i) {
     const float* const pair = &total[i / 4][i / 2 % 2][i % 2 * 2];
-    const float2 mine = make_float2(pair[0] / sum[i % 2], pair[1] / sum[i % 2]);
     const int row = begin + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
-    *reinterpret_cast<float2*>(box + box_place<false, WIDTH>(row, column)) = mine;
-    poison = fmaf(mine.x, 0.f, fmaf(mine.y, 0.f, poison));
+    *reinterpret_cast<float2*>(box + box_place<false, WIDTH>(row, column)) =
+        make_float2(pair[0] / sum[i % 2], pair[1] / sum[i % 2]);
   }
   __syncwarp();
-  if (begin >= end) return;
-  const bool repairs = __any_sync(~0u, poison != poison);
-#pragma unroll 1
-  for (int row = begin; repairs && row < end; ++row) {
-    bool wrong = false;
+  return make_float2(sum[0], sum[1]);
+}
+// Rows in doubt are computed again by the whole block, then rows go to the body.
+template <int WIDTH, int VECTOR, class Scores, class Body>
+FN void attention_out(const Body& body, const Scores& scores, float2 sum, const factor& queries, const factor& keys,
+                      const factor& values, const attention_shape& shape, const attention_place& place, float* box, uint4* lows) {
+  using tile = attention_tile<WIDTH>;
+  __shared__ unsigned marks[tile::rows / 8];  // of each row, four bits of lanes that doubt it
+  const int lane = lane_here(), begin = warp_here() * 16, rest = shape.rows - place.top;
+  const int end = begin + 16 < rest ? begin + 16 : rest;
+  const float* const seen = seen_by_warp<WIDTH>(lows);
+  const float limit = doubt_limit(seen[WIDTH] != 0);
+  bool wrong[2] = {};
+#pragma unroll 4
+  for (int i = 0; i < WIDTH / 4; ++i) {
+    const int half = i % 2, column = i / 2 * 8 + lane % 4 * 2;
+    const float* const pair = box + box_place<false, WIDTH>(begin + lane / 4 + half * 8, column);
+    wrong[half] |= doubtful_pair(pair, seen + column, limit / (half ? sum.y : sum.x), seen[WIDTH] != 0, shape.columns - column);
+  }
 #pragma unroll
-    for (int c = 0; c < WIDTH; c += 32)
-      wrong |= c + lane < shape.columns && !is_finite(box[box_place<false, WIDTH>(row, c + lane)]);
-    if (__any_sync(~0u, wrong))
-      repair_attention<WIDTH>(box, row, scores, queries, keys, values, shape, batch, top + row);
+  for (int half = 0; half < 2; ++half) {
+    const unsigned mark = __ballot_sync(~0u, wrong[half]);
+    if (lane == 0) marks[begin / 8 + half] = mark;
   }
-  __syncwarp();
-  finish_columns<false, WIDTH, VECTOR>(body, box, begin, end, {batch * shape.rows + top, batch, top, 0}, shape.columns);
+  if (__syncthreads_or(wrong[0] || wrong[1])) {
+#pragma unroll 1
+    for (int row = 0; row < tile::rows && row < rest; ++row)
+      if (marks[row / 8] >> row % 8 * 4 & 15)
+        repair_attention<WIDTH>(box, row, scores, queries, keys, values, shape, place.batch, place.top + row);
+  }
+  if (begin < end)
+    finish_columns<false, WIDTH, VECTOR>(
+        body, box, begin, end, {place.batch * shape.rows + place.top, place.batch, place.top, 0}, shape.columns);
 }
 template <int WIDTH, int VECTOR, class Scores, class Body>
 __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
@@ -265,6 +291,7 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
     lone |= load_slab(mine[unit], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, unit * UNIT, shape.depth);
     if constexpr (tile::spills) keep_low<tile::threads>(mine[unit], lows + unit * 3 * tile::threads + threadIdx.x);
   }
+  begin_notes<WIDTH>(seen_by_warp<WIDTH>(lows), __any_sync(~0u, lone));
   float total[WIDTH / 16][2][4] = {};
   softmax_rows state{{minus_infinity(), minus_infinity()}, {0, 0}};
 #pragma unroll 1
@@ -275,12 +302,13 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
       copy_stage<WIDTH>(packed_keys, packed_values, place.batch, number + 1,
                         shared_address(stages) + (number + 1) % 2 * tile::stage_bytes);
     close_copies();
-    attend<WIDTH>(total, state, mine, lone, queries, keys, scores, shape, place, number,
+    attend<WIDTH>(total, state, mine, queries, keys, scores, shape, place, number,
                   stages + number % 2 * tile::stage_bytes, lows);
   }
   __syncthreads();  // the stages are no longer read
-  attention_out<WIDTH, VECTOR>(body, scores, total, state, queries, keys, values, shape, place.batch, place.top,
-                               reinterpret_cast<float*>(stages));
+  float* const box = reinterpret_cast<float*>(stages);
+  const float2 sum = box_rows<WIDTH>(box, total, state);
+  attention_out<WIDTH, VECTOR>(body, scores, sum, queries, keys, values, shape, place, box, lows);
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, int VECTOR, class Scores, class Body>

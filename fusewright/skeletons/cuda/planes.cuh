@@ -98,7 +98,9 @@ struct attention_place {
   int top;
 };
 // 128 rows of queries, 64 keys, or 32 where registers are short. A stage: units of keys, units of values, inverse scales of
-// keys (of each 64 k) and of values. Behind both stages, the low halves of queries, where registers are short.
+// keys (of each 64 k) and of values. Behind both stages, the low halves of queries, where registers are short, and what each
+// warp has `seen`: the largest inverse scale of each column, whether it met faint weights (1), and whether one number
+// outweighs the others in a query (-1).
 template <int WIDTH> struct attention_tile {
   static constexpr int warps = 8, rows = warps * 16, threads = warps * 32, steps = WIDTH / PLANE_STEP;
   static constexpr int keys = WIDTH > 64 ? 32 : 64, pairs = keys / 16, units = keys / UNIT;
@@ -106,7 +108,8 @@ template <int WIDTH> struct attention_tile {
   static constexpr int key_scales = values + units * value_unit, value_scales = key_scales + steps * keys * 4;
   static constexpr int stage_bytes = value_scales + WIDTH * 4, lows = 2 * stage_bytes;
   static constexpr bool spills = WIDTH > 64;
-  static constexpr int shared_bytes = lows + (spills ? WIDTH / UNIT * 3 * threads * 16 : 0);
+  static constexpr int seen = lows + (spills ? WIDTH / UNIT * 3 * threads * 16 : 0), seen_floats = WIDTH + 4;
+  static constexpr int shared_bytes = seen + warps * seen_floats * 4;
   static_assert(rows * WIDTH * 4 <= 2 * stage_bytes, "the result takes the place of the stages");
 };
 // What does not exist is met by zeros, or makes columns that do not exist: so anything will do, and the last unit is read.
