@@ -136,6 +136,8 @@ def hazards() -> dict[str, Call]:
     place = torch.randint(0, 64, (2, 320, 1), device="cuda")
     heavy = torch.ones_like(call.k).scatter(2, place, 1000.0)
     some = torch.arange(320, device="cuda").view(-1, 1) % 5 == 0
+    hot = torch.eye(64, device="cuda").repeat(5, 1)  # each column sees one weight of 64
+    steps = (torch.arange(320, device="cuda") % 64).expand(150, -1).contiguous()
 
     def changed(**some: object) -> Call:
         return Call(**{**vars(call), **some})
@@ -158,6 +160,8 @@ def hazards() -> dict[str, Call]:
         "heavy keys": changed(k=torch.where(some, call.k * heavy / 30, call.k)),
         "heavy queries": changed(q=call.q * heavy[:, :150] / 30),
         "small values": changed(v=small),
+        "one-hot values": changed(v=hot.expand(2, -1, -1), bias=steps * -0.5),
+        "one-hot, lost weights": changed(v=hot.expand(2, -1, -1), bias=steps * -1.2),
         "subnormal": changed(v=call.v * 1e-40, residual=call.residual * 1e-40),
     }
 
@@ -166,7 +170,7 @@ HAZARDS = (
     "small queries", "large queries", "opposite depth", "rows of queries", "rows of keys",
     "columns of values", "keys of values", "one tiny column", "spikes", "positive", "far apart",
     "rising", "falling", "subnormal", "heavy", "heavy keys", "heavy queries",
-    "small values",
+    "small values", "one-hot values", "one-hot, lost weights",
 )  # fmt: skip
 
 
