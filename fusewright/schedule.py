@@ -46,6 +46,8 @@ STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
 # Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
+# Blocks that take the chunks of a row in turn, and how many of them a processor has room for.
+LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 
@@ -131,7 +133,7 @@ def schedule(
         chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
-        return _chunks(nest, graph, inner)
+        return _chunks(nest, target, graph, rules)
     vector = _vector(nest)
     wide, multiples = staged_vector(nest, graph)
     if wide:
@@ -161,7 +163,7 @@ def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
     """What is done at other batch sizes, where so many blocks do not run at once, and without
     vectors, if single elements of a sheet, each with an address, would not fit registers."""
     singles = chosen.vector > 1 and nest.outer != 1
-    if chosen.blocks == 1 or not (chosen.batch or chosen.split or singles):
+    if chosen.blocks == 1 or chosen.each or not (chosen.batch or chosen.split or singles):
         return None
     split = chosen.split and (isinstance(nest.rows, Batch) or nest.rows < FEW_ROWS)
     return Schedule(False, 0, MAX_THREADS, chosen.vector, split)
@@ -273,16 +275,17 @@ def _chunk_moves(default: Schedule) -> list[Schedule]:
         shapes += [(down, across // 2, each), (down * 2, across // 2, each)]
         shapes += [(down // 2, across * 2, each)]
     least, most = (LEAST_ACROSS, STRIPE_THREADS) if across > 1 else (1, MAX_THREADS)
-    return [
+    alone = replace(default, threads=MAX_THREADS, split=False, blocks=1)
+    return [alone] * (default.blocks > 1) + [
         replace(default, threads=d, across=a, each=e)
         for d, a, e in shapes
         if d and a >= least and 64 <= d * a <= most
     ]
 
 
-def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
+def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> Schedule:
     """As many elements for a thread as fit its registers, and threads that make the GPU busy."""
-    rows = graph.hint(nest.rows)
+    rows, inner = graph.hint(nest.rows), graph.hint(nest.columns) * graph.hint(nest.outer)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
     kept = sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved))
     each = CHUNK_EACH
@@ -292,7 +295,13 @@ def _chunks(nest: Nest, graph: Graph, inner: int) -> Schedule:
         vector, threads = _vector(nest), CHUNK_THREADS
         while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
             threads *= 2
-        return Schedule(True, 0, threads, vector, each=max(each, vector))
+        each = max(each, vector)
+        resident, chunk = target.processors * CHUNK_BLOCKS, CHUNK_THREADS * each
+        blocks = min(resident // rows, inner // chunk, MOST_SHARING)
+        if blocks < LEAST_SHARING or not _may_meet(nest, graph, rules):
+            return Schedule(True, 0, threads, vector, each=each)
+        together = blocks * CHUNK_THREADS
+        return Schedule(True, 0, together, vector, split=True, each=each, blocks=blocks)
     many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
     across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
     down = 1

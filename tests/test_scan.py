@@ -30,7 +30,7 @@ from fusewright.ops import OPS
 from fusewright.pipeline import Made, make
 from fusewright.rewrite import rewrite
 from fusewright.scan import LONGEST, LONGEST_ABREAST, scan
-from fusewright.schedule import alternatives
+from fusewright.schedule import alternatives, schedule
 from fusewright.target import TARGETS
 
 CPU, GPU = TARGETS["cpu"], TARGETS["sm_90a"]
@@ -230,7 +230,9 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
 
 @pytest.mark.parametrize(("row", "shape", "launch"), [
     ("x.cumsum(1)", (1024, 65536), "run_row_chunks<256, 4, 16>(body, batch, 65536,"),
-    ("x.cumsum(1)", (64, 1 << 20), "run_row_chunks<1024, 4, 16>(body, batch, 1048576,"),
+    ("x.cumsum(1)", (128, 1 << 20), "run_row_chunks<1024, 4, 16>(body, batch, 1048576,"),
+    ("x.cumsum(1)", (64, 1 << 20), "_shared<6, 256, 4, 16>(body, batch, 1048576, workspace,"),
+    ("x.flip(1).cumsum(1).flip(1)", (3, 1 << 20), "_shared<32, 256, 1, 16, true>(body, batch,"),
     ("x.cumsum(0)", (16384, 4096), "run_stripe_chunks<32, 16, 16>(body, 4096, batch,"),
     ("x.cumsum(1)", (32, 512, 4096), "run_stripe_chunks<8, 32, 16>(body, batch * 4096, 512,"),
     ("x.cumsum(1)", (999, 7, 100), "run_stripe_chunks<1, 128, 16>(body, batch * 100, 7,"),
@@ -240,6 +242,18 @@ def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -
     x = torch.empty(shape, device="meta")
     made = make(Called(row), [x, x], GPU)
     assert launch in cuda_source(made.kernels, GPU)
+
+
+def test_few_long_rows_may_have_a_block_each() -> None:
+    x = torch.empty(64, 1 << 20, device="meta")
+    made = make(Called("x.cumsum(1)"), [x, x], GPU)
+    ((body, nest, chosen),) = made.kernels
+    others = alternatives(chosen, nest, GPU, made.captured.graph)
+    texts = [cuda_source([(body, nest, s)], GPU) for s in others]
+    for launch in ("run_row_chunks<1024, 4, 16>", "run_row_chunks_shared<6, 128, 4, 16>"):
+        assert any(launch in text for text in texts)
+    forbidden = schedule(nest, GPU, made.captured.graph, frozenset({"no-workspace"}))
+    assert (forbidden.blocks, forbidden.split) == (1, False)
 
 
 def test_two_scans_may_be_one_but_outputs_are_two_tensors() -> None:
@@ -520,6 +534,44 @@ def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]
                 assert error(a, x) <= error(b, x) + free
             else:
                 assert torch.equal(a, b)
+
+
+class Few(nn.Module):
+    """Few long rows, whose chunks several blocks take in turn."""
+
+    def forward(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [
+            *(x.cumsum(1), x.flip(1).cumsum(1).flip(1) - x, x.cumsum(1).cumsum(1), y.cumprod(1)),
+            (x.to(torch.float64) * 3).cumsum(1),
+        ]
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [2, 7, 64])
+@pytest.mark.parametrize("length", [16_384, 20_001, 300_004])
+def test_gpu_few_long_rows(rows: int, length: int) -> None:
+    """Also more rows than the example's, the same bits every time, and what is not finite."""
+    model = Few()
+
+    def given(batch: int) -> list[Tensor]:
+        x, y = torch.randn(batch, length).cuda(), 1 - torch.rand(batch, length).cuda() * 1e-4
+        x[0, length // 2], x[1, length // 3], x[1, -5] = torch.nan, torch.inf, -torch.inf
+        return [x, y]
+
+    ours = fusewright.optimize(model, given(rows), target="cuda").cuda()
+    for batch in (rows, 3, 150):
+        here = given(batch)
+        assert ready(ours, here)
+        exact = model(*[x.double() for x in here])
+        first, again = ours(*here), ours(*here)
+        for a, c, b, x in zip(first, again, model(*here), exact, strict=True):
+            assert torch.equal(a.nan_to_num(1.5), c.nan_to_num(1.5)), "the same bits every time"
+            assert torch.equal(a.isnan(), x.isnan())
+            assert torch.equal(a.isinf(), x.isinf())
+            sound = x.isfinite()
+            free = torch.finfo(a.dtype).eps if a.dtype is torch.float32 else 1e-12
+            assert error(a[sound], x[sound]) <= error(b[sound], x[sound]) + free
 
 
 @pytest.mark.gpu

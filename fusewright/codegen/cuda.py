@@ -54,7 +54,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         across = "run_map_staged" if schedule.staged else "run_map_across"
         return across if schedule.across > 1 else "run_map"
     if schedule.each:
-        return "run_stripe_chunks" if schedule.across > 1 else "run_row_chunks"
+        rows = "run_row_chunks" + "_shared" * (schedule.blocks > 1)
+        return "run_stripe_chunks" if schedule.across > 1 else rows
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
         meeting = "deferred" if schedule.deferred else "gathered"
@@ -190,8 +191,10 @@ def _part_bytes(nest: Nest, schedule: Schedule) -> int:
 
 def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     """How rows are scanned in chunks: from the first one on, or back from the last."""
-    shape = (schedule.threads, schedule.across if schedule.across > 1 else vector, schedule.each)
+    shape = (schedule.blocks,) * (schedule.blocks > 1) + (schedule.threads // schedule.blocks,)
+    shape += (schedule.across if schedule.across > 1 else vector, schedule.each)
     back = ", true" * any(f.op.endswith("_back") for f in nest.kernel.folds)
     rows, columns = size_text(nest.rows), size_text(times(nest.outer, nest.columns))
     sizes = f"{', '.join(map(str, shape))}{back}"
-    return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {columns}, device, stream)"
+    given = f"body, {rows}, {columns}, " + "workspace, " * schedule.split
+    return f"{launcher(body, nest, schedule)}<{sizes}>({given}device, stream)"

@@ -3,12 +3,12 @@
 // A block walks its row in chunks that fit its registers; the body runs once for each. The surprising fact: the text
 // of the body is the same as for a whole row, since `keep` gives it the registers of a chunk, and each scan adds what
 // the chunks before came to. Loads of one chunk wait for the carry of another only in the same block, so a processor
-// has several blocks. Whatever else a row comes to (its sum, say) is not known in the middle of it: plan.py.
+// has several blocks; few rows are shared by blocks. Whatever else a row comes to (its sum, say) is not known in the middle of it: plan.py.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
+#include "gathered.cuh"
 #include "scan.cuh"
-#include "split.cuh"
 namespace fusewright {
 
 //@ chunks: needs words, keep, scan
@@ -147,6 +147,79 @@ template <int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
 int run_row_chunks(const Body& body, long rows, long columns, int device, void* stream) {
   return run_chunks<team<THREADS, VECTOR>, THREADS, EACH, BACK>(body, rows, columns, device, stream);
 }
+
+//@ run_row_chunks_shared: needs run_row_chunks, gathered_team, resident
+// Where rows are too few for a GPU, BLOCKS blocks take the chunks of a row in turn. They meet after each round of chunks, and
+// every block adds up what all of them came to, in the order of chunks: so the bits are those of one block.
+template <int BLOCKS, int THREADS, int VECTOR> struct chunk_sharer : team<THREADS, VECTOR> {
+  static_assert(THREADS >= BLOCKS, "a thread for each part");
+  gathering<BLOCKS> hall;
+};
+template <class Scan, class Wide> struct absent_part {
+  static FN Wide none() { return Scan::template none<Wide>(); }
+};
+template <class Scan, int BLOCKS, int THREADS, int VECTOR, int EACH, class Wide>
+FN Wide hand_on(chunks<chunk_sharer<BLOCKS, THREADS, VECTOR>, EACH>& team, Wide total) {
+  static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
+  __shared__ Wide parts[BLOCKS];  // a scan has barriers before it comes here, so the last parts have been read
+  const Wide part = team.block.hall.template exchange<absent_part<Scan, Wide>>(total);
+  if (threadIdx.x < BLOCKS) parts[threadIdx.x] = part;
+  __syncthreads();  // and nobody tells of the next round before all parts of this one have arrived
+  unsigned long& place = team.carry.total[team.scans++];
+  Wide through, before;
+  memcpy(&through, &place, sizeof(Wide));
+  if (team.first) through = Scan::template none<Wide>();
+#pragma unroll
+  for (int k = 0; k < BLOCKS; ++k) {
+    if (k == int(blockIdx.x % BLOCKS)) before = through;
+    through = Scan::join(through, parts[k]);
+  }
+  memcpy(&place, &through, sizeof(Wide));
+  return before;
+}
+// A block that has no chunk in the last round takes one behind the end, where nothing exists.
+template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK, class Body>
+__global__ void __launch_bounds__(THREADS, chunk_blocks(THREADS))
+    shared_chunk_kernel(const Body body, long rows, long columns, int shares, unsigned long* rooms) {
+  using sharer = chunk_sharer<BLOCKS, THREADS, VECTOR>;
+  constexpr long CHUNK = chunks<sharer, EACH>::chunk;
+  sharer block{{}, {rooms}};
+  carried carry;
+  const long last = (columns - 1) / CHUNK;
+#pragma unroll 1
+  for (long row = blockIdx.x / BLOCKS; row < rows; row += shares)
+#pragma unroll 1
+    for (long round = 0; round <= last; round += BLOCKS) {
+      const long k = round + blockIdx.x % BLOCKS;
+      long start = (k > last ? last + 1 : BACK ? last - k : k) * CHUNK;
+      asm volatile("" : "+l"(start));
+      body(row, chunks<sharer, EACH>(block, carry, start, round == 0, k == last));
+    }
+}
+#ifdef __CUDACC_RTC__
+template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
+FN int run_row_chunks_shared(const Body&, long, long, void*, int, void*) {
+  return &shared_chunk_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body> == nullptr;
+}
+#else
+template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
+int run_row_chunks_shared(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+  if (rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  constexpr auto kernel = shared_chunk_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body>;
+  int blocks = 0;
+  if (int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks)) return error;
+  int shares = int(rows < blocks / BLOCKS ? rows : blocks / BLOCKS);
+  if (shares == 0) return run_row_chunks<THREADS, VECTOR, EACH, BACK>(body, rows, columns, device, stream);
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (int error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * 16, on)) return error;
+  Body copy = body;
+  void* arguments[] = {&copy, &rows, &columns, &shares, &workspace};
+  const auto entry = reinterpret_cast<const void*>(kernel);
+  cudaLaunchCooperativeKernel(entry, dim3(shares * BLOCKS), dim3(THREADS), arguments, 0, on);
+  return cudaGetLastError();
+}
+#endif
 
 //@ run_stripe_chunks: needs run_chunks, stripe
 // A thread adds up its elements, the threads of a row tell each other what they came to, and then each of them

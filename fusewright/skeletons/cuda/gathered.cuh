@@ -66,6 +66,9 @@ template <int BLOCKS> struct gathering {
     return threadIdx.x < BLOCKS ? bits.collect(room + threadIdx.x, number) : Reducer::none();
   }
 };
+// So many bytes, whatever they contain, for one launch alone.
+constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 16;
+static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
 // Parts are joined in the order of blocks, so all members get the same bits.
 template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<BLOCKS, THREADS, VECTOR>> {
   static_assert(THREADS >= 64 && THREADS >= BLOCKS, "a block has barriers, and a thread for each part");
@@ -88,8 +91,6 @@ template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<
 //@ run_rows_gathered: needs gathered_team, resident
 // Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
 // one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
-constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 16;
-static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
 template <int THREADS> constexpr int gathered_share = 1024 / THREADS;
 template <int BLOCKS, int THREADS, int VECTOR, class Body>
 __global__ void __launch_bounds__(THREADS, gathered_share<THREADS>)
