@@ -3,7 +3,8 @@
 // A block walks its row in chunks that fit its registers; the body runs once for each. The surprising fact: the text
 // of the body is the same as for a whole row, since `keep` gives it the registers of a chunk, and each scan adds what
 // the chunks before came to. Loads of one chunk wait for the carry of another only in the same block, so a processor
-// has several blocks; few rows are shared by blocks. Whatever else a row comes to (its sum, say) is not known in the middle of it: plan.py.
+// has several blocks, and so have rows that are few. Whatever else a row comes to (its sum, say) is not known in the
+// middle of it: plan.py.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
