@@ -58,6 +58,9 @@ inline float __fmaf_rd(float x, float y, float z) {
   return near > sum ? std::nextafterf(near, -INFINITY) : near;
 }
 template <class T> T __ldg(const T* p) { return *p; }
+inline float half_of(unsigned short bits) {
+  return float(__builtin_bit_cast(_Float16, bits));
+}
 inline unsigned atomicMax(unsigned* p, unsigned x) { return *p = max(*p, x); }
 inline unsigned atomicMin(unsigned* p, unsigned x) { return *p = min(*p, x); }
 
@@ -192,15 +195,13 @@ inline void matrices(unsigned (&to)[4], unsigned address) {
     std::memcpy(&to[i], shared + all[i * 8 + lane_of() / 4].words[0] + lane_of() % 4 * 4, 4);
   __syncwarp();
 }
-inline float value_of(unsigned short bits, _Float16) {
-  return float(__builtin_bit_cast(_Float16, bits));
-}
+inline float value_of(unsigned short bits, _Float16) { return half_of(bits); }
 inline float value_of(unsigned short bits, int) { return __uint_as_float(unsigned(bits) << 16); }
 template <class Kind>
 void mma(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Kind kind) {
   const struct { unsigned words[6]; } mine{{a[0], a[1], a[2], a[3], b0, b1}};
   const shown* const all = show(mine);
-  const auto half_of = [&](int lane, int word, int k) {
+  const auto factor = [&](int lane, int word, int k) {
     const unsigned both = all[lane].words[word];
     return double(value_of((unsigned short)(both >> k % 2 * 16), kind));
   };
@@ -209,22 +210,24 @@ void mma(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Kind
     for (int k = 0; k < 16; ++k) {
       const int along = k % 8 / 2, row = lane_of() / 4 * 4 + along;
       const int column = (lane_of() % 4 * 2 + i % 2) * 4 + along;
-      sum += half_of(row, k / 8 * 2 + i / 2, k) * half_of(column, 4 + k / 8, k);
+      sum += factor(row, k / 8 * 2 + i / 2, k) * factor(column, 4 + k / 8, k);
     }
     acc[i] = float(sum);
   }
 }
 """
 # What only a GPU understands, and the same in C++: how an asm statement begins, and what it does.
+PAIR = "{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, "
 TWINS = {
     "st.global": "*to = v;",
-    "cvt.f32.f16": "x = float(__builtin_bit_cast(_Float16, h.bits));",
+    "cvt.f32.f16": "x = half_of(h.bits);",
     "cvt.rn.f16.f32": "h.bits = __builtin_bit_cast(unsigned short, _Float16(x));",
     "cvt.rn.bf16.f32": "const unsigned u = __float_as_uint(x); "
     "h.bits = isnan(x) ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;",
     "rcp.approx": "y = 1 / x;",
     "ex2.approx": "power = std::exp2(rest);",
-    "{.reg .b16 low, high": "x = 0, std::abort();",
+    PAIR + "low": "x = half_of(both);",
+    PAIR + "high": "x = half_of(both >> 16);",
     "cvt.rn.f16x2.f32": "both = __builtin_bit_cast(unsigned short, _Float16(x)) | "
     "unsigned(__builtin_bit_cast(unsigned short, _Float16(y))) << 16;",
     "griddepcontrol": ";",
