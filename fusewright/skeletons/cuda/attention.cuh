@@ -86,7 +86,7 @@ FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, c
 struct softmax_rows {
   float top[2], sum[2];
 };
-// Of a lane's two rows and a stage: whether `top` grew, a key is not masked, and a weight is too faint to keep its bits.
+// Of a lane's two rows and a stage: whether `top` grew, a key has any weight, and a weight is too faint to keep its bits.
 struct stage_facts {
   bool grows, live, faint;
 };
@@ -120,9 +120,11 @@ FN stage_facts weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_
     shrink[half] = higher ? exp(state.top[half] - most) : 1.f;
     state.top[half] = higher ? most : state.top[half];
     state.sum[half] *= shrink[half];
-    facts.grows |= higher, facts.live |= most > minus_infinity();
+    facts.grows |= higher;
     top[half] = state.top[half] == minus_infinity() ? 0.f : state.top[half];
-    power_of_two(exp(most - top[half]), scale[half], weights[0].undo[half]);
+    const float heaviest = exp(most - top[half]);
+    facts.live |= heaviest > 0;
+    power_of_two(heaviest, scale[half], weights[0].undo[half]);
     weights[PAIRS / 2 - 1].undo[half] = weights[0].undo[half];
   }
 #pragma unroll

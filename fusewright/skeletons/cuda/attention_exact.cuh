@@ -63,7 +63,7 @@ template <int WIDTH> FN void begin_notes(float* seen, bool lone) {
   if (lane == 0) seen[WIDTH] = 0, seen[WIDTH + 1] = lone ? -1.f : 0.f;
   __syncwarp();
 }
-// What a warp remembers of a stage. Columns of stages that are masked for all of its rows do not count.
+// What a warp remembers of a stage. Stages without any weight for its rows do not count.
 template <int WIDTH> FN void note_stage(float* seen, const float* value_scales, bool live, bool faint) {
   const int lane = thread_here() % 32;
 #pragma unroll
