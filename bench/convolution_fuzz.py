@@ -13,6 +13,7 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -28,6 +29,7 @@ from convolution_subjects import (  # noqa: E402
     EXTRAS,
     FULL,
     HALVES,
+    LAST,
     SCHEDULES,
     TRANSPOSED,
     Problem,
@@ -36,7 +38,7 @@ from convolution_subjects import (  # noqa: E402
 from product_fuzz import fuzz  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST)
 # Of images that are large or small: their sizes.
 SIZES = {
     torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),
@@ -96,20 +98,20 @@ def _problem(dice: random.Random) -> Problem | None:
     return found if fits else None
 
 
-def fits(subject: Subject, problem: Problem, dtype: torch.dtype, parts: int) -> bool:
+def fits(subject: Subject, problem: Problem) -> bool:
     """Whether it is a kernel for this kind of convolution."""
-    return (subject.together, subject.dtype, subject.parts) == (problem.together, dtype, parts)
+    columns = problem.out_channels if subject.last else prod(problem.out_size)
+    takes = columns % subject.vector == 0 and (problem.groups == 1 or not subject.last)
+    return takes and subject.together == problem.together
 
 
-def trial(seed: int, number: int, dtype: torch.dtype = torch.float32, parts: int = 1) -> Trial:
-    """Problem `number` of a seed."""
+def trial(seed: int, number: int, some: Sequence[Subject]) -> Trial:
+    """Problem `number` of a seed, for one of `some` kernels."""
     dice = random.Random(f"{seed} {number}")
     problem = None
     while problem is None:
         problem = _problem(dice)
-    whole = prod(problem.out_size) % 4 == 0
-    some = (s for s in SUBJECTS if fits(s, problem, dtype, parts))
-    subject = dice.choice([s for s in some if s.vector == 1 or whole])
+    subject = dice.choice([s for s in some if fits(s, problem)])
     kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return Trial(subject, problem, kind)
 
@@ -161,11 +163,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         dtype, parts = TYPES[given.dtype], 2 if given.full else 1
         some = [s for s in SUBJECTS if s.dtype is dtype and s.parts == parts]
+        some = [s for s in some if given.arch == "sm_90a" or not s.last]
         library = convolutions.library(some, Path(folder), arch=given.arch)
         return fuzz(
             numbers,
             f"{torch.cuda.get_device_name()}, {given.arch}, {given.dtype}, seed {given.seed}",
-            lambda number: trial(given.seed, number, dtype, parts),
+            lambda number: trial(given.seed, number, some),
             lambda problem, number: excess(library, problem, given.seed * 1_000_003 + number),
         )
 

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from compare import drawn, medians, ready, workers  # noqa: E402
 
 from fusewright import convolution  # noqa: E402
-from fusewright.convolution import CONVOLUTIONS  # noqa: E402
+from fusewright.geometry import CONVOLUTIONS  # noqa: E402
 from fusewright.ir import toposort  # noqa: E402
 from fusewright.pipeline import make, resolve_target  # noqa: E402
 

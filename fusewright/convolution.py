@@ -4,11 +4,14 @@
     conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
     conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits,
                                     and in full float32
+                                    product(pixels of x, w) + b, if x lies channels last: of 16 bits
 
 A `convolution` is a product that is never stored, like `product`: for each image (and group), the
 weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
 PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
-patches exist in shared memory only. A transposed one is several of these: `phases.py`.
+patches exist in shared memory only. A transposed one is several of these: `phases.py`. Where the
+image lies channels last, so does the result: the node's `order` says so, its tiles are pixels x
+channels, and images and weights of 16 bits are read where they lie if whole chunks do.
 
 Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
 and full float32, from two float16 `parts` of each operand, everywhere else.
@@ -24,18 +27,18 @@ from typing import Any
 
 import torch
 
-from fusewright.form import spread
-from fusewright.formula import Value, permute, reshape
-from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, size_text, times
+from fusewright.formula import Value, reshape
+from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
+from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
+from fusewright.last import laid, last_order, lies_last, tails
 from fusewright.library import stays
-from fusewright.phases import Phases, Triple, phases
-from fusewright.product import HALVES, UNIT, arguments, factor_of
+from fusewright.lower import reordered
+from fusewright.pixels import pointwise
+from fusewright.product import HALVES, UNIT, arguments
 from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
-TRANSPOSED = "transposed_convolution"
-CONVOLUTIONS = ("convolution", TRANSPOSED)
 # A prediction for float32: below, four launches take longer than PyTorch's kernels. For 16 bits the
 # least that was measured: there, three launches took 0.58 of eager's time. For Ampere both are
 # predictions: nobody has timed these kernels on an A100.
@@ -45,121 +48,6 @@ LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
 CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
-CHUNKS = (16, 32, 64)
-# Weights that a tile of a product has, and how many may be missing in the last one: a prediction.
-TILE_ROWS, MOST_EMPTY_ROWS = 128, 32
-# Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
-# image; exponents behind the last row; five parts, each at a multiple of 256.
-PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """One convolution, its spatial sizes as (depth, height, width); missing ones are 1.
-
-    pad: at the low side of each dimension; the high side follows from the size of the result.
-    phases: of a transposed one.  parts: float16 numbers that an operand is packed as.
-    """
-
-    images: Size
-    groups: int
-    in_channels: int
-    out_channels: int
-    in_size: Triple
-    out_size: Triple
-    kernel: Triple
-    stride: Triple
-    pad: Triple
-    dilation: Triple
-    phases: Phases | None = None
-    parts: int = 1
-
-    @property
-    def pixels(self) -> int:
-        """Of one result image, or the places of one of its phases."""
-        return prod(self.phases.places if self.phases else self.out_size)
-
-    @property
-    def products(self) -> int:
-        """Of one image: one for each group and each phase that is not stacked."""
-        return self.groups * (prod(self.phases.loose) if self.phases else 1)
-
-    @property
-    def rows(self) -> int:
-        """Of one product: channels, or channels in each stacked phase."""
-        return self.out_channels // self.groups * (prod(self.phases.stacked) if self.phases else 1)
-
-    @property
-    def taps(self) -> int:
-        """Of one product, at most."""
-        return prod(self.phases.taps if self.phases else self.kernel)
-
-    @property
-    def reach(self) -> int:
-        """From the first tap to the last one, along the dimension where that is furthest."""
-        taps = zip(self.kernel, self.dilation, strict=True)
-        return max(self.phases.reach if self.phases else ((k - 1) * d for k, d in taps))
-
-    @property
-    def chunk(self) -> int:
-        """How many channels of one tap come into shared memory together."""
-        each = self.in_channels // self.groups
-        return min(CHUNKS, key=lambda c: (-(-each // c) * c, -c))
-
-    @property
-    def channels(self) -> int:
-        """Input channels of a group as they are packed, filled up by zeros."""
-        return -(-self.in_channels // self.groups // self.chunk) * self.chunk
-
-    @property
-    def packed_bytes(self) -> str:
-        """The size of its packed images and weights, as Python text; `packed_image_in` of the
-        skeleton needs it."""
-        each = self.channels * 2 * self.parts
-        image = prod(self.in_size) * self.groups * each + PER_IMAGE
-        weights = self.products * self.rows * (self.taps * each + 4)
-        return size_text(times(self.images, image)) + f" + {weights + BESIDE}"
-
-    @property
-    def corners(self) -> tuple[tuple[int, int], ...]:
-        """Of each spatial dimension: where the first and the last pixel's patch begin, from the
-        image's own first and last pixel."""
-        if self.phases:
-            every = zip(self.in_size, self.phases.places, self.phases.lowest, strict=True)
-            return tuple((low, low + places - i) for i, places, low in every)
-        return tuple(
-            (-p, (o - 1) * s - p - (i - 1))
-            for i, o, s, p in zip(self.in_size, self.out_size, self.stride, self.pad, strict=True)
-        )
-
-
-def geometry(n: Node) -> Geometry:
-    """The sizes of a convolution node."""
-    image, weight = n.args
-    transposed = n.op == TRANSPOSED
-    low = n["padding"] if transposed else tuple(reversed(_numbers(n["pads"])[::2]))
-    groups, channels, results = _numbers((n["groups"], image.shape[1], n.shape[1]))
-    out_size, kernel = _triple(n.shape[2:]), _triple(weight.shape[2:])
-    stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
-    return Geometry(
-        n.shape[0],
-        groups,
-        channels,
-        results,
-        _triple(image.shape[2:]),
-        out_size,
-        kernel,
-        stride,
-        pad,
-        dilation,
-        phases(kernel, stride, pad, dilation, out_size) if transposed else None,
-        parts(n),
-    )
-
-
-def parts(n: Node) -> int:
-    """How many float16 numbers a number of a convolution node is packed as: 2 for full float32."""
-    return 2 if n.has("parts") else 1
 
 
 def convolution(
@@ -177,30 +65,43 @@ def convolution(
     default, whether most of its kind do on an H200.
     """
     numbers = count()
+    joined = tails(graph)
+    last = list[Node]()
+    folded = "folded" in target.convolutions
 
     def change(n: Node) -> Node:
+        bare = not next(joined)
         if n.op != "library" or n["name"] not in NAMES:
             return n
         call = _call(n)
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
+        if call and call.bias is None and bare and n.order and n.dtype in HALVES:
+            why = why or "channels last and without a tail, PyTorch's own is as fast"
         if call is not None and not why:
             number = next(numbers)
             made = _made(call, n, number)
             half = n.dtype in HALVES
             full = not half and (precision != "eager" or not (rounds or mostly_rounds)(made))
             why = _imprecise(made) if full else ""
+            if full and n.order:
+                why = "in full float32, our kernels take no channels that lie last"
             exact = full or (half and target.half_products)
-            if exact and not why and (direct := _pointwise(call, n, number)):
-                return _with_bias(direct, call.bias)
+            direct = _pointwise(call, n, number) if exact and not why else None
             if full and "full" not in target.convolutions:
                 why = why or "our kernels for this GPU round as TF32 does"
-            if not why:
-                more = {"parts": 2} if full else {"folded": "folded" in target.convolutions}
-                return _with_bias(_made(call, n, number, **more), call.bias)
+            if direct or not why:
+                if n.order:
+                    last.append(n)
+                more = {"parts": 2} if full else {"folded": folded and not n.order}
+                made = direct or _made(call, n, number, **more)
+                return _with_bias(made, call.bias, n.order)
         return stays(n, why)
 
-    return rebuild(graph, change) if target.convolutions else graph
+    if not target.convolutions:
+        return graph
+    made = rebuild(graph, change)
+    return laid(made) if last else made
 
 
 # ---- how precise PyTorch's own convolution is ----------------------------------------------------
@@ -250,7 +151,7 @@ class _Call:
         """Input channels of one group."""
         if self.behind is None:
             return self.weight.shape[1]
-        return int(_numbers((self.weight.shape[0],))[0]) // self.groups
+        return int(known((self.weight.shape[0],))[0]) // self.groups
 
 
 ORDINARY = ("image", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -302,33 +203,21 @@ def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
     else:  # as functional.pad wants it
         op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
     args = [call.image, call.weight]
-    return node(op, args, shape=n.shape, dtype=n.dtype, order=(), **settings, **more)
+    order = last_order(len(n.shape)) if n.order else ()
+    return node(op, args, shape=n.shape, dtype=n.dtype, order=order, **settings, **more)
 
 
 def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
-    """Of single pixels, the product that it is, if both factors can be read where they lie. Of 16
-    bits, nothing is packed then; in float32, the image is, and weights are split."""
-    steps = {*_numbers(call.weight.shape[2:]), *call.stride, call.groups}
+    """Of single pixels, the product that it is, if both factors can be read where they lie."""
+    steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
     moved = call.behind is not None or any(map(any, call.pads))
     if steps != {1} or moved:
         return None
-    images, results = n.shape[:2]
-    lines = (images, call.depth, prod(_numbers(n.shape[2:])))
-    image = permute(reshape(Value(call.image), lines), (0, 2, 1)).node
-    weight = spread(reshape(Value(call.weight), (results, call.depth)).node, (images,))
-    left, right = (factor_of(factor, flat=False) for factor in (weight, image))
-    fits = left.streams and right.streams
-    if n.dtype not in HALVES:
-        fits = left.splits and -int(_numbers((results,))[0]) % TILE_ROWS <= MOST_EMPTY_ROWS
-    if not (fits and right.turned):
-        return None
-    shape = (images, results, lines[2])  # numbers of products count up from 0
-    made = node("product", [weight, image], shape=shape, dtype=n.dtype, number=-1 - number)
-    return reshape(Value(made), n.shape).node
+    return pointwise(call.image, call.weight, n, number)
 
 
 def was_convolution(n: Node) -> bool:
-    """Whether a node of a product's kind was a convolution; `_pointwise` counts down from -1."""
+    """Whether a node of a product's kind was a convolution; `pointwise` counts down from -1."""
     number = n["number"]
     return n.op in CONVOLUTIONS or (isinstance(number, int) and number < 0)
 
@@ -338,11 +227,11 @@ def rounds_as_tf32(n: Node) -> bool:
     return n.op in CONVOLUTIONS and parts(n) == 1
 
 
-def _with_bias(made: Node, bias: Node | None) -> Node:
+def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
     if bias is None:
-        return node("copy", [made], shape=made.shape, dtype=made.dtype)
+        return node("copy", [made], shape=made.shape, dtype=made.dtype, order=order)
     channels = (made.shape[1], *(1 for _ in made.shape[2:]))
-    return (Value(made) + reshape(Value(bias), channels)).node
+    return reordered(Value(made) + reshape(Value(bias), channels), order).node
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------
@@ -354,8 +243,8 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
         return "it has no batch"
-    if n.order or call.image.order or call.weight.order:
-        return "its image, weight or result does not lie channel by channel"
+    if why := _misplaced(call, n, target):
+        return why
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
     if not isinstance(call.depth, int) or call.depth < LEAST_CHANNELS:
@@ -365,6 +254,21 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
     if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](geometry(_made(call, n, 0)))
+
+
+def _misplaced(call: _Call, n: Node, target: Target) -> str:
+    """What about its tensors' places in memory keeps it from a kernel; "" if nothing."""
+    if not n.order and not call.image.order and not call.weight.order:
+        return ""
+    if "last" not in target.convolutions:
+        return "its image, weight or result does not lie channel by channel"
+    if not n.order or not all(map(lies_last, (call.image, n))):
+        return "its image and its result lie neither channel by channel nor channels last"
+    if call.weight.order and not lies_last(call.weight):
+        return "its weights lie neither channel by channel nor channels last"
+    if call.behind is not None or call.groups != 1:
+        return "our kernels of this kind take no channels that lie last"
+    return ""
 
 
 def _phases_misfit(g: Geometry) -> str:
@@ -394,14 +298,3 @@ def _map_misfit(g: Geometry) -> str:
 
 
 MISFITS = {"sm80": _phases_misfit, "sm90": _map_misfit}  # of `Target.product`
-
-
-def _numbers(values: Any) -> Any:
-    """The same; all of them are known at this point."""
-    assert all(isinstance(v, int) for v in values), "only the number of images is free"
-    return values
-
-
-def _triple(values: Any, fill: int = 1) -> Triple:
-    depth, height, width = (fill,) * (3 - len(values)) + tuple(_numbers(values))
-    return depth, height, width

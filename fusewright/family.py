@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.attention import scores, sides, width
-from fusewright.convolution import CONVOLUTIONS, geometry, parts
+from fusewright.geometry import CONVOLUTIONS, geometry, parts, sources
 from fusewright.ir import Node, Size, numel, times
 from fusewright.product import batches, factors, is_half
 
@@ -93,6 +93,12 @@ def _patches(n: Node) -> Matrix:
     return Matrix(times(g.images, g.products), g.rows, g.pixels, depth, len(n.shape) - 2)
 
 
+def _pixels(n: Node) -> Matrix:
+    g, turned = geometry(n), _patches(n)
+    images, rows = (1, times(g.images, g.pixels)) if g.joined else (g.images, g.pixels)
+    return Matrix(images, rows, turned.rows, turned.depth)
+
+
 def _attended(n: Node) -> Matrix:
     queries, keys, values = sides(n)
     return Matrix(numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, inner=keys.depth)
@@ -157,14 +163,21 @@ def _transposed(ordinary: Family) -> Family:
 
 
 TRANSPOSED = _transposed(CONVOLUTION)
-# Operator, whether it has 16 bits, and the parts of a number.
+LAST = replace(
+    CONVOLUTION, launcher="run_convolution_last", matrix=_pixels, whole=sources, folds=""
+)
+# Operator, whether it has 16 bits, the parts of a number, and whether channels lie last.
 OF_CONVOLUTIONS = {
-    ("convolution", False, 1): CONVOLUTION,
-    ("convolution", False, 2): FULL_CONVOLUTION,
-    ("convolution", True, 1): HALF_CONVOLUTION,
-    ("transposed_convolution", False, 1): TRANSPOSED,
-    ("transposed_convolution", False, 2): _transposed(FULL_CONVOLUTION),
-    ("transposed_convolution", True, 1): _transposed(HALF_CONVOLUTION),
+    ("convolution", False, 1, False): CONVOLUTION,
+    ("convolution", False, 2, False): FULL_CONVOLUTION,
+    ("convolution", True, 1, False): HALF_CONVOLUTION,
+    ("convolution", False, 1, True): LAST,
+    ("convolution", True, 1, True): replace(
+        LAST, boxed=EACH, passes=ONCE, numeric=HALF.numeric, why=HALF.why
+    ),
+    ("transposed_convolution", False, 1, False): TRANSPOSED,
+    ("transposed_convolution", False, 2, False): _transposed(FULL_CONVOLUTION),
+    ("transposed_convolution", True, 1, False): _transposed(HALF_CONVOLUTION),
 }
 ATTENTION = Family(
     "run_attention",
@@ -184,7 +197,7 @@ ATTENTION = Family(
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS:
-        return OF_CONVOLUTIONS[n.op, is_half(n), parts(n)]
+        return OF_CONVOLUTIONS[n.op, is_half(n), parts(n), bool(n.order)]
     if n.op == "attention":
         return ATTENTION
     if is_half(n):

@@ -10,17 +10,19 @@ from typing import Any
 
 import torch
 
-from fusewright.convolution import TRANSPOSED, Rounds
+from fusewright.convolution import Rounds
+from fusewright.geometry import TRANSPOSED, geometry
 from fusewright.ir import Node, size_text
 
 ROUNDS = '''
 _FUSEWRIGHT_ROUNDS = {}
 
 
-def _fusewright_rounds(convolve, image, weight, *settings):
+def _fusewright_rounds(convolve, image, weight, *settings, last=(False, False)):
     """Whether PyTorch's own convolution rounds its operands to 11 bits, as the kernels do.
 
     cuDNN decides that for every size. It is asked once, with two images that rounding makes equal.
+    last: whether images and weights lie channels last.
     """
     if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
         precision = torch._C._get_fp32_precision_getter("cuda", "conv")
@@ -29,15 +31,20 @@ def _fusewright_rounds(convolve, image, weight, *settings):
     cudnn = torch.backends.cudnn
     switches = precision, cudnn.enabled, cudnn.benchmark, cudnn.deterministic
     switches += (torch.are_deterministic_algorithms_enabled(),)
-    key = (convolve, image, weight, settings, switches)
+    key = (convolve, image, weight, settings, last, switches)
     if key not in _FUSEWRIGHT_ROUNDS:
         if torch.cuda.is_current_stream_capturing():
             return False
         *settings, device = settings
-        like = {"dtype": torch.float32, "device": device}
-        ones = torch.ones(weight, **like)
-        first = convolve(torch.ones(image, **like), ones, None, *settings)
-        second = convolve(torch.full(image, 1 + 2**-12, **like), ones, None, *settings)
+
+        def full(size, value, last):
+            size = (size[0], *size[2:], size[1]) if last else size
+            made = torch.full(size, value, dtype=torch.float32, device=device)
+            return made.movedim(-1, 1) if last else made
+
+        ones = full(weight, 1.0, last[1])
+        first = convolve(full(image, 1.0, last[0]), ones, None, *settings)
+        second = convolve(full(image, 1 + 2**-12, last[0]), ones, None, *settings)
         _FUSEWRIGHT_ROUNDS[key] = torch.equal(first, second)
     return _FUSEWRIGHT_ROUNDS[key]
 '''
@@ -57,7 +64,8 @@ def rounds_text(n: Node, batch: str) -> str:
     function, names = SETTINGS[n.op]
     settings = ", ".join(repr(n[name]) for name in names)
     call = f"torch.nn.functional.{function}{n['rank']}d"
-    return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device)"
+    last = f", last=(True, {geometry(n).last_weights})" if n.order else ""
+    return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device{last})"
 
 
 def asks_here(batch: int) -> Rounds:

@@ -127,6 +127,7 @@ def _axes(product: Node, found: Loops, *, turned: bool) -> tuple[list[int], tupl
     """The axes of a product's batches and rows, and those of its columns; turned: of an image and
     its pixels, and those of its channels."""
     dims = found.dims[id(product)]
+    dims = tuple(dims[d] for d in product.order or range(len(dims)))
     split = len(dims) - family(product).matrix(product).column_dims
     if turned:
         dims, split = (dims[0], *dims[2:], dims[1]), len(dims) - 1

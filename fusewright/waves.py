@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from fusewright.convolution import CONVOLUTIONS
 from fusewright.family import AMPERE_RATE, Family, family
+from fusewright.geometry import CONVOLUTIONS
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target

@@ -56,6 +56,10 @@ BODIES = "".join(
         _struct("mish_twice", "mish(mish(v0 + v1))", _BIAS),
         _struct("bias_sigmoid", "sigmoid(v0 + v1)", _BIAS),
         _struct("residual", "v0 * 0.5f + v2", load=", load(in0, row * n)"),
+        # Channels last, they are columns.
+        _struct("bias_relu_last", "relu(v0) + v2", load=", load(in0, 0)"),
+        _struct("mish_twice_last", "mish(mish(v0 + v2))", load=", load(in0, 0)"),
+        _struct("bias_sigmoid_last", "sigmoid(v0 + v2)", load=", load(in0, 0)"),
     )
 )
 
@@ -88,12 +92,14 @@ class Subject:
     together: int = 0  # phases of a transposed convolution along its width; 0: it is none
     dtype: torch.dtype = torch.float32
     parts: int = 1  # float16 parts of a number of float32
+    last: int = 0  # 1: images lie channels last; 2: weights, too
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         side = "swapped" if self.swapped else "straight"
         kind = f"transposed{self.together}_" * bool(self.together)
+        kind += f"last{self.last}_" * bool(self.last)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
         kind += "full_" * (self.parts > 1)
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
@@ -111,15 +117,19 @@ class Subject:
         if self.together:
             run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
+        if self.last:
+            run = f"run_convolution_last<{chosen}, {'true' if self.last == 2 else 'false'}>"
         kind = self.stored
-        body = f"{kind}_bodies::{self.body}" if self.dtype in KINDS else self.body
+        columns = "s.out_channels" if self.last else "s.out_pixels()"
+        body = self.body + "_last" * (self.last > 0 and self.body not in ("copy", "residual"))
+        body = f"{kind}_bodies::{body}" if self.dtype in KINDS else body
         return f"""
 extern "C" int {self.entry}(const {kind}* image, const {kind}* weight, const {kind}* in0,
     {kind}* out0, const int* sizes, void* workspace, int device, void* stream) {{
   convolution_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
-  const {body} body{{in0, out0, s.out_pixels(), s.out_channels}};
+  const {body} body{{in0, out0, {columns}, s.out_channels}};
   return {run}(body, image, weight, {shape}, workspace, device, stream);
 }}"""
 
@@ -146,6 +156,13 @@ EXTRAS = tuple(
 )
 
 
+# Channels last, of every type: each width, side and chunk, weights of either kind.
+LAST = tuple(
+    replace(s, dtype=dtype, last=1 + (s.vector == 4))
+    for dtype in (torch.float32, *KINDS)
+    for s in (*SCHEDULES, *EXTRAS)
+    if s.chunk == 64 or s.width == (128 if s.swapped else 256)
+)
 # Of 16 bits: every tile with one chunk or another, all tails, and any number of phases.
 HALVES = tuple(
     replace(s, dtype=dtype)
@@ -165,7 +182,9 @@ FULL = tuple(
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
-    skeleton = select(PARTS[arch], [*WORDS, "run_convolution", "run_transposed"])
+    names = [*WORDS, "run_convolution", "run_transposed"]
+    names += ["run_convolution_last"] * (arch == "sm_90a")
+    skeleton = select(PARTS[arch], names)
     every = list(some)
     bodies = BODIES + "".join(
         f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
@@ -343,6 +362,11 @@ class Call:
 MARGIN, MARK = 64, -12345.5  # elements before and behind an output that nobody may touch
 
 
+def last(x: Tensor) -> Tensor:
+    """The same with its channels innermost."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
 def operand(subject: Subject, problem: Problem) -> Tensor:
     """A random in0 of the size that the body reads."""
     shape = problem.result() if subject.body == "residual" else (problem.out_channels,)
@@ -358,15 +382,21 @@ def guarded(
     in0: Tensor,
 ) -> tuple[Tensor, int, bool]:
     """The result, the CUDA error, and whether something was written outside of the result."""
-    count = prod(problem.result())
+    shape = problem.result()
+    count = prod(shape)
+    if subject.last:
+        image, in0 = last(image), last(in0) if subject.body == "residual" else in0
+        weight = last(weight) if subject.last == 2 else weight
+        shape = (shape[0], *shape[2:], shape[1])
     room = torch.full((count + 2 * MARGIN,), MARK, dtype=subject.dtype, device="cuda")
     mark = room[0].item()
-    out = room[MARGIN : MARGIN + count].view(problem.result())
+    out = room[MARGIN : MARGIN + count].view(shape)
     need = problem.workspace_bytes(subject.chunk, subject.parts)
     space = torch.full((need + MARGIN,), 0xFF, dtype=torch.uint8, device="cuda")
     code = Call(problem, image, weight, in0, out, space).launch(found, subject)
     torch.cuda.synchronize()
     edges = (room[:MARGIN] != mark, room[MARGIN + count :] != mark, space[need:] != 0xFF)
+    out = out.movedim(-1, 1) if subject.last else out
     return out, code, any(bool(edge.any()) for edge in edges)
 
 

@@ -22,7 +22,8 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.product import ARGUMENTS, prepared
 from fusewright.codegen.skeleton import select
-from fusewright.convolution import CONVOLUTIONS, Geometry, Rounds, convolution, geometry
+from fusewright.convolution import Rounds, convolution
+from fusewright.geometry import CONVOLUTIONS, Geometry, geometry
 from fusewright.ir import Graph, Node, show, toposort
 from fusewright.nest import nest
 from fusewright.phases import Phases
@@ -264,14 +265,6 @@ def test_other_targets_keep_the_library() -> None:
     layer, shape = LAYERS["plain"]
     before, _ = rewrite(capture(layer, [torch.randn(shape)]).graph)
     assert convolution(before, TARGETS["cpu"]) is before
-
-
-def test_what_lies_channels_last_stays_with_the_library() -> None:
-    layer, shape = LAYERS["plain"]
-    x = torch.randn(shape).to(memory_format=torch.channels_last)
-    _, after = graphs(layer, x)
-    (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert "does not lie channel by channel" in str(call["why"])
 
 
 # ---- text ----------------------------------------------------------------------------------------

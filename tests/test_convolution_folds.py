@@ -27,7 +27,8 @@ from fusewright.capture import capture, state_of
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.struct import Body
-from fusewright.convolution import CONVOLUTIONS, convolution
+from fusewright.convolution import convolution
+from fusewright.geometry import CONVOLUTIONS
 from fusewright.late import late
 from fusewright.nest import nest
 from fusewright.plan import Kernel, Plan, plan

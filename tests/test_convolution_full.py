@@ -26,8 +26,8 @@ from torch.nn import functional
 from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
-from fusewright.convolution import geometry
 from fusewright.family import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
+from fusewright.geometry import geometry
 from fusewright.ir import toposort
 from fusewright.nest import nest
 from fusewright.plan import plan

@@ -16,8 +16,9 @@ from fusewright import convolution as convolution_module
 from fusewright.capture import capture
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
-from fusewright.convolution import convolution, geometry
+from fusewright.convolution import convolution
 from fusewright.family import CONVOLUTION, family
+from fusewright.geometry import geometry
 from fusewright.ir import toposort
 from fusewright.nest import nest
 from fusewright.plan import plan

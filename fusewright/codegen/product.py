@@ -6,8 +6,17 @@ from collections.abc import Callable, Mapping
 
 from fusewright.codegen import attention
 from fusewright.codegen.struct import TYPES
-from fusewright.convolution import CONVOLUTIONS, geometry
-from fusewright.family import ATTENTION, CONVOLUTION, HALF, INLINE, SPLIT, TRANSPOSED, family
+from fusewright.family import (
+    ATTENTION,
+    CONVOLUTION,
+    HALF,
+    INLINE,
+    LAST,
+    SPLIT,
+    TRANSPOSED,
+    family,
+)
+from fusewright.geometry import CONVOLUTIONS, geometry
 from fusewright.ir import Node, size_text
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
@@ -98,12 +107,15 @@ def _convolution_shape(product: Node) -> list[str]:
 
 def _convolution_choice(product: Node, tile: Tile) -> str:
     """How many channels come together, and how many narrow tiles share a processor; how many phases
-    are stacked along the width; and the parts of a number."""
+    are stacked along the width, or whether weights lie channels last, too; and the parts of a
+    number."""
     g = geometry(product)
     blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
     parts = f", {g.parts}" * (g.parts > 1)
     if g.phases:
         return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}{parts}"
+    if g.last:
+        return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}"
     return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
 
 
@@ -128,6 +140,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     INLINE.launcher: _split,
     HALF.launcher: _half,
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
+    LAST.launcher: lambda _: ["left", "right", "shape"],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
     ATTENTION.launcher: attention.arguments,
 }
@@ -135,6 +148,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     HALF.launcher: lambda _, tile: _sums(tile),
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
+    LAST.launcher: lambda n, _: geometry(n).packed_bytes,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),
 }

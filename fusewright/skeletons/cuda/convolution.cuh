@@ -10,26 +10,31 @@ namespace fusewright {
 //@ pack_convolution: needs pack_weights, pack_image, pack_half_image, launch_early
 // What packs images of T, and looks at them again if they are scaled.
 template <int CHUNK, int PARTS, class Shape, class T> auto image_packer(bool vectors) {
+  using walked = typename Shape::walked;
   if constexpr (image_kind<T>::scaled)
-    return vectors ? &pack_image<true, CHUNK, PARTS> : &pack_image<false, CHUNK, PARTS>;
+    return vectors ? &pack_image<true, CHUNK, PARTS, walked> : &pack_image<false, CHUNK, PARTS, walked>;
   else
-    return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T> : &pack_half_image<Shape::holes, false, CHUNK, T>;
+    return vectors ? &pack_half_image<Shape::holes, true, CHUNK, T, walked>
+                   : &pack_half_image<Shape::holes, false, CHUNK, T, walked>;
 }
 #ifndef __CUDACC_RTC__
 template <int CHUNK, int PARTS, class T, class Shape>
 int pack_convolution(const T* image, const T* weight, const Shape& given, const packed_image& to, cudaStream_t on) {
+  if (!given.packs_weights()) return 0;  // nor an image
   pack_weights<PARTS><<<grid_of(long(given.products()) * given.rows()), IMAGE_THREADS, 0, on>>>(weight, given, to);
-  if (int error = cudaGetLastError()) return error;
-  const convolution_shape& shape = given.walk();
+  const int error = cudaGetLastError();
+  if (error || !given.packs_image()) return error;
+  const auto& shape = given.walk();
   const dim3 grid = grid_of(image_tile<CHUNK>::count(shape, to) * shape.images);
-  const bool vectors = shape.in_pixels() % 4 == 0 && aligned<4>(image);
+  const bool vectors = shape.side_by_side() % 4 == 0 && aligned<4>(image);
   const auto pack = image_packer<CHUNK, PARTS, Shape, T>(vectors);
-  const int error = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
+  const int late = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
   if constexpr (image_kind<T>::scaled) {
-    const auto check = vectors ? &check_images<true, CHUNK, PARTS> : &check_images<false, CHUNK, PARTS>;
-    return error ? error : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
+    using walked = typename Shape::walked;
+    const auto check = vectors ? &check_images<true, CHUNK, PARTS, walked> : &check_images<false, CHUNK, PARTS, walked>;
+    return late ? late : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
   } else {
-    return error;
+    return late;
   }
 }
 #endif
@@ -51,20 +56,21 @@ template <int PARTS> struct plain_total {
 // What a result that is not finite is computed from: taps and channels in order, with fused steps. Of 16 bits, it may be
 // wrong where a row has not all taps: it multiplied those by zero.
 template <class Shape, class T, int PARTS> struct convolution_source {
-  static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes;
+  static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes, last = Shape::last;
   using packed = typename image_kind<T>::packed;
   const T *image, *weight;
   const Shape& shape;
 };
-template <class T, int PARTS>
-FN float plain_sum(const convolution_source<convolution_shape, T, PARTS>& from, int batch, int row, int pixel) {
-  const convolution_shape& s = from.shape;
+template <class Shape, class T, int PARTS>
+FN float plain_sum(const convolution_source<Shape, T, PARTS>& from, int batch, int row, int column) {
+  const Shape& s = from.shape;
+  const int channel = Shape::last ? column : row, pixel = Shape::last ? row : column;
   const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
   const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
-  const long in_pixels = s.in_pixels();
+  const long in_pixels = s.in_pixels(), step = Shape::last ? 1 : in_pixels, apart = Shape::last ? s.in_channels : 1;
   const T* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
-  const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + row) * channels * taps;
+  const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + channel) * channels * taps;
   plain_total<PARTS> total;
   for (int tap = 0; tap < taps; ++tap) {
     const int across = tap / s.kernel[2];
@@ -72,15 +78,16 @@ FN float plain_sum(const convolution_source<convolution_shape, T, PARTS>& from, 
     const int w = z + across / s.kernel[1] * s.dilation[0];
     const bool inside = u >= 0 && u < s.in_size[2] && v >= 0 && v < s.in_size[1] && w >= 0 && w < s.in_size[0];
     if (!inside) continue;
-    const T* const here = image + (long(w) * s.in_size[1] + v) * s.in_size[2] + u;
+    const T* const here = image + ((long(w) * s.in_size[1] + v) * s.in_size[2] + u) * apart;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) total.add(here[c * in_pixels], weight[c * taps + tap]);
+    for (int c = 0; c < channels; ++c)
+      total.add(here[c * step], weight[Shape::last_weights ? tap * channels + c : c * taps + tap]);
   }
   return total.result();
 }
 // The factors as `consumer` wants them, for one tile.
 template <int FIRST_WARP, class Source> struct convolution_factors {
-  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled;
+  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled && !Source::last;
   static constexpr int first_warp = FIRST_WARP;
   const Source &left, &right;
   bool suspect;

@@ -51,15 +51,17 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::thre
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
+  using walked = typename Shape::walked;
   return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS, Shape, Body, T> == nullptr ||
          &pack_weights<PARTS, T, Shape> == nullptr || image_packer<CHUNK, PARTS, Shape, T>(true) == nullptr ||
-         &check_images<true, CHUNK, PARTS> == nullptr || &check_images<false, CHUNK, PARTS> == nullptr;
+         &check_images<true, CHUNK, PARTS, walked> == nullptr || &check_images<false, CHUNK, PARTS, walked> == nullptr;
 }
 #else
-// The copy engine's map of the packed pixels. It steps from the first place of the tap (0, 0, 0) to the last one.
-template <int CHUNK, int PARTS>
-int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const packed_image& packed, int box_pixels) {
-  mapped_image from{type, packed.pixels, shape.images, {}, PARTS * long(shape.groups) * packed.channels, {}, {}, {}, shape.deep()};
+// The copy engine's map of packed pixels, each with `channels`. It steps from the first place of the tap (0, 0, 0) to the
+// last one.
+template <int CHUNK>
+int map_pixels(tensor_map& map, int type, const convolution_shape& shape, const void* pixels, long channels, int box_pixels) {
+  mapped_image from{type, pixels, shape.images, {}, channels, {}, {}, {}, shape.deep()};
   for (int i = 0; i < 3; ++i) {
     const int d = 2 - i;
     if ((shape.kernel[d] - 1) * shape.dilation[d] > (from.deep ? 31 : 255)) return cudaErrorInvalidValue;
@@ -75,12 +77,14 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCK
 int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
   static_assert(SEGMENT == 0 || (SWAPPED && (SEGMENT & (SEGMENT - 1) || SEGMENT <= WIDTH)), "a tile's columns are folded");
+  static_assert(!Shape::last || (SEGMENT == 0 && PARTS == 1), "channels last: tails are maps, and full float32 is PyTorch's");
   const convolution_shape& shape = given.walk();
-  const long batches = shape.images * given.products(), rows = given.rows(), columns = shape.out_pixels();
-  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  const long images = Shape::joined ? shape.images > 0 : shape.images, batches = images * given.products();
+  const long channels = given.rows(), places = shape.out_pixels() * (Shape::joined ? shape.images : 1);
+  if (batches <= 0 || channels <= 0 || places <= 0) return 0;
   if constexpr (SEGMENT > 0) {
-    const bool fits = rows <= WIDTH || box_columns<SEGMENT, WIDTH> % SEGMENT == 0;
-    if (given.products() > 1 || rows % SEGMENT || !fits) return cudaErrorInvalidValue;
+    const bool fits = channels <= WIDTH || box_columns<SEGMENT, WIDTH> % SEGMENT == 0;
+    if (given.products() > 1 || channels % SEGMENT || !fits) return cudaErrorInvalidValue;
   }
   const device_scope scope(device);
   constexpr auto kernel = &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS, Shape, Body, T>;
@@ -88,22 +92,25 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   int blocks = 0;
   if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
   blocks *= BLOCKS;
-  const long pixel_tiles = (columns + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
-  const long channel_tiles = (rows + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
-  const long pairs = (shape.images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.products();
-  if (count * CLUSTER > 0x7fffffff) return cudaErrorInvalidValue;
-  const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(shape.images * pixel_tiles - 1),
-                       int(count)};
+  const long pixel_tiles = (places + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
+  const long channel_tiles = (channels + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
+  const long pairs = (images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.products();
+  if (count * CLUSTER > 0x7fffffff || places > 0x7fffff00) return cudaErrorInvalidValue;
+  const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(images * pixel_tiles - 1), int(count)};
   packed_image packed;
   packed_image_in<CHUNK, PARTS>(workspace, given, packed);
-  const int sides[] = {int(rows), int(columns)};
-  const product_shape product{batches, sides[SEGMENT > 0], sides[SEGMENT == 0], given.most_taps() * packed.channels};
+  constexpr bool TURNED = SEGMENT > 0 || Shape::last;  // channels are the result's columns
+  const int sides[] = {int(channels), int(places)};
+  const product_shape product{batches, sides[TURNED], sides[!TURNED], given.most_taps() * packed.channels};
   constexpr int TYPE = half_kind<typename image_kind<T>::packed>::map_type;
-  const mapped lines{TYPE, 2, packed.weights, rows * product.depth * 2, product.depth * 2L, PARTS * given.products(), rows,
-                     product.depth};
+  const void* const lying_weights = given.packs_weights() ? static_cast<const void*>(packed.weights) : weight;
+  const void* const lying_pixels = given.packs_image() ? static_cast<const void*>(packed.pixels) : image;
+  const mapped lines{TYPE, 2, lying_weights, channels * product.depth * 2, product.depth * 2L, PARTS * given.products(),
+                     channels, product.depth};
+  const long each = PARTS * long(shape.groups) * packed.channels;
   tensor_map weights, pixels;
   int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHUNK, PARTS>(pixels, TYPE, shape, packed, stage::pixels(SWAPPED));
+  if (!error) error = map_pixels<CHUNK>(pixels, TYPE, shape, lying_pixels, each, stage::pixels(SWAPPED));
   const auto on = static_cast<cudaStream_t>(stream);
   if (!error) error = pack_convolution<CHUNK, PARTS>(image, weight, given, packed, on);
   if (error) return error;

@@ -59,10 +59,11 @@ FN void finish(const turned_body<Body>& to, const float* box, int begin, int end
 
 //@ convolution_scale: needs convolution_undo, here
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
-// 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by`, and
-// their exponents asked for while the tensor core still works.
+// 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by` (but not
+// where they leave as columns), and their exponents asked for while the tensor core still works.
 template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> struct scale_undo {
   static constexpr int COUNT = SWAPPED ? WIDTH / 4 : 2;
+  static constexpr bool AT_ONCE = SWAPPED || Source::last;
   const int *exponents, *checked;  // of this lane's first channel; of the first that it checks for the warp
   int image;
   float by[2];
@@ -98,7 +99,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
         const float power_of_it = power(both(i));
-        if constexpr (SWAPPED)
+        if constexpr (AT_ONCE)
           each(sums, i, [&](float& x) { x *= power_of_it; });
         else
           by[i] = power_of_it;
@@ -109,8 +110,8 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     for (int i = 0; i < COUNT; ++i) {
       const float2 two = undo_of(both(i));
       suspect |= both(i) >= SUSPECT / 2;
-      each(sums, i, [&](float& x) { x = SWAPPED ? x * two.x * two.y : x * two.y; });
-      if (!SWAPPED) by[i] = two.x;
+      each(sums, i, [&](float& x) { x = AT_ONCE ? x * two.x * two.y : x * two.y; });
+      if (!AT_ONCE) by[i] = two.x;
     }
     return __any_sync(~0u, suspect);
   }
@@ -146,7 +147,7 @@ template <int WIDTH, int BLOCKS, int PARTS> struct convolution_stage {
 
 //@ convolution_tiles: needs tile_order, convolution_shape, cluster
 // What the clusters have to do: pairs of tiles that differ in their pixels only, and may belong to two images. The last one
-// may be alone.
+// may be alone. Where images are `joined`, they count as one.
 struct tile_pairs {
   int products, channel_tiles, pixel_tiles, last, count;  // pixel_tiles: of an image; last: tile of pixels of all images
   struct place {
@@ -304,6 +305,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
   using factor = typename Work::from::packed;
   const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
   const int rank = cluster_rank(), lane = threadIdx.x % 32;
+  constexpr bool ACROSS = SWAPPED != Work::from::last;  // what the tensor core has as rows are the result's columns
   int slot = 0;
   unsigned phase = 0;
   const auto chunks_at = [&](int number) {
@@ -320,7 +322,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
       grown.multiply(stages + slot * stage::bytes, group, chunk == 0);
       if (SEGMENT == 0 && chunk < WIDTH / 64) {
         const auto me = work.template of_tile<false>(false);
-        me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
+        me.template ask_quarter<WIDTH, ACROSS, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
       }
       multiply_wait<grown.LATER>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
@@ -339,7 +341,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
     if constexpr (SEGMENT > 0)
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    else if constexpr (SWAPPED)
+    else if constexpr (ACROSS)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
     else
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);

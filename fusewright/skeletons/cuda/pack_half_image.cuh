@@ -7,9 +7,9 @@ namespace fusewright {
 
 //@ pack_half_image: needs image_tile, next_kernel, grid
 // Of 16 bits; MARKS: says which images are not finite everywhere.
-template <bool MARKS, bool VECTORS, int CHUNK, class T>
+template <bool MARKS, bool VECTORS, int CHUNK, class T, class Shape>
 __global__ void __launch_bounds__(IMAGE_THREADS)
-    pack_half_image(const T* images, const convolution_shape shape, const packed_image to) {
+    pack_half_image(const T* images, const Shape shape, const packed_image to) {
   let_next_kernel_start();
   __shared__ uint4 box[1024];
   using tile = image_tile<CHUNK>;

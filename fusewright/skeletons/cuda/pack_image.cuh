@@ -65,13 +65,19 @@ struct convolution_shape {
   BOTH bool deep() const { return in_size[0] > 1 || out_size[0] > 1 || kernel[0] > 1 || pad[0] != 0; }
   // What another kind of convolution answers in its own way: how its pixels are walked; how many products an image is, and
   // each one's group, rows and taps; and the taps along W, H and D, as offsets in pixels from a pixel's own place.
-  BOTH const convolution_shape& walk() const { return *this; }
+  using walked = convolution_shape;
+  BOTH const walked& walk() const { return *this; }
   BOTH int products() const { return groups; }
   BOTH int rows() const { return out_channels / groups; }
   BOTH int most_taps() const { return taps(); }
   FN int group_of(int product) const { return product; }
   FN int taps_of(int) const { return taps(); }
-  static constexpr bool holes = false;  // taps that some rows of a product have, and others do not
+  // Whether some rows of a product have taps that others have not; whether channels lie innermost, and those of weights, too;
+  // whether a walk through pixels goes on from image to image; elements of an image side by side; what is packed.
+  static constexpr bool holes = false, last = false, last_weights = false, joined = false;
+  BOTH long side_by_side() const { return in_pixels(); }
+  BOTH bool packs_image() const { return true; }
+  BOTH bool packs_weights() const { return true; }
   struct spans {
     const convolution_shape& shape;
     FN tap_span operator[](int i) const { return {0, shape.kernel[2 - i] * shape.dilation[2 - i], shape.dilation[2 - i]}; }
@@ -130,9 +136,9 @@ FN uint2 largest_of_block(unsigned first, unsigned second, uint2 (&parts)[IMAGE_
 }
 #ifndef __CUDACC_RTC__
 // Everything in `workspace`, each part at a multiple of 256 bytes, with `channels` = in_channels / groups filled up to a
-// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, rows * most_taps * channels * 2 of weights,
-// where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents, images * 16 of sizes. Pixels and
-// weights take that PARTS times.
+// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, if they are packed, and of weights
+// rows * most_taps * channels * 2, where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents,
+// images * 16 of sizes. Pixels and weights take that PARTS times.
 template <int CHUNK, int PARTS = 1, class Shape> long packed_image_in(void* workspace, const Shape& given, packed_image& to) {
   const convolution_shape& shape = given.walk();
   const long rows = long(given.products()) * given.rows();
@@ -142,7 +148,7 @@ template <int CHUNK, int PARTS = 1, class Shape> long packed_image_in(void* work
     place = reinterpret_cast<std::decay_t<decltype(place)>>(static_cast<char*>(workspace) + end);
     end += (bytes + 255) / 256 * 256;
   };
-  take(to.pixels, shape.images * shape.in_pixels() * shape.groups * to.channels * 2 * PARTS);
+  take(to.pixels, given.packs_image() * shape.images * shape.in_pixels() * shape.groups * to.channels * 2 * PARTS);
   take(to.weights, rows * given.most_taps() * to.channels * 2 * PARTS);
   take(to.weight_exponents, (rows + 256) * 4);
   take(to.image_exponents, shape.images * 4);
@@ -153,17 +159,17 @@ template <int CHUNK, int PARTS = 1, class Shape> long packed_image_in(void* work
 
 //@ pack_weights: needs packed_image, image_kind, next_kernel, grid
 // One row of weights: by tap and channel, and by number, in the order that is read fastest.
-template <class T> struct weight_row {
+template <class T, bool LAST> struct weight_row {
   const T* from;
   int channels, taps;
   FN weight_row(const T* weight, const convolution_shape& shape, long row)
       : channels(shape.in_channels / shape.groups), taps(shape.taps()) {
     from = weight + row * channels * taps;
   }
-  FN T at(int tap, int channel) const { return from[channel * taps + tap]; }
+  FN T at(int tap, int channel) const { return from[LAST ? tap * channels + channel : channel * taps + tap]; }
   FN T operator[](int k) const { return from[k]; }
 };
-template <class T> FN weight_row<T> row_of_weights(const T* weight, const convolution_shape& shape, long row) {
+template <class T, class Shape> FN weight_row<T, Shape::last_weights> row_of_weights(const T* weight, const Shape& shape, long row) {
   return {weight, shape, row};
 }
 // What a block multiplies its row by.
@@ -334,9 +340,9 @@ template <int CHUNK> FN unsigned smallest_pixel(const four_rounds<float>& x) {
   for (int i = threadIdx.x; i < tile::pixels; i += IMAGE_THREADS) least = most[i] > 0 ? min(most[i], least) : least;
   return LARGEST_BITS - largest_of_block(LARGEST_BITS - least, 0, parts).x;
 }
-template <bool VECTORS, int CHUNK, int PARTS>
+template <bool VECTORS, int CHUNK, int PARTS, class Shape = convolution_shape>
 __global__ void __launch_bounds__(IMAGE_THREADS, 3)
-    pack_image(const float* images, const convolution_shape shape, const packed_image to) {
+    pack_image(const float* images, const Shape shape, const packed_image to) {
   let_next_kernel_start();
   __shared__ uint4 box[1024];
   __shared__ uint2 parts[IMAGE_THREADS / 32], finite_parts[IMAGE_THREADS / 32];
@@ -363,9 +369,9 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 3)
   write_tile<PARTS>(x, power(guess), box, shape, to, here);
 }
 // One block per image: whether its scale was right, or else all of it once more.
-template <bool VECTORS, int CHUNK, int PARTS>
+template <bool VECTORS, int CHUNK, int PARTS, class Shape = convolution_shape>
 __global__ void __launch_bounds__(IMAGE_THREADS, 2)
-    check_images(const float* images, const convolution_shape shape, const packed_image to) {
+    check_images(const float* images, const Shape shape, const packed_image to) {
   let_next_kernel_start();
   __shared__ uint4 box[1024];
   using tile = image_tile<CHUNK>;

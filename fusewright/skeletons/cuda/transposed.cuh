@@ -40,7 +40,8 @@ template <int TOGETHER> struct transposed_shape {
   divider per_image, per_line, per_sheet, per_phase[3];  // products; places; products
   int apart[3], lead[3][MOST_PHASES];      // the tap that a phase's first offset meets; from one to the next
   phase_taps taps[3][MOST_PHASES];
-  BOTH const convolution_shape& walk() const { return places; }
+  using walked = convolution_shape;
+  BOTH const walked& walk() const { return places; }
   BOTH int products() const { return all_products; }
   BOTH int rows() const { return all_rows; }
   BOTH int most_taps() const { return pitch_taps; }
@@ -55,7 +56,9 @@ template <int TOGETHER> struct transposed_shape {
     return found;
   }
   FN int group_of(int product) const { return phases_of(product).group; }
-  static constexpr bool holes = true;
+  static constexpr bool holes = true, last = false, joined = false;
+  BOTH bool packs_image() const { return true; }
+  BOTH bool packs_weights() const { return true; }
   FN int taps_of(int product) const {
     const product_phases p = phases_of(product);
     return taps[0][p.phase[0]].count * taps[1][p.phase[1]].count * taps[2][p.phase[2]].count;

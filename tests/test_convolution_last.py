@@ -1,0 +1,371 @@
+"""Convolutions of images that lie channels last: which join, on which tiles, what their kernels do.
+
+None of this needs a GPU; those that do are in test_convolution_last_cuda.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import convolution_subjects as convolutions
+import pytest
+import torch
+from convolution_subjects import CHUNKS, LAST
+from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from emitting import emit_file
+from graphs import check_meaning, staged
+from test_convolution import GPU, LEAST_FLOPS, Tailed, graphs
+from test_convolution import convolutions as found_in
+from torch import Tensor, nn
+
+from fusewright import convolution as convolution_module
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.skeleton import select
+from fusewright.convolution import convolution
+from fusewright.family import family
+from fusewright.geometry import geometry
+from fusewright.ir import Graph, Node, node, rebuild, toposort
+from fusewright.last import last_order, lies_last
+from fusewright.nest import nest
+from fusewright.plan import plan
+from fusewright.rounding import ROUNDS, rounds_text
+from fusewright.schedule import schedule
+from fusewright.target import TARGETS
+
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+BOTH_TYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones_too() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        yield
+
+
+class Tail(nn.Module):
+    """Batch norm's formula, an activation and a residual: all of it may follow a convolution."""
+
+    def __init__(self, conv: nn.Module, channels: int) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, nn.BatchNorm2d(channels).eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.conv(x))) + x
+
+
+class Swapped(nn.Module):
+    """The image and the result are views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(64, 128, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+
+# name -> the layer, the input's sizes, whether weights lie channels last, too
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
+    "plain": (nn.Conv2d(64, 128, 3, padding=1), (4, 64, 36, 36), True),
+    "other weights": (nn.Conv2d(64, 128, 3, padding=(1, 0)), (4, 64, 36, 36), False),
+    "odd channels": (nn.Conv2d(61, 127, 3, stride=(1, 2), dilation=2), (8, 61, 36, 36), True),
+    "one image": (nn.Conv2d(64, 128, 3, bias=False), (1, 64, 68, 68), True),
+    "one line": (nn.Conv2d(64, 128, (1, 5)), (4, 64, 1, 2048), True),
+}
+
+
+def laid_out(layer: nn.Module, shape: tuple[int, ...], weights: bool) -> tuple[nn.Module, Tensor]:
+    form = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    layer = layer.to(memory_format=form if weights else torch.contiguous_format)
+    return layer, torch.randn(shape).to(memory_format=form)
+
+
+def reordered_3d(n: Node) -> Node:
+    """As a GPU lays results of 3 dimensions; without one, PyTorch says channel by channel."""
+    if n.op in ("input", "parameter") or len(n.shape) != 5:
+        return n
+    attributes: Any = dict(n.attributes)
+    return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=last_order(5), **attributes)
+
+
+def kernels(graph: Graph) -> list[str]:
+    made = plan(graph, GPU)
+    views = ("reshape", "permute", "expand")
+    named = [[m.op for m in k.members if m.op not in views] for k in made.kernels]
+    return [" ".join(ops) for ops in named]
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
+    layer, x = laid_out(*LAYERS[name])
+    module = Tailed(layer).to(dtype)
+    before, after = graphs(module, x.to(dtype))
+    tail = "copy" if layer.bias is None else "add"
+    assert kernels(after) == ["mul", f"convolution {tail} relu add"]
+    (n,) = found_in(after)
+    g, m = geometry(n), family(n).matrix(n)
+    assert (g.last, g.joined, m.columns) == (True, dtype.itemsize == 2, g.out_channels)
+    assert m.batches == (1 if g.joined else g.images)
+    odd = g.in_channels % 16 != 0
+    whole = "other" not in name
+    assert g.packs == ((True, True) if odd or not g.joined else (False, not whole))
+    check_meaning(before, after, module, (x.to(dtype),))
+    layer.float()
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+def test_three_dimensions(dtype: torch.dtype) -> None:
+    """Only as it should be: PyTorch 2.13's export loses the order of what conv3d returns."""
+    conv = nn.Conv3d(32, 64, 3, padding=1)
+    layer, x = laid_out(conv, (4, 32, 6, 24, 24), True)
+    module, x = Tailed(layer).to(dtype), x.to(dtype)
+    before = rebuild(staged(module, (x,), lambda g: g, "nothing")[0], reordered_3d)
+    after = convolution(before, GPU, rounds=lambda _: True)
+    assert kernels(after) == ["mul", "convolution add relu add"]
+    check_meaning(before, after, module, (x,))
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+def test_batch_norm_and_a_residual_join(dtype: torch.dtype) -> None:
+    layer, x = laid_out(nn.Conv2d(64, 64, 3, padding=1, bias=False), (8, 64, 36, 36), True)
+    module = Tail(layer, 64).to(dtype)
+    before, after = graphs(module, x.to(dtype))
+    (members,) = kernels(after)
+    assert members.startswith("convolution copy ")
+    assert after.outputs[0].order == (0, 2, 3, 1)
+    check_meaning(before, after, module, (x.to(dtype),))
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+def test_views_are_read_where_they_lie(dtype: torch.dtype) -> None:
+    module, x = Swapped().to(dtype), torch.randn(16, 36, 36, 64).to(dtype)
+    before, after = graphs(module, x)
+    assert kernels(after) == ["convolution add sigmoid"]
+    (n,) = found_in(after)
+    assert [s.op for s in family(n).whole(n)] == ["input", "parameter"]
+    check_meaning(before, after, module, (x,))
+
+
+@pytest.mark.parametrize("shape", [(8, 256, 20, 18), (8, 256, 37, 7)])
+def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
+    layer, x = laid_out(nn.Conv2d(256, 512, 1), shape, True)
+    module = Tailed(layer).bfloat16()
+    before, after = graphs(module, x.bfloat16())
+    assert kernels(after) == ["mul", "product add relu add"]
+    kernel = plan(after, GPU).kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    assert "half_factor<bfloat_t>{left, 0, 256}, half_factor<bfloat_t>{right, 0, 256}" in entry
+    check_meaning(before, after, module, (x.bfloat16(),))
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (nn.ConvTranspose2d(64, 48, 4, stride=2), "take no channels that lie last"),
+        (nn.Conv2d(64, 64, 3, groups=2), "take no channels that lie last"),
+        (nn.Conv2d(64, 128, 3, bias=False).bfloat16(), "without a tail, PyTorch's own is as fast"),
+    ],
+    ids=["transposed", "groups", "no tail"],
+)
+def test_what_stays_with_the_library(layer: nn.Module, why: str) -> None:
+    x = laid_out(layer, (8, 64, 36, 36), True)[1].to(next(layer.parameters()).dtype)
+    _, after = graphs(layer, x)
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert why in str(call["why"])
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_full_float32_stays_with_the_library(kernel: int) -> None:
+    layer, x = laid_out(nn.Conv2d(256, 512, kernel), (8, 256, 20, 18), True)
+    _, after = graphs(Tailed(layer), x, lambda _: False)
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert call["why"] == "in full float32, our kernels take no channels that lie last"
+    assert after.outputs[0].order == (0, 2, 3, 1)
+
+
+def test_other_targets_keep_the_library() -> None:
+    layer, x = laid_out(*LAYERS["plain"])
+    before, _ = graphs(layer, x)
+    after = convolution(before, TARGETS["sm_80"])
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert "does not lie channel by channel" in str(call["why"])
+
+
+class Folded(nn.Module):
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.conv(x), 1)
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+def test_folds_over_channels_have_kernels_of_their_own(dtype: torch.dtype) -> None:
+    layer, x = laid_out(*LAYERS["plain"])
+    module = Folded(layer).to(dtype)
+    before, after = graphs(module, x.to(dtype))
+    assert [ops.split()[0] for ops in kernels(after)] == ["convolution", "max"]
+    assert family(found_in(after)[0]).folds == ""
+    check_meaning(before, after, module, (x.to(dtype),))
+    layer.float()
+
+
+def test_an_image_of_another_order_stays() -> None:
+    layer = nn.Conv2d(64, 128, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(64, 36, 8, 36).permute(2, 0, 1, 3)
+    _, after = graphs(Tailed(layer), x)
+    (call,) = (n for n in toposort(after.roots) if n.op == "library")
+    assert "neither channel by channel nor channels last" in str(call["why"])
+
+
+def test_what_lies_channels_last() -> None:
+    module, x = Swapped(), torch.randn(16, 36, 36, 64)
+    nodes = toposort(graphs(module, x)[0].roots)
+    view, plain = (next(n for n in nodes if n.op == op) for op in ("permute", "input"))
+    assert lies_last(view)
+    assert not lies_last(plain)
+
+
+def test_the_question_about_rounding_has_their_layout() -> None:
+    for name, weights in (("plain", True), ("other weights", False)):
+        layer, x = laid_out(*LAYERS[name])
+        (n,) = found_in(graphs(Tailed(layer), x)[1])
+        assert rounds_text(n, "batch").endswith(f", device, last=(True, {weights}))")
+
+
+@pytest.mark.parametrize("last", [(True, True), (True, False), (False, False)])
+def test_the_answer_is_of_that_layout(
+    last: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    scope: dict[str, Any] = {"torch": torch}
+    exec(ROUNDS, scope)
+    seen = []
+
+    def convolve(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
+        form = {"memory_format": torch.channels_last}
+        seen.append((x.is_contiguous(**form), weight.is_contiguous(**form)))
+        return nn.functional.conv2d(x, weight, *more)
+
+    shapes, settings = ((2, 4, 8, 8), (6, 4, 3, 3)), ((1, 1), (0, 0), (1, 1), 1, "cpu")
+    assert scope["_fusewright_rounds"](convolve, *shapes, *settings, last=last) is False
+    assert seen == [last, last]
+
+
+PROBLEM = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        conv = nn.Conv2d(64, 128, 3, padding=1, dtype=torch.{dtype})
+        self.conv = conv.to(memory_format=torch.{form})
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+
+def get_inputs():
+    x = torch.randn(8, 64, 36, 36, dtype=torch.{dtype})
+    return [x.to(memory_format=torch.channels_last)]
+
+
+def get_init_inputs():
+    return []
+"""
+EMITTED = {
+    ("bfloat16", "channels_last"): ("64, 1, true>(body, left, right, shape, nullptr", False),
+    ("bfloat16", "contiguous_format"): ("64, 1, false>(body, left, right, shape, workspace", True),
+    ("float32", "channels_last"): ("64, 1, true>(body, left, right, shape, workspace", True),
+}
+
+
+@pytest.mark.parametrize(("dtype", "form"), EMITTED)
+def test_the_emitted_file(dtype: str, form: str, tmp_path: Path) -> None:
+    problem = tmp_path / "last.py"
+    problem.write_text(PROBLEM.format(dtype=dtype, form=form), encoding="utf-8")
+    text = emit_file(problem, tmp_path, "sm_90a", {}).text
+    launch, scratch = EMITTED[dtype, form]
+    assert launch in text
+    assert ("scratch = torch.empty(" in text) is scratch
+    assert ("_fusewright_aligned(" in text.partition("def forward")[2]) is (dtype == "bfloat16")
+
+
+# ---- compilation ---------------------------------------------------------------------------------
+
+BODIES = ("bias_relu", "residual")
+CHOSEN = [s for s in LAST if s.width == 256 and s.body in BODIES and s.dtype is not torch.float16]
+
+
+@needs_nvcc
+def test_the_widest_tiles_stay_in_registers(tmp_path: Path) -> None:
+    report = strict_report(convolutions.source(CHOSEN), tmp_path / "last.cu")
+    every = usages(report)
+    assert sum("convolution_kernel" in k.name for k in every) == len(CHOSEN)
+    assert [k for k in every if k.stack_bytes or k.spill_bytes] == []
+    assert re.findall(r"C75\d\d.*", report) == []
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_them() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    some = [s for s in CHOSEN if s.chunk == 64 and s.body == "bias_relu"]
+    assert nvrtc_log(folder, convolutions.source(some), "compute_90a") == (0, "")
+
+
+def room_check(name: str, dtype: torch.dtype) -> str:
+    """C++ that returns 1 where the skeleton packs something else, or more."""
+    layer, shape, weights = LAYERS[name]
+    layer, x = laid_out(layer, shape, weights)
+    g = geometry(found_in(graphs(Tailed(layer).to(dtype), x.to(dtype))[1])[0])
+    layer.float()
+    sizes = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
+    triples = ", ".join(f"{{{', '.join(map(str, t))}}}" for t in sizes)
+    numbers = f"{shape[0]}, 1, {g.in_channels}, {g.out_channels}, {triples}"
+    kind = {torch.float32: "float", torch.bfloat16: "bfloat_t"}[dtype]
+    need = eval(g.packed_bytes or "0", {"batch": shape[0]})
+    image, weight = (str(packs).lower() for packs in g.packs)
+    return f"""  {{
+    const last_shape<{g.chunk}, {str(weights).lower()}, {kind}> shape{{{{{numbers}}}}};
+    if (shape.packs_image() != {image} || shape.packs_weights() != {weight}) return 1;
+    const long need = packed_image_in<{g.chunk}>(nullptr, shape, packed);
+    if (shape.packs_weights() && (need > {need} || need + 2000 < {need})) return 1;
+  }}
+"""
+
+
+@needs_nvcc
+def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
+    names = ("plain", "other weights", "odd channels")
+    checks = "".join(room_check(name, dtype) for name in names for dtype in BOTH_TYPES)
+    main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
+    main = f"using namespace fusewright;\n{main}"
+    text, program = tmp_path / "check.cu", tmp_path / "check"
+    text.write_text(f"{select('sm90', ['run_convolution_last'])}\n}}\n{main}", encoding="utf-8")
+    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert subprocess.run([str(program)], check=False).returncode == 0
+
+
+def test_every_tile_and_chunk_is_compiled() -> None:
+    for dtype in {s.dtype for s in LAST}:
+        some = [s for s in LAST if s.dtype is dtype]
+        assert {s.chunk for s in some} == set(CHUNKS)
+        assert {s.last for s in some} == {1, 2}
+        found = {(s.width, s.blocks, s.swapped) for s in some}
+        sides = (False, True)
+        assert found >= {(w, 1, side) for w in convolutions.WIDTHS for side in sides}
+        assert found >= {(64, 2, side) for side in sides}
