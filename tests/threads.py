@@ -11,6 +11,8 @@ import re
 import subprocess
 from pathlib import Path
 
+# The variables of two libraries in one process have nothing to do with each other.
+SHARED = ("-shared", "-fPIC", "-fno-gnu-unique")
 BEFORE = r"""
 #include <pthread.h>
 #include <cmath>
@@ -76,7 +78,7 @@ def library_of(text: str, folder: Path) -> ctypes.CDLL:
     source = folder / "threads.cpp"
     source.write_text(BEFORE + text, encoding="utf-8")
     made = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", str(source)]
+    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", *SHARED, str(source)]
     done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(made))

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from threads import BEFORE, TWINS
+from threads import BEFORE, SHARED, TWINS
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
 from fusewright.codegen.struct import Body
@@ -136,7 +136,7 @@ def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
     source = folder / "tiles.cpp"
     source.write_text(f"{BEFORE}{WARP}{text}}}\n", encoding="utf-8")
     made = folder / "tiles.so"
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", "-shared", "-fPIC", str(source)]
+    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source)]
     done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(made))

@@ -12,6 +12,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from threads import SHARED
+
 BEFORE = r"""
 #include <algorithm>
 #include <cmath>
@@ -258,7 +260,7 @@ def library_of(text: str, folder: Path) -> ctypes.CDLL:
     source = folder / "warps.cpp"
     source.write_text(BEFORE + text, encoding="utf-8")
     made = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source)]
+    command = ["g++", "-std=c++20", "-O1", "-w", *SHARED, str(source)]
     done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(made))
