@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -93,12 +93,38 @@ def _run_export(
     with silence(), torch.no_grad():
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
         decomposed: ExportedProgram = program.run_decompositions({})
+        _lay_as_eager(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(
             f"{type(module).__name__}.forward draws random numbers and does not use them, which "
             "torch.export leaves out: all later ones would differ. Remove the call."
         )
     return decomposed
+
+
+def _lay_as_eager(program: ExportedProgram) -> None:
+    """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
+    lie channels last if their image or their weights do."""
+    nodes = list(program.graph.nodes)
+    values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
+    given = [v for v in values.values() if isinstance(v, FakeTensor)]
+    lying = any(".conv" in str(n.target) for n in nodes) and not all(
+        v.is_contiguous() for v in given
+    )
+    unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    if not lying or any(unknown & set(getattr(n.target, "tags", ())) for n in nodes):
+        return
+    mode = given[0].fake_mode
+    kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
+    try:
+        with mode:
+            for n in (n for n in nodes if n.op == "call_function"):
+                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
+                values[n] = n.target(*args, **kwargs)
+                if isinstance(values[n], FakeTensor) and values[n].shape == n.meta["val"].shape:
+                    n.meta["val"] = values[n]
+    finally:
+        mode.cache_enabled = kept
 
 
 def _draws(program: ExportedProgram) -> int:

@@ -98,7 +98,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=("rounded", "full", "folded", "last"),
+            convolutions=("rounded", "full", "folded"),
             processors=132,
             cluster=8,
         ),

@@ -39,6 +39,12 @@ class Tile:
     parts: int = 0
 
 
+# Measured on an H200, beside a kernel of their own for the folds: shorter ones leave lanes empty,
+# smaller images leave tiles empty, and what was folded takes longest to store again: as it was, or
+# where registers for two rows are short.
+LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
+
+
 @dataclass(frozen=True)
 class Tail:
     """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
@@ -70,9 +76,23 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
     for (_, k), walk in tensors.items():
         if k < 0 and columns and not turned and walk.strides.get(columns[-1], 1) != 1:
             raise Incompatible("a result does not lie row by row as the product does")
+    if turned:
+        _check_worth(product, segment, outputs)
     if not tiles(product, segment):
         raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
     return Tail(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+
+
+def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
+    """Raise Incompatible where folds over a convolution's channels take longer in its kernel."""
+    if segment < LEAST_FOLDED:
+        raise Incompatible(f"folds of {segment} channels leave most of a tile's lanes empty")
+    pixels = family(product).matrix(product).columns
+    if isinstance(pixels, int) and pixels < LEAST_PIXELS:
+        raise Incompatible("an image's pixels fill too little of a tile whose channels are folded")
+    stored = any(numel(o.shape) == numel(product.shape) for o in outputs)
+    if stored and (segment > MOST_STORED or segment & (segment - 1)):
+        raise Incompatible(f"{segment} channels that are folded and stored again take longer here")
 
 
 def tiles(product: Node, segment: int) -> tuple[Tile, ...]:

@@ -23,6 +23,7 @@ from tiles import library
 from torch import Tensor, nn
 
 from fusewright import convolution as convolution_module
+from fusewright import tile as tile_module
 from fusewright.capture import capture, state_of
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
@@ -31,6 +32,7 @@ from fusewright.convolution import convolution
 from fusewright.geometry import CONVOLUTIONS
 from fusewright.late import late
 from fusewright.nest import nest
+from fusewright.pipeline import make
 from fusewright.plan import Kernel, Plan, plan
 from fusewright.rewrite import rewrite
 from fusewright.schedule import schedule
@@ -38,6 +40,7 @@ from fusewright.target import TARGETS
 from fusewright.tile import tiles
 
 GPU = TARGETS["sm_90a"]
+CHECK_WORTH = tile_module._check_worth
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,6 +48,7 @@ def small_ones_too() -> Iterator[None]:
     least = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolution_module, "LEAST_FLOPS", least)
+        patch.setattr(tile_module, "_check_worth", lambda *_: None)
         yield
 
 
@@ -238,3 +242,33 @@ def test_the_oldest_supported_compiler_takes_them() -> None:
     assert folder is not None
     some = {name: JOINED[name] for name in ("logsumexp", "odd groups of channels")}
     assert nvrtc_log(folder, source(some), "compute_90a") == (0, "")
+
+
+class Folded(nn.Module):
+    def __init__(self, channels: int, fold: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.fold = nn.Conv2d(64, channels, 3), fold
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fold(self.conv(x))
+
+
+@pytest.mark.parametrize(("channels", "fold", "side", "kernels"), [
+    (128, lambda z: z.logsumexp(1), 24, 1),
+    (128, lambda z: z.softmax(1), 24, 1),
+    (256, lambda z: z.amax(1), 24, 1),
+    (256, lambda z: z.softmax(1), 24, 2),
+    (96, lambda z: z.softmax(1), 24, 2),
+    (128, lambda z: z.unflatten(1, (32, 4)).amax(2), 24, 2),
+    (128, lambda z: z.logsumexp(1), 9, 2),
+])  # fmt: skip
+def test_folds_join_where_that_was_measured_to_be_faster(
+    channels: int,
+    fold: Callable[[Tensor], Tensor],
+    side: int,
+    kernels: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tile_module, "_check_worth", CHECK_WORTH)
+    module, x = Folded(channels, fold), torch.randn(4, 64, side, side)
+    assert len(make(module, [x], GPU).kernels) == kernels

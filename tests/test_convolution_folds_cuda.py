@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import fusewright
 from fusewright import convolution as convolution_module
+from fusewright import tile as tile_module
 
 pytestmark = pytest.mark.gpu
 
@@ -56,6 +57,7 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("no GPU for sm_90a here")
     every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    monkeypatch.setattr(tile_module, "_check_worth", lambda *_: None)
 
 
 def kernels(new: nn.Module, x: Tensor) -> int:

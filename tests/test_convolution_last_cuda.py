@@ -26,11 +26,12 @@ from test_convolution_cuda import (
     make_strange,
     strange_truth,
 )
-from test_convolution_last import LAYERS, Swapped, Tail, laid_out
+from test_convolution_last import GPU, LAYERS, Swapped, Tail, laid_out
 from torch import Tensor, nn
 
 import fusewright
 from fusewright import convolution as convolution_module
+from fusewright.target import TARGETS
 
 pytestmark = pytest.mark.gpu
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -178,6 +179,7 @@ def test_whole_models_are_as_good_as_eager(
 ) -> None:
     every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    monkeypatch.setitem(TARGETS, "sm_90a", GPU)
     torch.manual_seed(8)
     if name == "views":
         module, x = Swapped(), torch.randn(8, 36, 36, 64)

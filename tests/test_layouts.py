@@ -33,6 +33,10 @@ MODELS = {
     "F.pixel_shuffle(c, 2)",
     "convolution": "w = x[:, :, :3, :3]; return F.conv2d(c, w).relu(), F.conv2d(x, w) + 1, "
     "F.conv_transpose2d(c, w.transpose(0, 1)).tanh()",
+    "convolutions, channels last": "w = x[:, :, :3, :3]; v = c[:, :, None].expand(6, 4, 3, 8, 8); "
+    "v = v.contiguous(memory_format=torch.channels_last_3d); return F.conv2d(c, w).relu(), "
+    "F.conv2d(c, w) + 1, F.conv3d(v, w[:, :, None]).relu(), "
+    "F.max_pool3d(F.conv3d(v, w[:, :, None]), 2)",
     "products": "return (m @ t.mT).mT, (m @ t.mT).mT.relu(), F.linear(t, m), "
     "(t @ m.mT).T + m[:, :1], "
     "torch.einsum('ij,kj->ki', m, t) * 2",
