@@ -5,7 +5,7 @@ All need a GPU; the kernels of sm_90a need compute capability 9.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import convolution_subjects as convolutions
@@ -116,17 +116,17 @@ def test_transposed_sizes(library: Library, problem: Problem) -> None:
     check_all(library, problem, problem.image(), problem.weight())
 
 
-@pytest.mark.parametrize("subject", TRANSPOSED, ids=lambda s: str(s.entry))
-def test_transposed_tails(library: Library, subject: Subject) -> None:
-    torch.manual_seed(2)
+def tail_problems(subject: Subject) -> Iterator[Problem]:
+    """What its tail is tried on; transposed, shifted by one pixel, too, and even for vectors."""
     step = subject.together
-    # Shifted by one pixel, and even where vectors are possible.
-    for pad in (0, 1):
-        problem = turned(2, 40, 28, (9, 12), (4, 2 * step), (2, step), both(1, pad))
+    ordinary = (
+        Problem(2, 20, 7, (12, 12), (3, 3), pad=both(1, 1)),
+        Problem(3, 48, 150, (26, 18), (3, 3)),
+    )
+    shifted = [turned(2, 40, 28, (9, 12), (4, 2 * step), (2, step), both(1, p)) for p in (0, 1)]
+    for problem in shifted if step else ordinary:
         if subject.vector == 1 or problem.out_size[1] * problem.out_size[0] % 4 == 0:
-            image, weight = problem.image(), problem.weight()
-            truth = convolutions.exact(problem, image, weight)
-            check(library, subject, problem, image, weight, truth)
+            yield problem
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: "-".join(map(str, p.numbers())))
@@ -135,13 +135,10 @@ def test_sizes(library: Library, problem: Problem) -> None:
     check_all(library, problem, problem.image(), problem.weight())
 
 
-@pytest.mark.parametrize("subject", [*SCHEDULES, *EXTRAS], ids=lambda s: str(s.entry))
+@pytest.mark.parametrize("subject", [*SCHEDULES, *EXTRAS, *TRANSPOSED], ids=lambda s: str(s.entry))
 def test_tails(library: Library, subject: Subject) -> None:
     torch.manual_seed(2)
-    for problem in (
-        Problem(2, 20, 7, (12, 12), (3, 3), pad=both(1, 1)),
-        Problem(3, 48, 150, (26, 18), (3, 3)),
-    ):
+    for problem in tail_problems(subject):
         image, weight = problem.image(), problem.weight()
         truth = convolutions.exact(problem, image, weight)
         check(library, subject, problem, image, weight, truth)
@@ -195,17 +192,22 @@ def test_images_of_any_size(library: Library, name: str) -> None:
     assert ours.abs().max() <= max(1.2 * theirs.abs().max(), 6e-4 * truth.abs().max())
 
 
-def test_weights_of_any_size(library: Library) -> None:
+def odd_weights() -> Iterator[tuple[Tensor, Tensor]]:
+    """Images of CONV, and weights whose rows or channels are of all sizes."""
     torch.manual_seed(4)
     image, weight = CONV.image(), CONV.weight()
-    rows = torch.logspace(-30, 30, CONV.out_channels, device="cuda").view(-1, 1, 1, 1)
-    check_all(library, CONV, image, weight * rows)
+    yield image, weight * torch.logspace(-30, 30, len(weight), device="cuda").view(-1, 1, 1, 1)
     channels = torch.ones(CONV.in_channels, device="cuda")
     channels[:40] = 1e-9
     channels = channels.view(1, -1, 1, 1)
-    check_all(library, CONV, image / channels, weight * channels)
+    yield image / channels, weight * channels
     weight[::3] = 0
-    check_all(library, CONV, image * 1e25, weight * 1e-25)
+    yield image * 1e25, weight * 1e-25
+
+
+def test_weights_of_any_size(library: Library) -> None:
+    for image, weight in odd_weights():
+        check_all(library, CONV, image, weight)
 
 
 def make_strange(image: Tensor) -> None:
@@ -275,12 +277,17 @@ def test_what_the_copy_engine_cannot_do_is_an_error(
         assert not outside
 
 
-def test_nothing_to_do(library: Library) -> None:
+def check_nothing(library: Library, some: Iterable[Subject], dtype: torch.dtype) -> None:
+    """No images are no work, and no error."""
     problem = replace(CONV, images=0)
-    out = torch.empty(problem.result(), device="cuda")
-    for subject in copies():
-        empty = convolutions.Call(problem, out, problem.weight(), out, out, out)
+    out = torch.empty(problem.result(), dtype=dtype, device="cuda")
+    for subject in some:
+        empty = convolutions.Call(problem, out, problem.weight().to(dtype), out, out, out)
         assert empty.launch(library, subject) == 0
+
+
+def test_nothing_to_do(library: Library) -> None:
+    check_nothing(library, copies(), torch.float32)
 
 
 def test_the_same_bits_every_time_and_inside_a_cuda_graph(library: Library) -> None:

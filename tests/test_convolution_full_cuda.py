@@ -23,9 +23,12 @@ from test_convolution_cuda import (
     PROBLEMS,
     both,
     check,
+    check_nothing,
     hazards,
     make_strange,
+    odd_weights,
     strange_truth,
+    tail_problems,
     turned,
 )
 from test_convolution_full import UNROUNDED
@@ -93,17 +96,10 @@ def test_sizes(library: Library, problem: Problem) -> None:
 @pytest.mark.parametrize("subject", FULL, ids=lambda s: str(s.entry))
 def test_tails(library: Library, subject: Subject) -> None:
     torch.manual_seed(2)
-    step = subject.together
-    ordinary = (
-        Problem(2, 20, 7, (12, 12), (3, 3), pad=both(1, 1)),
-        Problem(3, 48, 150, (26, 18), (3, 3)),
-    )
-    shifted = [turned(2, 40, 28, (9, 12), (4, 2 * step), (2, step), both(1, p)) for p in (0, 1)]
-    for problem in shifted if step else ordinary:
-        if subject.vector == 1 or problem.out_size[1] * problem.out_size[0] % 4 == 0:
-            image, weight = problem.image(), problem.weight()
-            truth = convolutions.exact(problem, image, weight, parts=2)
-            check(library, subject, problem, image, weight, truth)
+    for problem in tail_problems(subject):
+        image, weight = problem.image(), problem.weight()
+        truth = convolutions.exact(problem, image, weight, parts=2)
+        check(library, subject, problem, image, weight, truth)
 
 
 @pytest.mark.parametrize("name", HAZARDS)
@@ -139,16 +135,8 @@ def test_more_images(library: Library, problem: Problem, name: str) -> None:
 
 
 def test_weights_of_any_size(library: Library) -> None:
-    torch.manual_seed(4)
-    image, weight = CONV.image(), CONV.weight()
-    rows = torch.logspace(-30, 30, CONV.out_channels, device="cuda").view(-1, 1, 1, 1)
-    check_all(library, CONV, image, weight * rows)
-    channels = torch.ones(CONV.in_channels, device="cuda")
-    channels[:40] = 1e-9
-    channels = channels.view(1, -1, 1, 1)
-    check_all(library, CONV, image / channels, weight * channels)
-    weight[::3] = 0
-    check_all(library, CONV, image * 1e25, weight * 1e-25)
+    for image, weight in odd_weights():
+        check_all(library, CONV, image, weight)
 
 
 @pytest.mark.parametrize("pad", [0, 1])
@@ -174,11 +162,7 @@ def test_transposed_infinities_and_nan(library: Library, together: int) -> None:
 
 
 def test_nothing_to_do(library: Library) -> None:
-    problem = replace(CONV, images=0)
-    out = torch.empty(problem.result(), device="cuda")
-    for subject in copies():
-        empty = convolutions.Call(problem, out, problem.weight(), out, out, out)
-        assert empty.launch(library, subject) == 0
+    check_nothing(library, copies(), torch.float32)
 
 
 def test_the_same_bits_every_time(library: Library) -> None:

@@ -22,8 +22,10 @@ from test_convolution_cuda import (
     PROBLEMS,
     both,
     check,
+    check_nothing,
     make_strange,
     strange_truth,
+    tail_problems,
     turned,
 )
 from test_convolution_half import PACKED, POINTWISE
@@ -78,17 +80,10 @@ def test_sizes(library: Library, problem: Problem, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("subject", HALVES, ids=lambda s: str(s.entry))
 def test_tails(library: Library, subject: Subject) -> None:
     torch.manual_seed(2)
-    step = subject.together
-    ordinary = (
-        Problem(2, 20, 7, (12, 12), (3, 3), pad=both(1, 1)),
-        Problem(3, 48, 150, (26, 18), (3, 3)),
-    )
-    shifted = [turned(2, 40, 28, (9, 12), (4, 2 * step), (2, step), both(1, p)) for p in (0, 1)]
-    for problem in shifted if step else ordinary:
-        if subject.vector == 1 or problem.out_size[1] * problem.out_size[0] % 4 == 0:
-            image, weight = operands(problem, subject.dtype)
-            truth = convolutions.exact(problem, image, weight)
-            check(library, subject, problem, image, weight, truth)
+    for problem in tail_problems(subject):
+        image, weight = operands(problem, subject.dtype)
+        truth = convolutions.exact(problem, image, weight)
+        check(library, subject, problem, image, weight, truth)
 
 
 HAZARDS = ("positive", "large", "tiny", "spike", "sparse", "rest")
@@ -152,11 +147,7 @@ def test_transposed_infinities_and_nan(
 
 @both_types
 def test_nothing_to_do(library: Library, dtype: torch.dtype) -> None:
-    problem = replace(CONV, images=0)
-    out = torch.empty(problem.result(), dtype=dtype, device="cuda")
-    for subject in copies(dtype):
-        empty = convolutions.Call(problem, out, problem.weight().to(dtype), out, out, out)
-        assert empty.launch(library, subject) == 0
+    check_nothing(library, copies(dtype), dtype)
 
 
 @both_types

@@ -22,6 +22,7 @@ from test_convolution_cuda import (
     PROBLEMS,
     both,
     check,
+    check_nothing,
     hazards,
     make_strange,
     strange_truth,
@@ -132,11 +133,7 @@ def test_infinities_and_nan_are_where_float64_has_them(
 
 @every_type
 def test_nothing_to_do(library: Library, dtype: torch.dtype) -> None:
-    problem = replace(CONV, images=0)
-    out = torch.empty(problem.result(), dtype=dtype, device="cuda")
-    for subject in some(dtype):
-        empty = convolutions.Call(problem, out, problem.weight().to(dtype), out, out, out)
-        assert empty.launch(library, subject) == 0
+    check_nothing(library, some(dtype), dtype)
 
 
 @every_type
