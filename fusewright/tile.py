@@ -118,7 +118,7 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     return tuple(replace(tile, inline=True) for tile in fitting)
 
 
-def _holds_columns(_: Node, tile: Tile, segment: int) -> bool:
+def _holds_columns(_: object, tile: Tile, segment: int) -> bool:
     if segment in WIDE_SEGMENTS:
         return not tile.swapped and tile.width % segment == 0
     return 64 % segment == 0
