@@ -64,6 +64,8 @@ def convolution(
     rounds: whether PyTorch's own convolution does round, which differs from size to size; by
     default, whether most of its kind do on an H200.
     """
+    if not target.convolutions:
+        return graph
     numbers = count()
     joined = tails(graph)
     last = list[Node]()
@@ -78,28 +80,24 @@ def convolution(
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call and call.bias is None and bare and n.order and n.dtype in HALVES:
             why = why or "channels last and without a tail, PyTorch's own is as fast"
-        if call is not None and not why:
-            number = next(numbers)
-            made = _made(call, n, number)
-            half = n.dtype in HALVES
-            full = not half and (precision != "eager" or not (rounds or mostly_rounds)(made))
-            why = _imprecise(made) if full else ""
-            if full and n.order:
-                why = "in full float32, our kernels take no channels that lie last"
-            exact = full or (half and target.half_products)
-            direct = _pointwise(call, n, number) if exact and not why else None
-            if full and "full" not in target.convolutions:
-                why = why or "our kernels for this GPU round as TF32 does"
-            if direct or not why:
-                if n.order:
-                    last.append(n)
-                more = {"parts": 2} if full else {"folded": folded and not n.order}
-                made = direct or _made(call, n, number, **more)
-                return _with_bias(made, call.bias, n.order)
-        return stays(n, why)
+        if call is None or why:
+            return stays(n, why)
+        number, half = next(numbers), n.dtype in HALVES
+        rounded = _made(call, n, number, folded=folded and not n.order)
+        full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
+        why = _imprecise(rounded) if full else ""
+        if full and n.order:
+            why = "in full float32, our kernels take no channels that lie last"
+        exact = full or (half and target.half_products)
+        direct = _pointwise(call, n, number) if exact and not why else None
+        if full and "full" not in target.convolutions:
+            why = why or "our kernels for this GPU round as TF32 does"
+        if why and not direct:
+            return stays(n, why)
+        last.extend([n] * bool(n.order))
+        made = direct or (_made(call, n, number, parts=2) if full else rounded)
+        return _with_bias(made, call.bias, n.order)
 
-    if not target.convolutions:
-        return graph
     made = rebuild(graph, change)
     return laid(made) if last else made
 

@@ -51,4 +51,4 @@ def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:
         return left.streams and right.streams
     channels = n.shape[1]
     assert isinstance(channels, int)
-    return left.splits and not n.order and -channels % TILE_ROWS <= MOST_EMPTY_ROWS
+    return left.splits and -channels % TILE_ROWS <= MOST_EMPTY_ROWS

@@ -39,9 +39,9 @@ class Tile:
     parts: int = 0
 
 
-# Measured on an H200, beside a kernel of their own for the folds: shorter ones leave lanes empty,
-# smaller images leave tiles empty, and what was folded takes longest to store again: as it was, or
-# where registers for two rows are short.
+# Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
+# so many channels and pixels at least; if what was folded is stored, too, of so many channels at
+# most, and of a power of two.
 LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 
 

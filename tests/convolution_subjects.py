@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
@@ -192,6 +193,18 @@ def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     )
     entries = "".join(subject.text() for subject in every)
     return f"{skeleton}\n{bodies}\n{entries}\n}}  // namespace fusewright\n"
+
+
+def check_rooms(section: str, checks: str, folder: Path) -> None:
+    """Run C++ of which each of `checks` returns 1 where the skeleton counts other bytes than Python
+    does; needs nvcc and no GPU."""
+    main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
+    text, program = folder / "check.cu", folder / "check"
+    skeleton = select("sm90", [section])
+    text.write_text(f"{skeleton}\n}}\nusing namespace fusewright;\n{main}", encoding="utf-8")
+    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert subprocess.run([str(program)], check=False).returncode == 0
 
 
 def library(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from itertools import product
 from pathlib import Path
 
@@ -84,13 +83,7 @@ def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
     )
     every = product(problems, CHUNKS, (1, 2))
     checks = "".join(room_check(p, chunk, parts) for p, chunk, parts in every)
-    main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
-    body = f"using namespace fusewright;\n{main}"
-    text, program = tmp_path / "check.cu", tmp_path / "check"
-    text.write_text(f"{select('sm90', ['run_transposed'])}\n}}\n{body}", encoding="utf-8")
-    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert subprocess.run([str(program)], check=False).returncode == 0
+    convolutions.check_rooms("run_transposed", checks, tmp_path)
 
 
 @needs_nvcc

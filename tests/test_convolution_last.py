@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.skeleton import select
 from fusewright.convolution import convolution
 from fusewright.family import family
 from fusewright.geometry import geometry
@@ -356,13 +354,7 @@ def room_check(name: str, dtype: torch.dtype) -> str:
 def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
     names = ("plain", "other weights", "odd channels")
     checks = "".join(room_check(name, dtype) for name in names for dtype in BOTH_TYPES)
-    main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
-    main = f"using namespace fusewright;\n{main}"
-    text, program = tmp_path / "check.cu", tmp_path / "check"
-    text.write_text(f"{select('sm90', ['run_convolution_last'])}\n}}\n{main}", encoding="utf-8")
-    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert subprocess.run([str(program)], check=False).returncode == 0
+    convolutions.check_rooms("run_convolution_last", checks, tmp_path)
 
 
 def test_every_tile_and_chunk_is_compiled() -> None:
