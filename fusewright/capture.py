@@ -342,7 +342,8 @@ def _order(value: torch.Tensor) -> tuple[int, ...]:
     sizes = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in shape]
     steps = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in strides]
     wide = [d for d in range(len(sizes)) if sizes[d] != 1]
-    by_stride = sorted(wide, key=lambda d: -steps[d])
+    order = tuple(sorted(range(len(sizes)), key=lambda d: -steps[d]))
+    by_stride = [d for d in order if d in wide]
     expected = 1
     for d in reversed(by_stride):
         if steps[d] != expected:
@@ -350,5 +351,4 @@ def _order(value: torch.Tensor) -> tuple[int, ...]:
         expected *= sizes[d]
     if by_stride == wide:
         return ()
-    rest = [d for d in range(len(sizes)) if d not in wide]
-    return (*rest, *by_stride)
+    return order  # PyTorch's channels last keep their strides where an image is one line, too

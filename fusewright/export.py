@@ -108,9 +108,8 @@ def _lay_as_eager(program: ExportedProgram) -> None:
     nodes = list(program.graph.nodes)
     values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
     given = [v for v in values.values() if isinstance(v, FakeTensor)]
-    lying = any(".conv" in str(n.target) for n in nodes) and not all(
-        v.is_contiguous() for v in given
-    )
+    read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
+    lying = any(not a.meta["val"].is_contiguous() for a in read)
     unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     if not lying or any(unknown & set(getattr(n.target, "tags", ())) for n in nodes):
         return

@@ -98,7 +98,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=("rounded", "full", "folded"),
+            convolutions=("rounded", "full", "folded", "last"),
             processors=132,
             cluster=8,
         ),

@@ -27,12 +27,11 @@ from test_convolution_cuda import (
     make_strange,
     strange_truth,
 )
-from test_convolution_last import GPU, LAYERS, Swapped, Tail, laid_out
+from test_convolution_last import LAYERS, Swapped, Tail, laid_out
 from torch import Tensor, nn
 
 import fusewright
 from fusewright import convolution as convolution_module
-from fusewright.target import TARGETS
 
 pytestmark = pytest.mark.gpu
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -176,7 +175,6 @@ def test_whole_models_are_as_good_as_eager(
 ) -> None:
     every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
-    monkeypatch.setitem(TARGETS, "sm_90a", GPU)
     torch.manual_seed(8)
     if name == "views":
         module, x = Swapped(), torch.randn(8, 36, 36, 64)
@@ -186,7 +184,7 @@ def test_whole_models_are_as_good_as_eager(
     new = fusewright.optimize(module, [x], target="cuda").cuda()
     exact = copy.deepcopy(module).double()
     strange = x.clone()
-    strange[0, 3, 5 % x.shape[2], 7], strange[-1, 9, 0, 2] = float("inf"), float("nan")
+    strange[0, 3, 5 % x.shape[2], 6], strange[-1, 9, 0, 2] = float("inf"), float("nan")
     for given in (x, x[:7] * 3, x[:2], x[:1], x[:0]):
         truth, theirs, ours = exact(given.double()), module(given), new(given)
         assert ours.stride() == theirs.stride()

@@ -6,8 +6,11 @@ import copy
 from pathlib import Path
 
 import pytest
+import torch
 from agreement import disagreements
 from compiled import Case, build, prepare
+from graphs import staged
+from torch import nn
 
 # Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
 # 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.
@@ -104,3 +107,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_results_lie_as_eager_lays_them(name: str, found: dict[str, list[str]]) -> None:
     assert found[name] == []
+
+
+class Viewed(nn.Module):
+    """A convolution of a view that lies channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(4, 6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.movedim(-1, 1)).sigmoid()
+
+
+@torch.no_grad()
+def test_a_convolution_of_a_view_lies_as_eager_lays_it() -> None:
+    model, x = Viewed(), torch.randn(3, 5, 6, 7, 4)
+    (result,) = staged(model, (x,), lambda g: g, "nothing")[0].outputs
+    assert result.order == (0, 2, 3, 4, 1)
+    assert model(x).is_contiguous(memory_format=torch.channels_last_3d)
