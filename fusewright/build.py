@@ -138,7 +138,6 @@ def scope_of(module: nn.Module) -> Scope:
     kinds = dict.fromkeys(type(child) for child in module.modules())
     own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
     classes = {kind: f"_FUSEWRIGHT_CLASSES[{k}]" for k, kind in enumerate(own)}
-    classes[type(module)] = "ModelNew"
     function = inspect.unwrap(type(module).forward)
     return Scope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
 

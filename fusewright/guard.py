@@ -72,7 +72,7 @@ class _Guard:
         self.leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
         self.globals = _values_read(module, scope)
         taken = {p.name for p in self.parameters} | set(self.globals) | set(scope.classes.values())
-        self.names = Names(taken | {"self", "torch", "type", "repr", "globals"})
+        self.names = Names(taken | {"self", "torch", "type", "repr", "globals", "ModelNew"})
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
@@ -83,7 +83,7 @@ class _Guard:
         conditions = [
             "not _fusewright_compiling()",
             *self._arguments(),
-            f"type(self) is {self.scope.classes[type(self.module)]}",
+            "type(self) is ModelNew",
             *self._modules(),
             *self._all_tensors(),
             *self._ties(),

@@ -119,15 +119,34 @@ def test_gradients(pair: tuple[nn.Module, nn.Module]) -> None:
 
 @torch.no_grad()
 def test_sequential_and_deepcopy() -> None:
-    block = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+    """One inside the other: only the outer one is of a new class."""
+    block = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.GELU()), nn.LayerNorm(8))
     fused = fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
     twin = copy.deepcopy(fused)
     x = torch.randn(3, 8)
     for module in (fused, twin):
         torch.testing.assert_close(module(x), block(x))
-    twin[0].weight.zero_()
+        assert runs(module)
+    twin[0][0].weight.zero_()
     torch.testing.assert_close(fused(x), block(x))
-    assert len(fused) == 3
+    assert len(fused) == 2
+
+
+class Nested(nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x)) + 1
+
+
+@torch.no_grad()
+def test_a_class_inside_itself() -> None:
+    block, x = Nested(2), torch.randn(3, 8)
+    fused = fusewright.optimize(block, [x], target="cpu")
+    torch.testing.assert_close(fused(x), block(x))
+    assert runs(fused)
 
 
 @torch.no_grad()
