@@ -87,7 +87,9 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     together = _exponentials(nest, element) if schedule.team and not kept else {}
     passes = _passes(nest, level, together)
     keeps = _keeps(nest, element, passes, schedule) if kept else {}
-    return Row(element, level, passes, keeps, together, _quotients(nest, element))
+    stored = passes[-1].outputs
+    known = _behind(nest, element.union(map(id, stored)), level) if stored else level
+    return Row(element, known, passes, keeps, together, _quotients(nest, element))
 
 
 def read_key(access: Access) -> Hashable:
@@ -130,6 +132,18 @@ def _levels(nest: Nest) -> dict[int, int]:
         below = [level[id(e)] for e in edges if not isinstance(e, Read)]
         level[id(m)] = max(below, default=0) + (m.row.kind in ("fold", "scan"))
     return level
+
+
+def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Mapping[int, int]:
+    """The same levels, but what neither a fold nor `wanted` needs (running means) comes behind
+    all, which frees registers."""
+    needed, edges = set[int](), nest.kernel.loops.edges
+    for m in reversed(nest.kernel.members):
+        if id(m) in needed or id(m) in wanted or m.row.kind == "fold":
+            below = [edges[id(m), k] for k in walked(m)]
+            needed |= {id(m)} | {id(e) for e in below if not isinstance(e, Read)}
+    last = max(level.values()) + 1
+    return {m: at if m in needed else last for m, at in level.items()}
 
 
 def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, Exponentials]:

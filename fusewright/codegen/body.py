@@ -81,11 +81,8 @@ class _Printer:
         taken = {id(leaf) for _, leaf in self.in_place}
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
         reads = [Pointer(f"in{k}", n, TYPES[n.dtype][0], False) for k, n in enumerate(leaves)]
-        outs = self.kernel.outputs
-        return (
-            *reads,
-            *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in enumerate(outs)),
-        )
+        outs = enumerate(self.kernel.outputs)
+        return (*reads, *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in outs))
 
     # -- the struct
 
@@ -96,7 +93,6 @@ class _Printer:
                 self._fold_pass(number, sweep)
             else:
                 self._store_pass(number, sweep)
-        self._row_lines(max(self.row.level.values(), default=0))
         self._row_stores()
         pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
         runs = "class Team, class Range" if self.is_map else "class Team"
@@ -210,12 +206,15 @@ class _Printer:
         return [*[self.nest.outer] * (self.nest.outer != 1), self.nest.columns]
 
     def _row_stores(self) -> None:
-        done = {id(n) for sweep in self.row.passes for n in sweep.outputs}
-        rows = [n for n in self.kernel.outputs if id(n) not in done]
+        last = self.row.passes[-1]
+        mark = len(self.lines) if last.outputs else None
+        self._row_lines(max(self.row.level.values(), default=0))
+        self.lines, once = self.lines[:mark], self.lines[mark:] if last.outputs else []
+        rows = [n for n in self.kernel.outputs if not any(n is o for o in last.outputs)]
         if rows:
             self.words.update({"once", "write"})
-            writes = [self._row_write(n) for n in rows]
-            self.lines += ["team.once([&] {", *(f"  {w}" for w in writes), "});"]
+            once += [self._row_write(n) for n in rows]
+            self.lines += ["team.once([&] {", *(f"  {line}" for line in once), "});"]
 
     def _row_write(self, n: Node) -> str:
         access = self.nest.writes[id(n)]
