@@ -2,8 +2,8 @@
 
     conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
     conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
-    conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits,
-                                    and in full float32
+    conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits
+                                    (or in full float32, where no kernel of convolutions takes it)
                                     product(pixels of x, w) + b, if x lies channels last: of 16 bits
 
 A `convolution` is a product that is never stored, like `product`: for each image (and group), the
@@ -39,10 +39,12 @@ from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
-# A prediction for float32: below, four launches take longer than PyTorch's kernels. For 16 bits the
-# least that was measured: there, three launches took 0.58 of eager's time. For Ampere both are
-# predictions: nobody has timed these kernels on an A100.
-LEAST_FLOPS = {torch.float32: 1 << 31, **dict.fromkeys(HALVES, 230_000_000)}
+# A prediction for float32 rounded as TF32: below, four launches take longer than PyTorch's kernels.
+# For the others the least that was measured: 3 x 3 of 0.23 GFLOP with ReLU took 0.020 ms and eager
+# 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). For Ampere all are predictions: nobody
+# has timed these kernels on an A100.
+FULL = "full float32"
+LEAST_FLOPS = {torch.float32: 1 << 31, **dict.fromkeys((FULL, *HALVES), 230_000_000)}
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
@@ -85,15 +87,16 @@ def convolution(
         number, half = next(numbers), n.dtype in HALVES
         rounded = _made(call, n, number, folded=folded and not n.order)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
-        why = _imprecise(rounded) if full else ""
-        if full and n.order:
-            why = "in full float32, our kernels take no channels that lie last"
-        exact = full or (half and target.half_products)
-        direct = _pointwise(call, n, number) if exact and not why else None
-        if full and "full" not in target.convolutions:
-            why = why or "our kernels for this GPU round as TF32 does"
-        if why and not direct:
+        lossless = full and "full" in target.convolutions
+        least = LEAST_FLOPS[FULL if lossless else n.dtype]
+        why = _too_few(call, n, graph, least) or (_inexact(rounded) if full else "")
+        if why:
             return stays(n, why)
+        # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
+        reads = full != lossless or (half and target.half_products)
+        direct = _pointwise(call, n, number) if reads else None
+        if full and not lossless and not direct:
+            return stays(n, "our kernels for this GPU round as TF32 does")
         last.extend([n] * bool(n.order))
         made = direct or (_made(call, n, number, parts=2) if full else rounded)
         return _with_bias(made, call.bias, n.order)
@@ -110,7 +113,7 @@ Rounds = Callable[[Node], bool]
 def mostly_rounds(n: Node) -> bool:
     """Whether most convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md. None is
     where PyTorch's flags forbid it."""
-    if not _allows_tf32():
+    if not allows_tf32():
         return False
     g = geometry(n)
     skips = prod(g.kernel) == 1 and max(g.stride) > 1
@@ -119,7 +122,8 @@ def mostly_rounds(n: Node) -> bool:
     return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
 
 
-def _allows_tf32() -> bool:
+def allows_tf32() -> bool:
+    """Whether PyTorch's flags let its own convolutions of float32 round."""
     if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
         return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
     return bool(torch._C._get_cudnn_allow_tf32())
@@ -247,11 +251,17 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return "a size of its image depends on the batch size"
     if not isinstance(call.depth, int) or call.depth < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
+    least = LEAST_FLOPS[n.dtype]
+    least = min(least, LEAST_FLOPS[FULL]) if n.dtype is torch.float32 else least
+    if why := _too_few(call, n, graph, least):
+        return why
+    return MISFITS[target.product](geometry(_made(call, n, 0)))
+
+
+def _too_few(call: _Call, n: Node, graph: Graph, least: int) -> str:
     pixels = n if call.behind is None else call.image
     flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
-    if flops < LEAST_FLOPS[n.dtype]:
-        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
-    return MISFITS[target.product](geometry(_made(call, n, 0)))
+    return "" if flops >= least else f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
 
 
 def _misplaced(call: _Call, n: Node, target: Target) -> str:
@@ -275,9 +285,11 @@ def _phases_misfit(g: Geometry) -> str:
     return f"a stride above {MOST_STRIDE} has too many phases" if many else ""
 
 
-def _imprecise(made: Node) -> str:
-    """Why full float32 would be less precise than a plain sum; "" if it is not. Two parts lose some
-    2^-24 of each product, and a plain sum as much with about each 16th."""
+def _inexact(made: Node) -> str:
+    """Why it is not computed in full float32; "" if it is. Two parts lose some 2^-24 of each
+    product, and a plain sum as much with about each 16th."""
+    if made.order:
+        return "in full float32, our kernels take no channels that lie last"
     g = geometry(made)
     depth = g.in_channels // g.groups * g.taps
     return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"

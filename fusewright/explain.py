@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain, repeat
 
 from fusewright.capture import Captured
+from fusewright.convolution import allows_tf32
 from fusewright.family import SPLIT, family
 from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
@@ -193,18 +194,23 @@ def _predicted(step: Step, report: KernelReport, plan: Plan) -> KernelReport:
     return replace(report, predicted_s=seconds)
 
 
-def _rate(name: str, half: bool, plan: Plan) -> float:
-    """Operations per second of a library product; of anything else they cost nothing."""
+def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
+    """Operations per second of a library product; of anything else they cost nothing.
+
+    ieee: it runs in full float32, whatever PyTorch's flags say.
+    """
     if not any(word in name for word in ("linear", "mm", "conv", "matmul")):
         return math.inf
-    full = plan.target.tf32_flops if "conv" in name else plan.target.matmul_flops
+    rounds = "conv" in name and not ieee and allows_tf32()
+    full = plan.target.tf32_flops if rounds else plan.target.matmul_flops
     return plan.target.half_flops if half else full
 
 
 def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
     """The same for a step of the plan; products of 16 bits are expected to run like a library's."""
     if isinstance(step, Library):
-        return _rate(report.name, step.node.dtype in HALVES, plan)
+        half = step.node.dtype in HALVES
+        return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
     if step.product is None:
         return math.inf
     split = family(step.product).numeric == SPLIT.numeric

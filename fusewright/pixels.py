@@ -3,7 +3,8 @@
 conv2d(x, w)    ->  product(w, pixels of x)         x as [images, pixels, in], channel by channel
                     product(pixels of x, w)         x as [images x pixels, in], channels last
 
-Of 16 bits, nothing is packed then; in full float32, the image is, and weights are split.
+Of 16 bits, nothing is packed then; in full float32, the image is, and weights are split, which
+takes longer than a convolution's kernel: it stands in where there is none.
 """
 
 from __future__ import annotations

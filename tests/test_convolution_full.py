@@ -18,7 +18,7 @@ import torch
 from convolution_subjects import FULL
 from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
 from emitting import emit_file
-from graphs import check_meaning
+from graphs import check_meaning, staged
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
 from torch import Tensor, nn
 from torch.nn import functional
@@ -26,12 +26,16 @@ from torch.nn import functional
 from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
+from fusewright.convolution import Rounds, convolution
+from fusewright.explain import kernel_reports
 from fusewright.family import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
 from fusewright.geometry import geometry
-from fusewright.ir import toposort
+from fusewright.ir import Node, toposort
 from fusewright.nest import nest
+from fusewright.pipeline import make
 from fusewright.plan import plan
 from fusewright.schedule import schedule
+from fusewright.target import TARGETS, Target
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,6 +43,9 @@ def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
         yield
+
+
+MEASURED = dict(convolution_module.LEAST_FLOPS)
 
 
 def never(_: object) -> bool:
@@ -86,20 +93,39 @@ def test_what_eager_does_not_round(name: str) -> None:
     assert not plan(after, GPU).libraries
 
 
-def test_single_pixels_are_a_product() -> None:
+def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Node]:
+    """What of the products' kind a layer becomes, whose meaning stays."""
+    x = torch.randn(shape)
+    before, after = staged(layer, (x,), lambda g: convolution(g, target, rounds=never), "full")
+    check_meaning(before, after, layer, (x,))
+    return [n for n in toposort(after.roots) if n.row.kind == "product"]
+
+
+def test_single_pixels_are_packed_where_a_kernel_packs() -> None:
     layer, shape = LAYERS["one pixel"]
-    before, after = graphs(Tailed(layer), torch.randn(shape), never)
-    (n,) = (n for n in toposort(after.roots) if n.row.kind == "product")
-    assert n.op == "product"
-    assert family(n) is SPLIT
-    check_meaning(before, after, Tailed(layer), (torch.randn(shape),))
+    (packed,), (read,) = (one_of(layer, shape, TARGETS[name]) for name in ("sm_90a", "sm_80"))
+    assert family(packed) is FULL_CONVOLUTION
+    assert family(read) is SPLIT
 
 
 # Rows that do not start at 16 bytes; tiles that would be half empty.
 @pytest.mark.parametrize("channels", [(66, 512), (256, 64), (256, 144)])
 def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
-    _, after = graphs(nn.Conv2d(*channels, 1), torch.randn(8, channels[0], 64, 64), never)
-    assert len(convolutions(after)) == 1
+    assert not one_of(nn.Conv2d(*channels, 1), (8, channels[0], 64, 64), TARGETS["sm_80"])
+
+
+@pytest.mark.parametrize(
+    ("channels", "rounds", "kernels"),
+    [(60, never, 0), (64, never, 1), (64, bool, 0), (196, bool, 1)],
+)
+def test_the_smallest_that_pay(
+    channels: int, rounds: Rounds, kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below and above 0.23 GFLOP; of operands that are rounded, 2^31."""
+    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    layer = nn.Conv2d(channels, channels, 3, padding=1)
+    _, after = graphs(layer, torch.randn(4, channels, 28, 28), rounds)
+    assert len(convolutions(after)) == kernels
 
 
 def test_short_sums_stay() -> None:
@@ -149,13 +175,30 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.parametrize(("target", "kernel"), [("sm_90a", "convolution"), ("sm_80", "product")])
 @pytest.mark.usefixtures("no_tf32")
-def test_single_pixels_do_not_ask_about_products(tmp_path: Path) -> None:
+def test_single_pixels_do_not_ask_about_products(tmp_path: Path, target: str, kernel: str) -> None:
     problem = tmp_path / "pointwise.py"
     problem.write_text(POINTWISE, encoding="utf-8")
-    text = emit_file(problem, tmp_path, "sm_90a").text
-    assert "its product as ieee" in text.partition('"""')[0]
+    text = emit_file(problem, tmp_path, target).text
+    assert f"its {kernel} as ieee" in text.partition('"""')[0]
     assert "_fusewright_full_float32" not in text
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_predictions_know_how_pytorch_computes(*, tf32: bool) -> None:
+    """A convolution that stays PyTorch's, in both plans that there are."""
+    layer, x = nn.Conv2d(64, 128, 3), torch.randn(1, 64, 128, 128)[0]
+    was = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        found = [make(layer, [x], GPU, precision) for precision in ("eager", "ieee")]
+        eager, ieee = (kernel_reports(m.plan, {})[0] for m in found)
+    finally:
+        torch.backends.cudnn.allow_tf32 = was
+    rates = GPU.matmul_flops, GPU.tf32_flops
+    assert eager.predicted_s == pytest.approx(eager.flops / rates[tf32])
+    assert ieee.predicted_s == pytest.approx(ieee.flops / rates[0])
 
 
 # ---- how it compiles -----------------------------------------------------------------------------
