@@ -11,7 +11,8 @@ weights as [out, taps x in] times the image's patches as [taps x in, pixels]. It
 PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
 patches exist in shared memory only. A transposed one is several of these: `phases.py`. Where the
 image lies channels last, so does the result: the node's `order` says so, its tiles are pixels x
-channels, and images and weights of 16 bits are read where they lie if whole chunks do.
+channels, and images and weights of 16 bits are read where they lie if whole chunks do. Of few
+channels, or of far strides, pixels of a cell become channels (`cells.py`).
 
 Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
 and full float32, from two float16 `parts` of each operand, everywhere else.
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 
+from fusewright.cells import cells
 from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
@@ -49,6 +51,7 @@ LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
+MOST_ELEMENTS = 0x7FFFFF00  # of an image whose cells are packed: skeletons/cuda/cells.cuh
 CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
 
 
@@ -85,7 +88,8 @@ def convolution(
         if call is None or why:
             return stays(n, why)
         number, half = next(numbers), n.dtype in HALVES
-        rounded = _made(call, n, number, folded=folded and not n.order)
+        more = _cells(call, n, target)
+        rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
         lossless = full and "full" in target.convolutions
         least = LEAST_FLOPS[FULL if lossless else n.dtype]
@@ -98,7 +102,7 @@ def convolution(
         if full and not lossless and not direct:
             return stays(n, "our kernels for this GPU round as TF32 does")
         last.extend([n] * bool(n.order))
-        made = direct or (_made(call, n, number, parts=2) if full else rounded)
+        made = direct or (_made(call, n, number, parts=2, **more) if full else rounded)
         return _with_bias(made, call.bias, n.order)
 
     made = rebuild(graph, change)
@@ -209,6 +213,16 @@ def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
     return node(op, args, shape=n.shape, dtype=n.dtype, order=order, **settings, **more)
 
 
+def _cells(call: _Call, n: Node, target: Target) -> dict[str, Attribute]:
+    """Of few channels or far strides, what makes pixels channels."""
+    if "cells" not in target.convolutions or call.behind is not None or n.order or call.groups > 1:
+        return {}
+    g = geometry(_made(call, n, 0))
+    few = g.in_channels < LEAST_CHANNELS or max(g.stride) > MOST_STRIDE
+    found = cells(g) if few and g.in_channels * prod(g.in_size) < MOST_ELEMENTS else ()
+    return {"cells": found} if prod(found) > 1 else {}
+
+
 def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
     """Of single pixels, the product that it is, if both factors can be read where they lie."""
     steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
@@ -249,13 +263,15 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return why
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
-    if not isinstance(call.depth, int) or call.depth < LEAST_CHANNELS:
+    more = _cells(call, n, target)
+    made = geometry(_made(call, n, 0, **more))
+    if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     least = LEAST_FLOPS[n.dtype]
     least = min(least, LEAST_FLOPS[FULL]) if n.dtype is torch.float32 else least
     if why := _too_few(call, n, graph, least):
         return why
-    return MISFITS[target.product](geometry(_made(call, n, 0)))
+    return MISFITS[target.product](made.walk)
 
 
 def _too_few(call: _Call, n: Node, graph: Graph, least: int) -> str:

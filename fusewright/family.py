@@ -179,6 +179,19 @@ OF_CONVOLUTIONS = {
     ("transposed_convolution", False, 2, False): _transposed(FULL_CONVOLUTION),
     ("transposed_convolution", True, 1, False): _transposed(HALF_CONVOLUTION),
 }
+
+
+def _of_cells(ordinary: Family) -> Family:
+    why = f"{ordinary.why}, pixels of a cell as channels"
+    return replace(ordinary, launcher="run_convolution_cells", why=why)
+
+
+CELLS = _of_cells(CONVOLUTION)
+OF_CELLS = {
+    (half, parts): _of_cells(kind)
+    for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
+    if op == "convolution" and not last
+}
 ATTENTION = Family(
     "run_attention",
     _attended,
@@ -196,6 +209,8 @@ ATTENTION = Family(
 
 def family(n: Node, *, inline: bool = False) -> Family:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
+    if n.op in CONVOLUTIONS and n.has("cells"):
+        return OF_CELLS[is_half(n), parts(n)]
     if n.op in CONVOLUTIONS:
         return OF_CONVOLUTIONS[n.op, is_half(n), parts(n), bool(n.order)]
     if n.op == "attention":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -25,7 +25,8 @@ class Geometry:
 
     pad: at the low side of each dimension; the high side follows from the size of the result.
     phases: of a transposed one.  parts: float16 numbers that an operand is packed as.  last: images
-    and results lie channels last, and so do weights or not.  halves: of 16 bits.
+    and results lie channels last, and so do weights or not.  halves: of 16 bits.  cells: how many
+    pixels are packed as channels of one, where some are.
     """
 
     images: Size
@@ -43,6 +44,31 @@ class Geometry:
     last: bool = False
     last_weights: bool = False
     halves: bool = False
+    cells: Triple | None = None
+
+    @property
+    def walk(self) -> Geometry:
+        """The convolution that kernels see: of cells, or the same."""
+        if self.cells is None:
+            return self
+        every = zip(self.cells, self.kernel, self.in_size, self.out_size, strict=True)
+        sizes = [(-(-k // c), o + -(-k // c) - 1) if c > 1 else (k, i) for c, k, i, o in every]
+        kernel, in_size = (_triple(size) for size in zip(*sizes, strict=True))
+
+        def where_cells(there: int, others: Triple) -> Triple:
+            both = zip(self.cells or (), others, strict=True)
+            return _triple([there if c > 1 else other for c, other in both])
+
+        return replace(
+            self,
+            in_channels=self.in_channels * prod(self.cells),
+            in_size=in_size,
+            kernel=kernel,
+            stride=where_cells(1, self.stride),
+            pad=where_cells(0, self.pad),
+            dilation=where_cells(1, self.dilation),
+            cells=None,
+        )
 
     @property
     def joined(self) -> bool:
@@ -84,13 +110,13 @@ class Geometry:
     @property
     def chunk(self) -> int:
         """How many channels of one tap come into shared memory together."""
-        each = self.in_channels // self.groups
+        each = self.walk.in_channels // self.groups
         return min(CHUNKS, key=lambda c: (-(-each // c) * c, -c))
 
     @property
     def channels(self) -> int:
         """Input channels of a group as they are packed, filled up by zeros."""
-        return -(-self.in_channels // self.groups // self.chunk) * self.chunk
+        return -(-self.walk.in_channels // self.groups // self.chunk) * self.chunk
 
     @property
     def packed_bytes(self) -> str:
@@ -99,8 +125,8 @@ class Geometry:
         if not any(self.packs):
             return ""
         each = self.channels * 2 * self.parts
-        image = self.packs[0] * prod(self.in_size) * self.groups * each + PER_IMAGE
-        weights = self.products * self.rows * (self.taps * each + 4)
+        image = self.packs[0] * prod(self.walk.in_size) * self.groups * each + PER_IMAGE
+        weights = self.products * self.rows * (self.walk.taps * each + 4)
         return size_text(times(self.images, image)) + f" + {weights + BESIDE}"
 
     @property
@@ -140,6 +166,7 @@ def geometry(n: Node) -> Geometry:
         bool(n.order),
         lies_last(weight),
         n.dtype in HALVES,
+        _triple(n["cells"]) if n.has("cells") else None,
     )
 
 

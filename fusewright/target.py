@@ -23,7 +23,8 @@ class Target:
     tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
     half_products: whether there are product kernels for these.  inline_products: whether there are
     float32 ones that pack nothing.  convolutions: what its convolution kernels can do: round
-    as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded").
+    as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded"), take channels
+    that lie last ("last"), pixels as channels ("cells").
     processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
     can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
     library products whose results have so many bytes write to huge pages; 0 for none.
@@ -81,7 +82,7 @@ TARGETS = {
             half_flops=250e12,
             tf32_flops=100e12,
             inline_products=True,
-            convolutions=("rounded",),
+            convolutions=("rounded", "cells"),
             processors=108,
         ),
         Target(
@@ -98,7 +99,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=("rounded", "full", "folded", "last"),
+            convolutions=("rounded", "full", "folded", "last", "cells"),
             processors=132,
             cluster=8,
         ),

@@ -94,6 +94,7 @@ class Subject:
     dtype: torch.dtype = torch.float32
     parts: int = 1  # float16 parts of a number of float32
     last: int = 0  # 1: images lie channels last; 2: weights, too
+    cells: bool = False  # whether pixels of a cell are channels
 
     @property
     def entry(self) -> str:
@@ -102,7 +103,7 @@ class Subject:
         kind = f"transposed{self.together}_" * bool(self.together)
         kind += f"last{self.last}_" * bool(self.last)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
-        kind += "full_" * (self.parts > 1)
+        kind += "full_" * (self.parts > 1) + "cells_" * self.cells
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     @property
@@ -118,6 +119,9 @@ class Subject:
         if self.together:
             run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
+        if self.cells:
+            run = f"run_convolution_cells<{chosen}, {self.parts}>"
+            shape = "s, {{sizes[22], sizes[23], sizes[24]}}"
         if self.last:
             run = f"run_convolution_last<{chosen}, {'true' if self.last == 2 else 'false'}>"
         kind = self.stored
@@ -183,7 +187,7 @@ FULL = tuple(
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
-    names = [*WORDS, "run_convolution", "run_transposed"]
+    names = [*WORDS, "run_convolution", "run_transposed", "run_convolution_cells"]
     names += ["run_convolution_last"] * (arch == "sm_90a")
     skeleton = select(PARTS[arch], names)
     every = list(some)
@@ -237,6 +241,7 @@ class Problem:
     groups: int = 1
     transposed: bool = False
     behind: tuple[int, ...] = ()  # output padding
+    cells: tuple[int, int, int] | None = None  # pixels of one that are channels, from D to W
 
     @property
     def rank(self) -> int:
@@ -296,17 +301,25 @@ class Problem:
         ones = (self.in_size, self.out_size, self.kernel, self.steps)
         sizes = [_three(size, 1) for size in ones] + [_three(lows, 0), _three(self.spread, 1)]
         head = (self.images, self.groups, self.in_channels, self.out_channels)
-        numbers = [*head, *(number for size in sizes for number in size)]
+        numbers = [*head, *(number for size in sizes for number in size), *(self.cells or ())]
         return [*numbers, *self.phases.stacked, self.phases.shift] if self.transposed else numbers
 
     def workspace_bytes(self, chunk: int, each: int = 1) -> int:
         """With `each` parts."""
-        channels = -(-(self.in_channels // self.groups) // chunk) * chunk
-        rows, taps = self.out_channels, prod(self.kernel)
+        channels = self.in_channels // self.groups * prod(self.cells or ())
+        channels = -(-channels // chunk) * chunk
+        rows, taps, pixels = self.out_channels, prod(self.kernel), prod(self.in_size)
         if self.transposed:
             rows, taps = rows * prod(self.steps), prod(self.phases.taps)
+        if self.cells:
+            every = zip(_three(self.kernel, 1), self.cells, strict=True)
+            along = [-(-k // cell) for k, cell in every]
+            sizes = zip(
+                _three(self.out_size, 1), along, self.cells, self.numbers()[4:7], strict=True
+            )
+            taps, pixels = prod(along), prod(i if c == 1 else o + k - 1 for o, k, c, i in sizes)
         parts = (
-            self.images * prod(self.in_size) * self.groups * channels * 2 * each,
+            self.images * pixels * self.groups * channels * 2 * each,
             rows * taps * channels * 2 * each,
             (rows + 256) * 4,
             self.images * 4,

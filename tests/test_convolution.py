@@ -87,7 +87,12 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "transposed, stride 1": (nn.ConvTranspose2d(64, 96, 3, padding=1), (4, 64, 36, 36)),
 }
 LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
-    "few channels": (nn.Conv2d(3, 128, 7), (4, 3, 128, 128), "3 input channels fill too little"),
+    "few channels": (
+        nn.Conv2d(6, 128, 7, groups=2),
+        (8, 6, 128, 128),
+        "3 input channels fill too little",
+    ),
+    "one channel": (nn.Conv2d(1, 512, 1), (8, 1, 256, 256), "1 input channels fill too little"),
     "depthwise": (
         nn.Conv2d(128, 128, 5, groups=128),
         (8, 128, 96, 96),
@@ -105,7 +110,11 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     ),
     "small": (nn.Conv2d(64, 64, 3), (1, 64, 6, 6), "1.18 MFLOP are too few"),
     "double": (nn.Conv2d(64, 128, 3).double(), (4, 64, 36, 36), "our kernels take no float64"),
-    "large stride": (nn.Conv2d(64, 256, 9, stride=9), (4, 64, 90, 90), "a stride above 8"),
+    "large stride": (
+        nn.Conv2d(64, 512, 9, stride=9, groups=2),
+        (4, 64, 90, 90),
+        "a stride above 8",
+    ),
     "reach": (nn.Conv3d(32, 64, 3, dilation=12), (2, 32, 44, 44, 44), "does not fit a tensor map"),
     "no batch": (nn.Conv2d(64, 128, 3), (64, 70, 70), "it has no batch"),
 }

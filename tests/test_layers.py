@@ -22,7 +22,7 @@ FLOW = [
     "library", "export", "warm", "settings", "spelling", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "attention", "scan", "phases", "last",
-    "geometry", "pixels", "convolution", "window", "pieces", "loss", "late", "pages",
+    "geometry", "cells", "pixels", "convolution", "window", "pieces", "loss", "late", "pages",
     "rounding", "family",
     "tile", "plan", "nest", "abreast", "storage", "keep", "light", "shared", "staging",
     "waves", "schedule",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fusewright.codegen.skeleton import sections
 
-SECTIONS = (
+SECTIONS = ("divider",
     "convolution_shape", "plain_total", "transposed_shape", "transposed_weights",
     "transposed_places",
 )  # fmt: skip

@@ -8,6 +8,7 @@ from fusewright.codegen import attention
 from fusewright.codegen.struct import TYPES
 from fusewright.family import (
     ATTENTION,
+    CELLS,
     CONVOLUTION,
     HALF,
     INLINE,
@@ -125,6 +126,12 @@ def _stacked(product: Node) -> str:
     return f"{{{{{', '.join(map(str, found.stacked))}}}, {found.shift}}}"
 
 
+def _cell_sizes(product: Node) -> str:
+    found = geometry(product).cells
+    assert found is not None, "the pixels of its cells are known"
+    return f"{{{{{', '.join(map(str, found))}}}}}"
+
+
 def _packed(product: Node, tile: Tile) -> str:
     left, right = factors(product)
     return (left if tile.swapped else right).packed_bytes + f" + {_sums(tile)}" * (tile.parts > 0)
@@ -140,6 +147,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     INLINE.launcher: _split,
     HALF.launcher: _half,
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
+    CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
     LAST.launcher: lambda _: ["left", "right", "shape"],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
     ATTENTION.launcher: attention.arguments,
@@ -148,6 +156,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     HALF.launcher: lambda _, tile: _sums(tile),
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
+    CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
     LAST.launcher: lambda n, _: geometry(n).packed_bytes,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),

@@ -21,7 +21,7 @@ _AMPERE = tuple(
     f"cuda/{name}.cuh"
     for name in (
         "tile_sm80", "product_sm80", "product_inline_sm80", "pack_image", "pack_half_image",
-        "convolution", "convolution_sm80", "transposed",
+        "convolution", "convolution_sm80", "transposed", "cells",
     )
 )  # fmt: skip
 _HOPPER = tuple(
@@ -29,7 +29,8 @@ _HOPPER = tuple(
     for name in (
         "cluster_sm90", "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
         "product_half_sm90", "deferred_sm90", "pack_image", "pack_half_image", "convolution",
-        "convolution_sm90", "convolution_launch_sm90", "transposed", "convolution_last_sm90",
+        "convolution_sm90", "convolution_launch_sm90", "transposed", "cells",
+        "convolution_last_sm90",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

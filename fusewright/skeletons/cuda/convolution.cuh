@@ -39,6 +39,21 @@ int pack_convolution(const T* image, const T* weight, const Shape& given, const 
 }
 #endif
 
+//@ divider
+// Division by a number that is known before the launch, of numbers below 2^31.
+struct divider {
+  unsigned multiply;
+  int shift;
+  FN int operator()(int n) const { return int((unsigned long)(unsigned(n)) * multiply >> shift); }
+};
+#ifndef __CUDACC_RTC__
+inline divider divider_by(int number) {
+  int bits = 0;
+  while (1l << bits < number) ++bits;
+  return {unsigned(((1ul << (31 + bits)) + number - 1) / number), 31 + bits};
+}
+#endif
+
 //@ plain_total: needs image_kind, finish
 // A plain sum, with fused steps. In full float32, float64 knows better, but where an overflow decides between an infinity and
 // NaN.

@@ -230,9 +230,10 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, BLOCKS)
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class T, class Shape, class Body>
 FN int launch_convolution(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
+  using walked = typename Shape::walked;
   return &convolution_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, Shape, Body, T> == nullptr ||
          &pack_weights<PARTS, T, Shape> == nullptr || image_packer<CHUNK, PARTS, Shape, T>(true) == nullptr ||
-         &check_images<true, CHUNK, PARTS> == nullptr || &check_images<false, CHUNK, PARTS> == nullptr;
+         &check_images<true, CHUNK, PARTS, walked> == nullptr || &check_images<false, CHUNK, PARTS, walked> == nullptr;
 }
 #else
 // How large `workspace` is, packed_image_in says.

@@ -13,15 +13,9 @@
 #include "convolution_launch_sm90.cuh"
 namespace fusewright {
 
-//@ transposed_shape: needs packed_image
+//@ transposed_shape: needs packed_image, divider
 // A phase that sees no tap keeps one of weight zero. Arrays run from D to W.
 constexpr int MOST_PHASES = 8, MOST_STACKED = 16;
-// Division by a number that is known before the launch, of numbers below 2^31.
-struct divider {
-  unsigned multiply;
-  int shift;
-  FN int operator()(int n) const { return int((unsigned long)(unsigned(n)) * multiply >> shift); }
-};
 // Of one phase, or of all that are stacked: the offsets that it sees, and how many.
 struct phase_taps {
   tap_span span;
@@ -318,11 +312,6 @@ struct phase_offsets {
       if (first[i] > last[i]) first[i] = last[i] = lowest;
   }
 };
-inline divider divider_by(int number) {
-  int bits = 0;
-  while (1l << bits < number) ++bits;
-  return {unsigned(((1ul << (31 + bits)) + number - 1) / number), 31 + bits};
-}
 template <int TOGETHER> void describe_dimension(transposed_shape<TOGETHER>& to, int d, bool together, int shift) {
   const convolution_shape& given = to.given;
   const int stride = given.stride[d], spread = given.dilation[d];
