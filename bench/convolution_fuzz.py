@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
 from convolution_subjects import (  # noqa: E402
+    CELLS,
     EXTRAS,
     FULL,
     HALVES,
@@ -38,7 +39,7 @@ from convolution_subjects import (  # noqa: E402
 from product_fuzz import fuzz  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST)
+SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST, *CELLS)
 # Of images that are large or small: their sizes.
 SIZES = {
     torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),
@@ -105,6 +106,14 @@ def fits(subject: Subject, problem: Problem) -> bool:
     return takes and subject.together == problem.together
 
 
+def cells_of(dice: random.Random, problem: Problem) -> tuple[int, int, int]:
+    """A pixel, a stride or a kernel along each dimension."""
+    every = zip(problem.kernel, problem.steps, problem.spread, strict=True)
+    found = [dice.choice([1, k, k, *[s] * 2 * (s < k and d == 1)]) for k, s, d in every]
+    depth, height, width = (*(1,) * (3 - len(found)), *found)
+    return depth, height, width
+
+
 def trial(seed: int, number: int, some: Sequence[Subject]) -> Trial:
     """Problem `number` of a seed, for one of `some` kernels."""
     dice = random.Random(f"{seed} {number}")
@@ -113,6 +122,8 @@ def trial(seed: int, number: int, some: Sequence[Subject]) -> Trial:
         problem = _problem(dice)
     subject = dice.choice([s for s in some if fits(s, problem)])
     kind = dice.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+    if subject.cells:
+        problem = replace(problem, cells=cells_of(dice, problem))
     return Trial(subject, problem, kind)
 
 

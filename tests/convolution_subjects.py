@@ -184,6 +184,14 @@ FULL = tuple(
     if s.width in FULL_RATE and s.blocks == 1
 )
 
+# Pixels of cells as channels, which only packing knows of: every chunk, of every class.
+CELLS = tuple(
+    replace(s, cells=True, dtype=dtype, parts=parts)
+    for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
+    for s in SCHEDULES
+    if s.width == 128 or (s.width == 256 and s.chunk == 16 and parts == 1)
+)
+
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""

@@ -25,10 +25,29 @@ from torch import nn
 from warps import library_of
 
 from fusewright import convolution as convolution_module
-from fusewright.geometry import geometry
+from fusewright.geometry import Geometry, geometry
 from fusewright.plan import plan
 
 BF16 = torch.bfloat16
+
+FEW = Subject("copy", 64, False, 1, 16, cells=True)
+MORE = Subject("bias_relu", 64, True, 4, 32, cells=True)
+# Cells as wide as strides, as kernels, as both, as one pixel; padded, dilated, beyond the image.
+VALUES = (
+    (FEW, Problem(2, 3, 20, (13, 11), (7, 7), (2, 2), both(3, 3), cells=(1, 2, 2))),
+    (FEW, Problem(2, 3, 9, (8, 70), (3, 3), pad=both(1, 1), cells=(1, 1, 3))),
+    (FEW, Problem(1, 2, 70, (12, 9), (3, 2), (2, 3), ((1, 0), (2, 1)), cells=(1, 2, 2))),
+    (MORE, Problem(2, 3, 12, (9, 14), (4, 4), (4, 4), cells=(1, 4, 4))),
+    (MORE, Problem(1, 1, 40, (300,), (10,), (5,), both(2), cells=(1, 1, 5))),
+    (MORE, Problem(1, 3, 8, (5, 9, 12), (3, 3, 5), (1, 2, 2), both(1, 1, 2), cells=(1, 2, 5))),
+    (MORE, Problem(2, 5, 12, (9, 12), (3, 3), pad=both(2, 2), dilation=(1, 2), cells=(1, 1, 3))),
+    (FEW, Problem(1, 3, 8, (4, 9, 9), (2, 3, 3), (3, 1, 2), both(0, 1, 1), cells=(2, 1, 2))),
+    (
+        replace(FEW, dtype=BF16),
+        Problem(2, 3, 9, (9, 9), (3, 3), (2, 2), both(1, 1), cells=(1, 2, 2)),
+    ),
+    (replace(MORE, dtype=BF16), Problem(1, 6, 10, (8, 14), (3, 3), groups=2, cells=(1, 3, 3))),
+)
 
 # ---- which ---------------------------------------------------------------------------------------
 
@@ -69,6 +88,18 @@ def test_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = graphs(layer, x)
     assert geometry(found_in(after)[0]).cells
     check_meaning(before, after, layer, (x,))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("subject", "problem"), VALUES, ids=lambda x: getattr(x, "entry", ""))
+def test_scratch_memory_has_room(subject: Subject, problem: Problem, parts: int) -> None:
+    """That of the problems whose values are tried, where nothing else is written."""
+    sizes = problem.numbers()
+    triples = [(a, b, c) for a, b, c in zip(*(iter(sizes[4:22]),) * 3, strict=True)]
+    g = Geometry(problem.images, *sizes[1:4], *triples, parts=parts, cells=problem.cells)
+    assert g.chunk <= subject.chunk
+    need = problem.workspace_bytes(g.chunk, parts)
+    assert need <= eval(g.packed_bytes) <= need + 256 * 10
 
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(8, 256, 7, 2), nn.Conv2d(6, 256, 7, 2, groups=2)])
@@ -136,25 +167,6 @@ def test_the_oldest_supported_compiler_takes_them() -> None:
 
 
 # ---- values --------------------------------------------------------------------------------------
-
-FEW = Subject("copy", 64, False, 1, 16, cells=True)
-MORE = Subject("bias_relu", 64, True, 4, 32, cells=True)
-# Cells as wide as strides, as kernels, as both, as one pixel; padded, dilated, beyond the image.
-VALUES = (
-    (FEW, Problem(2, 3, 20, (13, 11), (7, 7), (2, 2), both(3, 3), cells=(1, 2, 2))),
-    (FEW, Problem(2, 3, 9, (8, 70), (3, 3), pad=both(1, 1), cells=(1, 1, 3))),
-    (FEW, Problem(1, 2, 70, (12, 9), (3, 2), (2, 3), ((1, 0), (2, 1)), cells=(1, 2, 2))),
-    (MORE, Problem(2, 3, 12, (9, 14), (4, 4), (4, 4), cells=(1, 4, 4))),
-    (MORE, Problem(1, 1, 40, (300,), (10,), (5,), both(2), cells=(1, 1, 5))),
-    (MORE, Problem(1, 3, 8, (5, 9, 12), (3, 3, 5), (1, 2, 2), both(1, 1, 2), cells=(1, 2, 5))),
-    (MORE, Problem(2, 5, 12, (9, 12), (3, 3), pad=both(2, 2), dilation=(1, 2), cells=(1, 1, 3))),
-    (FEW, Problem(1, 3, 8, (4, 9, 9), (2, 3, 3), (3, 1, 2), both(0, 1, 1), cells=(2, 1, 2))),
-    (
-        replace(FEW, dtype=BF16),
-        Problem(2, 3, 9, (9, 9), (3, 3), (2, 2), both(1, 1), cells=(1, 2, 2)),
-    ),
-    (replace(MORE, dtype=BF16), Problem(1, 6, 10, (8, 14), (3, 3), groups=2, cells=(1, 3, 3))),
-)
 
 
 @pytest.fixture(scope="module")

@@ -216,15 +216,17 @@ def make_strange(image: Tensor) -> None:
         image[i % 2, i * 7, 3 + i * 11, i * 9] = value
 
 
-def strange_truth(problem: Problem, image: Tensor, weight: Tensor) -> convolutions.Exact:
+def strange_truth(
+    problem: Problem, image: Tensor, weight: Tensor, parts: int = 1
+) -> convolutions.Exact:
     """What is exact for such images; the weights get some, too, where nothing is padded."""
     if not any(map(any, problem.pad)):  # an infinity times what is not there has no meaning
         weight[3, 5, 1, 1], weight[9, 7, 0, 2] = float("inf"), float("nan")
-    truth = convolutions.exact(problem, image, weight)
+    truth = convolutions.exact(problem, image, weight, parts)
     assert int((~truth.sums.isfinite()).sum()) > 300
     # What is not finite is repaired in float32: no bound is derived from infinite weights.
     finite = torch.where(weight.isfinite(), weight, 0.0)
-    return replace(truth, allowed=convolutions.exact(problem, image, finite).allowed)
+    return replace(truth, allowed=convolutions.exact(problem, image, finite, parts).allowed)
 
 
 @pytest.mark.parametrize("pad", [0, 1])
