@@ -41,12 +41,13 @@ from fusewright.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
-# A prediction for float32 rounded as TF32: below, four launches take longer than PyTorch's kernels.
-# For the others the least that was measured: 3 x 3 of 0.23 GFLOP with ReLU took 0.020 ms and eager
-# 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). For Ampere all are predictions: nobody
-# has timed these kernels on an A100.
-FULL = "full float32"
-LEAST_FLOPS = {torch.float32: 1 << 31, **dict.fromkeys((FULL, *HALVES), 230_000_000)}
+# The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
+# float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
+# float32, PyTorch's are as fast up to the second size where results are thin (`_is_thin`). For
+# Ampere all are predictions: nobody has timed these kernels on an A100.
+THIN, THIN_RESULTS = "thin results", 64
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, torch.float32: 230_000_000}
+LEAST_FLOPS |= dict.fromkeys(HALVES, 230_000_000)
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
@@ -92,9 +93,7 @@ def convolution(
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
         lossless = full and "full" in target.convolutions
-        least = LEAST_FLOPS[FULL if lossless else n.dtype]
-        why = _too_few(call, n, graph, least) or (_inexact(rounded) if full else "")
-        if why:
+        if full and (why := _inexact(rounded)):
             return stays(n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         reads = full != lossless or (half and target.half_products)
@@ -267,17 +266,17 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
     made = geometry(_made(call, n, 0, **more))
     if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
-    least = LEAST_FLOPS[n.dtype]
-    least = min(least, LEAST_FLOPS[FULL]) if n.dtype is torch.float32 else least
-    if why := _too_few(call, n, graph, least):
-        return why
+    pixels = n if call.behind is None else call.image
+    flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
+    if flops < LEAST_FLOPS[THIN if _is_thin(made) and n.dtype not in HALVES else n.dtype]:
+        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](made.walk)
 
 
-def _too_few(call: _Call, n: Node, graph: Graph, least: int) -> str:
-    pixels = n if call.behind is None else call.image
-    flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
-    return "" if flops >= least else f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+def _is_thin(g: Geometry) -> bool:
+    """Whether a pixel has few results: less than a tile takes, or less than half its channels."""
+    results, depth = g.out_channels // g.groups, g.in_channels // g.groups
+    return results < THIN_RESULTS or (g.taps == 1 and 2 * results < depth)
 
 
 def _misplaced(call: _Call, n: Node, target: Target) -> str:

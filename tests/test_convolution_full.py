@@ -114,17 +114,31 @@ def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
     assert not one_of(nn.Conv2d(*channels, 1), (8, channels[0], 64, 64), TARGETS["sm_80"])
 
 
+@pytest.mark.parametrize("rounds", [bool, never])
 @pytest.mark.parametrize(
-    ("channels", "rounds", "kernels"),
-    [(60, never, 0), (64, never, 1), (64, bool, 0), (196, bool, 1)],
+    ("channels", "results", "side", "images", "kernels"),
+    [
+        (63, 64, 3, 4, 0),
+        (64, 64, 3, 4, 1),
+        (64, 32, 3, 8, 0),  # thin
+        (128, 32, 3, 40, 1),
+        (256, 96, 1, 8, 0),
+        (192, 96, 1, 8, 1),
+    ],
 )
 def test_the_smallest_that_pay(
-    channels: int, rounds: Rounds, kernels: int, monkeypatch: pytest.MonkeyPatch
+    channels: int,
+    results: int,
+    side: int,
+    images: int,
+    kernels: int,
+    rounds: Rounds,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below and above 0.23 GFLOP; of operands that are rounded, 2^31."""
+    """Below and above 0.23 GFLOP, and, of thin ones, 2^31."""
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
-    layer = nn.Conv2d(channels, channels, 3, padding=1)
-    _, after = graphs(layer, torch.randn(4, channels, 28, 28), rounds)
+    layer = nn.Conv2d(channels, results, side, padding=side // 2)
+    _, after = graphs(layer, torch.empty(images, channels, 28, 28), rounds)
     assert len(convolutions(after)) == kernels
 
 
