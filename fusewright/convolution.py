@@ -312,7 +312,7 @@ def _inexact(made: Node) -> str:
 
 def _map_misfit(g: Geometry) -> str:
     """What a tensor map cannot hold; "" if nothing."""
-    if max(g.stride) > MOST_STRIDE:
+    if max(g.step) > MOST_STRIDE:
         return f"a stride above {MOST_STRIDE} does not fit a tensor map"
     deep = max(g.in_size[0], g.out_size[0], g.kernel[0]) > 1 or g.pad[0] > 0
     least, most, furthest = CORNERS[3 if deep else 2]

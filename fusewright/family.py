@@ -192,6 +192,11 @@ OF_CELLS = {
     for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
     if op == "convolution" and not last
 }
+WINDOWED = {
+    key: replace(found, launcher="run_convolution_windows", folds="")
+    for key, found in OF_CONVOLUTIONS.items()
+    if found.launcher == CONVOLUTION.launcher
+}
 ATTENTION = Family(
     "run_attention",
     _attended,
@@ -212,7 +217,8 @@ def family(n: Node, *, inline: bool = False) -> Family:
     if n.op in CONVOLUTIONS and n.has("cells"):
         return OF_CELLS[is_half(n), parts(n)]
     if n.op in CONVOLUTIONS:
-        return OF_CONVOLUTIONS[n.op, is_half(n), parts(n), bool(n.order)]
+        every = WINDOWED if n.has("windows") else OF_CONVOLUTIONS
+        return every[n.op, is_half(n), parts(n), bool(n.order)]
     if n.op == "attention":
         return ATTENTION
     if is_half(n):

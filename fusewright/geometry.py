@@ -13,7 +13,7 @@ from fusewright.product import HALVES
 
 TRANSPOSED = "transposed_convolution"
 CONVOLUTIONS = ("convolution", TRANSPOSED)
-CHUNKS = (16, 32, 64)
+CHUNKS, BOX_COLUMNS = (16, 32, 64), 64
 # Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
 PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
@@ -25,8 +25,9 @@ class Geometry:
 
     pad: at the low side of each dimension; the high side follows from the size of the result.
     phases: of a transposed one.  parts: float16 numbers that an operand is packed as.  last: images
-    and results lie channels last, and so do weights or not.  halves: of 16 bits.  cells: how many
-    pixels are packed as channels of one, where some are.
+    and results lie channels last, and so do weights or not.  halves: of 16 bits.  windows: pixels
+    along each dimension that are computed together; a rest that is no window is left out.  cells:
+    how many pixels are packed as channels of one, where some are.
     """
 
     images: Size
@@ -44,6 +45,7 @@ class Geometry:
     last: bool = False
     last_weights: bool = False
     halves: bool = False
+    windows: Triple = (1, 1, 1)
     cells: Triple | None = None
 
     @property
@@ -84,7 +86,15 @@ class Geometry:
     @property
     def pixels(self) -> int:
         """Of one result image, or the places of one of its phases."""
+        if (together := prod(self.windows)) > 1:  # a box of 64 columns has whole windows
+            return -(-prod(self.out_windows) * together // BOX_COLUMNS) * BOX_COLUMNS
         return prod(self.phases.places if self.phases else self.out_size)
+
+    @property
+    def out_windows(self) -> Triple:
+        """The windows along each dimension of the result."""
+        depth, height, width = (o // w for o, w in zip(self.out_size, self.windows, strict=True))
+        return depth, height, width
 
     @property
     def products(self) -> int:
@@ -104,8 +114,10 @@ class Geometry:
     @property
     def reach(self) -> int:
         """From the first tap to the last one, along the dimension where that is furthest."""
-        taps = zip(self.kernel, self.dilation, strict=True)
-        return max(self.phases.reach if self.phases else ((k - 1) * d for k, d in taps))
+        if self.phases:
+            return max(self.phases.reach)
+        taps = zip(self.kernel, self.dilation, self.windows, self.stride, strict=True)
+        return max((k - 1) * d + (w - 1) * s for k, d, w, s in taps)
 
     @property
     def chunk(self) -> int:
@@ -136,10 +148,14 @@ class Geometry:
         if self.phases:
             every = zip(self.in_size, self.phases.places, self.phases.lowest, strict=True)
             return tuple((low, low + places - i) for i, places, low in every)
-        return tuple(
-            (-p, (o - 1) * s - p - (i - 1))
-            for i, o, s, p in zip(self.in_size, self.out_size, self.stride, self.pad, strict=True)
-        )
+        places = zip(self.in_size, self.out_windows, self.step, self.pad, strict=True)
+        return tuple((-p, (o - 1) * s - p - (i - 1)) for i, o, s, p in places)
+
+    @property
+    def step(self) -> Triple:
+        """From one pixel to the next in the image, or from window to window."""
+        depth, height, width = (s * w for s, w in zip(self.stride, self.windows, strict=True))
+        return depth, height, width
 
 
 def geometry(n: Node) -> Geometry:
@@ -148,7 +164,9 @@ def geometry(n: Node) -> Geometry:
     transposed = n.op == TRANSPOSED
     low = n["padding"] if transposed else tuple(reversed(known(n["pads"])[::2]))
     groups, channels, results = known((n["groups"], image.shape[1], n.shape[1]))
-    out_size, kernel = _triple(n.shape[2:]), _triple(weight.shape[2:])
+    windowed = n.has("windows")  # its elements are windows then
+    out_size = _triple(n["pixels"] if windowed else n.shape[2:])
+    kernel = _triple(weight.shape[2:])
     stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
     return Geometry(
         n.shape[0],
@@ -166,6 +184,7 @@ def geometry(n: Node) -> Geometry:
         bool(n.order),
         lies_last(weight),
         n.dtype in HALVES,
+        _triple(n["windows"]) if windowed else (1, 1, 1),
         _triple(n["cells"]) if n.has("cells") else None,
     )
 

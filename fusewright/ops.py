@@ -80,6 +80,7 @@ _TRANSPOSED = (
     "torch.nn.functional.conv_transpose{rank}d({0}, {1}, None, {stride}, {padding}, "
     "{output_padding}, {groups}, {dilation})"
 )
+_WINDOW = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Op("input", "leaf", 0, "", ""),
@@ -150,6 +151,8 @@ _ROWS = (
     Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
     Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
     Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
+    # one pixel of each window of a convolution, which computes all of them: pooled.py
+    Op("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
     _fold("sum", "torch.sum({0}, {dims})"),
     _fold("mean", "torch.mean({0}, {dims})"),

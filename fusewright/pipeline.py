@@ -39,6 +39,7 @@ from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
 from fusewright.pages import pages
 from fusewright.plan import Plan, plan
+from fusewright.pooled import pooled
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
 from fusewright.product import product
 from fusewright.report import Outcome
@@ -126,7 +127,7 @@ def design(
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
-        "late": lambda g: late(g, machine),
+        "late": lambda g: pooled(late(g, machine), machine),
         "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"

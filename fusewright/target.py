@@ -24,7 +24,8 @@ class Target:
     half_products: whether there are product kernels for these.  inline_products: whether there are
     float32 ones that pack nothing.  convolutions: what its convolution kernels can do: round
     as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded"), take channels
-    that lie last ("last"), pixels as channels ("cells").
+    that lie last ("last"), pixels as channels ("cells"), compute windows of pixels together
+    ("windowed").
     processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
     can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
     library products whose results have so many bytes write to huge pages; 0 for none.
@@ -99,7 +100,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=("rounded", "full", "folded", "last", "cells"),
+            convolutions=("rounded", "full", "folded", "last", "cells", "windowed"),
             processors=132,
             cluster=8,
         ),

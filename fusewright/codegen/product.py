@@ -15,6 +15,7 @@ from fusewright.family import (
     LAST,
     SPLIT,
     TRANSPOSED,
+    WINDOWED,
     family,
 )
 from fusewright.geometry import CONVOLUTIONS, geometry
@@ -108,13 +109,15 @@ def _convolution_shape(product: Node) -> list[str]:
 
 def _convolution_choice(product: Node, tile: Tile) -> str:
     """How many channels come together, and how many narrow tiles share a processor; how many phases
-    are stacked along the width, or whether weights lie channels last, too; and the parts of a
-    number."""
+    are stacked along the width, the pixels of a window along each dimension, or whether weights
+    lie channels last, too; and the parts of a number."""
     g = geometry(product)
     blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
     parts = f", {g.parts}" * (g.parts > 1)
     if g.phases:
         return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}{parts}"
+    if max(g.windows) > 1:
+        return f", {g.chunk}, {blocks}, {', '.join(map(str, g.windows))}{parts}"
     if g.last:
         return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}"
     return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
@@ -142,6 +145,7 @@ def _sums(tile: Tile) -> str:
     return str(tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)) if tile.parts else ""
 
 
+(WINDOWS,) = {kind.launcher for kind in WINDOWED.values()}
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     SPLIT.launcher: _split,
     INLINE.launcher: _split,
@@ -149,6 +153,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
     CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
     LAST.launcher: lambda _: ["left", "right", "shape"],
+    WINDOWS: lambda _: ["left", "right", "shape"],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
     ATTENTION.launcher: attention.arguments,
 }
@@ -158,6 +163,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
     CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
     LAST.launcher: lambda n, _: geometry(n).packed_bytes,
+    WINDOWS: lambda n, _: geometry(n).packed_bytes,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),
 }

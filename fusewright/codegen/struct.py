@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from fusewright.errors import InternalError
+from fusewright.geometry import known
 from fusewright.ir import Node
 from fusewright.keep import Row
 
@@ -33,6 +35,11 @@ def computed(n: Node) -> str:
     if n.dtype not in TYPES:
         raise InternalError(f"No C++ type for {n.dtype}.")
     return TYPES[n.dtype][1]
+
+
+def product_type(n: Node) -> str:
+    """The same of an element of a product: of some convolutions, all pixels of a window."""
+    return f"window_of<{prod(known(n['windows']))}>" if n.has("windows") else computed(n)
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Body:
 def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
     """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
     if m.op != "cast":
-        return m.row.cpp.format(*arguments), {m.row.needs} - {""}
+        return m.row.cpp.format(*arguments, **dict(m.attributes)), {m.row.needs} - {""}
     (value,) = arguments
     stored, computed_as = TYPES[m.dtype]
     if m.dtype is torch.bool:

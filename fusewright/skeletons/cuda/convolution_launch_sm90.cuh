@@ -80,7 +80,9 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   static_assert(!Shape::last || (SEGMENT == 0 && PARTS == 1), "channels last: tails are maps, and full float32 is PyTorch's");
   const convolution_shape& shape = given.walk();
   const long images = Shape::joined ? shape.images > 0 : shape.images, batches = images * given.products();
-  const long channels = given.rows(), places = shape.out_pixels() * (Shape::joined ? shape.images : 1);
+  constexpr int WINDOW = windows_of<Shape>, EACH = WINDOW > 1 ? 64 / WINDOW : 1;  // windows in a box
+  const long channels = given.rows(), pixels_of_one = (shape.out_pixels() + EACH - 1) / EACH * EACH * WINDOW;
+  const long places = pixels_of_one * (Shape::joined ? shape.images : 1);
   if (batches <= 0 || channels <= 0 || places <= 0) return 0;
   if constexpr (SEGMENT > 0) {
     const bool fits = channels <= WIDTH || box_columns<SEGMENT, WIDTH> % SEGMENT == 0;
@@ -110,7 +112,7 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   const long each = PARTS * long(shape.groups) * packed.channels;
   tensor_map weights, pixels;
   int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHUNK>(pixels, TYPE, shape, lying_pixels, each, stage::pixels(SWAPPED));
+  if (!error) error = map_pixels<CHUNK>(pixels, TYPE, shape, lying_pixels, each, RUN_OF<stage::pixels(SWAPPED), SWAPPED, Shape>);
   const auto on = static_cast<cudaStream_t>(stream);
   if (!error) error = pack_convolution<CHUNK, PARTS>(image, weight, given, packed, on);
   if (error) return error;

@@ -172,6 +172,17 @@ FN pixel_place place_of(const convolution_shape& s, int image, int pixel) {
 template <class Shape> FN int chunks_of(const Shape& shape, const packed_image& packed, int product) {
   return (shape.taps_of(product) * packed.channels + HALF_DEPTH - 1) / HALF_DEPTH;
 }
+// How many pixels make a window (convolution_windows_sm90.cuh), and how many of a tile the copy engine brings at a time.
+template <class Shape> constexpr int windows_of = 1;
+template <int PIXELS, bool SWAPPED, class Shape>
+constexpr int RUN_OF = (SWAPPED && windows_of<Shape> > 1 ? 64 : PIXELS) / windows_of<Shape>;
+template <int PIXELS, int RUN, int CHUNK, class Shape> struct tile_patches {
+  pixel_place first;
+  FN tile_patches(const Shape& shape, int image, int pixel) : first(place_of(shape.walk(), image, pixel)) {}
+  FN void load(unsigned to, const tensor_map& map, unsigned ready, int channel, const int (&tap)[3], bool deep) const {
+    load_pixels(to, map, ready, channel, first, tap, deep);
+  }
+};
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks.
 template <int WIDTH, bool SWAPPED, int CHUNK, int BLOCKS, int PARTS, class Shape>
 FN void convolution_produce(const tensor_map& weights, const tensor_map& image, const Shape& shape,
@@ -193,7 +204,7 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
     const int number_of_product = tile.batch % shape.products(), group = shape.group_of(number_of_product);
     const int row = (SWAPPED ? tile.column : tile.row) * CHANNELS + rank * HALF;
     const int pixel = (SWAPPED ? tile.row : tile.column) * PIXELS, image_number = tile.batch / shape.products();
-    const pixel_place first = place_of(shape.walk(), image_number, pixel);
+    const tile_patches<PIXELS, RUN_OF<PIXELS, SWAPPED, Shape>, CHUNK, Shape> patches(shape, image_number, pixel);
     const int chunks = chunks_of(shape, packed, number_of_product);
     tap_walk at(shape.spans_of(number_of_product));
     for (int chunk = 0; chunk < chunks; ++chunk, next()) {
@@ -210,8 +221,8 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
         const int channel = (at.ended() ? PARTS * groups : group) * packed.channels + at.channel;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
-          load_pixels(to + part * stage::part_bytes + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready,
-                      channel + part * groups * packed.channels, first, at.tap, deep);
+          patches.load(to + part * stage::part_bytes + PIXELS_AT + box * PIXELS * CHUNK * 2, image, ready,
+                       channel + part * groups * packed.channels, at.tap, deep);
         at.next(CHUNK, packed.channels);
       }
     }
@@ -279,6 +290,19 @@ template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH
       sums[i / 32][i % 32] = fmaf(small[i / 32][i % 32], 1.f / LOST_LIFT, sums[i / 32][i % 32]);
   }
 };
+// Tiles of windows have all first pixels, then all second ones; boxes of 64 columns want those of their own windows. Since
+// all places are known, no register moves.
+template <int WIDTH, int WINDOW> FN void line_up(float (&sums)[WIDTH / 64][32]) {
+  constexpr int EACH = 8 / WINDOW, ALL = WIDTH / 8 / WINDOW;  // fragments of 8 columns
+  float old[WIDTH / 8][4];
+#pragma unroll
+  for (int i = 0; i < WIDTH / 2; ++i) old[i / 4][i % 4] = sums[i / 32][i % 32];
+#pragma unroll
+  for (int i = 0; i < WIDTH / 2; ++i) {
+    const int box = i / 32, place = i / 4 % 8;
+    sums[box][i % 32] = old[place / EACH * ALL + box * EACH + place % EACH][i % 4];
+  }
+}
 // What the consumers share.
 template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   using from = Source;
@@ -337,6 +361,8 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();
+    if constexpr (!SWAPPED && windows_of<typename Work::from::shape_type> > 1)
+      line_up<WIDTH, windows_of<typename Work::from::shape_type>>(grown.sums);
     if (place.alone) continue;
     const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
     if constexpr (SEGMENT > 0)

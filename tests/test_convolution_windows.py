@@ -1,0 +1,309 @@
+"""Pools in kernels of convolutions: which join, what they mean, what they compute, their text.
+
+Threads of the CPU run the text behind the tensor cores (tiles.py), so values need no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from graphs import check_meaning, staged
+from torch import Tensor, nn
+from windows import Sizes, library
+
+from fusewright import convolution as convolution_module
+from fusewright import pooled as pooled_module
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.struct import Body
+from fusewright.convolution import convolution
+from fusewright.geometry import CONVOLUTIONS, Geometry, geometry
+from fusewright.ir import Graph, Node, toposort
+from fusewright.late import late
+from fusewright.nest import nest
+from fusewright.plan import Kernel, Plan, plan
+from fusewright.pooled import pooled
+from fusewright.schedule import schedule
+from fusewright.target import TARGETS
+from fusewright.tile import Tile, tiles
+
+GPU = TARGETS["sm_90a"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones_too() -> Iterator[None]:
+    least = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_module, "LEAST_FLOPS", least)
+        patch.setattr(pooled_module, "LEAST_WINDOWS", 1)
+        yield
+
+
+class Pooled(nn.Module):
+    """A convolution and what follows it."""
+
+    def __init__(self, layer: nn.Module, tail: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.tail = layer, tail
+
+    def forward(self, x: Tensor) -> object:
+        return self.tail(self.layer(x))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer of 12 channels, the size of its images, and its tail."""
+
+    layer: nn.Module
+    size: tuple[int, ...]
+    tail: Callable[[Tensor], object]
+    dtype: torch.dtype = torch.float32
+    channels: int = 12
+
+    def model(self) -> tuple[nn.Module, Tensor]:
+        torch.manual_seed(0)
+        x = torch.randn(3, self.channels, *self.size).to(self.dtype)
+        return Pooled(self.layer, self.tail).to(self.dtype), x
+
+
+def max2(z: Tensor) -> Tensor:
+    return F.max_pool2d(z, 2)
+
+
+torch.manual_seed(0)
+JOINED: dict[str, Case] = {
+    "plain": Case(nn.Conv2d(12, 20, 3, padding=1), (12, 16), lambda z: max2(torch.relu(z))),
+    "odd sizes": Case(nn.Conv2d(12, 20, 3), (13, 19), lambda z: max2(torch.relu(z)) + 1),
+    "without bias": Case(nn.Conv2d(12, 20, 3, bias=False), (11, 19), max2),
+    "average": Case(nn.Conv2d(12, 33, 3), (12, 18), lambda z: F.avg_pool2d(torch.tanh(z) * 2, 2)),
+    "strided, dilated": Case(
+        nn.Conv2d(12, 20, (3, 2), stride=(2, 1), dilation=(1, 3), padding=(2, 1)),
+        (23, 20),
+        lambda z: max2(z * torch.sigmoid(z)),
+    ),
+    "lines of windows": Case(nn.Conv2d(12, 20, 3), (12, 19), lambda z: F.max_pool2d(z, (1, 4))),
+    "eight": Case(nn.Conv2d(12, 20, 3), (19, 15), lambda z: F.avg_pool2d(z - 1, (4, 2))),
+    "1 dimension": Case(nn.Conv1d(12, 140, 5, padding=2), (51,), lambda z: F.max_pool1d(z, 2) * 3),
+    "3 dimensions": Case(
+        nn.Conv3d(12, 20, 3, padding=1), (5, 6, 9), lambda z: F.max_pool3d(torch.relu(z), 2)
+    ),
+    "sheets": Case(
+        nn.Conv3d(12, 20, (1, 3, 3)), (4, 9, 9), lambda z: F.avg_pool3d(z, (2, 1, 2), (2, 1, 2))
+    ),
+    "both pools": Case(nn.Conv2d(12, 20, 3), (12, 18), lambda z: max2(z) + F.avg_pool2d(z, 2)),
+    "adaptive": Case(nn.Conv2d(12, 20, 3), (12, 18), lambda z: F.adaptive_avg_pool2d(z, (5, 8))),
+    "groups": Case(nn.Conv2d(24, 40, 3, groups=2), (9, 9), max2, channels=24),
+    "many": Case(nn.Conv2d(12, 150, 3), (42, 22), lambda z: max2(torch.relu(z))),
+    "by hand": Case(
+        nn.Conv2d(12, 20, 3),
+        (10, 10),
+        lambda z: z[..., ::2, ::2] - z[..., 1::2, 1::2] + z[..., ::2, 1::2] * z[..., 1::2, ::2],
+    ),
+    "16 bits": Case(nn.Conv2d(12, 20, 3), (12, 16), lambda z: max2(torch.relu(z)), torch.bfloat16),
+}  # fmt: skip
+APART: dict[str, Case] = {
+    "three": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: F.max_pool2d(z, 3)),
+    "too many": Case(nn.Conv2d(12, 20, 3), (18, 18), lambda z: F.max_pool2d(z, 4)),
+    "overlapping": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: F.max_pool2d(z, 2, 1)),
+    "gaps": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: F.max_pool2d(z, 2, 4)),
+    "padded": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: F.max_pool2d(z, 2, padding=1)),
+    "over the edge": Case(
+        nn.Conv2d(12, 20, 3), (13, 13), lambda z: F.max_pool2d(z, 2, ceil_mode=True)
+    ),
+    "itself, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: (max2(z), z)),
+    "a whole tensor": Case(
+        nn.Conv2d(12, 20, 3), (14, 14), lambda z: max2(z + torch.arange(12.0))
+    ),
+    "folded first": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: max2(torch.softmax(z, 1))),
+    "far apart": Case(nn.Conv2d(12, 20, 3, stride=5), (60, 60), max2),
+    "far reach": Case(
+        nn.Conv3d(12, 20, 3, 2, 15, 15), (38, 38, 38), lambda z: F.max_pool3d(z, 2)
+    ),
+    "some places": Case(
+        nn.Conv2d(12, 20, 3), (14, 14), lambda z: z[..., ::2, ::2] + z[..., ::2, 1::2]
+    ),
+}  # fmt: skip
+
+
+def stage(graph: Graph, rounds: bool = True) -> Graph:
+    return pooled(late(convolution(graph, GPU, rounds=lambda _: rounds), GPU), GPU)
+
+
+def graphs(case: Case, rounds: bool = True) -> tuple[Graph, Graph]:
+    module, x = case.model()
+    return staged(module, (x,), lambda g: stage(g, rounds), "pooled")
+
+
+def convolutions(graph: Graph) -> list[Node]:
+    return [n for n in toposort(graph.roots) if n.op in CONVOLUTIONS]
+
+
+def planned(case: Case, rounds: bool = True) -> Plan:
+    return plan(graphs(case, rounds)[1], GPU)
+
+
+def kernel_of(made: Plan) -> Kernel:
+    (kernel,) = made.kernels
+    assert not made.libraries
+    return kernel
+
+
+@pytest.mark.parametrize("name", [*JOINED, *APART])
+def test_the_graph_means_what_it_meant(name: str) -> None:
+    case = {**JOINED, **APART}[name]
+    module, x = case.model()
+    before, after = staged(module, (x,), stage, "pooled")
+    (n,) = convolutions(after)
+    assert n.has("windows") == (name in JOINED)
+    if case.dtype is torch.float32:  # others round on the way
+        check_meaning(before, after, module, (x,))
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_pools_join(name: str) -> None:
+    kernel = kernel_of(planned(JOINED[name]))
+    assert kernel.product is not None
+    assert [tuple(n.shape) for n in kernel.outputs] != []
+
+
+def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooled_module, "LEAST_WINDOWS", 49)
+    assert len(planned(JOINED["plain"]).kernels) == 2
+    assert len(planned(JOINED["many"]).kernels) == 1
+
+
+def test_ampere_has_no_such_kernels() -> None:
+    module, x = JOINED["plain"].model()
+    ampere = TARGETS["sm_80"]
+    write = lambda g: late(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
+    _, before = staged(module, (x,), write, "late")
+    assert pooled(before, ampere) is before
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A kernel's body in one tile; sizes, and by PyTorch: its operands, all sums, the result."""
+
+    body: Body
+    chosen: str
+    sizes: Sizes
+    operands: list[Tensor]
+    sums: Tensor
+    out: Tensor
+
+
+def runs_of(case: Case, number: int) -> Iterator[Run]:
+    """In some tiles, so that a few cases have all of them, with single elements and vectors."""
+    made = planned(case)
+    kernel = kernel_of(made)
+    assert kernel.product is not None
+    layout = nest(kernel, made.graph)
+    chosen = schedule(layout, GPU, made.graph)
+    module, x = case.model()
+    layer = module.layer
+    assert isinstance(layer, nn.Module)
+    with torch.no_grad():
+        out = module(x)
+        bias = layer.bias
+        sums = layer(x) if bias is None else layer(x) - bias.view(-1, *(1,) * len(case.size))
+    g = geometry(kernel.product)
+    printed = body(layout, chosen)
+    bias_too = [] if bias is None else [bias.detach()]
+    every = tiles(kernel.product, 0)
+    for tile in (every[(number + k) % len(every)] for k in (0, 3, 6)):
+        for vector in {1, chosen.vector}:
+            windows = ", ".join(map(str, g.windows))
+            how = f"{tile.width}, {str(tile.swapped).lower()}, {vector}, {windows}"
+            operands = [x, layer.weight.detach(), *bias_too]
+            yield Run(printed, how, numbers(g), operands, sums, out)
+
+
+def numbers(g: Geometry) -> Sizes:
+    triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
+    return (3, g.groups, g.in_channels, g.out_channels, *itertools.chain(*triples))
+
+
+IN_TILES = ("odd sizes", "eight", "1 dimension", "3 dimensions", "many")
+
+
+def test_tiles_hand_out_windows(tmp_path: Path) -> None:
+    """From the pixels that the copy engine is told to bring to what is stored; sums that are not
+    finite, though they should be, are computed again."""
+    runs = [run for k, name in enumerate(IN_TILES) for run in runs_of(JOINED[name], k)]
+    every = library([(run.body, run.chosen) for run in runs], tmp_path)
+    for k, run in enumerate(runs):
+        wrong, out = run.sums.flatten(2).clone(), torch.full_like(run.out, math.pi)
+        wrong.view(-1)[::37], wrong.view(-1)[5::41] = math.nan, math.inf
+        x, weight, *bias = run.operands
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (x, weight, wrong, *bias, out))
+        sizes = (ctypes.c_int * len(run.sizes))(*run.sizes)
+        getattr(every, f"tile_{k}")(*pointers, sizes)
+        torch.testing.assert_close(out, run.out, rtol=1e-4, atol=1e-5, msg=run.chosen)
+
+
+# ---- text ----------------------------------------------------------------------------------------
+
+
+def source(cases: Sequence[tuple[Case, Tile]], rounds: bool = True) -> str:
+    """The kernels of some models, in some tiles."""
+    kernels = []
+    for case, tile in cases:
+        made = planned(case, rounds)
+        layout = nest(replace(kernel_of(made), name=f"fused_{len(kernels)}"), made.graph)
+        chosen = replace(schedule(layout, GPU, made.graph), tile=tile)
+        kernels.append((body(layout, chosen), layout, chosen))
+    return cuda_source(kernels, GPU)
+
+
+def test_golden(update_golden: bool) -> None:
+    made = planned(JOINED["plain"])
+    layout = nest(replace(kernel_of(made), name="fused_0"), made.graph)
+    chosen = schedule(layout, GPU, made.graph)
+    text = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    text = text[text.index("struct fused_0") :]
+    path = Path(__file__).parent / "golden" / "convolution" / "pooled.txt"
+    if update_golden:
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"
+
+
+HEAVY = Case(nn.Conv2d(64, 150, 3), (42, 22), lambda z: max2(torch.tanh(z) * 2), channels=64)
+EIGHT = Case(nn.Conv3d(64, 20, 3), (9, 8, 7), lambda z: F.max_pool3d(torch.tanh(z), 2), channels=64)
+
+
+# Those that need most registers.
+TIGHT = [(HEAVY, Tile(256, False)), (EIGHT, Tile(64, False)), (EIGHT, Tile(128, True))]
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize(("some", "rounds"), [(TIGHT, True), (TIGHT[2:], False)])
+def test_they_stay_in_registers(
+    some: list[tuple[Case, Tile]], rounds: bool, tmp_path: Path
+) -> None:
+    report = strict_report(source(some, rounds), tmp_path / "windows.cu")
+    kernels = [k for k in usages(report) if "convolution_kernel" in k.name]
+    assert {k.name for k in kernels if k.stack_bytes or k.spill_bytes} == set()
+    assert len(kernels) >= len(some)
+    assert re.findall(r"C75\d\d.*", report) == []  # ptxas made wgmma wait for each other
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_the_oldest_supported_compiler_takes_them() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    text = source([(JOINED["plain"], Tile(128, True))])
+    assert nvrtc_log(folder, text, "compute_90a") == (0, "")
