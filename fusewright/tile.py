@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from fusewright.family import INLINE, TILE_RATE, family
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
@@ -30,13 +32,15 @@ class Tile:
 
     inline: no factor is packed in memory; both are split on their way to the tensor cores.
     parts: for how many parts of tiles there is room, where thread blocks share the depth of those
-    tiles that do not fill a wave; 0 if they do not.
+    tiles that do not fill a wave; 0 if they do not.  summed: each tile leaves a part of a fold over
+    all columns, and a kernel behind it joins them.
     """
 
     width: int
     swapped: bool
     inline: bool = False
     parts: int = 0
+    summed: bool = False
 
 
 # Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
@@ -49,7 +53,7 @@ LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 class Tail:
     """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
 
-    segment: how many neighbouring columns a fold takes, 0 without folds.
+    segment: how many neighbouring columns a fold takes, 0 without folds, or SUMMED.
     """
 
     rows: tuple[int, ...]
@@ -57,17 +61,23 @@ class Tail:
     segment: int
 
 
+# The segment of folds over all columns, whose parts are joined by another kernel; and these folds.
+SUMMED = -1
+SUMS = ("sum", "mean", "max", "min")
+
+
 def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
     folds = any(m.row.kind == "fold" for m in members)
-    turned = folds and family(product).folds == "rows"
+    summed = folds and _sums(members, found, outputs)
+    turned = folds and not summed and family(product).folds == "rows"
     leading, last = _axes(product, found, turned=turned)
     axes = [*leading, *last]
     if found.rows | found.inner != set(axes):
         raise Incompatible("a value has more elements than the product")
     columns = _folded(last, found) if folds else last
-    segment = _segment(numel(found.sizes[a] for a in columns)) if folds else 0
+    segment = _segment(numel(found.sizes[a] for a in columns)) if folds and not summed else 0
     tensors = walks(found, outputs)
     if any(walk.limits for walk in tensors.values()):
         raise Incompatible("a padded tensor is read by a kernel without a product")
@@ -78,9 +88,24 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
             raise Incompatible("a result does not lie row by row as the product does")
     if turned:
         _check_worth(product, segment, outputs)
+    if summed:
+        return Tail(tuple(leading), tuple(columns), SUMMED)
     if not tiles(product, segment):
         raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
     return Tail(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+
+
+def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> bool:
+    """Whether the only fold goes over all pixels of a convolution, which are not stored."""
+    product, *more = (m for m in members if m.row.kind in ("product", "fold"))
+    if family(product).folds != "rows" or not product.has("folded"):
+        return False
+    pixels = {a for d in found.dims[id(product)][2:] for a in d}
+    many = numel(product.shape[2:])
+    one = len(more) == 1 and more[0].op in SUMS and more[0].dtype is torch.float32
+    if not one or found.inner != pixels or not isinstance(many, int) or many < LEAST_PIXELS:
+        return False
+    return not any(pixels & {a for d in found.dims[id(n)] for a in d} for n in outputs)
 
 
 def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
@@ -99,10 +124,10 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     """The tiles that can hold the segments of a product's tail."""
     kind = family(product)
     return tuple(
-        Tile(width, swapped)
+        Tile(width, swapped, summed=segment == SUMMED)
         for swapped in kind.sides(product)
         for width in kind.widths(product)
-        if segment == 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
+        if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
     )
 
 

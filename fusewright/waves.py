@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 
 from fusewright.family import AMPERE_RATE, Family, family
@@ -72,7 +73,7 @@ class Waves:
     def shared(self, tile: Tile) -> Tile:
         """The tile with room for its parts, if it has any."""
         parts = self._last(tile)[1] * self.kind.cluster if self.shares else 0
-        return Tile(tile.width, tile.swapped, tile.inline, parts)
+        return replace(tile, parts=parts)
 
     def _high(self, tile: Tile) -> int:
         """Rows of the split factor in a tile: Ampere has the same registers for any width."""

@@ -255,6 +255,50 @@ def test_tiles_hand_out_windows(tmp_path: Path) -> None:
         torch.testing.assert_close(out, run.out, rtol=1e-4, atol=1e-5, msg=run.chosen)
 
 
+SUMMED: dict[str, Case] = {
+    "mean": Case(nn.Conv2d(12, 20, 3), (13, 19), lambda z: torch.relu(z).mean((2, 3)) * 2),
+    "pool": Case(nn.Conv2d(12, 20, 3), (14, 18), lambda z: F.adaptive_avg_pool2d(torch.tanh(z), 1)),
+    "largest": Case(nn.Conv3d(12, 33, 3), (7, 8, 9), lambda z: z.amax((2, 3, 4), keepdim=True) + 1),
+    "sum of 16 bits": Case(
+        nn.Conv1d(12, 20, 3, bias=False), (200,), lambda z: z.float().sum(2), torch.float16
+    ),
+}
+UNSUMMED: dict[str, Case] = {
+    "few pixels": Case(nn.Conv2d(12, 20, 3), (9, 9), lambda z: z.mean((2, 3))),
+    "channels, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.mean((1, 2, 3))),
+    "itself, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z - z.mean((2, 3), keepdim=True)),
+    "two folds": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.amax((2, 3)) + z.mean((2, 3))),
+    "lines": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.mean(3)),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_folds_over_all_pixels_join(name: str) -> None:
+    made = planned(SUMMED[name])
+    assert schedule(nest(kernel_of(made), made.graph), GPU, made.graph).tile.summed  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", UNSUMMED)
+def test_other_folds_over_pixels_do_not(name: str) -> None:
+    made = planned(UNSUMMED[name])
+    assert len(made.kernels) > 1
+
+
+def test_parts_of_folds_are_joined(tmp_path: Path) -> None:
+    cases = [case for case in SUMMED.values() if case.dtype is torch.float32]
+    runs = [next(runs_of(case, 0)) for case in cases]
+    ways = [(side, v) for v in (1, 4) for side in ("true", "false")]
+    every = library([(run.body, f"{side}, {v}") for run in runs for side, v in ways], tmp_path)
+    for k, run in enumerate(run for run in runs for _ in ways):
+        sums, out = run.sums.flatten(2), torch.full_like(run.out, math.pi)
+        if sums.shape[2] % 4 and k % 4 > 1:
+            continue  # no vectors
+        parts = torch.full((*sums.shape[:2], -(-sums.shape[2] // 64)), math.nan)
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (sums, parts, *run.operands[2:], out))
+        getattr(every, f"tile_{k}")(*pointers, (ctypes.c_int * len(run.sizes))(*run.sizes))
+        torch.testing.assert_close(out, run.out, rtol=1e-5, atol=1e-6)
+
+
 # ---- text ----------------------------------------------------------------------------------------
 
 
@@ -287,10 +331,11 @@ EIGHT = Case(nn.Conv3d(64, 20, 3), (9, 8, 7), lambda z: F.max_pool3d(torch.tanh(
 
 # Those that need most registers.
 TIGHT = [(HEAVY, Tile(256, False)), (EIGHT, Tile(64, False)), (EIGHT, Tile(128, True))]
+ALL = (SUMMED["pool"], Tile(256, False, summed=True))
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
-@pytest.mark.parametrize(("some", "rounds"), [(TIGHT, True), (TIGHT[2:], False)])
+@pytest.mark.parametrize(("some", "rounds"), [([*TIGHT, ALL], True), (TIGHT[2:], False)])
 def test_they_stay_in_registers(
     some: list[tuple[Case, Tile]], rounds: bool, tmp_path: Path
 ) -> None:
@@ -305,5 +350,5 @@ def test_they_stay_in_registers(
 def test_the_oldest_supported_compiler_takes_them() -> None:
     folder = nvrtc_folder()
     assert folder is not None
-    text = source([(JOINED["plain"], Tile(128, True))])
+    text = source([(JOINED["plain"], Tile(128, True)), ALL])
     assert nvrtc_log(folder, text, "compute_90a") == (0, "")

@@ -25,6 +25,8 @@ TAILS: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "average": (64, lambda z: F.avg_pool2d(torch.tanh(z) * 2, 2)),
     "of a line": (150, lambda z: F.max_pool2d(torch.sigmoid(z), (1, 2))),
     "of four lines": (320, lambda z: F.max_pool2d(z * torch.sigmoid(z), (4, 1))),
+    "of all": (72, lambda z: torch.relu(z).mean((2, 3)) * 2),
+    "largest of all": (140, lambda z: F.adaptive_max_pool2d(torch.tanh(z), 1)),
     "of eight": (48, lambda z: F.avg_pool2d(torch.relu(z), (2, 4))),
 }
 
@@ -118,7 +120,9 @@ def test_images_of_any_size() -> None:
     module, shape = All(3, padding=1), (3, IN, 24, 24)
     new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
     module = module.cuda()
-    bounded = tuple(k for k, name in enumerate(TAILS) if name in ("average", "of a line"))
+    bounded = tuple(
+        k for k, name in enumerate(TAILS) if name in ("average", "of a line", "largest of all")
+    )
     plain = torch.randn(shape, device="cuda")
     spike = plain.clone()
     spike[1, 5, 20, 20] = 1e6

@@ -19,7 +19,7 @@ from fusewright.codegen.skeleton import SPOKEN, text_for
 from fusewright.codegen.struct import Body
 
 Sizes = tuple[int, ...]
-SECTIONS = ("windowed_tail", "convolution_consume")
+SECTIONS = ("windowed_tail", "part_teams", "convolution_consume")
 # `noted`: the place of every pixel in the image, at the tap (0, 0, 0); `at_work`: the walk's sizes.
 ENGINE = """
 struct noted_pixel { int at[3], image; };
@@ -115,6 +115,37 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
       }
 }
 """
+# The same for folds over all pixels: boxes, row by row or column by column, then their parts.
+SUMMED = """
+template <bool ACROSS, int VECTOR, class Body>
+void sum_up(const Body& given_body, const float* sums, float* parts, convolution_shape all) {
+  const summed_shape shape{all, parts};
+  const auto body = tail_of<1, 0>(given_body, shape);
+  static float box[64 * 64];
+  const int lane = threadIdx.x, columns = all.out_pixels(), channels = all.out_channels;
+  for (int image = 0; image < all.images; ++image)
+    for (int top = 0; top < channels; top += 16)
+      for (int column = 0; column < columns; column += 64) {
+        const int end = channels - top < 16 ? channels - top : 16;
+        const box_corner at{long(image) * channels + top, image, top, column};
+        __syncthreads();
+        for (int row = 0; row < end; ++row)
+          for (int j = lane; j < 64; j += 32) {
+            const long place = (at.row + row) * columns + column + j;
+            box[box_place<ACROSS, 64>(row, j)] = column + j < columns ? sums[place] : NAN;
+          }
+        __syncthreads();
+        finish<ACROSS, 64, 0, VECTOR>(body, box, 0, end, at, columns);
+      }
+  __syncthreads();
+  const long rows = all.images * channels;
+  for (long row = lane / 8; row < (rows + 3) / 4 * 4; row += 4) {
+    const long known = row < rows ? row : rows - 1;
+    const joining_team team(parts + known * shape.boxes(), shape.boxes(), row >= rows);
+    given_body(known, team, product_row{nullptr, 0, 0});
+  }
+}
+"""
 ENTRY = """
 extern "C" void tile_{number}(const float* image, const float* weight, const float* sums,
                               {pointers}, const int* sizes) {{
@@ -130,17 +161,30 @@ extern "C" void tile_{number}(const float* image, const float* weight, const flo
     }});
 }}
 """
+SUM_ENTRY = """
+extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const int* sizes) {{
+  convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  for (int i = 0; i < 3; ++i) all.out_size[i] = sizes[7 + i];
+  const {name} body{{{fields}, all.images}};
+  launch(dim3(1), 32, [=] {{ sum_up<{chosen}>(body, sums, parts, all); }});
+}}
+"""
 
 
 def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
-    """tile_0, tile_1, … of bodies, each with its width, side, vectors and window."""
+    """tile_0, tile_1, … of bodies, each with its width, side, vectors and window, or, where all
+    pixels are folded, with its side and vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
     text = re.sub(
         r"FN void load_pixels\(.*?\n}\n", ENGINE, text_for("sm90", words), flags=re.DOTALL
     )
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
-    text += HANDED + "".join(_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
+    text += (
+        HANDED
+        + SUMMED
+        + "".join(_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
+    )
     source = folder / "windows.cpp"
     source.write_text(f"{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}}}\n", encoding="utf-8")
     made = folder / "windows.so"
@@ -153,7 +197,7 @@ def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
 def _entry(number: int, body: Body, chosen: str) -> str:
     fields = ", ".join(p.name for p in body.pointers)
     pointers = ", ".join(p.declaration for p in body.pointers)
-    entry = ENTRY.format(
+    entry = (ENTRY if body.is_map else SUM_ENTRY).format(
         number=number, name=body.name, fields=fields, pointers=pointers, chosen=chosen
     )
     return f"namespace n{number} {{\n{body.text}\n{entry}}}\n"

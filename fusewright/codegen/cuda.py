@@ -119,7 +119,7 @@ def _runs(body: Body, nest: Nest, schedule: Schedule, aligned: bool = False) -> 
     lines = [f"  const {body.name} body{{{names}}};"]
     lines += [f"  {line}" for line in (product.prepared(made, body.name) if made else ())]
     fast = _launch(body, nest, schedule, schedule.vector)
-    if aligned or schedule.vector == 1:
+    if aligned or schedule.vector == 1 or not _vectors(body, nest, schedule):
         return [*lines, f"  return {fast};"]
     able = f"batch % {schedule.staged} == 0 && " if schedule.staged > 1 else ""
     lines.append(f"  if ({able}{_are_aligned(body, nest, schedule)}) return {fast};")

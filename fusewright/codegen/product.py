@@ -18,8 +18,8 @@ from fusewright.family import (
     WINDOWED,
     family,
 )
-from fusewright.geometry import CONVOLUTIONS, geometry
-from fusewright.ir import Node, size_text
+from fusewright.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
+from fusewright.ir import Node, size_text, times
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
 from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile
@@ -52,27 +52,27 @@ def prepared(product: Node, name: str) -> list[str]:
 
 def launcher(product: Node, tile: Tile) -> str:
     """The skeleton's function that starts the kernel."""
-    return family(product, inline=tile.inline).launcher
+    return SUMS if tile.summed else family(product, inline=tile.inline).launcher
 
 
 def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     """The call that starts the kernel with accesses of `vector` elements."""
     name = launcher(product, tile)
-    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {nest.segment}, {vector}"
+    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {max(nest.segment, 0)}, {vector}"
     if product.op == "attention":  # it folds nothing, and has one side
         chosen = f"{tile.width}, {vector}"
     chosen += f", {tile.parts}" if tile.parts else ""
     chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
     scratch = "workspace" if workspace(product, tile) else "nullptr"
-    extra = [scratch] if name in SCRATCH else []
+    extra = [scratch] if name in SCRATCH and not tile.summed else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
     return f"{name}<{chosen}>(body, {numbers})"
 
 
 def workspace(product: Node, tile: Tile) -> str:
     """Bytes of scratch memory behind the kernel's tensors, as Python text, or ""."""
-    kind = family(product, inline=tile.inline)
-    return SCRATCH[kind.launcher](product, tile) if kind.launcher in SCRATCH else ""
+    name = launcher(product, tile)
+    return SCRATCH[name](product, tile) if name in SCRATCH else ""
 
 
 # ---- what the families take ----------------------------------------------------------------------
@@ -145,6 +145,18 @@ def _sums(tile: Tile) -> str:
     return str(tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)) if tile.parts else ""
 
 
+def _box_parts(product: Node) -> str:
+    """Where the parts of folds over all pixels begin, behind what is packed."""
+    return f"static_cast<char*>(workspace) + {geometry(product).packed_bytes}"
+
+
+def _with_parts(product: Node, _: Tile) -> str:
+    g = geometry(product)
+    parts = times(g.images, g.out_channels * -(-g.pixels // BOX_COLUMNS) * 4)
+    return f"{g.packed_bytes} + {size_text(parts)}"
+
+
+SUMS = "run_convolution_sums"
 (WINDOWS,) = {kind.launcher for kind in WINDOWED.values()}
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     SPLIT.launcher: _split,
@@ -154,6 +166,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
     LAST.launcher: lambda _: ["left", "right", "shape"],
     WINDOWS: lambda _: ["left", "right", "shape"],
+    SUMS: lambda n: ["left", "right", "shape", "workspace", _box_parts(n)],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
     ATTENTION.launcher: attention.arguments,
 }
@@ -164,6 +177,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
     LAST.launcher: lambda n, _: geometry(n).packed_bytes,
     WINDOWS: lambda n, _: geometry(n).packed_bytes,
+    SUMS: _with_parts,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),
 }
