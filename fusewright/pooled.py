@@ -14,33 +14,69 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product as combinations
-from math import prod
+from math import isfinite, prod
 
 from fusewright.convolution import MISFITS
 from fusewright.geometry import geometry, known
-from fusewright.ir import Attribute, Graph, Node, Shape, Size, node, rebuild, toposort
+from fusewright.ir import (
+    Attribute,
+    Graph,
+    Node,
+    Shape,
+    Size,
+    broadcast,
+    node,
+    rebuild,
+    toposort,
+    with_args,
+)
 from fusewright.target import Target
 
 WINDOWS = (2, 4, 8)  # pixels of a window: 64 columns of a tile have whole vectors of windows
 LEAST_WINDOWS = 64  # of an image, a prediction: below, tiles are not full
+
+# Functions that keep the order of numbers: of their results, the largest is that of the largest.
+RISING = ("relu", "tanh", "sigmoid")
 
 Piece = dict[int, tuple[int, int]]  # dimension -> first element, step
 
 
 def pooled(graph: Graph, target: Target) -> Graph:
     """Pull the pieces that pools take through the maps behind convolutions."""
+    before = graph
     while "windowed" in target.convolutions:
         found = (_moved(graph, n, target) for n in _convolutions(graph))
         moved = next((m for m in found if m), None)
         if moved is None:
             break
         graph = rebuild(graph, lambda n, moved=moved: moved.get(id(n), n))  # type: ignore[misc]
-    return graph
+    return graph if graph is before else rebuild(graph, _later)
 
 
 def _convolutions(graph: Graph) -> Iterator[Node]:
     each = (n for n in toposort(graph.roots) if n.op == "convolution")
     return (n for n in each if not (n.order or n.has("windows") or n.has("cells")))
+
+
+def _later(n: Node) -> Node:
+    """The maximum of what rises is taken before it rises, so that is computed once."""
+    if n.op != "maximum":
+        return n
+    left, right = n.args
+    same = (left.op, left.attributes, left.args[1:]) == (right.op, right.attributes, right.args[1:])
+    if left is right or not same or not _rises(left) or left.args[0].dtype is not n.dtype:
+        return n
+    first = (left.args[0], right.args[0])
+    below = node("maximum", first, shape=broadcast([a.shape for a in first]), dtype=n.dtype)
+    return with_args(left, (_later(below), *left.args[1:]))
+
+
+def _rises(n: Node) -> bool:
+    if n.op in ("mul", "div", "add", "sub") and n.args[1].op == "constant":
+        value = n.args[1]["value"]
+        finite = isinstance(value, float) and isfinite(value)
+        return finite and (n.op in ("add", "sub") or value > 0)  # type: ignore[operator]
+    return n.op in RISING
 
 
 @dataclass

@@ -177,6 +177,20 @@ def test_pools_join(name: str) -> None:
     assert [tuple(n.shape) for n in kernel.outputs] != []
 
 
+@pytest.mark.parametrize(("tail", "count"), [
+    (lambda z: max2(torch.tanh(z) * 2 + 1), 1),
+    (lambda z: max2(torch.tanh(z) * -2), 4),
+    (lambda z: max2(torch.relu(torch.tanh(z))) + torch.tanh(z.new_ones(1)), 2),
+    (lambda z: F.avg_pool2d(torch.tanh(z), 2), 4),
+])  # fmt: skip
+def test_what_rises_is_computed_once(tail: Callable[[Tensor], Tensor], count: int) -> None:
+    case = Case(nn.Conv2d(12, 20, 3), (14, 14), tail)
+    module, x = case.model()
+    before, after = staged(module, (x,), stage, "pooled")
+    assert sum(n.op == "tanh" for n in toposort(after.roots)) == count
+    check_meaning(before, after, module, (x,))
+
+
 def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooled_module, "LEAST_WINDOWS", 49)
     assert len(planned(JOINED["plain"]).kernels) == 2
