@@ -8,11 +8,11 @@ at work (`skeletons/cuda/deferred_sm90.cuh`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from fusewright.ir import Graph, Node
+from fusewright.ir import Graph, Node, concrete, times
 from fusewright.keep import Pass, read_key
 from fusewright.loops import Read, walked
 from fusewright.nest import Access, Nest
@@ -24,8 +24,10 @@ MAX_THREADS = 1024
 # while the other waits.
 PAIRED_THREADS = 512
 # Deferred rows: vectors of a thread in its part of one, of which shared memory has three; the least
-# run of neighbours, since one thread asks for each of them; the least rows for each block.
-PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES = 9, 4096, 4
+# run of neighbours, since one thread asks for each of them; the least rows for each block; the most
+# vectors of a thread that are alike in every row and stay in its registers, for each byte of an
+# element: halves are widened beside them.
+PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES, STILL_VECTORS = 9, 4096, 4, 4
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,32 @@ def near_read(nest: Nest) -> Access | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def near_key(nest: Nest) -> Hashable:
-    """Of that read, as a row plan names it."""
+def part_vectors(nest: Nest, each: int, batch: int) -> int:
+    """How many vectors a thread has of a deferred row, whose threads take `each` elements."""
+    return ceil(concrete(times(nest.outer, nest.columns), batch) / each)
+
+
+def still_reads(nest: Nest, vectors: int) -> list[Hashable]:
+    """What a deferred row reads that is alike in every row, as a row plan names it, as far as the
+    registers of a thread hold so many vectors of each."""
     near = near_read(nest)
-    return near and read_key(near)
+    assert near, "a deferred row"
+    found = [
+        read_key(a)
+        for a in nest.reads.values()
+        if a.varies and a.base == "0" and a.columns == 1 and not (a.gather or a.limits or a.wrap)
+        if a.leaf.op != "constant" and a.leaf.dtype.itemsize == near.leaf.dtype.itemsize
+        if nest.outer == 1 or a.outer == nest.columns
+    ]
+    most = STILL_VECTORS * near.leaf.dtype.itemsize
+    return list(dict.fromkeys(found))[: most // vectors]
+
+
+def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
+    """How the text of a deferred row names what it reads: in shared memory, or in registers."""
+    near = near_read(nest)
+    still = {key: f"still<{k}>({{}})" for k, key in enumerate(still_reads(nest, vectors))}
+    return {**still, near and read_key(near): "near({})"}
 
 
 def _folds_read(nest: Nest, m: Node, near: Access) -> bool:

@@ -36,6 +36,17 @@ HOPPER = TARGETS["sm_90a"]
 MILLION, ROWS = 1 << 20, 70
 
 
+class Scaled(nn.Module):
+    """Weights of another type than the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(MILLION, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(1) * self.weight
+
+
 def normalized(x: Tensor) -> Tensor:
     return torch.nn.functional.normalize(x, 2.0, 1)
 
@@ -98,6 +109,24 @@ def test_the_text_says_what_is_near() -> None:
     assert "if (!aligned<4>(in0, out0) || !defers<64>(device)) {" in entry
     assert f"run_rows_split<512, 4, 4>({scratch})" in entry
     assert f"run_rows_deferred<64, 512, 4, 65536>({scratch})" in entry
+
+
+def test_what_is_alike_in_every_row_stays_in_registers() -> None:
+    rows = torch.empty(64, MILLION)
+    made = make(nn.LayerNorm(MILLION), [rows], HOPPER)
+    body, entry = text_of(made)
+    again = body.index("struct fused_0_again")
+    assert "still<1>(load(in1, 0)), still<0>(load(in0, 0))" in body[:again]
+    assert "still" not in body[again:]
+    assert "run_rows_deferred<64, 512, 4, 65536, 2>(" in entry
+    # Longer parts leave no room for a second one, and vectors of halves are no 16 bytes.
+    longer = make(nn.LayerNorm(9 << 17), [torch.empty(64, 9 << 17)], HOPPER)
+    body, entry = text_of(longer)
+    assert "load(in1, 0), still<0>(load(in0, 0))" in body
+    assert "run_rows_deferred<64, 512, 4, 73728, 1>(" in entry
+    mixed = make(Scaled(), [rows], HOPPER)
+    assert all(s.deferred for _, _, s in mixed.kernels)
+    assert "still" not in text_of(mixed)[0].split("struct fused_0_again")[0]
 
 
 def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:

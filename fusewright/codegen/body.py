@@ -29,7 +29,7 @@ from fusewright.keep import Pass, read_key, row_plan
 from fusewright.loops import Read
 from fusewright.nest import Access, Nest, at_batch
 from fusewright.schedule import Schedule, known_factor
-from fusewright.shared import near_key
+from fusewright.shared import deferred_reads, part_vectors
 from fusewright.staging import staged_reads
 
 
@@ -68,9 +68,9 @@ class _Printer:
     ) -> None:
         self.nest, self.kernel = at_batch(nest, schedule.batch), nest.kernel
         self.row = row_plan(nest, schedule)
-        self.near = near_key(nest) if schedule.deferred else None
-        self.in_place = in_place
-        self.is_map = not self.kernel.folds
+        vectors = part_vectors(nest, schedule.threads * schedule.vector, schedule.batch)
+        self.placed = deferred_reads(self.nest, vectors) if schedule.deferred else {}
+        self.in_place, self.is_map = in_place, not self.kernel.folds
         self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
         self.inverts = schedule.inverts
         self.staged = staged_reads(nest) if schedule.staged else ()
@@ -189,7 +189,7 @@ class _Printer:
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
             place = self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
-            text.operands.append(f"near({place})" if self.near else place)
+            text.operands.append(f"near({place})" if self.placed else place)
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
@@ -364,7 +364,7 @@ class _Printer:
             inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
         else:
             inner = self._operand("load", self.pointer_of[id(leaf)], access)
-            inner = f"near({inner})" if read_key(access) == self.near else inner
+            inner = self.placed.get(read_key(access), "{}").format(inner)
         if not access.limits:
             return inner
         self.words.add("within")

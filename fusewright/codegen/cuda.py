@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 
 from fusewright.codegen import product
 from fusewright.codegen.body import body as print_body
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
-from fusewright.ir import concrete, size_text, times
-from fusewright.nest import Nest
+from fusewright.ir import size_text, times
+from fusewright.nest import Nest, at_batch
 from fusewright.schedule import Schedule, otherwise
+from fusewright.shared import part_vectors, still_reads
 from fusewright.staging import staging
 from fusewright.target import Target
 
@@ -172,7 +172,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     sizes = f"{schedule.threads}, {vector}"
     if schedule.blocks > 1:
         sizes = f"{schedule.blocks}, {schedule.threads // schedule.blocks}, {vector}"
-        sizes += f", {_part_bytes(nest, schedule)}" * schedule.deferred
+        sizes += _part(nest, schedule) if schedule.deferred else ""
     elif schedule.split:  # what several passes read fits L2
         sizes = f"512, {vector}" + ", 4" * (body.passes > 1)
     if schedule.across > 1:  # several passes have few threads, so more loads in flight
@@ -182,11 +182,13 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
 
 
-def _part_bytes(nest: Nest, schedule: Schedule) -> int:
-    """What a block of a deferred row has of it: so many vectors of 16 bytes for each thread."""
-    elements = concrete(times(nest.outer, nest.columns), schedule.batch)
-    vectors = ceil(elements / (schedule.threads * schedule.vector))
-    return vectors * 16 * schedule.threads // schedule.blocks
+def _part(nest: Nest, schedule: Schedule) -> str:
+    """What a block of a deferred row has of it, so many vectors of 16 bytes for each thread, and of
+    how many tensors its registers keep as much."""
+    vectors = part_vectors(nest, schedule.threads * schedule.vector, schedule.batch)
+    size = vectors * 16 * schedule.threads // schedule.blocks
+    still = len(still_reads(at_batch(nest, schedule.batch), vectors))
+    return f", {size}" + f", {still}" * (still > 0)
 
 
 def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:

@@ -3,7 +3,7 @@
 // The surprising fact: the body runs three times for each row, and its text does not know. First what it folds is asked
 // for. Then that is folded and handed in, and nothing else is done. A row later, when all parts have long met, its
 // folds only say what they came to, and its elements are stored. A ring of shared memory keeps parts of rows meanwhile;
-// the copy engine brings them and takes the results away.
+// the copy engine brings them and takes the results away. What is alike in every row stays in registers.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -56,7 +56,31 @@ template <class T> struct near_operand<store_operand<T>> {
 };
 template <class Far> FN near_operand<Far> near(Far far) { return {far, nullptr}; }
 
-//@ deferred_team: needs gathered_team, arrivals, load_bytes, near
+//@ still: needs load
+// What is the same for every row: a thread meets the same elements of it again in each, so its registers keep them, operand
+// NUMBER of those, for the whole launch. They are 16 bytes for each vector.
+template <int NUMBER, class T> struct still_operand {
+  using value = computed<T>;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  load_operand<T, true> far;
+  const uint4* held;
+  FN const T* outside(long i) const { return far.p + (far.base + i); }
+  template <int W, int U> struct packet {
+    const uint4* held;
+    FN explicit packet(const still_operand& o) : held(o.held) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN value element(int, int j, const Place& at) {
+      T all[W];
+      memcpy(all, held + at.slot, 16);
+      return widen(all[j]);
+    }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <int NUMBER, class T> FN still_operand<NUMBER, T> still(load_operand<T, true> far) { return {far, nullptr}; }
+
+//@ deferred_team: needs gathered_team, arrivals, load_bytes, near, still
 FN void store_bytes(void* to, const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
@@ -65,13 +89,15 @@ FN void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"
 FN void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 FN void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-enum class turn { ask, fold, store };
-// Where a part of a row lies, the barrier that says so, the room where blocks meet for the row, and its number there.
+enum class turn { ask, fold, store, hold };
+// Where a part of a row lies, the barrier that says so, the room where blocks meet for the row, and its number there;
+// and the registers for what is the same in each row, which are filled once, in a turn of their own.
 struct part_place {
   char* memory;
   unsigned barrier;
   unsigned long* room;
   unsigned number;
+  uint4* held;
 };
 // The block of a turn in which nothing is folded.
 struct alone {
@@ -82,6 +108,7 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
   static_assert(BYTES % (16 * THREADS) == 0, "a part has as many vectors for each thread");
   static constexpr int vector = VECTOR, threads = BLOCKS * THREADS, stride = THREADS * VECTOR;
   static constexpr long most = BYTES / 16 * VECTOR;  // elements of a part; the last one may have fewer
+  static constexpr int slots = BYTES / (16 * THREADS);
   static constexpr bool spread = true;
   Block& block;
   part_place at;
@@ -106,6 +133,9 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
     return mine;
   }
   template <class Far> FN near_operand<Far> placed(near_operand<Far> o) const { return {o.far, at.memory}; }
+  template <int NUMBER, class T> FN still_operand<NUMBER, T> placed(still_operand<NUMBER, T> o) const {
+    return {o.far, at.held + NUMBER * slots};
+  }
   template <class Operand> FN Operand placed(Operand o) const { return o; }
   // Where this part begins, and its elements.
   FN static long start() { return part() * most; }
@@ -136,6 +166,13 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
     });
     store_commit();
   }
+  template <class Span, int NUMBER, class T> FN void hold(Span span, const still_operand<NUMBER, T>& from) const {
+#pragma unroll
+    for (int s = 0; s < slots; ++s)
+      if (const int here = s * stride + threadIdx.x * VECTOR; here < size(span))
+        at.held[NUMBER * slots + s] = __ldg(reinterpret_cast<const uint4*>(from.outside(start() + here)));
+  }
+  template <class Span, class Operand> FN void hold(Span, const Operand&) const {}
   template <class Span, class Operand> FN void bring(Span, const Operand&) const {}
   template <class Span, class Operand> FN void take(Span, const Operand&) const {}
 };
@@ -151,23 +188,40 @@ FN void visit_part(Team& team, int from, Span span, Sink& sink, const F& f, Ops.
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     at[u].first = team.start() + threadIdx.x * W, at[u].further = from + u * Team::stride;
-    at[u].flat = at[u].first + at[u].further, at[u].slot = 0;
+    at[u].flat = at[u].first + at[u].further, at[u].slot = from / Team::stride + u;
     at[u].here = from + u * Team::stride + threadIdx.x * W;
     live[u] = at[u].here < team.size(span);
   }
   visit<GUARDED, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
 }
+template <class Sink> constexpr bool joins = true;
+template <> constexpr bool joins<nothing> = false;
+// The same with constant slots, which registers need.
+template <bool GUARDED, int U, class Team, class Span, class Sink, class F, class... Ops>
+FN void walk_slots(Team& team, Span span, Sink& sink, const F& f, Ops... operand) {
+  constexpr int full = Team::slots / U * U;
+#pragma unroll
+  for (int s = 0; s < full; s += U) visit_part<GUARDED, U>(team, s * Team::stride, span, sink, f, operand...);
+  if constexpr (full < Team::slots)
+    visit_part<GUARDED, Team::slots - full>(team, full * Team::stride, span, sink, f, operand...);
+}
 template <class Team, class Span, class Sink, class F, class... Ops>
 FN void walk_part(Team& team, Span span, Sink& sink, const F& f, Ops... operand) {
-  constexpr int slots = Team::most / Team::stride, W = Team::vector;
-  constexpr int some = (vector_bytes<W, Ops...> > 16 ? 8 : 16) / W;  // what fits registers
+  constexpr int slots = Team::slots, W = Team::vector;
+  constexpr bool kept = (false || ... || Ops::kept);
+  constexpr int some = (kept || vector_bytes<W, Ops...> > 16 ? 8 : 16) / W;  // what fits registers
   constexpr int U = slots < some ? slots : some, step = U * Team::stride;
+  if constexpr (kept) {
+    constexpr bool outside = joins<Sink> || vector_bytes<W, Ops...> > 0;  // shared memory has room for a whole part
+    walk_slots<outside && Span::total % Team::most != 0, U>(team, span, sink, f, operand...);
+  } else {
 #pragma unroll 1
-  for (int from = 0; from < team.size(span); from += step)
-    if (from + step <= team.size(span))
-      visit_part<false, U>(team, from, span, sink, f, operand...);
-    else
-      visit_part<true, U>(team, from, span, sink, f, operand...);
+    for (int from = 0; from < team.size(span); from += step)
+      if (from + step <= team.size(span))
+        visit_part<false, U>(team, from, span, sink, f, operand...);
+      else
+        visit_part<true, U>(team, from, span, sink, f, operand...);
+  }
 }
 template <turn TURN, int BLOCKS, int THREADS, int W, int BYTES, class Block, long... N, class Sink, class F,
           class... Ops>
@@ -180,6 +234,7 @@ FN void walk(deferred<TURN, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span<
 template <turn TURN, int BLOCKS, int THREADS, int W, int BYTES, class Block, long... N, class F, class... Ops>
 FN void walk(deferred<TURN, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span<N...> span, nothing& sink, const F& f,
              Ops... operand) {
+  if constexpr (TURN == turn::hold) (team.hold(span, operand), ...);
   if constexpr (TURN == turn::store) {
     walk_part(team, span, sink, f, team.placed(operand)...);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -194,7 +249,7 @@ FN void walk(deferred<TURN, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span<
 // n + 2, and whoever has handed in one of those has all parts n: so four rooms in turn are enough.
 constexpr int RING = 3, HALLS = 4, DEFERRED_BLOCKS = 1024;
 static_assert(gathering<DEFERRED_BLOCKS>::words * HALLS * 8 <= 278528, "what whoever allocates the workspace writes");
-template <int BLOCKS, int THREADS, int VECTOR, int BYTES, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, int BYTES, int STILL, class Body>
 __global__ void __launch_bounds__(THREADS, 1)
     deferred_kernel(const Body body, int rows, int shares, unsigned long* rooms) {
   extern __shared__ __align__(128) unsigned char stages[];
@@ -203,9 +258,10 @@ __global__ void __launch_bounds__(THREADS, 1)
   rooms += share * HALLS * gathering<BLOCKS>::words;
   team<THREADS, VECTOR> block;
   alone nobody;
+  uint4 held[STILL > 0 ? STILL * BYTES / (16 * THREADS) : 1];
   const auto place = [&](int n) {
     return part_place{reinterpret_cast<char*>(stages) + n % RING * BYTES, shared_address(full + n % RING),
-                      rooms + n % HALLS * gathering<BLOCKS>::words, n + 1u};
+                      rooms + n % HALLS * gathering<BLOCKS>::words, n + 1u, held};
   };
   const auto ask = [&](int n) {
     if (n < count) body(share + n * shares, deferred<turn::ask, BLOCKS, THREADS, VECTOR, BYTES>(nobody, place(n)));
@@ -216,6 +272,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
     for (int n = 0; n < RING; ++n) ask(n);
   }
+  if (STILL > 0) body(share, deferred<turn::hold, BLOCKS, THREADS, VECTOR, BYTES>(nobody, place(0)));
   __syncthreads();
 #pragma unroll 1
   for (int n = 0; n <= count; ++n) {
@@ -234,9 +291,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 #ifdef __CUDACC_RTC__
 template <int BLOCKS> FN bool defers(int) { return true; }
-template <int BLOCKS, int THREADS, int VECTOR, int BYTES, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, int BYTES, int STILL = 0, class Body>
 FN int run_rows_deferred(const Body&, long, void*, int, void*) {
-  return &deferred_kernel<BLOCKS, THREADS, VECTOR, BYTES, Body> == nullptr;
+  return &deferred_kernel<BLOCKS, THREADS, VECTOR, BYTES, STILL, Body> == nullptr;
 }
 #else
 // Whether the device holds all blocks of a row at once.
@@ -244,12 +301,12 @@ template <int BLOCKS> bool defers(int device) {
   int processors = 0;
   return !cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) && BLOCKS <= processors;
 }
-template <int BLOCKS, int THREADS, int VECTOR, int BYTES, class Body>
+template <int BLOCKS, int THREADS, int VECTOR, int BYTES, int STILL = 0, class Body>
 int run_rows_deferred(const Body& body, long rows, void* workspace, int device, void* stream) {
   if (rows <= 0) return 0;
   if (rows > 1L << 30) return cudaErrorInvalidValue;  // no memory has so many long ones
   const device_scope scope(device);
-  constexpr auto kernel = deferred_kernel<BLOCKS, THREADS, VECTOR, BYTES, Body>;
+  constexpr auto kernel = deferred_kernel<BLOCKS, THREADS, VECTOR, BYTES, STILL, Body>;
   int processors = 0;
   int error = prepare_product<kernel>(RING * BYTES, device, processors);
   if (error) return error;
