@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from fusewright.cells import cells
+from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
@@ -82,6 +83,8 @@ def convolution(
         if n.op != "library" or n["name"] not in NAMES:
             return n
         call = _call(n)
+        if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
+            return mapped
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call and call.bias is None and bare and n.order and n.dtype in HALVES:
@@ -190,6 +193,17 @@ def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     if padding == "same":  # of an odd number, the larger half is at the high side
         return tuple((r // 2, r - r // 2) for r in reach)
     return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
+
+
+def _mapped(call: _Call, n: Node) -> Node | None:
+    """A depthwise convolution, as a map."""
+    spatial = [t.shape[2:] for t in (call.image, n, call.weight)]
+    plain = call.behind is None and len(call.image.shape) == len(call.weight.shape)
+    if not plain or not all(isinstance(size, int) for sizes in spatial for size in sizes):
+        return None
+    lows = [low for low, _ in call.pads]
+    each = zip(*map(known, spatial), call.stride, call.dilation, lows, strict=True)
+    return depthwise(call.image, call.weight, call.bias, [Window(*sizes) for sizes in each], n)
 
 
 def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:

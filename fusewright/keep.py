@@ -262,16 +262,17 @@ class _Walker:
         return False
 
     def _worth(self, m: Node) -> bool:
-        return self.schedule.keep and self._cost(m) >= self.schedule.keep_cost
+        enough = self.schedule.keep_cost
+        return self.schedule.keep and self._cost(m, enough) >= enough
 
-    def _cost(self, m: Node) -> int:
-        """Float operations to compute `m` from what is read or kept."""
+    def _cost(self, m: Node, enough: int) -> int:
+        """Float operations to compute `m` from what is read or kept, up to `enough`."""
         if m.row.kind == "scan":
             return 0
         total = m.row.cost
         for k in walked(m):
             edge = self.nest.kernel.loops.edges[id(m), k]
             inside = not isinstance(edge, Read) and id(edge) in self.element
-            if inside and id(edge) not in self.keeps:
-                total += self._cost(edge)  # type: ignore[arg-type]
+            if inside and id(edge) not in self.keeps and total < enough:
+                total += self._cost(edge, enough - total)  # type: ignore[arg-type]
         return total

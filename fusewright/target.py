@@ -25,7 +25,7 @@ class Target:
     float32 ones that pack nothing.  convolutions: what its convolution kernels can do: round
     as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded"), take channels
     that lie last ("last"), pixels as channels ("cells"), compute windows of pixels together
-    ("windowed").
+    ("windowed"), be maps where they are depthwise ("depthwise").
     processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
     can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
     library products whose results have so many bytes write to huge pages; 0 for none.
@@ -83,7 +83,7 @@ TARGETS = {
             half_flops=250e12,
             tf32_flops=100e12,
             inline_products=True,
-            convolutions=("rounded", "cells"),
+            convolutions=("rounded", "cells", "depthwise"),
             processors=108,
         ),
         Target(
@@ -100,7 +100,7 @@ TARGETS = {
             tf32_flops=175e12,
             half_products=True,
             inline_products=True,
-            convolutions=("rounded", "full", "folded", "last", "cells", "windowed"),
+            convolutions=("rounded", "full", "folded", "last", "cells", "windowed", "depthwise"),
             processors=132,
             cluster=8,
         ),

@@ -100,7 +100,8 @@ def values(domain: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
     if op.domain == "choice":
-        return [values("", torch.bool, 1), values("special", dtype, 2), values("special", dtype, 3)]
+        chosen = [values("special", dtype, seed) for seed in range(2, op.arity + 1)]
+        return [values("", torch.bool, 1), *chosen]
     given = [values(op.domain, dtype, seed) for seed in range(1, op.arity + 1)]
     if op.name in ("remainder", "fmod") and dtype in INTS:
         given[1] = torch.where(given[1] == 0, 7, given[1]).to(dtype)

@@ -61,6 +61,9 @@ constexpr float INFINITE = __builtin_inff();
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
+//@ tap
+template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? sum + weight * x : sum; }
+
 //@ isnan: needs numbers
 template <class T> FN bool isnan(T x) { return x != x; }
 

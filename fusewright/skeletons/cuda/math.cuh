@@ -15,6 +15,9 @@ namespace fusewright {
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
+//@ tap
+template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? sum + weight * x : sum; }
+
 //@ infinity
 template <class T> FN T infinity() { return T(__longlong_as_double(0x7ff0000000000000LL)); }
 

@@ -1,0 +1,167 @@
+"""Depthwise convolutions -> maps of pieces: the same values, in one kernel with what follows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from cudac import compile_text
+from graphs import check_meaning, staged
+from test_convolution import Tailed
+from torch import Tensor, nn
+
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.runtime import cuda_flags
+from fusewright.convolution import convolution
+from fusewright.interpret import interpret
+from fusewright.ir import Graph, toposort
+from fusewright.late import late
+from fusewright.pipeline import Made, make
+from fusewright.plan import plan
+from fusewright.target import TARGETS
+
+GPU, AMPERE = TARGETS["sm_90a"], TARGETS["sm_80"]
+IMAGE = (3, 8, 20, 24)
+
+
+def conv2d(*arguments: object, **more: object) -> nn.Module:
+    return nn.Conv2d(8, *arguments, groups=8, **more)  # type: ignore[arg-type]
+
+
+# name -> the layer, the image's sizes
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "padded": (conv2d(8, 3, padding=1), IMAGE),
+    "without bias": (conv2d(8, 3, bias=False), IMAGE),
+    "strided": (conv2d(8, 3, stride=2, padding=1), IMAGE),
+    "dilated": (conv2d(8, 3, padding=2, dilation=2), IMAGE),
+    "uneven": (conv2d(8, (2, 5), stride=(1, 3), padding=(1, 0), dilation=(3, 1)), IMAGE),
+    "same": (conv2d(8, (4, 2), padding="same"), IMAGE),
+    "5 x 5": (conv2d(8, 5, padding=2), IMAGE),
+    "7 x 7": (conv2d(8, 7, padding=3), IMAGE),
+    "several results": (conv2d(24, 3, padding=1), IMAGE),
+    "one tap": (conv2d(16, 1), IMAGE),
+    "taps that no window has inside": (conv2d(8, 3, padding=8, dilation=8), (3, 8, 7, 5)),
+    "1 dimension": (nn.Conv1d(6, 6, 4, padding=3, groups=6), (4, 6, 50)),
+    "1 dimension, long": (nn.Conv1d(6, 6, 31, padding="same", groups=6), (4, 6, 50)),
+    "3 dimensions": (nn.Conv3d(4, 8, 3, padding=1, stride=(1, 1, 2), groups=4), (2, 4, 6, 7, 10)),
+    "one channel": (nn.Conv2d(1, 4, 3, padding=1), (3, 1, 20, 24)),
+    "one image": (conv2d(8, 3, padding=1), (1, *IMAGE[1:])),
+}
+KEPT: dict[str, tuple[nn.Module, Tensor]] = {
+    "many taps": (conv2d(8, 9), torch.randn(IMAGE)),
+    "two channels in a group": (nn.Conv2d(8, 8, 3, groups=4), torch.randn(IMAGE)),
+    "channels last": (
+        conv2d(8, 3).to(memory_format=torch.channels_last),
+        torch.randn(IMAGE).to(memory_format=torch.channels_last),
+    ),
+    "no batch": (conv2d(8, 3), torch.randn(IMAGE[1:])),
+    "double": (conv2d(8, 3).double(), torch.randn(IMAGE).double()),
+    "transposed": (nn.ConvTranspose2d(8, 8, 3, groups=8), torch.randn(IMAGE)),
+}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def graphs(module: nn.Module, x: Tensor) -> tuple[Graph, Graph]:
+    return staged(module, (x,), lambda g: convolution(g, GPU), "convolution")
+
+
+def library_calls(graph: Graph) -> list[object]:
+    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_one_kernel_of_the_same_meaning(name: str) -> None:
+    layer, shape = LAYERS[name]
+    module, x = nn.Sequential(layer, nn.SiLU()), torch.randn(shape)
+    before, after = graphs(module, x)
+    check_meaning(before, after, module, (x,))
+    made = plan(after, GPU)
+    (kernel,) = made.kernels
+    assert not made.libraries
+    assert all(leaf.row.kind == "leaf" for leaf in kernel.leaves), "nothing is stored in between"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_others_stay_library_calls(name: str) -> None:
+    layer, x = KEPT[name]
+    assert len(library_calls(graphs(Tailed(layer), x)[1])) == 1
+
+
+def test_on_the_cpu_it_stays_a_library_call() -> None:
+    layer, shape = LAYERS["padded"]
+    before, _ = graphs(Tailed(layer), torch.randn(shape))
+    assert library_calls(convolution(before, TARGETS["cpu"]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["padded", "strided", "same", "1 dimension", "3 dimensions"])
+def test_taps_outside_of_the_image_do_not_exist(name: str) -> None:
+    """Eager's CUDA kernel skips them: infinite weights matter only where they meet an element."""
+    layer, shape = LAYERS[name]
+    state = {"weight": layer.state_dict()["weight"].clone(), "bias": layer.state_dict()["bias"]}
+    _, after = graphs(layer, torch.randn(shape))
+    for place, value in ((0, torch.inf), (-1, torch.nan)):
+        state["weight"].flatten(1)[:, place] = value
+    (found,) = interpret(after, (torch.rand(shape) + 1,), state, dtype=torch.float64)
+
+    def meets(place: int) -> Tensor:
+        """Which windows have that tap inside."""
+        weight = torch.zeros_like(state["weight"])
+        weight.flatten(1)[:, place] = 1
+        given = {"weight": weight, "bias": torch.zeros_like(state["bias"])}
+        counted: Tensor = torch.func.functional_call(layer, given, (torch.ones(shape),))
+        return counted > 0.5
+
+    assert torch.equal(found.isnan(), meets(-1))
+    assert torch.equal(found.isinf(), meets(0) & ~meets(-1))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_sums_of_16_bits_are_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    layer, shape = LAYERS["5 x 5"]
+    module, x = layer.to(dtype), torch.randn(shape).to(dtype)
+    _, after = graphs(module, x)
+    layer.float()
+    casts = [n for n in toposort(after.roots) if n.op == "cast" and n.dtype is dtype]
+    assert len(casts) == 1
+    assert all(n.dtype is torch.float32 for n in toposort(after.roots) if n.op == "mul")
+
+
+class Squeezed(nn.Module):
+    """An inverted bottleneck's middle: what it stores, and the means of its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv2d(8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.nn.functional.silu(self.norm(self.conv(x)))
+        return y, y.mean((2, 3), keepdim=True)
+
+
+def test_the_means_of_channels_join_its_kernel() -> None:
+    module = Squeezed().eval()
+    _, after = graphs(module, torch.randn(IMAGE))
+    (kernel,) = plan(late(after, GPU), GPU).kernels
+    assert len(kernel.outputs) == 2
+
+
+def made(name: str, dtype: torch.dtype, arch: str) -> Made:
+    layer, shape = LAYERS[name]
+    module = nn.Sequential(layer.to(dtype), nn.SiLU())
+    found = make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
+    layer.float()
+    return found
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_its_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
+    names = [("7 x 7", torch.float32), ("strided", torch.bfloat16), ("3 dimensions", torch.float32)]
+    for name, dtype in names:
+        text = cuda_source(made(name, dtype, arch).kernels, TARGETS[arch])
+        found, _ = compile_text(text, cuda_flags(arch), tmp_path)
+        assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
