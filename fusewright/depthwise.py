@@ -17,7 +17,7 @@ from math import prod
 import torch
 
 from fusewright.composite import wide
-from fusewright.formula import Value, apply, cast, constant, copy, expand, narrow, pad, reshape
+from fusewright.formula import Value, apply, cast, constant, expand, narrow, pad, reshape
 from fusewright.ir import Node, node
 from fusewright.product import HALVES
 
@@ -68,7 +68,8 @@ def depthwise(
         factors = wide(reshape(w, each)), wide(x)
         edge = _reaches(windows, places)
         total = apply("tap", inside, total, *factors) if edge else total + factors[0] * factors[1]
-    return copy(cast(reshape(total, n.shape), n.dtype)).node
+    made = cast(reshape(total, n.shape), n.dtype).node
+    return node("copy", [made], shape=n.shape, dtype=n.dtype, windows=prod(map(len, taps)))
 
 
 def _reaches(windows: Sequence[Window], places: Sequence[int]) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
+from fusewright.down import Down
 from fusewright.ir import Attribute, Batch, Graph, Node, Size, concrete, numel, size_text, times
 from fusewright.loops import Axis, Limit, Strides, Walk, merge, walks
 from fusewright.plan import Kernel
@@ -61,7 +62,8 @@ class Nest:
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
-    its folds take, 0 without.  axes: sizes of the axes of the rows.
+    its folds take, 0 without.  axes: sizes of the axes of the rows.  down: along the columns, what
+    windows have in common, and where its heads lie.
     """
 
     kernel: Kernel
@@ -73,6 +75,8 @@ class Nest:
     writes: dict[int, Access]
     segment: int = 0
     axes: tuple[Size, ...] = ()
+    down: Down | None = None
+    heads: tuple[Access, ...] = ()
 
     @property
     def beside(self) -> Size:
@@ -91,11 +95,13 @@ class Nest:
         return first == (write.base, write.columns, write.outer, write.gather, "")
 
 
-def nest(kernel: Kernel, graph: Graph) -> Nest:
-    """Order and merge the axes of `kernel`."""
+def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
+    """Order and merge the axes of `kernel`. down: what its columns are to go along."""
     tensors = walks(kernel.loops, kernel.outputs)
     behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
+    if down:
+        rows, inner = [a for a in rows if a != down.axis], [down.axis]
     steps = [each for walk in tensors.values() for each in walk.all_strides]
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
     if not kernel.folds and not merged[1] and merged[0]:
@@ -114,6 +120,8 @@ def nest(kernel: Kernel, graph: Graph) -> Nest:
         writes,
         behind.segment if behind else 0,
         tuple(axis.size for axis in merged[0]),
+        down,
+        tuple(map(build.access, down.heads)) if down else (),
     )
 
 

@@ -19,6 +19,7 @@ from fusewright.target import Target
 from fusewright.tile import tail
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
+FOLDED = ("fold", "scan")
 MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is far larger
 
 
@@ -215,6 +216,7 @@ class _Planner:
             self._check_cycle(members)
             self._check_product(members)
             self._check_scans(members)
+            _check_windows(members)
             found = loops(members)
             self._check_stores(members, found)
             if _products(members):
@@ -311,6 +313,12 @@ class _Planner:
                 i = self.index[id(n)]
                 steps.append((Library(n, _reason(n)), 1 << i, self.before[i]))
         return tuple(_named(_topological(steps)))
+
+
+def _check_windows(members: Sequence[Node]) -> None:
+    """What goes down the columns of windows shares loads, and a team that folds a row does not."""
+    if any(m.has("windows") for m in members) and any(m.row.kind in FOLDED for m in members):
+        raise Incompatible("a fold would read each window alone")
 
 
 def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:

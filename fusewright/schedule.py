@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from fusewright.abreast import runs_abreast
+from fusewright.down import results
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
@@ -67,6 +68,7 @@ class Schedule:
     for each if they are folded.
     staged: tensors that lie across a map pass through shared memory (CUDA) at batch sizes that are
     multiples of this; 0: they do not.
+    down: results of a thread that lie one below the other (CUDA, windows that overlap); 0: no.
     lanes: rows side by side in a vector (CPU, where rows lie across memory).
     each: elements of a row that a thread has at a time (CUDA, scans of rows in chunks); 0: all.
     tile: what one thread block computes of a product (CUDA).
@@ -85,6 +87,7 @@ class Schedule:
     batch: int = 0
     once: bool = False
     staged: int = 0
+    down: int = 0
 
     @property
     def team(self) -> bool:
@@ -134,6 +137,8 @@ def schedule(
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
         return _chunks(nest, target, graph, rules)
+    if nest.down:
+        return Schedule(False, 0, 1, 1, down=results(nest.down, inner, graph.hint(nest.rows)))
     vector = _vector(nest)
     wide, multiples = staged_vector(nest, graph)
     if wide:
@@ -206,6 +211,8 @@ def alternatives(
 def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     """One step from a schedule with a team of threads for each row."""
     threads, vector = default.threads, default.vector
+    if default.down:
+        return [replace(default, down=n) for n in (default.down // 2, default.down * 2) if n]
     if default.blocks > 1:
         return [Schedule(False, 0, threads_for(inner, vector), vector)]
     if default.staged:

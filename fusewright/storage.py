@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fusewright.down import down
 from fusewright.ir import Graph, Node, base, toposort
 from fusewright.loops import Read
 from fusewright.nest import Nest, nest
@@ -25,7 +26,8 @@ class Storage:
 
 def storage(plan: Plan) -> Storage:
     """Lay out every kernel and decide what is computed in place."""
-    nests = {k.name: nest(k, plan.graph) for k in plan.kernels}
+    downs = plan.target.language == "cuda"
+    nests = {k.name: nest(k, plan.graph, down(k) if downs else None) for k in plan.kernels}
     readers = _readers(plan.graph)
     chosen = {k.name: _in_place(k, nests[k.name], readers, plan) for k in plan.kernels}
     return Storage(nests, chosen)

@@ -1,17 +1,25 @@
-"""Depthwise convolutions -> maps of pieces: the same values, in one kernel with what follows."""
+"""Depthwise convolutions -> maps of pieces: the same values, in one kernel with what follows.
+
+Threads of the CPU run the CUDA text (threads.py), so values need no GPU; speed does.
+"""
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from cudac import compile_text
+from cudac import compile_text, nvrtc_folder, nvrtc_log
 from graphs import check_meaning, staged
 from test_convolution import Tailed
+from threads import library_of
 from torch import Tensor, nn
 
+from fusewright import down as down_module
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.runtime import cuda_flags
 from fusewright.convolution import convolution
@@ -142,19 +150,76 @@ class Squeezed(nn.Module):
         return y, y.mean((2, 3), keepdim=True)
 
 
-def test_the_means_of_channels_join_its_kernel() -> None:
-    module = Squeezed().eval()
-    _, after = graphs(module, torch.randn(IMAGE))
-    (kernel,) = plan(late(after, GPU), GPU).kernels
-    assert len(kernel.outputs) == 2
+def test_what_folds_starts_its_own_kernel() -> None:
+    """A fold takes its elements one by one: nothing would be shared by neighbouring windows."""
+    _, after = graphs(Squeezed().eval(), torch.randn(IMAGE))
+    made = plan(late(after, GPU), GPU)
+    assert [len(k.folds) for k in made.kernels] == [0, 1]
+    assert "mean starts its own kernel: a fold would read each window alone" in made.notes
 
 
+@cache
 def made(name: str, dtype: torch.dtype, arch: str) -> Made:
+    """As for images large enough to keep a GPU busy with threads of many results."""
     layer, shape = LAYERS[name]
-    module = nn.Sequential(layer.to(dtype), nn.SiLU())
-    found = make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
-    layer.float()
-    return found
+    module = nn.Sequential(copy.deepcopy(layer).to(dtype), nn.LeakyReLU())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(down_module, "BUSY", 0)
+        return make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
+
+
+# layer -> results of a thread that lie one below the other, and how often it loads: a window alone
+# would be taps x results. 0: neighbours are not below each other, or share too little.
+DOWN = {
+    "padded": (5, 3 * 7),
+    "strided": (5, 3 * 6),
+    "dilated": (5, 3 * 9),
+    "5 x 5": (5, 5 * 9),
+    "7 x 7": (4, 7 * 10),
+    "several results": (5, 3 * 7),
+    "3 dimensions": (3, 9 * 5),
+    "one tap": (0, 0),
+    "1 dimension, long": (0, 0),
+}
+
+
+# What is left of the rows, weights and limits of every kind, and sums of 16 bits.
+RUN = [
+    *((n, torch.float32) for n in ("strided", "uneven", "several results", "3 dimensions")),
+    *((n, torch.float32) for n in ("1 dimension", "taps that no window has inside")),
+    ("padded", torch.float16),
+]
+
+
+@pytest.mark.parametrize("name", DOWN)
+def test_windows_below_each_other_are_loaded_once(name: str) -> None:
+    ((_, nest, schedule),) = made(name, torch.float32, "sm_90a").kernels
+    assert (schedule.down, nest.down.loads(schedule.down) if nest.down else 0) == DOWN[name]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "dtype"), RUN)
+def test_threads_compute_its_values(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    layer, shape = LAYERS[name]
+    x = torch.randn(shape).to(dtype)
+    for place, value in ((0, torch.nan), (3, torch.inf), (-1, -torch.inf)):
+        x.view(shape[0], -1)[:, place] = value
+    found = made(name, dtype, "sm_90a")
+    ((body, _, _),) = found.kernels
+    entry = library_of(cuda_source(found.kernels, GPU), tmp_path).run_fused_0
+    state = {k.removeprefix("0."): v.to(dtype) for k, v in layer.state_dict().items()}
+    exact = {k: v.double() for k, v in state.items()}
+    wanted = torch.nn.functional.leaky_relu(torch.func.functional_call(layer, exact, (x.double(),)))
+    ours = torch.empty(wanted.shape, dtype=dtype)
+    given = {"0.weight": state["weight"], "0.bias": state.get("bias")}
+    tensors = [
+        ours if p.written else x if p.node.op == "input" else given[str(p.node["name"])]
+        for p in body.pointers
+    ]
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors if t is not None]
+    assert entry(*pointers, ctypes.c_long(shape[0]), 0, ctypes.c_void_p(0)) == 0
+    close = 2e-6 if dtype is torch.float32 else 1e-3
+    torch.testing.assert_close(ours.double(), wanted, rtol=close, atol=close, equal_nan=True)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -165,3 +230,6 @@ def test_its_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
         text = cuda_source(made(name, dtype, arch).kernels, TARGETS[arch])
         found, _ = compile_text(text, cuda_flags(arch), tmp_path)
         assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
+
+        folder = nvrtc_folder()
+        assert folder is None or nvrtc_log(folder, text, "compute_80") == (0, "")

@@ -25,7 +25,7 @@ FLOW = [
     "geometry", "cells", "pixels", "depthwise", "convolution", "window", "pieces", "loss", "late",
     "pooled", "pages",
     "rounding", "family",
-    "tile", "plan", "nest", "abreast", "storage", "keep", "light", "shared", "staging",
+    "tile", "plan", "down", "nest", "abreast", "storage", "keep", "light", "shared", "staging",
     "waves", "schedule",
     "codegen/__init__", "codegen/number", "codegen/struct", "codegen/body",
     "codegen/skeleton", "codegen/cpp",

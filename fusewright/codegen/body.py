@@ -81,6 +81,7 @@ class _Printer:
         self.words: set[str] = set()
         self.row_reads: dict[Hashable, str] = {}
         self.inverted: dict[str, str] = {}
+        self.columns = set[int]()
         self.slots = slots(self.row)
         self.pointers = self._pointers()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
@@ -276,9 +277,25 @@ class _Printer:
         if self._load_kept(text, key, kind, name):
             return name
         text.parameters.append(f"{kind} {name}")
-        text.operands.append(self._load(edge.leaf, access))
+        shared = self.nest.down and self.nest.down.places.get((id(m), k))
+        text.operands.append(self._below(*shared) if shared else self._load(edge.leaf, access))
         self._store_kept(text, key, kind, name)
         return name
+
+    def _below(self, number: int, place: int) -> str:
+        """One place of windows that overlap, which are loaded together."""
+        assert self.nest.down is not None
+        head, column = self.nest.heads[number], f"w{number}"
+        if number not in self.columns:
+            self.columns.add(number)
+            self.words.add("column")
+            lies = f"{self.pointer_of[id(head.leaf)]} + {head.line}, {size_text(head.offset)}"
+            fill = self._number(head.fill or 0, head.leaf)
+            places = f"column<{self.nest.down.lengths[number]}>"
+            where = f"[&](long o) {{ return {head.limits or 'extent_of(0, 0, 1)'}; }}"
+            given = f"team, {lies}, {size_text(head.columns)}, {fill}, {where}"
+            self.lines.append(f"auto {column} = {places}({given});")
+        return f"below<{place}>({column})"
 
     def _load_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)

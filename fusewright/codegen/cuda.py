@@ -50,6 +50,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     """The skeleton's function that starts the kernel."""
     if schedule.tile and nest.kernel.product:
         return product.launcher(nest.kernel.product, schedule.tile)
+    if schedule.down:
+        return "run_map_down"
     if body.is_map:
         across = "run_map_staged" if schedule.staged else "run_map_across"
         return across if schedule.across > 1 else "run_map"
@@ -162,6 +164,9 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         sizes = ", ".join(map(size_text, (nest.rows, nest.columns, found.side, found.step)))
         parameters = f"{vector}, {len(found.reads)}"
         return f"{launcher(body, nest, schedule)}<{parameters}>(body, {sizes}, device, stream)"
+    if schedule.down:
+        sizes = ", ".join(map(size_text, (nest.rows, nest.columns, nest.beside)))
+        return f"{launcher(body, nest, schedule)}<{schedule.down}>(body, {sizes}, device, stream)"
     if body.is_map:
         columns, each = size_text(nest.columns), _each(nest, schedule, vector)
         sizes = f"{vector}, {each}" if each > 1 else f"{vector}"

@@ -90,10 +90,12 @@ struct long_divisor {
   FN long under(long n) const { return n / by; }
 };
 
-//@ run_map: needs lane, grid, divisor, device_scope
+//@ map_block
+constexpr int MAP_BLOCK = 128;
+
+//@ run_map: needs lane, map_block, grid, divisor, device_scope
 // A thread takes EACH vectors of the whole tensor, a block apart. The surprising fact: one vector of 16 bytes is
 // faster than several, in blocks of 128 as fast as a copy, if finding its row costs a multiplication and no more.
-constexpr int MAP_BLOCK = 128;
 template <int VECTOR, int EACH, class Index, class Divisor, class Body>
 __global__ void __launch_bounds__(MAP_BLOCK) map_kernel(const Body body, Index vectors, const Divisor per_row) {
   const Index first = Index(block_index()) * (MAP_BLOCK * EACH), mine = first + threadIdx.x;
