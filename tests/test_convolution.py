@@ -92,7 +92,6 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
         (8, 6, 128, 128),
         "3 input channels fill too little",
     ),
-    "one channel": (nn.Conv2d(1, 512, 1), (8, 1, 256, 256), "1 input channels fill too little"),
     "depthwise, many taps": (
         nn.Conv2d(128, 128, 9, groups=128),
         (8, 128, 96, 96),
