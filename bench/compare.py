@@ -1,13 +1,14 @@
 """ours, eager and torch.compile in one interleaved run -> a Markdown table with intervals.
 
-    python bench/compare.py [--device cpu|cuda] [--rounds N] [--table] [--processor] [--jobs N]
-                            [NAME ...]
+    python bench/compare.py [--device cpu|cuda] [--rounds N] [--table | --networks] [--processor]
+                            [--jobs N] [NAME ...]
 
 Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
 flushed before each call, the GPU is kept busy until the host has launched everything, and the copy
 bandwidth is measured in the same rounds. A ratio is the median over rounds of (other side / ours),
 with its 95 % interval; above 1, ours is faster; "best" is the side with the least median. --table
-runs single operators, at 64 MB on a CPU, 256 MB on a GPU, instead of whole models. --processor
+runs single operators, at 64 MB on a CPU, 256 MB on a GPU, instead of whole models, --networks whole
+networks, without max-autotune. --processor
 counts the processor seconds of all threads instead of time, for a CPU that others use, too; set
 OMP_WAIT_POLICY=PASSIVE, so that threads sleep where they wait. --jobs builds so many models at a
 time, each in a process of its own, before the first is measured: the compilers remember them.
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 
 import torch
 from models import Entry, Inputs, entries, table
+from networks import networks
 from torch import Tensor, nn
 
 import fusewright
@@ -38,7 +40,7 @@ from fusewright.judge.statistics import ratio
 
 Call = Callable[..., object]
 Clock = Callable[[], float]  # seconds
-HEAD_START = 500_000  # clock cycles, about 0.3 ms
+HEAD_START = 5_000_000  # clock cycles, about 3 ms: as long as PyTorch takes to launch a network
 MODES = {"cpu": ("default",), "cuda": ("default", "max-autotune-no-cudagraphs")}
 
 
@@ -56,13 +58,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--networks", action="store_true")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build", action="store_true", help="build, and measure nothing")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     size = "gpu" if options.device == "cuda" else "cpu"
-    every = table(size) if options.table else entries(size)
+    every = networks(size) if options.networks else (table if options.table else entries)(size)
+    if options.networks:
+        MODES[options.device] = MODES[options.device][:1]
     wanted = {n: e for n, e in every.items() if not options.names or n in options.names}
     if options.build:
         _build(wanted.values(), options.device)
@@ -112,6 +117,7 @@ def _built(
 def _build_aside(names: Iterable[str], options: argparse.Namespace) -> None:
     """The same in processes; who fails here fails again, and says why, when it is measured."""
     flags = ["--device", options.device, "--build", *["--table"] * options.table]
+    flags += ["--networks"] * options.networks
 
     def build(name: str) -> None:
         command = [sys.executable, __file__, *flags, name]

@@ -375,8 +375,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
 
 
 def networks(size: str) -> dict[str, Callable[[], tuple[nn.Module, Inputs]]]:
-    """Every network by name, ready to be called."""
-    return {
-        name: lambda make=make, inputs=inputs: (make().eval(), inputs(size))
-        for name, (make, inputs) in NETWORKS.items()
-    }
+    """Every network by name, as it is made, and `NAME_eval` where that is not the same."""
+    found: dict[str, Callable[[], tuple[nn.Module, Inputs]]] = {}
+    for name, (make, inputs) in NETWORKS.items():
+        found[name] = lambda make=make, inputs=inputs: (make(), inputs(size))  # type: ignore[misc]
+        if any(isinstance(m, nn.BatchNorm2d | nn.Dropout) for m in make().modules()):
+            found[f"{name}_eval"] = (  # type: ignore[misc]
+                lambda make=make, inputs=inputs: (make().eval(), inputs(size))
+            )
+    return found
