@@ -98,7 +98,9 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
 def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> bool:
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     product, *more = (m for m in members if m.row.kind in ("product", "fold"))
-    if family(product).folds != "rows" or not product.has("folded"):
+    # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
+    folded = product.has("parts") or (product.has("folded") and product["folded"])
+    if family(product).folds != "rows" or not folded:
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])

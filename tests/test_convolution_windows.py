@@ -6,12 +6,12 @@ Threads of the CPU run the text behind the tensor cores (tiles.py), so values ne
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -197,12 +197,14 @@ def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(planned(JOINED["many"]).kernels) == 1
 
 
-def test_ampere_has_no_such_kernels() -> None:
-    module, x = JOINED["plain"].model()
+@pytest.mark.parametrize("case", ["plain", "mean"])
+def test_ampere_has_no_such_kernels(case: str) -> None:
+    module, x = {**JOINED, **SUMMED}[case].model()
     ampere = TARGETS["sm_80"]
     write = lambda g: late(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
     _, before = staged(module, (x,), write, "late")
     assert pooled(before, ampere) is before
+    assert len(plan(before, ampere).kernels) == 2
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
 
 def numbers(g: Geometry) -> Sizes:
     triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
-    return (3, g.groups, g.in_channels, g.out_channels, *itertools.chain(*triples))
+    return (3, g.groups, g.in_channels, g.out_channels, *chain(*triples))
 
 
 IN_TILES = ("odd sizes", "eight", "1 dimension", "3 dimensions", "many")
@@ -261,7 +263,8 @@ def test_tiles_hand_out_windows(tmp_path: Path) -> None:
     every = library([(run.body, run.chosen) for run in runs], tmp_path)
     for k, run in enumerate(runs):
         wrong, out = run.sums.flatten(2).clone(), torch.full_like(run.out, math.pi)
-        wrong.view(-1)[::37], wrong.view(-1)[5::41] = math.nan, math.inf
+        for image in wrong[::2]:  # the others are not suspect
+            image.view(-1)[::37], image.view(-1)[5::41] = math.nan, math.inf
         x, weight, *bias = run.operands
         pointers = (ctypes.c_void_p(t.data_ptr()) for t in (x, weight, wrong, *bias, out))
         sizes = (ctypes.c_int * len(run.sizes))(*run.sizes)
@@ -286,9 +289,9 @@ UNSUMMED: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", SUMMED)
-def test_folds_over_all_pixels_join(name: str) -> None:
-    made = planned(SUMMED[name])
+@pytest.mark.parametrize(("name", "rounds"), [*product(SUMMED, [True]), ("mean", False)])
+def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
+    made = planned(SUMMED[name], rounds)
     assert schedule(nest(kernel_of(made), made.graph), GPU, made.graph).tile.summed  # type: ignore[union-attr]
 
 
@@ -339,17 +342,17 @@ def test_golden(update_golden: bool) -> None:
     assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"
 
 
-HEAVY = Case(nn.Conv2d(64, 150, 3), (42, 22), lambda z: max2(torch.tanh(z) * 2), channels=64)
-EIGHT = Case(nn.Conv3d(64, 20, 3), (9, 8, 7), lambda z: F.max_pool3d(torch.tanh(z), 2), channels=64)
+HEAVY = Case(nn.Conv2d(64, 150, 3), (42, 22), lambda z: F.avg_pool2d(torch.tanh(z), 2), channels=64)
+EIGHT = Case(nn.Conv3d(64, 20, 3), (9, 8, 7), lambda z: F.avg_pool3d(torch.tanh(z), 2), channels=64)
 
 
 # Those that need most registers.
 TIGHT = [(HEAVY, Tile(256, False)), (EIGHT, Tile(64, False)), (EIGHT, Tile(128, True))]
-ALL = (SUMMED["pool"], Tile(256, False, summed=True))
+ALL = (SUMMED["pool"], Tile(128, False, summed=True))
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
-@pytest.mark.parametrize(("some", "rounds"), [([*TIGHT, ALL], True), (TIGHT[2:], False)])
+@pytest.mark.parametrize(("some", "rounds"), [([*TIGHT, ALL], True), ([TIGHT[2], ALL], False)])
 def test_they_stay_in_registers(
     some: list[tuple[Case, Tile]], rounds: bool, tmp_path: Path
 ) -> None:

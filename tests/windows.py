@@ -19,7 +19,7 @@ from fusewright.codegen.skeleton import SPOKEN, text_for
 from fusewright.codegen.struct import Body
 
 Sizes = tuple[int, ...]
-SECTIONS = ("windowed_tail", "part_teams", "convolution_consume")
+SECTIONS = ("windows_out", "part_teams", "convolution_consume")
 # `noted`: the place of every pixel in the image, at the tap (0, 0, 0); `at_work`: the walk's sizes.
 ENGINE = """
 struct noted_pixel { int at[3], image; };
@@ -93,8 +93,10 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
             const int channel = c * 128 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
             held[i / 32][i % 32] = sum_at(image, channel, i / 4 * 8 + lane % 4 * 2 + i % 2);
           }
-          line_up<WIDTH, WINDOW>(held);
-          me.template rows_out<WIDTH, 0, VECTOR>(held, {image, c, p}, scales);
+          const consumer<windowed_body<WINDOW, Body>, factors> sure{
+              body, {source, source, image % 2 == 0}, product, boxes};
+          if (!windows_out<WIDTH, VECTOR>(sure, held, {image, c, p}, scales))
+            sure.template rows_out<WIDTH, 0, VECTOR>(held, {image, c, p}, scales);
         } else {
           for (int group = 0; group < 2; ++group)
             for (int number = 0; number < WIDTH / 64; ++number) {

@@ -73,7 +73,6 @@ template <int PARTS> struct plain_total {
 template <class Shape, class T, int PARTS> struct convolution_source {
   static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes, last = Shape::last;
   using packed = typename image_kind<T>::packed;
-  using shape_type = Shape;
   const T *image, *weight;
   const Shape& shape;
 };

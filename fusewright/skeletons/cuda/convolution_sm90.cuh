@@ -290,18 +290,10 @@ template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH
       sums[i / 32][i % 32] = fmaf(small[i / 32][i % 32], 1.f / LOST_LIFT, sums[i / 32][i % 32]);
   }
 };
-// Tiles of windows have all first pixels, then all second ones; boxes of 64 columns want those of their own windows. Since
-// all places are known, no register moves.
-template <int WIDTH, int WINDOW> FN void line_up(float (&sums)[WIDTH / 64][32]) {
-  constexpr int EACH = 8 / WINDOW, ALL = WIDTH / 8 / WINDOW;  // fragments of 8 columns
-  float old[WIDTH / 8][4];
-#pragma unroll
-  for (int i = 0; i < WIDTH / 2; ++i) old[i / 4][i % 4] = sums[i / 32][i % 32];
-#pragma unroll
-  for (int i = 0; i < WIDTH / 2; ++i) {
-    const int box = i / 32, place = i / 4 % 8;
-    sums[box][i % 32] = old[place / EACH * ALL + box * EACH + place % EACH][i % 4];
-  }
+// Whether a tile whose windows are in a lane has gone to the body; if not, boxes of 64 columns have their own windows now.
+template <int WIDTH, int VECTOR, class Sums, class Consumer>
+FN bool windows_out(const Consumer&, Sums&, tiles::place, const float*) {
+  return false;
 }
 // What the consumers share.
 template <class Body, class Source, int FIRST_WARP> struct convolution_work {
@@ -361,15 +353,13 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();
-    if constexpr (!SWAPPED && windows_of<typename Work::from::shape_type> > 1)
-      line_up<WIDTH, windows_of<typename Work::from::shape_type>>(grown.sums);
     if (place.alone) continue;
     const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
     if constexpr (SEGMENT > 0)
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
     else if constexpr (ACROSS)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    else
+    else if (!windows_out<WIDTH, VECTOR>(me, grown.sums, tile, undo.by))
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);
   }
 }

@@ -110,7 +110,67 @@ FN void finish(const windowed_body<PIXELS, Body>& to, const float* box, int begi
   __syncwarp();
 }
 
-//@ run_convolution_windows: needs windowed_tail, convolution_kernel
+//@ windows_out: needs windowed_tail, convolution_consume
+// Tiles of windows have all first pixels, then all second ones; boxes of 64 columns want those of their own windows. Since
+// all places are known, no register moves.
+template <int WIDTH, int WINDOW> FN void line_up(float (&sums)[WIDTH / 64][32]) {
+  constexpr int EACH = 8 / WINDOW, ALL = WIDTH / 8 / WINDOW;  // fragments of 8 columns
+  float old[WIDTH / 8][4];
+#pragma unroll
+  for (int i = 0; i < WIDTH / 2; ++i) old[i / 4][i % 4] = sums[i / 32][i % 32];
+#pragma unroll
+  for (int i = 0; i < WIDTH / 2; ++i) {
+    const int box = i / 32, place = i / 4 % 8;
+    sums[box][i % 32] = old[place / EACH * ALL + box * EACH + place % EACH][i % 4];
+  }
+}
+// The product as an operand: a lane has all pixels of pairs of neighbouring windows, of row `half` of its two.
+template <int WIDTH, int PIXELS> struct window_runs {
+  using value = window_of<PIXELS>;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  const float (&sums)[WIDTH / 64][32];
+  int half;
+  float scale;
+  template <int W, int U> struct packet {
+    static_assert(W == 2 && U == WIDTH / 8 / PIXELS, "fragments of 8 columns");
+    const float (&sums)[WIDTH / 64][32];
+    int half;
+    float scale;
+    FN explicit packet(const window_runs& o) : sums(o.sums), half(o.half), scale(__shfl_xor_sync(~0u, o.scale, 0)) {}
+    template <class Place> FN void fetch(int, const Place&) {}
+    template <class Place> FN window_of<PIXELS> element(int u, int j, const Place&) {
+      window_of<PIXELS> all;
+#pragma unroll
+      for (int k = 0; k < PIXELS; ++k) {
+        const int i = k * U + u;
+        all.of[k] = times_here(sums[i / 8][i % 8 * 4 + half * 2 + j], scale);
+      }
+      return all;
+    }
+    template <class Place> FN void flush(int, const Place&) {}
+  };
+};
+template <int WIDTH, int VECTOR, class Sums, int PIXELS, class Body, class Factors>
+FN bool windows_out(const consumer<windowed_body<PIXELS, Body>, Factors>& me, Sums& sums, tiles::place tile, const float* scales) {
+  constexpr int EACH = WIDTH / PIXELS;  // windows of a tile
+  if constexpr (Factors::scaled && VECTOR % 2 == 0) {
+    const int top = tile.row * TILE_ROWS + (warp_here() - Factors::first_warp) * 16, end = (tile.column + 1) * EACH;
+    if (__all_sync(~0u, !me.factors.suspect && top + 16 <= me.shape.rows && end <= me.body.windows)) {
+      const int lane = lane_here();
+      const columns_range<true> mine{end - EACH + lane % 4 * 2, 8, me.body.windows};
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        me.body.body(long(tile.batch) * me.shape.rows + top + lane / 4 + half * 8, mine, columns_lane<2, EACH / 8>(),
+                     window_runs<WIDTH, PIXELS>{sums, half, scales[half]});
+      return true;
+    }
+  }
+  line_up<WIDTH, PIXELS>(sums);
+  return false;
+}
+
+//@ run_convolution_windows: needs windows_out, convolution_kernel
 // `given` is the convolution of all pixels; those behind the last whole window are left out. For limits, `launch_convolution`
 // has to be asked with the windows' stride, and with a kernel that reaches a window further.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int DEEP, int HIGH, int WIDE, int PARTS = 1,
