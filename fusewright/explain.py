@@ -17,6 +17,7 @@ from itertools import chain, repeat
 from fusewright.capture import Captured
 from fusewright.convolution import allows_tf32
 from fusewright.family import SPLIT, family
+from fusewright.geometry import known
 from fusewright.ir import Graph, Node, base, shape_text, times, toposort
 from fusewright.library import product_flops
 from fusewright.plan import Kernel, Library, Plan, Step, elements, nbytes
@@ -106,7 +107,8 @@ def _product_flops(kernel: Kernel, graph: Graph) -> int:
         return 0
     matrix = family(n).matrix(n)
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
-    each = elements(n, graph) + rows * graph.hint(matrix.inner)
+    pixels = math.prod(known(n["windows"])) if n.has("windows") else 1  # of an element
+    each = elements(n, graph) * pixels + rows * graph.hint(matrix.inner)
     return 2 * graph.hint(matrix.depth) * each
 
 

@@ -28,10 +28,12 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.struct import Body
 from fusewright.convolution import convolution
+from fusewright.explain import kernel_reports
 from fusewright.geometry import CONVOLUTIONS, Geometry, geometry
 from fusewright.ir import Graph, Node, toposort
 from fusewright.late import late
 from fusewright.nest import nest
+from fusewright.pipeline import make
 from fusewright.plan import Kernel, Plan, plan
 from fusewright.pooled import pooled
 from fusewright.schedule import schedule
@@ -205,6 +207,14 @@ def test_ampere_has_no_such_kernels(case: str) -> None:
     _, before = staged(module, (x,), write, "late")
     assert pooled(before, ampere) is before
     assert len(plan(before, ampere).kernels) == 2
+
+
+def test_the_record_counts_all_pixels() -> None:
+    module, x = JOINED["without bias"].model()  # of 9 x 17 pixels, 8 x 16 are computed
+    made = make(module, [x], GPU)
+    assert len(made.kernels) == 1
+    (report,) = kernel_reports(made.plan, made.tiles)
+    assert 2 * 3 * 20 * 8 * 16 * 9 * 12 <= report.flops < 2 * 3 * 20 * 8 * 17 * 9 * 12
 
 
 # ---- values --------------------------------------------------------------------------------------
