@@ -22,7 +22,8 @@ from fusewright.ir import Node, node
 from fusewright.product import HALVES
 
 DTYPES = (torch.float32, *HALVES)
-MOST_TAPS = 49  # 7 x 7
+# 7 x 7. A single channel is not depthwise to PyTorch, which has better kernels for that: 3 x 3.
+MOST_TAPS, MOST_OF_ONE = 49, 9
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def depthwise(
 ) -> Node | None:
     """The convolution `n` as a map; None where it stays PyTorch's."""
     taps, (channels, out) = [range(w.taps) for w in windows], (image.shape[1], n.shape[1])
-    if weight.shape[1] != 1 or n.dtype not in DTYPES or prod(map(len, taps)) > MOST_TAPS:
+    most = MOST_TAPS if channels != 1 else MOST_OF_ONE
+    if weight.shape[1] != 1 or n.dtype not in DTYPES or prod(map(len, taps)) > most:
         return None
     if not isinstance(channels, int) or not isinstance(out, int) or out % channels:
         return None

@@ -59,6 +59,7 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 }
 KEPT: dict[str, tuple[nn.Module, Tensor]] = {
     "many taps": (conv2d(8, 9), torch.randn(IMAGE)),
+    "one channel, many taps": (nn.Conv2d(1, 4, 5), torch.randn(3, 1, 20, 24)),
     "two channels in a group": (nn.Conv2d(8, 8, 3, groups=4), torch.randn(IMAGE)),
     "channels last": (
         conv2d(8, 3).to(memory_format=torch.channels_last),
