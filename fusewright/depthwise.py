@@ -49,8 +49,9 @@ def depthwise(
 ) -> Node | None:
     """The convolution `n` as a map; None where it stays PyTorch's."""
     taps, (channels, out) = [range(w.taps) for w in windows], (image.shape[1], n.shape[1])
+    count = prod(map(len, taps))
     most = MOST_TAPS if channels != 1 else MOST_OF_ONE
-    if weight.shape[1] != 1 or n.dtype not in DTYPES or prod(map(len, taps)) > most:
+    if weight.shape[1] != 1 or n.dtype not in DTYPES or count > most:
         return None
     if not isinstance(channels, int) or not isinstance(out, int) or out % channels:
         return None
@@ -65,18 +66,20 @@ def depthwise(
         w = Value(weight)
         for d, place in enumerate(places):
             w = narrow(w, 2 + d, place, place + 1)
-        x = reshape(_tap(Value(image), windows, places), sides)
+        x = _tap(Value(image), windows, places)
+        if x.node is image and count > 1:  # who computes the image has no use for this one
+            x = _piece(x)
         inside = reshape(_tap(ones, windows, places), (1, 1, *sides[2:]))
-        factors = wide(reshape(w, each)), wide(x)
-        edge = _reaches(windows, places)
-        total = apply("tap", inside, total, *factors) if edge else total + factors[0] * factors[1]
+        total = apply("tap", inside, total, wide(reshape(w, each)), wide(reshape(x, sides)))
     made = cast(reshape(total, n.shape), n.dtype).node
-    return node("copy", [made], shape=n.shape, dtype=n.dtype, windows=prod(map(len, taps)))
+    return node("copy", [made], shape=n.shape, dtype=n.dtype, windows=count)
 
 
-def _reaches(windows: Sequence[Window], places: Sequence[int]) -> bool:
-    """Whether some windows have this place outside of the image."""
-    return any(any(w.tap(place)[2:]) for w, place in zip(windows, places, strict=True))
+def _piece(x: Value) -> Value:
+    """All of `x`, as what is read where it lies."""
+    size = x.shape[-1]
+    whole = {"dim": len(x.shape) - 1, "start": 0, "end": size, "step": 1}
+    return Value(node("narrow", [x.node], shape=x.shape, dtype=x.dtype, **whole))
 
 
 def _tap(x: Value, windows: Sequence[Window], places: Sequence[int]) -> Value:
