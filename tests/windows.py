@@ -117,10 +117,36 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
       }
 }
 """
-# The same for folds over all pixels: boxes, row by row or column by column, then their parts.
+# Folds over all pixels: tiles of fragments, or boxes filled column by column; then the parts.
 SUMMED = """
-template <bool ACROSS, int VECTOR, class Body>
-void sum_up(const Body& given_body, const float* sums, float* parts, convolution_shape all) {
+template <int WIDTH, int VECTOR, class Body>
+void sum_tiles(const Body& given_body, const float* sums, float* parts, convolution_shape all,
+               int warp) {
+  const summed_shape shape{all, parts};
+  const auto body = tail_of<1, 0>(given_body, shape);
+  static float boxes[8 * BOX];
+  const convolution_source<summed_shape, float, 1> source{nullptr, nullptr, shape};
+  using factors = convolution_factors<0, convolution_source<summed_shape, float, 1>>;
+  const int lane = threadIdx.x % 32, columns = all.out_pixels(), channels = all.out_channels;
+  const product_shape product{all.images, channels, columns, 0};
+  const float scales[2] = {1, 1};
+  for (int image = 0; image < all.images; ++image)
+    for (int c = 0; c * 128 < channels; ++c)
+      for (int p = 0; p * WIDTH < columns; ++p) {
+        float held[WIDTH / 64][32];
+        for (int i = 0; i < WIDTH / 2; ++i) {
+          const int channel = c * 128 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
+          const int pixel = p * WIDTH + i / 4 * 8 + lane % 4 * 2 + i % 2;
+          const long place = (long(image) * channels + channel) * columns + pixel;
+          held[i / 32][i % 32] = channel < channels && pixel < columns ? sums[place] : 1e9f;
+        }
+        const consumer<summed_body<Body>, factors> me{
+            body, {source, source, image == 1}, product, boxes};
+        me.template rows_out<WIDTH, 0, VECTOR>(held, {image, c, p}, scales);
+      }
+}
+template <int WIDTH, int VECTOR, class Body>
+void sum_boxes(const Body& given_body, const float* sums, float* parts, convolution_shape all) {
   const summed_shape shape{all, parts};
   const auto body = tail_of<1, 0>(given_body, shape);
   static float box[64 * 64];
@@ -134,17 +160,18 @@ void sum_up(const Body& given_body, const float* sums, float* parts, convolution
         for (int row = 0; row < end; ++row)
           for (int j = lane; j < 64; j += 32) {
             const long place = (at.row + row) * columns + column + j;
-            box[box_place<ACROSS, 64>(row, j)] = column + j < columns ? sums[place] : NAN;
+            box[box_place<true, 64>(row, j)] = column + j < columns ? sums[place] : NAN;
           }
         __syncthreads();
-        finish<ACROSS, 64, 0, VECTOR>(body, box, 0, end, at, columns);
+        finish<true, 64, 0, VECTOR>(body, box, 0, end, at, columns);
       }
-  __syncthreads();
-  const long rows = all.images * channels;
-  for (long row = lane / 8; row < (rows + 3) / 4 * 4; row += 4) {
+}
+template <class Body>
+void join_all(const Body& body, const float* parts, long rows, int boxes) {
+  for (long row = threadIdx.x / 8; row < (rows + 3) / 4 * 4; row += 4) {
     const long known = row < rows ? row : rows - 1;
-    const joining_team team(parts + known * shape.boxes(), shape.boxes(), row >= rows);
-    given_body(known, team, product_row{nullptr, 0, 0});
+    const joining_team team(parts + known * boxes, boxes, row >= rows);
+    body(known, team, product_row{nullptr, 0, 0});
   }
 }
 """
@@ -168,14 +195,22 @@ extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const
   convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   for (int i = 0; i < 3; ++i) all.out_size[i] = sizes[7 + i];
   const {name} body{{{fields}, all.images}};
-  launch(dim3(1), 32, [=] {{ sum_up<{chosen}>(body, sums, parts, all); }});
+  for (int warp = 0; warp < 8 && {tiles}; ++warp)
+    launch(dim3(1), 32, [=] {{
+      threadIdx.x += warp * 32;
+      sum_tiles<{chosen}>(body, sums, parts, all, warp);
+      threadIdx.x -= warp * 32;
+    }});
+  if (!{tiles}) launch(dim3(1), 32, [=] {{ sum_boxes<{chosen}>(body, sums, parts, all); }});
+  const int boxes = (all.out_pixels() + 63) / 64;
+  launch(dim3(1), 32, [=] {{ join_all(body, parts, all.images * all.out_channels, boxes); }});
 }}
 """
 
 
 def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with its width, side, vectors and window, or, where all
-    pixels are folded, with its side and vectors."""
+    pixels are folded, with its width, 0 for boxes, and vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
     text = re.sub(
         r"FN void load_pixels\(.*?\n}\n", ENGINE, text_for("sm90", words), flags=re.DOTALL
@@ -199,7 +234,13 @@ def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
 def _entry(number: int, body: Body, chosen: str) -> str:
     fields = ", ".join(p.name for p in body.pointers)
     pointers = ", ".join(p.declaration for p in body.pointers)
+    tiles = str(not chosen.startswith("0")).lower()
     entry = (ENTRY if body.is_map else SUM_ENTRY).format(
-        number=number, name=body.name, fields=fields, pointers=pointers, chosen=chosen
+        number=number,
+        name=body.name,
+        fields=fields,
+        pointers=pointers,
+        chosen=chosen.replace("0,", "64,"),
+        tiles=tiles,
     )
     return f"namespace n{number} {{\n{body.text}\n{entry}}}\n"

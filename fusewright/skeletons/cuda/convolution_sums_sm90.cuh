@@ -12,23 +12,26 @@ namespace fusewright {
 
 //@ part_teams: needs finish, ahead, finish_runs, shuffle, convolution_shape, convolution_repair
 constexpr int PART_LANES = 8;
-// Its join hands the part in, and what comes behind it is nobody's business yet.
-template <int VECTOR> struct leaving_team : words<leaving_team<VECTOR>> {
-  static constexpr int threads = PART_LANES, vector = VECTOR;
+// LANES lanes walk through a range of a row as a map's lane does, BOXES boxes. Their join hands the part in, as that of the
+// first box, and what comes behind it is nobody's business yet.
+template <int LANES, int BOXES, class Lane, class Range> struct leaving_team : words<leaving_team<LANES, BOXES, Lane, Range>> {
+  static_assert(BOXES <= LANES, "each lane hands one part in");
+  static constexpr int threads = LANES, vector = Lane::vector;
   static constexpr bool spread = false;
-  columns_range<false> pixels;
-  float* part;
-  FN leaving_team(columns_range<false> pixels, float* part) : pixels(pixels), part(part) {}
+  const Range& pixels;
+  float* parts;
+  FN leaving_team(const Range& pixels, float* parts) : pixels(pixels), parts(parts) {}
   FN bool leads() const { return false; }
   template <class Reducer> FN float join(float mine) {
-    mine = butterfly<Reducer, PART_LANES>(mine);
-    if (lane_here() % PART_LANES == 0) *part = mine;
+    mine = butterfly<Reducer, LANES>(mine);
+    const int box = lane_here() % LANES;
+    if (box < BOXES) parts[box] = box == 0 ? mine : Reducer().part();
     return mine;
   }
 };
-template <int VECTOR, long... N, class Sink, class F, class... Ops>
-FN void walk(leaving_team<VECTOR>& team, fixed_span<N...>, Sink& sink, const F& f, Ops... operand) {
-  columns_lane<VECTOR, 64 / (PART_LANES * VECTOR)> lane;
+template <int LANES, int BOXES, class Lane, class Range, long... N, class Sink, class F, class... Ops>
+FN void walk(leaving_team<LANES, BOXES, Lane, Range>& team, fixed_span<N...>, Sink& sink, const F& f, Ops... operand) {
+  Lane lane;
   walk(lane, team.pixels, sink, f, operand...);
 }
 struct joining_team : words<joining_team> {
@@ -53,26 +56,33 @@ struct summed_shape : convolution_shape {
   float* parts;
   BOTH int boxes() const { return int((out_pixels() + 63) / 64); }
 };
+template <class Range> constexpr int boxes_of = 1;
+template <int WIDTH> constexpr int boxes_of<tile_range<WIDTH>> = WIDTH / 64;
+// It takes the place of a map's body, whose tiles leave from registers, four lanes to a row.
 template <class Body> struct summed_body {
   const Body& body;
   const summed_shape& shape;
+  template <int LANES = 4, class Range, class Lane, class Product>
+  FN void operator()(long row, Range range, Lane, Product product) const {
+    float* const parts = shape.parts + row * shape.boxes() + range.first / 64;
+    body(row, leaving_team<LANES, boxes_of<Range>, Lane, Range>(range, parts), product);
+  }
 };
 template <int BLOCKS, int SEGMENT, class Body> FN summed_body<Body> tail_of(const Body& body, const summed_shape& shape) {
   return {body, shape};
 }
-template <class Body> constexpr bool takes_runs<summed_body<Body>> = false;
 template <int SEGMENT, class Body> FN void ahead(const summed_body<Body>&, long, int, int) {}
 // All lanes stay together, since teams shuffle: those behind the end do the last row once more.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
 FN void finish(const summed_body<Body>& to, const float* box, int begin, int end, box_corner at, int columns) {
   static_assert(COLUMNS == 64 && SEGMENT == 0, "a box has one part of each of its rows");
-  const int team = lane_here() / PART_LANES, first = at.column + lane_here() % PART_LANES * VECTOR, boxes = to.shape.boxes();
+  const int team = lane_here() / PART_LANES, first = at.column + lane_here() % PART_LANES * VECTOR;
+  const columns_range<false> mine{first, PART_LANES * VECTOR, columns};
 #pragma unroll 1
   for (int next = begin; next < end; next += 32 / PART_LANES) {
     const int row = min(next + team, end - 1);
-    float* const part = to.shape.parts + (at.row + row) * boxes + at.column / 64;
-    to.body(at.row + row, leaving_team<VECTOR>({first, PART_LANES * VECTOR, columns}, part),
-            product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)});
+    to.template operator()<PART_LANES>(at.row + row, mine, columns_lane<VECTOR, 64 / (PART_LANES * VECTOR)>(),
+                                       product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)});
   }
 }
 
