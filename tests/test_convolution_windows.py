@@ -250,12 +250,12 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     printed = body(layout, chosen)
     bias_too = [] if bias is None else [bias.detach()]
     every = tiles(kernel.product, 0)
-    for tile in (every[(number + k) % len(every)] for k in (0, 3, 6)):
-        for vector in {1, chosen.vector}:
-            windows = ", ".join(map(str, g.windows))
-            how = f"{tile.width}, {str(tile.swapped).lower()}, {vector}, {windows}"
-            operands = [x, layer.weight.detach(), *bias_too]
-            yield Run(printed, how, numbers(g), operands, sums, out)
+    for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
+        tile = every[(number + k) % len(every)]
+        windows = ", ".join(map(str, g.windows))
+        how = f"{tile.width}, {str(tile.swapped).lower()}, {vector}, {windows}"
+        operands = [x, layer.weight.detach(), *bias_too]
+        yield Run(printed, how, numbers(g), operands, sums, out)
 
 
 def numbers(g: Geometry) -> Sizes:
@@ -263,14 +263,23 @@ def numbers(g: Geometry) -> Sizes:
     return (3, g.groups, g.in_channels, g.out_channels, *chain(*triples))
 
 
-IN_TILES = ("odd sizes", "eight", "1 dimension", "3 dimensions", "many")
+IN_TILES = ("odd sizes", "eight", "3 dimensions", "many")
+IN_SUMS = ("mean", "pool")
+SIDES = [(width, vector) for width in (0, 64, 256) for vector in (1, 4)]  # 0: boxes
 
 
-def test_tiles_hand_out_windows(tmp_path: Path) -> None:
-    """From the pixels that the copy engine is told to bring to what is stored; sums that are not
-    finite, though they should be, are computed again."""
+def test_tiles_reach_the_body(tmp_path: Path) -> None:
+    """From the pixels that the copy engine is told to bring to what is stored."""
     runs = [run for k, name in enumerate(IN_TILES) for run in runs_of(JOINED[name], k)]
-    every = library([(run.body, run.chosen) for run in runs], tmp_path)
+    sums = [replace(next(runs_of(SUMMED[name], 0)), chosen=f"{width}, {vector}")
+            for name in IN_SUMS for width, vector in SIDES]  # fmt: skip
+    every = library([(run.body, run.chosen) for run in (*runs, *sums)], tmp_path)
+    check_windows(runs, every)
+    check_sums(sums, every, len(runs))
+
+
+def check_windows(runs: Sequence[Run], every: ctypes.CDLL) -> None:
+    """Sums that are not finite, though they should be, are computed again."""
     for k, run in enumerate(runs):
         wrong, out = run.sums.flatten(2).clone(), torch.full_like(run.out, math.pi)
         for image in wrong[::2]:  # the others are not suspect
@@ -280,6 +289,16 @@ def test_tiles_hand_out_windows(tmp_path: Path) -> None:
         sizes = (ctypes.c_int * len(run.sizes))(*run.sizes)
         getattr(every, f"tile_{k}")(*pointers, sizes)
         torch.testing.assert_close(out, run.out, rtol=1e-4, atol=1e-5, msg=run.chosen)
+
+
+def check_sums(runs: Sequence[Run], every: ctypes.CDLL, first: int) -> None:
+    """Boxes leave their parts, and these are joined."""
+    for k, run in enumerate(runs, first):
+        sums, out = run.sums.flatten(2), torch.full_like(run.out, math.pi)
+        parts = torch.full((*sums.shape[:2], -(-sums.shape[2] // 64)), math.nan)
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (sums, parts, *run.operands[2:], out))
+        getattr(every, f"tile_{k}")(*pointers, (ctypes.c_int * len(run.sizes))(*run.sizes))
+        torch.testing.assert_close(out, run.out, rtol=1e-5, atol=1e-6, msg=run.chosen)
 
 
 SUMMED: dict[str, Case] = {
@@ -309,21 +328,6 @@ def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
 def test_other_folds_over_pixels_do_not(name: str) -> None:
     made = planned(UNSUMMED[name])
     assert len(made.kernels) > 1
-
-
-def test_parts_of_folds_are_joined(tmp_path: Path) -> None:
-    cases = [case for case in SUMMED.values() if case.dtype is torch.float32]
-    runs = [next(runs_of(case, 0)) for case in cases]
-    ways = [(width, v) for v in (1, 4) for width in (0, 64, 128, 256)]
-    every = library([(run.body, f"{width}, {v}") for run in runs for width, v in ways], tmp_path)
-    for k, run in enumerate(run for run in runs for _ in ways):
-        sums, out = run.sums.flatten(2), torch.full_like(run.out, math.pi)
-        if sums.shape[2] % 4 and k % len(ways) >= len(ways) // 2:
-            continue  # no vectors
-        parts = torch.full((*sums.shape[:2], -(-sums.shape[2] // 64)), math.nan)
-        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (sums, parts, *run.operands[2:], out))
-        getattr(every, f"tile_{k}")(*pointers, (ctypes.c_int * len(run.sizes))(*run.sizes))
-        torch.testing.assert_close(out, run.out, rtol=1e-5, atol=1e-6)
 
 
 # ---- text ----------------------------------------------------------------------------------------

@@ -14,16 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from fusewright.abreast import turns
 from fusewright.codegen.number import literal, sections
-from fusewright.codegen.struct import (
-    ABREAST,
-    TYPES,
-    Body,
-    Pointer,
-    computed,
-    product_type,
-    slots,
-    spelling,
-)
+from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, slots, spelling
 from fusewright.ir import Attribute, Batch, Node, Size, size_text, times
 from fusewright.keep import Pass, read_key, row_plan
 from fusewright.loops import Read
@@ -239,7 +230,7 @@ class _Printer:
         if id(m) in text.known:
             return text.known[id(m)]
         if m is self.kernel.product:
-            return text.read(id(m), product_type(m), "product")
+            return text.read(id(m), computed(m), "product")
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name

@@ -31,15 +31,12 @@ ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "
 
 
 def computed(n: Node) -> str:
-    """The C++ type in which the node is computed."""
+    """The C++ type in which the node is computed; of some convolutions, a window at a time."""
+    if n.has("windows"):
+        return f"window_of<{prod(known(n['windows']))}>"
     if n.dtype not in TYPES:
         raise InternalError(f"No C++ type for {n.dtype}.")
     return TYPES[n.dtype][1]
-
-
-def product_type(n: Node) -> str:
-    """The same of an element of a product: of some convolutions, all pixels of a window."""
-    return f"window_of<{prod(known(n['windows']))}>" if n.has("windows") else computed(n)
 
 
 @dataclass(frozen=True)
