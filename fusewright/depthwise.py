@@ -77,9 +77,11 @@ def depthwise(
 
 def _piece(x: Value) -> Value:
     """All of `x`, as what is read where it lies."""
-    size = x.shape[-1]
-    whole = {"dim": len(x.shape) - 1, "start": 0, "end": size, "step": 1}
-    return Value(node("narrow", [x.node], shape=x.shape, dtype=x.dtype, **whole))
+    last = len(x.shape) - 1
+    made = node(
+        "narrow", [x.node], shape=x.shape, dtype=x.dtype, dim=last, start=0, end=x.shape[-1], step=1
+    )
+    return Value(made)
 
 
 def _tap(x: Value, windows: Sequence[Window], places: Sequence[int]) -> Value:

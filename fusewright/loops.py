@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from fusewright.ir import Attribute, Batch, Node, Shape, Size, times, toposort
+from fusewright.ir import Attribute, Batch, Node, Shape, Size, base, times, toposort
 from fusewright.part import PIECES, Form, Part, part_of, strides
 
 Dims = tuple[tuple[int, ...], ...]
@@ -197,7 +197,7 @@ class _Solver:
 
     def _read_part(self, m: Node, k: int, view: Node, dims: Dims) -> None:
         """A piece of a tensor is read where it lies; pieces of what is computed here are not."""
-        if any(id(n) in self.inside for n in toposort([view])):
+        if id(base(view)) in self.inside:
             raise Incompatible("a piece of a value is read from memory")
         found = part_of(view)
         self.edges[id(m), k] = Read(

@@ -8,6 +8,7 @@ the fill, or, where a dimension goes round, stand elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fusewright.ir import Attribute, Batch, Node, Shape, Size, times
@@ -55,6 +56,7 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     return tuple(result)
 
 
+@lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
 def part_of(n: Node) -> tuple[Node, Part] | None:
     """The tensor that a chain of views shows, and where; None if no Part describes it."""
     if n.row.kind != "view":
