@@ -97,7 +97,7 @@ class Schedule:
     @property
     def inverts(self) -> bool:
         """Whether what a row is divided by is inverted once: on a GPU, not behind products."""
-        return not self.tile and (self.team or self.vector > 1)
+        return not self.tile and (self.team or self.vector > 1 or self.down > 0)
 
     @property
     def deferred(self) -> bool:
