@@ -166,7 +166,7 @@ class Long(nn.Module):
     ) -> tuple[Tensor, ...]:
         norms = self.norm(e) + e, self.rms(f), torch.relu(self.batches(g))
         places = d - d.argmax(1, keepdim=True)
-        scans = (a * 0.01).relu().cumsum(1) - a, (e * 0.1).flip(1).cumsum(1).flip(1)
+        scans = a.relu().cumsum(1) - a, (e * 0.1).flip(1).cumsum(1).flip(1)
         folds = torch.softmax(a, 1), torch.log_softmax(b * 2, 1), normalized(c), places
         return *folds, *norms, *scans
 
