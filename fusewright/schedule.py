@@ -136,8 +136,7 @@ def schedule(
         chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
-        deferring = _deferred_scan(nest, target, graph, rules)
-        return deferring or _chunks(nest, target, graph, rules)
+        return _chunks(nest, target, graph, rules)
     if nest.down:
         return Schedule(False, 0, 1, 1, down=results(nest.down, inner, graph.hint(nest.rows)))
     vector = _vector(nest)
@@ -171,8 +170,6 @@ def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
     singles = chosen.vector > 1 and nest.outer != 1
     if chosen.blocks == 1 or chosen.each or not (chosen.batch or chosen.split or singles):
         return None
-    if nest.kernel.scans:
-        return Schedule(True, 0, CHUNK_THREADS, chosen.vector, each=CHUNK_EACH)
     split = chosen.split and (isinstance(nest.rows, Batch) or nest.rows < FEW_ROWS)
     return Schedule(False, 0, MAX_THREADS, chosen.vector, split)
 
@@ -192,8 +189,6 @@ def alternatives(
         tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
-    if nest.kernel.scans and default.deferred:
-        return (_chunks(nest, target, graph, rules),)
     if default.each:
         return tuple(s for s in _chunk_moves(default) if s != default)
     if default.across > 1 and nest.kernel.folds:
@@ -320,22 +315,6 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     while down < threads // across and down * each < inner:
         down *= 2
     return Schedule(True, 0, down, 1, across=max(across, 128 // down), each=each)
-
-
-def _deferred_scan(
-    nest: Nest, target: Target, graph: Graph, rules: frozenset[str]
-) -> Schedule | None:
-    """Few long rows with one scan, whose parts meet while the next row is at work."""
-    rows, vector = graph.hint(nest.rows), _vector(nest)
-    passes = row_plan(nest, Schedule(False, 0, 2, 1)).passes
-    fixed = isinstance(nest.columns, int) and isinstance(nest.outer, int)
-    meets = fixed and rows < FEW_ROWS and _may_meet(nest, graph, rules)
-    if not meets or len(nest.kernel.folds) > 1 or not deferrable(nest, passes, vector):
-        return None
-    row = SharedRow(graph.hint(nest.columns) * graph.hint(nest.outer), rows, 1, vector)
-    found = [s.blocks for s in deferred(row, target, scans=True)]
-    threads = found[0] * PAIRED_THREADS if found else 0
-    return Schedule(False, 0, threads, vector, True, blocks=found[0]) if found else None
 
 
 def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:

@@ -89,15 +89,11 @@ def gathered(row: SharedRow, target: Target) -> list[Blocks]:
     return [shape for shape in found if shape.blocks > 1]
 
 
-def deferred(row: SharedRow, target: Target, scans: bool = False) -> list[Blocks]:
-    """Blocks that meet while the next row is at work, if there are some rows for each of them.
-
-    scans: registers keep what a thread has of its part.
-    """
+def deferred(row: SharedRow, target: Target) -> list[Blocks]:
+    """Blocks that meet while the next row is at work, if there are some rows for each of them."""
     if target.cluster == 1:  # no copy engine either
         return []
-    vectors = REGISTERS // row.vector if scans else PART_VECTORS
-    blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, vectors)
+    blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
     some = blocks > 1 and waves >= LEAST_WAVES
     return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
 

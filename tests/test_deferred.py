@@ -59,7 +59,6 @@ def normalized(x: Tensor) -> Tensor:
         (normalized, 8, 1 << 21, torch.float32, 128),  # one row in flight
         (softmax, 95, 300_004, torch.float32, 17),  # the last block has less
         (lambda x: torch.exp(x - x.mean(1, keepdim=True)), 64, MILLION, torch.float16, 32),
-        (lambda x: x.relu().cumsum(1) - x, 64, MILLION, torch.float32, 64),
     ],
 )
 def test_which_rows_are_deferred(
@@ -81,8 +80,6 @@ def test_which_rows_are_deferred(
         (lambda x: (x - x.mean(1, keepdim=True)).half(), 64, MILLION, torch.float32),
         (lambda x: x - x.softmax(1).amax(1, keepdim=True), 64, MILLION, torch.float32),
         (lambda x: x[:, :MILLION].softmax(1) + x[:, MILLION:], 64, 2 * MILLION, torch.float32),
-        (lambda x: x.cumsum(1) + x.cumprod(1), 64, MILLION, torch.float32),
-        (lambda x: x.double().cumsum(1), 64, MILLION, torch.float32),
     ],
 )
 def test_other_rows_are_not(
@@ -166,9 +163,7 @@ class Long(nn.Module):
     ) -> tuple[Tensor, ...]:
         norms = self.norm(e) + e, self.rms(f), torch.relu(self.batches(g))
         places = d - d.argmax(1, keepdim=True)
-        scans = a.relu().cumsum(1) - a, (e * 0.1).flip(1).cumsum(1).flip(1)
-        folds = torch.softmax(a, 1), torch.log_softmax(b * 2, 1), normalized(c), places
-        return *folds, *norms, *scans
+        return torch.softmax(a, 1), torch.log_softmax(b * 2, 1), normalized(c), places, *norms
 
 
 def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda") -> list[Tensor]:
@@ -181,11 +176,11 @@ def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda"
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(ROWS, dtype, device="cpu"), HOPPER)
-    assert sum(s.deferred for _, _, s in made.kernels) >= 9
+    assert sum(s.deferred for _, _, s in made.kernels) >= 7
     text = cuda_source(made.kernels, HOPPER)
     found, _ = compile_text(text, cuda_flags("sm_90a"), tmp_path)
     deferred = [k for k in found if "deferred_kernel" in k.name]
-    assert len(deferred) >= 9
+    assert len(deferred) >= 7
     assert [k for k in deferred if k.spill_bytes or k.registers > 128] == []
     if folder := nvrtc_folder():
         assert nvrtc_log(folder, text, "compute_90a") == (0, "")

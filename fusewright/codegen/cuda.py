@@ -71,7 +71,6 @@ def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
     for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
         for each, how in ((body, schedule), *spare):
             words |= each.words | {launcher(each, nest, h) for h in (how, replace(how, staged=0))}
-        words |= {"deferred_scan"} if schedule.deferred and nest.kernel.scans else set()
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
         words |= product.words(nest.kernel.product) if nest.kernel.product else set()

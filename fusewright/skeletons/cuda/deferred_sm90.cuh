@@ -8,7 +8,6 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "gathered.cuh"
-#include "scan.cuh"
 #include "tile_sm90.cuh"
 namespace fusewright {
 
@@ -116,7 +115,6 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
   FN deferred(Block& block, const part_place& at) : block(block), at(at) {}
   FN static int part() { return blockIdx.x % BLOCKS; }
   FN bool leads() const { return TURN == turn::store && part() == 0 && threadIdx.x == 0; }
-  template <class T, long N> FN auto keep() { return kept_row<T, slots, VECTOR>(); }
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
   }
@@ -242,56 +240,6 @@ FN void walk(deferred<TURN, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span<
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     if (threadIdx.x == 0) (team.take(span, operand), ...);
-  }
-}
-
-//@ deferred_scan: needs deferred_team, scan
-// A scan: what a part comes to is handed in, and a row later the part is scanned behind all that come before it.
-template <class Scan, class Wide> struct part_total : Scan {
-  static constexpr bool kept = false, symmetric = true;
-  Wide total = Scan::template none<Wide>();
-  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
-#pragma unroll
-    for (int j = 0; j < W; ++j) total = Scan::join(total, Wide(element(j)));
-  }
-};
-template <class Deferred, class Wide> struct scanned_part {
-  static constexpr int threads = Deferred::stride / Deferred::vector, vector = Deferred::vector;
-  Deferred& team;
-  Wide before;
-  FN int member() const { return threadIdx.x; }
-};
-template <class Scan, class Deferred, class Wide> FN Wide hand_on(scanned_part<Deferred, Wide>& part, Wide) {
-  return part.before;
-}
-template <class Deferred, class Wide, long... N, class Sink, class F, class... Ops>
-FN void walk(scanned_part<Deferred, Wide>& part, fixed_span<N...> span, Sink& sink, const F& f, Ops... operand) {
-  walk_slots<span.total % Deferred::most != 0, 8 / Deferred::vector>(part.team, span, sink, f, operand...);
-}
-template <class Scan, int BLOCKS, class Wide> FN Wide parts_before(const part_place& at, int part) {
-  Wide before = Scan::template none<Wide>();
-  typename gathering<BLOCKS>::template part<Wide> bits(before);
-#pragma unroll
-  for (int k = 0; k < BLOCKS; k += 32)
-    if (const int other = k + threadIdx.x % 32; Scan::back ? other > part && other < BLOCKS : other < part)
-      before = Scan::join(before, bits.collect(at.room + other, at.number));
-  return butterfly<part_total<Scan, Wide>, 32>(before);
-}
-template <class Scan, turn TURN, int BLOCKS, int THREADS, int VECTOR, int BYTES, class Block, class Span, class T, int SLOTS,
-          int W, class F, class... Ops>
-FN void scan(Scan kind, deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>& team, Span span, kept_row<T, SLOTS, W>& row,
-             const F& f, Ops... operand) {
-  using wide = typename wider<T>::type;
-  if constexpr (TURN == turn::ask) (team.bring(span, operand), ...);
-  if constexpr (TURN == turn::fold) {
-    part_total<Scan, wide> sum;
-    walk_part(team, span, sum, f, team.placed(operand)...);
-    team.template join<part_total<Scan, wide>>(sum.total);
-  }
-  if constexpr (TURN == turn::store) {
-    scanned_part<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>, wide> part{
-        team, parts_before<Scan, BLOCKS, wide>(team.at, team.part())};
-    scan(kind, part, span, row, f, team.placed(operand)...);
   }
 }
 
