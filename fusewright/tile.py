@@ -97,7 +97,8 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
 
 def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> bool:
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
-    product, *more = (m for m in members if m.row.kind in ("product", "fold"))
+    (product,) = (m for m in members if m.row.kind == "product")
+    more = [m for m in members if m.row.kind == "fold"]
     # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
     folded = product.has("parts") or (product.has("folded") and product["folded"])
     if family(product).folds != "rows" or not folded:
