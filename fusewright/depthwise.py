@@ -72,7 +72,7 @@ def depthwise(
         inside = reshape(_tap(ones, windows, places), (1, 1, *sides[2:]))
         total = apply("tap", inside, total, wide(reshape(w, each)), wide(reshape(x, sides)))
     made = cast(reshape(total, n.shape), n.dtype).node
-    return node("copy", [made], shape=n.shape, dtype=n.dtype, windows=count)
+    return node("copy", [made], shape=n.shape, dtype=n.dtype, taps=count)
 
 
 def _piece(x: Value) -> Value:

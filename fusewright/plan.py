@@ -317,7 +317,7 @@ class _Planner:
 
 def _check_windows(members: Sequence[Node]) -> None:
     """What goes down the columns of windows shares loads, and a team that folds a row does not."""
-    if any(m.has("windows") for m in members) and any(m.row.kind in FOLDED for m in members):
+    if any(m.has("taps") for m in members) and any(m.row.kind in FOLDED for m in members):
         raise Incompatible("a fold would read each window alone")
 
 

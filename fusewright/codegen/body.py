@@ -10,11 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from fusewright.abreast import turns
 from fusewright.codegen.number import literal, sections
-from fusewright.codegen.struct import ABREAST, TYPES, Body, Pointer, computed, slots, spelling
+from fusewright.codegen.struct import (
+    ABREAST,
+    TYPES,
+    Body,
+    Lambda,
+    Pointer,
+    computed,
+    slots,
+    spelling,
+)
 from fusewright.ir import Attribute, Batch, Node, Size, size_text, times
 from fusewright.keep import Pass, read_key, row_plan
 from fusewright.loops import Read
@@ -27,30 +36,6 @@ from fusewright.staging import staged_reads
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
     """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
     return _Printer(nest, schedule, tuple(in_place)).body()
-
-
-@dataclass
-class _Lambda:
-    """The text of one pass: its lines, and its operands in the order of its parameters."""
-
-    number: int
-    inverts: bool = False
-    denominator: str = ""
-    lines: list[str] = field(default_factory=list)
-    parameters: list[str] = field(default_factory=list)
-    operands: list[str] = field(default_factory=list)
-    known: dict[Hashable, str] = field(default_factory=dict)
-
-    def fresh(self) -> str:
-        """A name for one more value that is read."""
-        return f"x{sum(p.split()[-1].startswith('x') for p in self.parameters)}"
-
-    def read(self, key: Hashable, kind: str, operand: str) -> str:
-        """The name of a value that comes from `operand`."""
-        name = self.known[key] = self.fresh()
-        self.parameters.append(f"{kind} {name}")
-        self.operands.append(operand)
-        return name
 
 
 class _Printer:
@@ -72,7 +57,6 @@ class _Printer:
         self.words: set[str] = set()
         self.row_reads: dict[Hashable, str] = {}
         self.inverted: dict[str, str] = {}
-        self.columns = set[int]()
         self.slots = slots(self.row)
         self.pointers = self._pointers()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
@@ -151,7 +135,7 @@ class _Printer:
 
     def _fold_pass(self, number: int, sweep: Pass) -> None:
         first = sweep.folds[0]
-        text = _Lambda(number)
+        text = Lambda(number)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
@@ -176,7 +160,7 @@ class _Printer:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
     def _store_pass(self, number: int, sweep: Pass) -> None:
-        text = _Lambda(number, self.inverts and len(sweep.outputs) == 1)  # others lack registers
+        text = Lambda(number, self.inverts and len(sweep.outputs) == 1)  # others lack registers
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
@@ -185,7 +169,7 @@ class _Printer:
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
-    def _team_call(self, verb: str, result: str, text: _Lambda, row: str = "") -> None:
+    def _team_call(self, verb: str, result: str, text: Lambda, row: str = "") -> None:
         self.words.add(verb)
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
@@ -223,7 +207,7 @@ class _Printer:
 
     # -- values inside a pass
 
-    def _element(self, text: _Lambda, m: Node) -> str:
+    def _element(self, text: Lambda, m: Node) -> str:
         """The name of member `m` in this pass, after the lines that compute it."""
         if id(m) not in self.row.element:
             return self.names[id(m)]
@@ -241,7 +225,7 @@ class _Printer:
         self._store_kept(text, id(m), self._kind(m), name)
         return name
 
-    def _quotient(self, text: _Lambda, m: Node) -> str:
+    def _quotient(self, text: Lambda, m: Node) -> str:
         """A division by a number of the row, which is inverted once; a pass has one such number."""
         value, by = (self._element_argument(text, m, k) for k in range(2))
         if text.denominator not in ("", self.inverted.get(by)):
@@ -253,7 +237,7 @@ class _Printer:
         text.denominator = self.inverted[by]
         return f"const float {self.names[id(m)]} = divided({value}, {text.denominator});"
 
-    def _element_argument(self, text: _Lambda, m: Node, k: int) -> str:
+    def _element_argument(self, text: Lambda, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]
         if not isinstance(edge, Read):
             return self._element(text, edge)
@@ -276,19 +260,16 @@ class _Printer:
     def _below(self, number: int, place: int) -> str:
         """One place of windows that overlap, which are loaded together."""
         assert self.nest.down is not None
-        head, column = self.nest.heads[number], f"w{number}"
-        if number not in self.columns:
-            self.columns.add(number)
-            self.words.add("column")
-            lies = f"{self.pointer_of[id(head.leaf)]} + {head.line}, {size_text(head.offset)}"
-            fill = self._number(head.fill or 0, head.leaf)
-            places = f"column<{self.nest.down.lengths[number]}>"
-            where = f"[&](long o) {{ return {head.limits or 'extent_of(0, 0, 1)'}; }}"
-            given = f"team, {lies}, {size_text(head.columns)}, {fill}, {where}"
-            self.lines.append(f"auto {column} = {places}({given});")
-        return f"below<{place}>({column})"
+        head, length = self.nest.heads[number], self.nest.down.lengths[number]
+        lies = f"{self.pointer_of[id(head.leaf)]} + {head.line}, {size_text(head.offset)}"
+        where = f"[&](long o) {{ return {head.limits or 'extent_of(0, 0, 1)'}; }}"
+        step, fill = size_text(head.columns), self._number(head.fill or 0, head.leaf)
+        line = f"auto w{number} = column<{length}>(team, {lies}, {step}, {fill}, {where});"
+        self.lines += [line] * (line not in self.lines)
+        self.words.add("column")
+        return f"below<{place}>(w{number})"
 
-    def _load_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> bool:
+    def _load_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)
         if keep is None or text.number == keep.first:
             return False
@@ -296,7 +277,7 @@ class _Printer:
         text.operands.append(f"load({self.slots[key]})")
         return True
 
-    def _store_kept(self, text: _Lambda, key: Hashable, kind: str, name: str) -> None:
+    def _store_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> None:
         keep = self.row.keeps.get(key)
         if keep is not None and text.number == keep.first:
             parameter = f"{self.slots[key]}_"

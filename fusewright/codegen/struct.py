@@ -1,9 +1,9 @@
-"""A printed kernel: a struct as text, its pointers and kept rows, and how C++ calls its types."""
+"""A printed kernel: a struct as text, its passes, pointers, kept rows; how C++ calls its types."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
@@ -70,6 +70,30 @@ class Body:
     abreast: bool = False
     lifted: frozenset[tuple[str, int]] = frozenset()
     turned: bool = False
+
+
+@dataclass
+class Lambda:
+    """The text of one pass: its lines, and its operands in the order of its parameters."""
+
+    number: int
+    inverts: bool = False
+    denominator: str = ""
+    lines: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    operands: list[str] = field(default_factory=list)
+    known: dict[Hashable, str] = field(default_factory=dict)
+
+    def fresh(self) -> str:
+        """A name for one more value that is read."""
+        return f"x{sum(p.split()[-1].startswith('x') for p in self.parameters)}"
+
+    def read(self, key: Hashable, kind: str, operand: str) -> str:
+        """The name of a value that comes from `operand`."""
+        name = self.known[key] = self.fresh()
+        self.parameters.append(f"{kind} {name}")
+        self.operands.append(operand)
+        return name
 
 
 def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
