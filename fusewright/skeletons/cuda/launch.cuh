@@ -167,10 +167,13 @@ int run_map_across(const Body& body, long rows, long columns, int device, void* 
 //@ run_map_staged: needs lane, staged, divisor, device_scope
 // The same with 16 bytes on both sides. A block takes a tile of 64 rows that lie side by side in `staged` operands, and
 // of 64 columns. It brings those operands with vectors along the rows, a word of shared memory for an element, and then
-// runs the body with vectors along the columns. A warp is as wide as 32 elements, so no two lanes meet in a bank. The
-// next block has the columns beside them: what is written is better not left in pieces.
-constexpr int STAGE = 64, STAGE_PITCH = STAGE + 1, STAGE_APART = 32;  // rows of a thread: two, on both sides
-template <int VECTOR> constexpr int stage_threads = STAGE * STAGE_APART / VECTOR;
+// runs the body with vectors along the columns, of several rows a thread on both sides. A warp is as wide as 32
+// elements, so no two lanes meet in a bank. The next block has the columns beside them: what is written is better not
+// left in pieces.
+constexpr int STAGE = 64, STAGE_PITCH = STAGE + 1;
+// A block takes so many rows at a time; long vectors leave no registers for more turns.
+template <int VECTOR> constexpr int stage_apart = VECTOR > 4 ? 32 : 16;
+template <int VECTOR> constexpr int stage_threads = STAGE * stage_apart<VECTOR> / VECTOR;
 struct stage_place {
   unsigned* tile;
   int along, across;  // in the tile: the first element of my vector, and the first row or column that I take
@@ -178,27 +181,28 @@ struct stage_place {
 struct stage_range {
   long column, end;
 };
-template <int VECTOR> struct stage_bringer : words<stage_bringer<VECTOR>> {
+template <int VECTOR, bool WHOLE> struct stage_bringer : words<stage_bringer<VECTOR, WHOLE>> {
   static constexpr int vector = VECTOR;
   stage_place at;
   FN explicit stage_bringer(stage_place at) : at(at) {}
 };
-template <class Operand, int VECTOR> FN void to_stage(const Operand&, stage_range, stage_bringer<VECTOR>&) {}
-template <int SLOT, class T, int VECTOR>
-FN void to_stage(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<VECTOR>& team) {
+template <class Operand, class Team> FN void to_stage(const Operand&, stage_range, Team&) {}
+template <int SLOT, class T, int VECTOR, bool WHOLE>
+FN void to_stage(const staged_operand<SLOT, T>& from, stage_range r, stage_bringer<VECTOR, WHOLE>& team) {
   unsigned* const to = team.at.tile + (SLOT * STAGE + team.at.along) * STAGE_PITCH + team.at.across;
-  T held[2][VECTOR];
+  constexpr int APART = stage_apart<VECTOR>, TURNS = STAGE / APART;
+  T held[TURNS][VECTOR];
 #pragma unroll
-  for (int k = 0; k < 2; ++k)
-    if (r.column + k * STAGE_APART < r.end)
-      fetch_vector<true, VECTOR>(from.p + from.offset(0, r.column + k * STAGE_APART), held[k]);
+  for (int k = 0; k < TURNS; ++k)
+    if (WHOLE || r.column + k * APART < r.end)
+      fetch_vector<true, VECTOR>(from.p + from.offset(0, r.column + k * APART), held[k]);
 #pragma unroll
-  for (int k = 0; k < 2; ++k)
+  for (int k = 0; k < TURNS; ++k)
 #pragma unroll
-    for (int j = 0; j < VECTOR; ++j) memcpy(to + j * STAGE_PITCH + k * STAGE_APART, &held[k][j], sizeof(T));
+    for (int j = 0; j < VECTOR; ++j) memcpy(to + j * STAGE_PITCH + k * APART, &held[k][j], sizeof(T));
 }
-template <int VECTOR, class Sink, class F, class... Ops>
-FN void walk(stage_bringer<VECTOR>& team, stage_range r, Sink&, const F&, Ops... operand) {
+template <int VECTOR, bool WHOLE, class Sink, class F, class... Ops>
+FN void walk(stage_bringer<VECTOR, WHOLE>& team, stage_range r, Sink&, const F&, Ops... operand) {
   (to_stage(operand, r, team), ...);
 }
 // What was brought: a row of the tile.
@@ -237,6 +241,22 @@ struct stage_tiles {
   long columns, side;
   divisor wide, step, high;
 };
+// WHOLE: nothing of the tile lies outside, so the vectors of a thread have their addresses in common.
+template <bool WHOLE, int VECTOR, class Body, class Row>
+FN void stage_tile(const Body& body, unsigned* tile, long column, long columns, long down, long side, const Row& row) {
+  constexpr int WIDE = 32 / VECTOR;
+  const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int along = warp % 2 * 32 + lane_of % WIDE * VECTOR, across = warp / 2 * VECTOR + lane_of / WIDE;
+  const long end = WHOLE ? column + STAGE : columns;
+  if (WHOLE || down + along < side)
+    body(row(down + along), stage_range{column + across, end}, stage_bringer<VECTOR, WHOLE>({tile, along, across}));
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < STAGE; k += stage_apart<VECTOR>)
+    if (WHOLE || (column + along < columns && down + across + k < side))
+      body(row(down + across + k), range{(column + along) / VECTOR, WHOLE ? 0 : columns},
+           stage_lane<VECTOR>(tile + (across + k) * STAGE_PITCH + along));
+}
 template <int VECTOR, int SLOTS, class Body>
 __global__ void __launch_bounds__(stage_threads<VECTOR>) map_staged_kernel(const Body body, const stage_tiles tiles) {
   __shared__ unsigned tile[SLOTS * STAGE * STAGE_PITCH];
@@ -244,17 +264,10 @@ __global__ void __launch_bounds__(stage_threads<VECTOR>) map_staged_kernel(const
   const long column = (blockIdx.x - above * tiles.wide.by) * long(STAGE);
   const long down = (high - outer * tiles.high.by) * long(STAGE);
   const auto row = [&](long n) { return (outer * tiles.side + n) * tiles.step.by + (above - high * tiles.step.by); };
-  constexpr int WIDE = 32 / VECTOR;
-  const int lane_of = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int along = warp % 2 * 32 + lane_of % WIDE * VECTOR, across = warp / 2 * VECTOR + lane_of / WIDE;
-  if (down + along < tiles.side)
-    body(row(down + along), stage_range{column + across, tiles.columns}, stage_bringer<VECTOR>({tile, along, across}));
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < STAGE; k += STAGE_APART)
-    if (column + along < tiles.columns && down + across + k < tiles.side)
-      body(row(down + across + k), range{(column + along) / VECTOR, tiles.columns},
-           stage_lane<VECTOR>(tile + (across + k) * STAGE_PITCH + along));
+  if (column + STAGE <= tiles.columns && down + STAGE <= tiles.side)
+    stage_tile<true, VECTOR>(body, tile, column, tiles.columns, down, tiles.side, row);
+  else
+    stage_tile<false, VECTOR>(body, tile, column, tiles.columns, down, tiles.side, row);
 }
 #ifdef __CUDACC_RTC__
 template <int VECTOR, int SLOTS, class Body> FN int run_map_staged(const Body&, long, long, long, long, int, void*) {
