@@ -20,8 +20,9 @@ and full float32, from two float16 `parts` of each operand, everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import prod
 from typing import Any
@@ -32,7 +33,7 @@ from fusewright.cells import cells
 from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
-from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
+from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, toposort
 from fusewright.last import laid, last_order, lies_last, tails
 from fusewright.library import stays
 from fusewright.lower import reordered
@@ -77,13 +78,17 @@ def convolution(
     joined = tails(graph)
     last = list[Node]()
     folded = "folded" in target.convolutions
+    inner, cut = _inner(graph), dict[int, Callable[[Node], Node | None]]()
 
     def change(n: Node) -> Node:
-        bare = not next(joined)
+        bare, part = not next(joined), next(inner)
+        if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
+            return whole(n) or n
         if n.op != "library" or n["name"] not in NAMES:
             return n
         call = _call(n)
         if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
+            cut[id(mapped)] = partial(_mapped, call)
             return mapped
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
@@ -196,14 +201,28 @@ def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _mapped(call: _Call, n: Node) -> Node | None:
-    """A depthwise convolution, as a map."""
+    """A depthwise convolution as a map, or a piece of one, as a causal one ends with."""
     spatial = [t.shape[2:] for t in (call.image, n, call.weight)]
     plain = call.behind is None and len(call.image.shape) == len(call.weight.shape)
     if not plain or not all(isinstance(size, int) for sizes in spatial for size in sizes):
         return None
-    lows = [low for low, _ in call.pads]
-    each = zip(*map(known, spatial), call.stride, call.dilation, lows, strict=True)
+    lows, stride = [low for low, _ in call.pads], list(call.stride)
+    if n.op == "narrow":
+        dim, start, step = known((n["dim"], n["start"], n["step"]))
+        if dim < 2:
+            return None
+        lows[dim - 2] -= start * stride[dim - 2]
+        stride[dim - 2] *= step
+    each = zip(*map(known, spatial), stride, call.dilation, lows, strict=True)
     return depthwise(call.image, call.weight, call.bias, [Window(*sizes) for sizes in each], n)
+
+
+def _inner(graph: Graph) -> Iterator[bool]:
+    """Whether only maps and folds read each node, in the order of `rebuild`."""
+    nodes = toposort((*graph.inputs, *graph.roots))
+    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
+    seen |= {id(n) for n in graph.roots}
+    return (id(n) not in seen for n in nodes)
 
 
 def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:

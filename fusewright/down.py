@@ -22,7 +22,7 @@ LEAST_READS, LEAST_SAVED = 6, 0.25  # of a window; the share of loads that overl
 # Of 16 bits, where a warp reads half as much at a time: 3 x 3 of stride 2, which saves a quarter,
 # took 60.0 us instead of 58.3 with one result a thread, 3 x 3 x 3, nine heads, 128 instead of 96.
 HALF_SAVED, HALF_HEADS = 0.3, 8
-LEAST_HIGH = 2
+LEAST_HIGH, MOST_HIGH = 2, 1 << 29  # which 32 bits count, and a window further
 Key = tuple[int, int]  # a member's id, and the number of its argument
 
 
@@ -48,7 +48,7 @@ def down(kernel: Kernel) -> Down | None:
     tensors = walks(kernel.loops, kernel.outputs)
     written, sizes = tensors[id(kernel.outputs[0]), -1].strides, kernel.loops.sizes
     apart = {a: s for a, s in written.items() if isinstance(s, int) and s > 1}
-    high = [a for a in apart if isinstance(n := sizes[a], int) and n >= LEAST_HIGH]
+    high = [a for a in apart if isinstance(n := sizes[a], int) and LEAST_HIGH <= n < MOST_HIGH]
     axes = sorted(high, key=apart.__getitem__)  # of two, the one whose neighbours are nearer
     found = [_down(tensors, axis, sizes) for axis in axes]
     best = min(found, key=lambda d: d.loads(4) - 4 * len(d.places), default=None)
@@ -71,18 +71,11 @@ def results(found: Down, high: int, rows: int) -> int:
 def _down(tensors: Mapping[Key, Walk], axis: int, sizes: Mapping[int, Size]) -> Down:
     groups: dict[object, list[Key]] = {}
     for key, walk in tensors.items():
-        step = walk.strides.get(axis, 0)
-        plain = walk.tensor.op != "constant" and not any(limit.wrap for limit in walk.limits)
-        if (
-            key[1] >= 0
-            and plain
-            and isinstance(step, int)
-            and step
-            and isinstance(walk.offset, int)
-        ):
+        if key[1] >= 0 and _plain(walk, axis):
             others = frozenset(_written(x) for x in walk.limits if not x.strides.get(axis, 0))
             where = id(walk.tensor), frozenset(walk.strides.items()), others
-            groups.setdefault((*where, walk.offset % step), []).append(key)
+            place = walk.offset % walk.strides[axis]  # type: ignore[operator]
+            groups.setdefault((*where, place), []).append(key)
     heads, lengths, places = list[Walk](), list[int](), dict[Key, tuple[int, int]]()
     for keys in groups.values():
         found = _head([tensors[key] for key in keys], axis, sizes)
@@ -92,6 +85,16 @@ def _down(tensors: Mapping[Key, Walk], axis: int, sizes: Mapping[int, Size]) -> 
             heads.append(head)
             lengths.append(max(each) + 1)
     return Down(axis, tuple(heads), tuple(lengths), places)
+
+
+def _plain(walk: Walk, axis: int) -> bool:
+    """Whether its places along the axis are known numbers."""
+    step = walk.strides.get(axis, 0)
+    numbers = [step, walk.offset, *(x.offset for x in walk.limits)]
+    numbers += [x.strides.get(axis, 0) for x in walk.limits]
+    known = all(isinstance(n, int) and abs(n) < MOST_HIGH for n in numbers)
+    plain = walk.tensor.op != "constant" and not any(x.wrap for x in walk.limits)
+    return known and plain and isinstance(step, int) and step > 0
 
 
 def _head(

@@ -81,6 +81,7 @@ _TRANSPOSED = (
     "{output_padding}, {groups}, {dilation})"
 )
 _WINDOW = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
+_TAP = "torch.where({0}, {1} + {2} * {3}, {1})"
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Op("input", "leaf", 0, "", ""),
@@ -149,16 +150,7 @@ _ROWS = (
     _infix("bitwise_or", "|", domain="int"),
     _infix("bitwise_xor", "^", domain="int"),
     Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
-    Op(
-        "tap",
-        "map",
-        4,
-        "tap({0}, {1}, {2}, {3})",
-        "torch.where({0}, {1} + {2} * {3}, {1})",
-        "second",
-        "choice",
-        2,
-    ),
+    Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "choice", cost=2),
     Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
     Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
     # one pixel of each window of a convolution, which computes all of them: pooled.py

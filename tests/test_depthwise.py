@@ -108,6 +108,33 @@ def test_an_image_that_is_computed_is_stored_once(dtype: torch.dtype) -> None:
     assert [[n.dtype for n in k.outputs] for k in found.kernels] == [[dtype], [dtype]]
 
 
+class Causal(nn.Module):
+    """As in state-space models: what the padding adds behind the end is cut off."""
+
+    def __init__(self, tail: nn.Module) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(6, 6, 4, padding=3, groups=6)
+        self.tail = tail
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.tail(self.conv(x)[..., 2 : 2 + x.shape[-1] : 2])
+        return y
+
+
+def test_a_piece_of_it_is_computed_alone() -> None:
+    module, x = Causal(nn.SiLU()), torch.randn(4, 6, 50)
+    before, after = graphs(module, x)
+    check_meaning(before, after, module, (x,))
+    (kernel,) = plan(after, GPU).kernels
+    assert [n.shape[1:] for n in kernel.outputs] == [(6, 25)]
+
+
+def test_a_piece_that_is_returned_stays_a_view() -> None:
+    _, after = graphs(Causal(nn.Identity()), torch.randn(4, 6, 50))
+    (kernel,) = plan(after, GPU).kernels
+    assert [n.shape[1:] for n in kernel.outputs] == [(6, 53)]
+
+
 def test_on_the_cpu_it_stays_a_library_call() -> None:
     layer, shape = LAYERS["padded"]
     before, _ = graphs(Tailed(layer), torch.randn(shape))
