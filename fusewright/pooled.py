@@ -32,7 +32,9 @@ from fusewright.ir import (
 )
 from fusewright.target import Target
 
-WINDOWS = (2, 4, 8)  # pixels of a window: 64 columns of a tile have whole vectors of windows
+# Pixels of a window: 64 columns of a tile have whole vectors of windows. Of 8 (2 x 2 x 2 behind 32
+# channels), the kernel took 389 us, and without windows and a map behind it 215 and 43.
+WINDOWS = (2, 4)
 LEAST_WINDOWS = 64  # of an image, a prediction: below, tiles are not full
 
 # Functions that keep the order of numbers: of their results, the largest is that of the largest.
