@@ -73,6 +73,7 @@ class _Forward:
         self.dense: dict[int, str] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
+        self.counted = _counted(self.graph)
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
@@ -177,6 +178,8 @@ class _Forward:
 
     def _library(self, step: Library) -> None:
         n = step.node
+        if id(n) in self.counted:  # in place, with the updates
+            return
         arguments = [self._reach(a) for a in n.args]
         if n.op == "library":
             text = self._renamed(str(n["call"])).format(*arguments, device=self._device())
@@ -249,7 +252,12 @@ class _Forward:
 
     def _updates(self) -> None:
         for update in self.graph.updates:
-            target, value = self._reach(update.target), self._reach(update.value)
+            target = self._reach(update.target)
+            if id(update.value) in self.counted:
+                more = self._reach(update.value.args[1])
+                self.statements.append(_Line(f"{target}.add_({more})"))
+                continue
+            value = self._reach(update.value)
             changed = f"_fusewright_changed({target})"
             text = changed if target == value else f"{target}.copy_({value})"
             self.statements.append(_Line(text))
@@ -272,6 +280,18 @@ class _Forward:
     def _packed(self) -> str:
         leaves = iter([self._reach(o) for o in self.graph.outputs])
         return _pack(self.captured.spec, lambda: next(leaves))
+
+
+def _counted(graph: Graph) -> set[int]:
+    """The numbers that only count how often they were asked for: num_batches_tracked + 1."""
+    read = [id(a) for n in toposort(graph.roots) for a in n.args]
+    seen = {*read, *map(id, graph.outputs)}
+    found: set[int] = set()
+    for target, n in ((u.target, u.value) for u in graph.updates):
+        own = n.op == "add" and n.args[0] is target and n.args[1].op == "constant"
+        if own and not n.shape and n.dtype is target.dtype and id(n) not in seen:
+            found.add(id(n))
+    return found
 
 
 def _shown(graph: Graph) -> set[int]:
