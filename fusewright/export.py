@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._decomp import decompositions
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
@@ -26,6 +27,7 @@ from fusewright.errors import CaptureFailed
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 
 _MESSAGE_LIMIT = 300
+RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
 
 def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram, int]:
@@ -82,6 +84,26 @@ def silence() -> Iterator[None]:
         logging.disable(disabled)
 
 
+@contextmanager
+def _whole_recurrences() -> Iterator[None]:
+    """Within the block, fake layers of LSTM, GRU and RNN only have sizes: torch.export keeps the
+    call whole, but would walk all of its steps for them, some 0.05 s each."""
+    kept = {name: f for name, f in vars(decompositions).items() if name in RECURRENT_LAYERS}
+    vars(decompositions).update(dict.fromkeys(kept, _recurrent_layer))
+    try:
+        yield
+    finally:
+        vars(decompositions).update(kept)
+
+
+def _recurrent_layer(x: torch.Tensor, hidden: Any, *_: object, **__: object) -> tuple[Any, Any]:
+    """The results of all steps [steps, batch, ...] and the last state, which may be a pair."""
+    states = hidden if isinstance(hidden, tuple) else (hidden,)
+    steps = x.new_empty((*x.shape[:-1], states[0].shape[-1]))
+    last = tuple(torch.empty_like(s, memory_format=torch.contiguous_format) for s in states)
+    return steps, last if isinstance(hidden, tuple) else last[0]
+
+
 def _batch_size(inputs: Sequence[object]) -> int:
     """The leading size of the first tensor that has one."""
     return next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), 0)
@@ -90,7 +112,7 @@ def _batch_size(inputs: Sequence[object]) -> int:
 def _run_export(
     module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...] | None
 ) -> ExportedProgram:
-    with silence(), torch.no_grad():
+    with silence(), torch.no_grad(), _whole_recurrences():
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
         decomposed: ExportedProgram = program.run_decompositions({})
         _lay_as_eager(decomposed)

@@ -11,9 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._decomp import decompositions
 
 from fusewright.capture import Captured, capture, state_of
 from fusewright.errors import CaptureFailed
+from fusewright.export import RECURRENT_LAYERS
 from fusewright.interpret import interpret
 from fusewright.ir import Batch, base
 from fusewright.problem import load_problem
@@ -225,6 +227,36 @@ def test_attention_that_drops_nothing_may_go_unused() -> None:
         return x + torch.rand_like(x)
 
     assert len(captured(forward).graph.effects) == 1
+
+
+# ---- recurrent layers ----------------------------------------------------------------------------
+
+RECURRENT = (
+    nn.LSTM(8, 6, 2, bidirectional=True, batch_first=True),
+    nn.LSTM(8, 6, proj_size=3),
+    nn.GRU(8, 6, 2, bidirectional=True),
+    nn.RNN(8, 6, nonlinearity="relu", bias=False, batch_first=True),
+)
+
+
+def walked(*_: object, **__: object) -> None:
+    raise AssertionError("each step is walked")
+
+
+@pytest.mark.parametrize("layer", RECURRENT, ids=str)
+@torch.no_grad()
+def test_no_step_of_a_recurrent_layer_is_walked(
+    layer: nn.RNNBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in RECURRENT_LAYERS:
+        monkeypatch.setattr(decompositions, name, walked)
+    module, x = Plain(lambda m, x: m.layer(x)[0] * 2, layer=layer), torch.randn(4, 70, 8)
+    made = capture(module, [x])
+    assert all(getattr(decompositions, name) is walked for name in RECURRENT_LAYERS)
+    (result,) = made.graph.outputs
+    assert result.order == ((1, 0, 2) if layer.batch_first else ())
+    found = interpret(made.graph, [x], state_of(made, module), batch=len(x))
+    torch.testing.assert_close(found[0], module(x))
 
 
 # ---- state ---------------------------------------------------------------------------------------
