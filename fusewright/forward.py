@@ -73,7 +73,7 @@ class _Forward:
         self.dense: dict[int, str] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
-        self.counted = _counted(self.graph)
+        self.counted = _counted(plan)
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
@@ -282,15 +282,14 @@ class _Forward:
         return _pack(self.captured.spec, lambda: next(leaves))
 
 
-def _counted(graph: Graph) -> set[int]:
+def _counted(plan: Plan) -> set[int]:
     """The numbers that only count how often they were asked for: num_batches_tracked + 1."""
-    read = [id(a) for n in toposort(graph.roots) for a in n.args]
-    seen = {*read, *map(id, graph.outputs)}
+    graph, alone = plan.graph, {id(step.node) for step in plan.libraries}
+    seen = {*(id(a) for n in toposort(graph.roots) for a in n.args), *map(id, graph.outputs)}
     found: set[int] = set()
     for target, n in ((u.target, u.value) for u in graph.updates):
-        own = n.op == "add" and n.args[0] is target and n.args[1].op == "constant"
-        if own and not n.shape and n.dtype is target.dtype and id(n) not in seen:
-            found.add(id(n))
+        if id(n) in alone - seen and n.op == "add" and n.dtype is target.dtype and not n.shape:
+            found |= {id(n)} if n.args[0] is target and n.args[1].op == "constant" else set()
     return found
 
 
