@@ -15,7 +15,7 @@ import torch
 
 from fusewright.composite import wide
 from fusewright.formula import Value, apply, cast, fold, reshape, where
-from fusewright.ir import Attribute, Node, node
+from fusewright.ir import node
 from fusewright.lower.call import FLOATS, abreast, trailing
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
@@ -77,38 +77,8 @@ def _divergence(
         return _reduced(apply("exp", b) * (b - a), reduction, x.dtype)
     # One product, since two would each be rounded where the logarithms cancel; of infinity it
     # takes two to be as undefined as eager.
-    if parts := _softmax(b):
-        share, less, near, rest = parts
-        apart = where(apply("eq", share, 0.0), 0.0 - a, less - a - near - rest)
-        return _reduced(share * apart, reduction, x.dtype)
     apart = where(apply("eq", b, 0.0), 0.0, apply("log", b)) - a
     return _reduced(where(apply("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
-
-
-def _softmax(y: Value) -> tuple[Value, Value, Value, Value] | None:
-    """A softmax, if `y` is one, as a product, and its logarithm as a - b - c; c is what rounding
-    took of b, and all elements of a row would miss it. No element needs a division or a logarithm
-    of its own, and they are as precise. None is infinite."""
-    power, total = y.node.args if y.node.op == "div" else (y.node, y.node)
-    less = power.args[0] if power.op == "exp" else power
-    x, top = less.args if less.op == "sub" else (less, less)
-    dims = _over(total, "sum", power)
-    if dims is None or dims != _over(top, "max", x):
-        return None
-    over, double = Value(total), torch.float64
-    exact = apply("log", cast(over, double))
-    near = cast(exact, y.dtype)
-    rest = cast(exact - cast(near, double), y.dtype)
-    return Value(power) * apply("reciprocal", over), Value(less), near, rest
-
-
-def _over(n: Node, op: str, x: Node) -> Attribute:
-    """The dimensions of a fold of `x` that keeps its rank, if `n` is that."""
-    f = n.args[0] if n.op == "reshape" else n
-    if f.op != op or f.args != (x,):
-        return None
-    kept = tuple(1 if d in f["dims"] else s for d, s in enumerate(x.shape))  # type: ignore[operator]
-    return f["dims"] if n.shape == kept else None
 
 
 def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None:
