@@ -20,7 +20,7 @@ and full float32, from two float16 `parts` of each operand, everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -33,8 +33,8 @@ from fusewright.cells import cells
 from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
-from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, toposort
-from fusewright.last import laid, last_order, lies_last, tails
+from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
+from fusewright.last import inner, laid, last_order, lies_last, tails
 from fusewright.library import stays
 from fusewright.lower import reordered
 from fusewright.pixels import pointwise
@@ -78,10 +78,10 @@ def convolution(
     joined = tails(graph)
     last = list[Node]()
     folded = "folded" in target.convolutions
-    inner, cut = _inner(graph), dict[int, Callable[[Node], Node | None]]()
+    within, cut = inner(graph), dict[int, Callable[[Node], Node | None]]()
 
     def change(n: Node) -> Node:
-        bare, part = not next(joined), next(inner)
+        bare, part = not next(joined), next(within)
         if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
             return whole(n) or n
         if n.op != "library" or n["name"] not in NAMES:
@@ -215,14 +215,6 @@ def _mapped(call: _Call, n: Node) -> Node | None:
         stride[dim - 2] *= step
     each = zip(*map(known, spatial), stride, call.dilation, lows, strict=True)
     return depthwise(call.image, call.weight, call.bias, [Window(*sizes) for sizes in each], n)
-
-
-def _inner(graph: Graph) -> Iterator[bool]:
-    """Whether only maps and folds read each node, in the order of `rebuild`."""
-    nodes = toposort((*graph.inputs, *graph.roots))
-    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
-    seen |= {id(n) for n in graph.roots}
-    return (id(n) not in seen for n in nodes)
 
 
 def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:

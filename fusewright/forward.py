@@ -286,11 +286,12 @@ def _counted(plan: Plan) -> set[int]:
     """The numbers that only count how often they were asked for: num_batches_tracked + 1."""
     graph, alone = plan.graph, {id(step.node) for step in plan.libraries}
     seen = {*(id(a) for n in toposort(graph.roots) for a in n.args), *map(id, graph.outputs)}
-    found: set[int] = set()
-    for target, n in ((u.target, u.value) for u in graph.updates):
-        if id(n) in alone - seen and n.op == "add" and n.dtype is target.dtype and not n.shape:
-            found |= {id(n)} if n.args[0] is target and n.args[1].op == "constant" else set()
-    return found
+    return {
+        id(n)
+        for target, n in ((u.target, u.value) for u in graph.updates)
+        if id(n) in alone - seen and n.op == "add" and n.dtype is target.dtype and not n.shape
+        if n.args[0] is target and n.args[1].op == "constant"
+    }
 
 
 def _shown(graph: Graph) -> set[int]:

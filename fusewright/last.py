@@ -43,18 +43,23 @@ def tails(graph: Graph) -> Iterator[bool]:
     return (id(n) in read for n in nodes)
 
 
+def inner(graph: Graph) -> Iterator[bool]:
+    """Whether only maps and folds read each node, in the order of `rebuild`."""
+    nodes = toposort((*graph.inputs, *graph.roots))
+    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
+    seen |= {id(n) for n in graph.roots}
+    return (id(n) not in seen for n in nodes)
+
+
 def laid(graph: Graph) -> Graph:
     """Maps that only maps and folds read lie as what they read, so that kernels may end anywhere.
 
     Capture knows the order of each call's result, and not of what leads there.
     """
-    nodes = toposort((*graph.inputs, *graph.roots))
-    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
-    seen |= {id(n) for n in graph.roots}
-    old = iter(nodes)  # the order of `rebuild`
+    within = inner(graph)
 
     def change(n: Node) -> Node:
-        hidden = id(next(old)) not in seen
+        hidden = next(within)
         orders = [a.order for a in n.args if a.order and a.shape == n.shape]
         return reordered(Value(n), orders[0]).node if hidden and orders and not n.order else n
 
