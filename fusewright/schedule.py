@@ -44,6 +44,7 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 # loads each should have, and how many threads keep a GPU busy.
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
+MOST_LOADS = 16  # of a thread, in a row that nothing keeps
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
 # Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
@@ -152,6 +153,8 @@ def schedule(
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
     keeps = fixed and inner <= threads * REGISTERS
+    if not fixed and not nest.kernel.scans:
+        threads = _fewer(threads, inner // vector, graph.hint(nest.rows))
     if not keeps and (shared := _shared(nest, target, graph, rules)):
         return shared[0]
     few = graph.hint(nest.rows) < FEW_ROWS
@@ -162,6 +165,18 @@ def schedule(
     split = long and _may_meet(nest, graph, rules)
     once = light and not split and threads >= PAIRED_THREADS and only_reads(nest)
     return Schedule(keeps, 0, threads, vector, split, once=once)
+
+
+def _fewer(threads: int, vectors: int, rows: int) -> int:
+    """Threads for a row that nothing keeps: up to 16 vectors each, while all rows keep a GPU busy.
+
+    They wait for memory and for each other, so more rows at a time are faster: facts.md.
+    """
+    while threads > 32 and threads // 2 * MOST_LOADS >= vectors:
+        if threads // 2 * rows < BUSY_THREADS // 4:
+            break
+        threads //= 2
+    return threads
 
 
 def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:

@@ -60,6 +60,17 @@ def test_two_large_tensors_are_not_light() -> None:
 
 
 @pytest.mark.parametrize(
+    ("channels", "side", "threads"),
+    [(2048, 7, 128), (1024, 14, 128), (512, 28, 512), (256, 14, 512), (4, 7, 512)],
+)
+def test_rows_as_long_as_the_batch_have_as_few_threads_as_keep_a_gpu_busy(
+    channels: int, side: int, threads: int
+) -> None:
+    made = make(nn.BatchNorm2d(channels), [torch.empty(32, channels, side, side)], HOPPER)
+    assert schedule_of(made).threads == threads
+
+
+@pytest.mark.parametrize(
     ("function", "shape", "launch"),
     [
         (lambda x: x.sum(0), (65536, 1024), "run_stripes_split_last<16, 32, 8>"),
