@@ -45,6 +45,7 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
 MOST_LOADS = 16  # of a thread, in a row that nothing keeps
+LEAST_KEPT = 4096  # elements of a row that is as long as the batch and kept by a cluster
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
 # Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
@@ -173,7 +174,7 @@ def _fewer(threads: int, vectors: int, rows: int) -> int:
     They wait for memory and for each other, so more rows at a time are faster: facts.md.
     """
     while threads > 32 and threads // 2 * MOST_LOADS >= vectors:
-        if threads // 2 * rows < BUSY_THREADS // 4:
+        if threads // 2 * rows < BUSY_THREADS // 8:
             break
         threads //= 2
     return threads
@@ -254,7 +255,7 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
 
     They read it once, so they are taken to be faster than whatever reads it again, also where few
     rows leave processors idle: then a row has more blocks. Rows that are as long as the batch are
-    kept at the example's, if no single block could.
+    kept at the example's, if of two tensors only where no single block could keep one.
     """
     free = isinstance(nest.columns, Batch) or isinstance(nest.outer, Batch)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
@@ -262,7 +263,8 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
         return []
     registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
     passes = row_plan(nest, Schedule(False, 0, 2, 1)).passes  # where nothing is kept
-    if registers == 0 or (free and (len(passes) == 1 or inner <= MAX_THREADS * REGISTERS)):
+    least = LEAST_KEPT if registers == 1 else MAX_THREADS * REGISTERS
+    if registers == 0 or (free and (len(passes) == 1 or inner <= least)):
         return []
     vector, batch = _vector(nest), graph.batch * free
     row = SharedRow(inner, graph.hint(nest.rows), registers, vector)

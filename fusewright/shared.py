@@ -23,6 +23,7 @@ MAX_THREADS = 1024
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
+BLOCK_THREADS = (128, 256, PAIRED_THREADS)  # of a cluster's blocks
 # Deferred rows: vectors of a thread in its part of one, of which shared memory has three; the least
 # run of neighbours, since one thread asks for each of them; the least rows for each block; the most
 # vectors of a thread that are alike in every row and stay in its registers, for each byte of an
@@ -62,18 +63,21 @@ def threads_for(elements: int, vector: int) -> int:
 
 
 def clusters(row: SharedRow, target: Target) -> list[Blocks]:
-    """Clusters that keep the row, the most promising first."""
+    """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
+    but with more rows than processors none that has a processor to itself: then reading twice is
+    faster (facts.md)."""
     blocks = [n for n in (2, 4, 8) if n <= target.cluster]
-    every = [
-        (n, size) for n in blocks for size in (PAIRED_THREADS // 2, PAIRED_THREADS, MAX_THREADS)
-    ]
+    every = [(n, size) for n in blocks for size in BLOCK_THREADS]
+    every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.processors]
     some = [(n, size) for n, size in every if n * size * row.vector <= row.elements]
     needed = row.elements * row.registers
     keeping = [(n, size) for n, size in some if needed <= n * size * REGISTERS]
+    two = [size for size in BLOCK_THREADS if needed <= 2 * size * REGISTERS]
+    wanted = min(two, default=PAIRED_THREADS)
 
     def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
         n, size = shape
-        return size != PAIRED_THREADS, -min(row.rows * n, target.processors), n, size
+        return size != wanted, -min(row.rows * n, target.processors), n, size
 
     return [Blocks(n, size) for n, size in sorted(keeping, key=cost)]
 

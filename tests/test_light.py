@@ -61,7 +61,7 @@ def test_two_large_tensors_are_not_light() -> None:
 
 @pytest.mark.parametrize(
     ("channels", "side", "threads"),
-    [(2048, 7, 128), (1024, 14, 128), (512, 28, 512), (256, 14, 512), (4, 7, 512)],
+    [(2048, 7, 128), (512, 7, 128), (256, 7, 256), (4, 7, 512), (1024, 14, 256), (512, 28, 1024)],
 )
 def test_rows_as_long_as_the_batch_have_as_few_threads_as_keep_a_gpu_busy(
     channels: int, side: int, threads: int

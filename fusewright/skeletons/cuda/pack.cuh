@@ -79,7 +79,7 @@ template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* r
   *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }
 
-//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned
+//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned, shared_address, launch_early
 // A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
 // Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
@@ -111,7 +111,7 @@ struct packed {
   }
 };
 FN void set_zeros(const packed& to) {
-  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += PACK_THREADS) to.zeroed[i] = 0;
+  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += blockDim.x) to.zeroed[i] = 0;
 }
 // The largest size in a row, and the largest size in its smallest step that is not all zeros.
 struct row_sizes {
@@ -186,51 +186,86 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
     if (k < end) pack_chunk(x, to.unit(batch, k / UNIT, row), row, k % UNIT / 8);
   }
 }
-// One block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, through shared memory.
-__global__ void __launch_bounds__(PACK_THREADS) pack_columns(const factor from, int rows, int depth, packed to) {
+// 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane: a warp takes STEP k of them at a
+// time, every WARPS-th of them of all blocks that share the rows (a cluster, of Hopper's), and has those it read last still
+// in its registers when it begins to write. So what is not deeper than these warps are many is read once.
+constexpr int COLUMN_THREADS = 512, COLUMN_WARPS = COLUMN_THREADS / 32;
+template <bool CLUSTER> FN row_sizes of_all_blocks(row_sizes mine, int lane, int blocks) {
+  __shared__ row_sizes told[32];
+  if constexpr (CLUSTER) {
+    if (threadIdx.x < 32) told[lane] = mine;
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    for (int block = 0; block < blocks; ++block) {
+      row_sizes other;
+      asm volatile(
+          "{\n"
+          ".reg .b32 there;\n"
+          "mapa.shared::cluster.u32 there, %2, %3;\n"
+          "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+          "}" : "=f"(other.most), "=f"(other.least) : "r"(shared_address(told + lane)), "r"(block) : "memory");
+      mine.add(other);
+    }
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");  // whoever leaves waits for the others' reading
+  }
+  return mine;
+}
+template <bool CLUSTER>
+__global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from, int rows, int depth, packed to, int blocks) {
+  if constexpr (CLUSTER) wait_for_previous_kernel();
   let_next_kernel_start();
   set_zeros(to);
-  __shared__ float tile[32][33];
-  __shared__ row_sizes parts[8][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = int(block_index() % (to.rows / 32)) * 32;
-  const long batch = block_index() / (to.rows / 32);
-  if (batch >= to.batches) return;
-  const int own = to.source(first + lane);
+  __shared__ row_sizes parts[COLUMN_WARPS][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = int(block_index() % blocks);
+  const long group = block_index() / blocks, batch = group / (to.rows / 32);
+  const int first = int(group % (to.rows / 32)) * 32, row = first + lane, own = to.source(row);
+  const int begin = rank * COLUMN_WARPS + warp, stride = blocks * COLUMN_WARPS;
   const float* const source = from.data + batch * from.batch_stride + own * from.row_stride;
-  const auto fetch = [&](int k) { return own < rows && k < depth ? source[k * from.depth_stride] : 0.f; };
-  const auto largest_of_step = [&](int step) {
+  float x[STEP];
+  const auto fetch = [&](int step) {
+    const int left = own < rows ? depth - step * STEP : 0;
+#pragma unroll
+    for (int j = 0; j < STEP; ++j) x[j] = j < left ? source[(step * STEP + j) * from.depth_stride] : 0.f;
+  };
+  const auto largest = [&] {
     float most = 0;
-#pragma unroll 8
-    for (int j = 0; j < STEP; ++j) most = fmaxf(most, fabsf(fetch(step * STEP + j)));
+#pragma unroll
+    for (int j = 0; j < STEP; ++j) most = fmaxf(most, fabsf(x[j]));
     return most;
   };
   row_sizes sizes;
-  for (int step = warp; step < to.depth_steps; step += 8) sizes.add_step(largest_of_step(step));
+  int step = begin;
+#pragma unroll 1
+  for (; step < to.depth_steps; step += stride) {
+    fetch(step);
+    sizes.add_step(largest());
+  }
   parts[warp][lane] = sizes;
   __syncthreads();
 #pragma unroll
-  for (int part = 0; part < 8; ++part) sizes.add(parts[part][lane]);
+  for (int part = 0; part < COLUMN_WARPS; ++part) sizes.add(parts[part][lane]);
+  sizes = of_all_blocks<CLUSTER>(sizes, lane, blocks);
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
-  if (warp == 0) to.inverse[to.first_inverse(batch, first + lane)] = uneven ? -1.f : inverse;
-  for (int unit = 0; unit < to.depth_units; ++unit) {
-    if (uneven && unit % 2 == 0) {
-      power_of_two(largest_of_step(unit / 2), scale, inverse);
-      if (warp == 0) *to.step(batch, first + lane, unit / 2) = inverse;
+  if (begin == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  const int last = step - stride;
+#pragma unroll 1
+  for (step = last; step >= 0; step -= stride) {
+    if (step != last) fetch(step);
+    if (uneven) {
+      power_of_two(largest(), scale, inverse);
+      *to.step(batch, row, step) = inverse;
     }
-    __syncthreads();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) tile[lane][warp * 4 + j] = fetch(unit * UNIT + warp * 4 + j) * scale;
-    __syncthreads();
-    if (threadIdx.x < 128) {
-      const int row = threadIdx.x / 4, chunk = threadIdx.x % 4;
-      float x[8];
+    for (int chunk = 0; chunk < STEP / 8; ++chunk) {
+      const int unit = step * (STEP / UNIT) + chunk / 4;
+      float eight[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) x[j] = tile[row][chunk * 8 + j];
-      pack_chunk(x, to.unit(batch, unit, first + row), first + row, chunk);
+      for (int j = 0; j < 8; ++j) eight[j] = x[chunk * 8 + j] * scale;
+      if (unit < to.depth_units) pack_chunk(eight, to.unit(batch, unit, row), row, chunk % 4);
     }
   }
+  if constexpr (CLUSTER) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 #ifndef __CUDACC_RTC__
 constexpr int PACK_ROWS = 64, FEW_K = 256, MANY_ROWS = 4096;  // short rows have a warp each
@@ -243,9 +278,17 @@ inline packed packed_in(void* workspace, const factor& from, long batches, int r
   to.steps = to.inverse + to.batches * to.rows;
   return to;
 }
-inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
+// MOST: blocks of a cluster, 1 where there are none.
+template <int MOST> int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
   if (from.depth_stride != 1) {
-    pack_columns<<<grid_of(to.rows / 32 * to.batches), PACK_THREADS, 0, stream>>>(from, rows, depth, to);
+    const long groups = to.rows / 32 * to.batches;
+    int blocks = 1;
+    while (blocks < MOST && blocks * COLUMN_WARPS < to.depth_steps) blocks *= 2;
+    if constexpr (MOST > 1)
+      if (blocks > 1)
+        return launch_early(&pack_columns<(MOST > 1)>, grid_of(groups * blocks), COLUMN_THREADS, 0, blocks, stream, from,
+                            rows, depth, to, blocks);
+    pack_columns<false><<<grid_of(groups), COLUMN_THREADS, 0, stream>>>(from, rows, depth, to, 1);
     return cudaGetLastError();
   }
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
