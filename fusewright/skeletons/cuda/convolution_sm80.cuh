@@ -260,6 +260,9 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
 }
 #endif
 
+//@ phases_out
+// Tiles of phases leave through boxes: `transposed_tail`.
+
 //@ run_convolution: needs convolution_kernel
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
 int run_convolution(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace, int device,

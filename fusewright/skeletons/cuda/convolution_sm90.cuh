@@ -295,6 +295,10 @@ template <int WIDTH, int VECTOR, class Sums, class Consumer>
 FN bool windows_out(const Consumer&, Sums&, tiles::place, const float*) {
   return false;
 }
+// The same of a tile whose columns are phases (phases_sm90.cuh).
+template <int WIDTH, int VECTOR, class Sums, class Consumer> FN bool phases_out(const Consumer&, const Sums&, tiles::place) {
+  return false;
+}
 // What the consumers share.
 template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   using from = Source;
@@ -357,9 +361,10 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
     if constexpr (SEGMENT > 0)
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    else if constexpr (ACROSS)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    else if (!windows_out<WIDTH, VECTOR>(me, grown.sums, tile, undo.by))
+    else if constexpr (ACROSS) {
+      if (!phases_out<WIDTH, VECTOR>(me, grown.sums, tile))
+        me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
+    } else if (!windows_out<WIDTH, VECTOR>(me, grown.sums, tile, undo.by))
       me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);
   }
 }

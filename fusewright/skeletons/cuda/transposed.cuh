@@ -283,7 +283,7 @@ FN void finish(const transposed_body<TOGETHER, MOST, Body>& to, const float* box
     finish_phases<ACROSS, COLUMNS, 1>(to, box, begin, end, at, places);
 }
 
-//@ run_transposed: needs transposed_weights, transposed_tail, convolution_kernel
+//@ run_transposed: needs transposed_weights, transposed_tail, convolution_kernel, phases_out
 // Of the phases along each dimension, from D to W, how many are stacked; and the shift along W.
 struct stacked_phases {
   int along[3], shift;
