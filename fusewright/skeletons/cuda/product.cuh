@@ -206,14 +206,17 @@ template <bool ACROSS, int COLUMNS, int VECTOR, class Body>
 FN void finish_columns(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
   const auto product = [&](int row) { return product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
   const int lane = lane_here();
-  // There are at most 16 rows. `== 16` would be the same, but ptxas 13.0 fuses it with the minimum before, and wrongly.
-  if (__all_sync(~0u, at.column + COLUMNS <= columns && (end - begin & 16))) {
+  // There are at most 16 rows: all of them, or half.
+  if (__all_sync(~0u, at.column + COLUMNS <= columns && (end - begin & 7) == 0)) {
     constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
     const columns_range<true> mine{at.column + lane % LANES * VECTOR, LANES * VECTOR, columns};
-    const int first = begin + lane / LANES;
-#pragma unroll 2
-    for (int row = first; row < first + 16; row += STEP)
-      body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), product(row));
+#pragma unroll 1
+    for (int first = begin; first < end; first += 2 * STEP)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int row = first + k * STEP + lane / LANES;
+        body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), product(row));
+      }
   } else {
     const columns_range<false> mine{at.column + lane, 32, columns};
 #pragma unroll 1

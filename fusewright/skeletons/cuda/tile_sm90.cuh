@@ -339,15 +339,17 @@ template <class Body, class Factors> struct consumer {
     const int column = tile.row * TILE_ROWS + group * 64;
 #pragma unroll 1
     for (int number = 0; number < WIDTH / 64; ++number) {
-      const int top = tile.column * WIDTH + number * 64, behind = shape.rows - (top + warp * 16);
-      if (top >= shape.rows) break;
+      const int top = tile.column * WIDTH + number * 64, left = shape.rows - top;
+      if (left <= 0) break;
       bool wrong = false;
       group_sync(1 + group, 128);
 #pragma unroll
       for (int q = 0; q < WIDTH / 64; ++q)  // registers have no index at run time
         if (number == q) wrong = fill_columns<Factors>(box, master[q], warp, scales + q * 64);
       const bool any = __any_sync(~0u, group_any(1 + group, 128, wrong));
-      const int begin = warp * 16, end = begin + (behind < 0 ? 0 : behind < 16 ? behind : 16);
+      // Half of the rows are shared out, too, but where a channel's phases are more than 8.
+      const int share = left > 32 || !takes_runs<Body> ? 16 : 8, begin = warp * share, behind = left - begin;
+      const int end = begin + (behind < 0 ? 0 : behind < share ? behind : share);
       if (column >= shape.columns) continue;
       const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
       if constexpr (split)
