@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain, repeat
 
+from fusewright.band import ALL, band
 from fusewright.capture import Captured
 from fusewright.convolution import allows_tf32
 from fusewright.family import SPLIT, family
@@ -108,7 +109,8 @@ def _product_flops(kernel: Kernel, graph: Graph) -> int:
     matrix = family(n).matrix(n)
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
     pixels = math.prod(known(n["windows"])) if n.has("windows") else 1  # of an element
-    each = elements(n, graph) * pixels + rows * graph.hint(matrix.inner)
+    rest = band(kernel).share(*map(graph.hint, n.shape[-2:]))
+    each = round(elements(n, graph) * rest) * pixels + rows * graph.hint(matrix.inner)
     return 2 * graph.hint(matrix.depth) * each
 
 
@@ -156,9 +158,11 @@ def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -
         verb = "is" if len(packed) == 1 else "are"
         first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
         dtype = str(kernel.product.dtype).removeprefix("torch.")
+        skipped = "tiles of which a mask leaves nothing are not multiplied"
         return [
             f"tensor cores: {kind.why.format(dtype=dtype)};",
             f"{first}; {folds or 'the rest'} on tiles in shared memory",
+            *[skipped] * (band(kernel) != ALL),
         ]
     if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
         return [

@@ -186,11 +186,7 @@ def _flip(x: Value, dims: Any) -> Value | None:
 
 
 def _triangle(side: str) -> Callable[..., Value | None]:
-    def build(x: Value, diagonal: int = 0) -> Value | None:
-        known = all(isinstance(s, int) for s in x.shape[-2:])
-        return copy(triangle(x, side, diagonal)) if known else None
-
-    return build
+    return lambda x, diagonal=0: copy(triangle(x, side, diagonal))
 
 
 def _list(value: Any) -> list[int]:

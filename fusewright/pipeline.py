@@ -35,6 +35,7 @@ from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
 from fusewright.late import late
+from fusewright.masked import masked
 from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
 from fusewright.pages import pages
@@ -127,7 +128,7 @@ def design(
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
-        "late": lambda g: pooled(late(g, machine), machine),
+        "late": lambda g: masked(pooled(late(g, machine), machine), machine),
         "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"

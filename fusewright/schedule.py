@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from fusewright.abreast import runs_abreast
+from fusewright.band import band
 from fusewright.down import results
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
@@ -135,7 +136,8 @@ def schedule(
     if nest.kernel.product:
         columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
         vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
-        chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules)[0]
+        some = band(nest.kernel)
+        chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules, some)[0]
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
         return _chunks(nest, target, graph, rules)
@@ -202,7 +204,8 @@ def alternatives(
         most = MOST_KEPT_CPU_BYTES // (inner * 4)
         return tuple(s for s in found if not s.keep or (fixed and s.lanes <= most))
     if nest.kernel.product and default.tile:
-        tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, both=True)
+        some = band(nest.kernel)
+        tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, some, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
         return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
     if default.each:

@@ -79,9 +79,10 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
     columns = _folded(last, found) if folds else last
     segment = _segment(numel(found.sizes[a] for a in columns)) if folds and not summed else 0
     tensors = walks(found, outputs)
-    if any(walk.limits for walk in tensors.values()):
+    if any(walk.limits and walk.tensor.op != "constant" for walk in tensors.values()):
         raise Incompatible("a padded tensor is read by a kernel without a product")
-    if len(merge(columns, [walk.strides for walk in tensors.values()], found.sizes)) > 1:
+    steps = [each for walk in tensors.values() for each in walk.all_strides]
+    if len(merge(columns, steps, found.sizes)) > 1:
         raise Incompatible("a tensor does not lie evenly along the product's columns")
     for (_, k), walk in tensors.items():
         if k < 0 and columns and not turned and walk.strides.get(columns[-1], 1) != 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from fusewright.band import ALL, Band
 from fusewright.family import AMPERE_RATE, Family, family
 from fusewright.geometry import CONVOLUTIONS
 from fusewright.ir import Graph, Node, times
@@ -25,10 +26,11 @@ def fastest(
     target: Target,
     graph: Graph,
     rules: frozenset[str] = frozenset(),
+    some: Band = ALL,
     *,
     both: bool = False,
 ) -> list[Tile]:
-    """The tiles that may be, the fastest first.
+    """The tiles that may be, the fastest first. some: what of the product is wanted.
 
     The smaller factor is packed, if it may be; both: the other one, too. Where nothing is packed,
     the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
@@ -44,7 +46,7 @@ def fastest(
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
     shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
-    waves = Waves(product, kind, target, graph, shares=shares)
+    waves = Waves(product, kind, target, graph, some, shares=shares)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
 
 
@@ -52,12 +54,13 @@ class Waves:
     """How the tiles of a product go over the thread blocks that run at once."""
 
     def __init__(
-        self, product: Node, kind: Family, target: Target, graph: Graph, *, shares: bool
+        self, product: Node, kind: Family, target: Target, graph: Graph, some: Band, *, shares: bool
     ) -> None:
         matrix = kind.matrix(product)
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
+        self.some = some
         self.kind, self.shares = kind, shares and bool(kind.adding)
         # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
         self.ampere = target.product == "sm80" and product.op not in CONVOLUTIONS
@@ -82,10 +85,14 @@ class Waves:
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""
         sides = (self.columns, self.rows) if tile.swapped else (self.rows, self.columns)
-        down, across = ceil(sides[0] / self._high(tile)), ceil(sides[1] / tile.width)
-        if down % self.kind.cluster and across % self.kind.cluster == 0:
-            down, across = across, down
-        return self.batches * ceil(down / self.kind.cluster) * across
+        high, wide, cluster = self._high(tile), tile.width, self.kind.cluster
+        beside = ceil(sides[0] / high) % cluster > 0 and ceil(sides[1] / wide) % cluster == 0
+        high, wide = (high, wide * cluster) if beside else (high * cluster, wide)
+        down, across = ceil(sides[0] / high), ceil(sides[1] / wide)
+        if self.some == ALL:
+            return self.batches * down * across
+        some = self.some.turned if tile.swapped else self.some
+        return self.batches * sum(len(some.columns(row, high, wide, across)) for row in range(down))
 
     def _last(self, tile: Tile) -> tuple[float, int]:
         """What share of a wave the tiles take that do not fill one, and in how many parts they are

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from fusewright.abreast import turns
+from fusewright.band import ALL, band
 from fusewright.codegen.number import literal, sections
 from fusewright.codegen.struct import (
     ABREAST,
@@ -90,6 +91,8 @@ class _Printer:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.is_map:
             head.append(f"  FN long columns() const {{ return {size_text(self.nest.columns)}; }}")
+        if (some := band(self.kernel)) != ALL:  # column - row of what is not thrown away
+            head.append(f"  static constexpr int least = {some.least}, most = {some.most};")
         head.append(f"  template <{runs}> FN void operator()({arguments}) const {{")
         self.lines = [*self._kept_lines(), *self.lines]
         inside = [*self._kinds(), *self.nest.coordinates, *self.lines]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fusewright.band import ALL, band
 from fusewright.codegen import product
 from fusewright.codegen.body import body as print_body
 from fusewright.codegen.skeleton import text_for
@@ -74,6 +75,7 @@ def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
         words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
         words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
         words |= product.words(nest.kernel.product) if nest.kernel.product else set()
+        words |= {"band"} if band(nest.kernel) != ALL else set()
     return words
 
 

@@ -17,7 +17,7 @@ _CUDA_NAMES = (
     "math", "operand", "team", "folds", "scan", "launch", "down", "split", "gathered", "chunks",
 )  # fmt: skip
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
-_PRODUCT_NAMES = ("pack", "product", "ampere", "planes", "attention_exact", "attention")
+_PRODUCT_NAMES = ("pack", "product", "band", "ampere", "planes", "attention_exact", "attention")
 _PRODUCT = tuple(f"cuda/{name}.cuh" for name in _PRODUCT_NAMES)
 _AMPERE = tuple(
     f"cuda/{name}.cuh"
@@ -29,10 +29,11 @@ _AMPERE = tuple(
 _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
-        "cluster_sm90", "hopper", "tile_sm90", "parts_sm90", "product_sm90", "product_inline_sm90",
-        "product_half_sm90", "deferred_sm90", "pack_image", "pack_half_image", "convolution",
-        "convolution_sm90", "convolution_launch_sm90", "transposed", "phases_sm90", "cells",
-        "convolution_last_sm90", "convolution_windows_sm90", "convolution_sums_sm90",
+        "cluster_sm90", "hopper", "tile_sm90", "band_sm90", "parts_sm90", "product_sm90",
+        "product_inline_sm90", "product_half_sm90", "deferred_sm90", "pack_image",
+        "pack_half_image", "convolution", "convolution_sm90", "convolution_launch_sm90",
+        "transposed", "phases_sm90", "cells", "convolution_last_sm90", "convolution_windows_sm90",
+        "convolution_sums_sm90",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).

@@ -109,11 +109,11 @@ FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned w
   multiply_commit();
 }
 
-//@ half_tiles: needs tile_order, cluster
+//@ half_tiles: needs tiles_of, cluster
 // What the clusters have to do: couples of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
 // row, which share `tall`. A tile behind the last one reads zeros and stores nothing.
-struct couples {
-  tiles all;
+template <class Tiles> struct couples {
+  Tiles all;
   bool beside;
   FN tiles::place at(int number, int rank) const {
     const tiles::place two = all.at(number);
@@ -144,9 +144,9 @@ FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int
 }
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the factor of
 // which a tile has 128 rows; `wide`: the one of which it has WIDTH.
-template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS>
+template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS, class Tiles>
 FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
-                     const couples& all, const depth_ranges& ranges, unsigned stages, unsigned full, unsigned empty) {
+                     const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full, unsigned empty) {
   using stage = half_stage<WIDTH>;
   const int rank = cluster_rank();
   int slot = 0;
@@ -174,14 +174,18 @@ FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_b
 
 //@ half_consume: needs half_produce, tile_out
 template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS,
-          class Consumer>
-FN void half_consume(const Consumer& me, const couples& all, const depth_ranges& ranges, unsigned stages, unsigned full,
+          class Consumer, class Tiles>
+FN void half_consume(const Consumer& me, const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full,
                      unsigned empty) {
   using stage = half_stage<WIDTH>;
   const int group = warp_here() / 4 - 1, rank = cluster_rank(), lane = threadIdx.x % 32;
   int slot = 0;
   unsigned phase = 0;
-  if (group == 1 && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START)
+  if constexpr (Tiles::blanks)
+    all.all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x / CLUSTER, gridDim.x / CLUSTER,
+                                                 warp_here() - 4 + rank * 8, 8 * CLUSTER);
+  const bool any = !Tiles::blanks || int(blockIdx.x / CLUSTER) < ranges.pieces;
+  if (group == 1 && any && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START)
     barrier_wait(full + 8 * HEAD_START, 0);
   for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
     // Asked again wherever it is needed, or all of it would be kept in registers from here on.
@@ -227,7 +231,7 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_T
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
                         const __grid_constant__ Body body, const half_factor<T, LEFT_TURNED> left,
-                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const couples all,
+                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const couples<tiles_of<Body>> all,
                         const depth_ranges ranges) {
   using stage = half_stage<WIDTH>;
   constexpr bool TALL_TURNED = SWAPPED ? RIGHT_TURNED : LEFT_TURNED, WIDE_TURNED = SWAPPED ? LEFT_TURNED : RIGHT_TURNED;
@@ -283,7 +287,9 @@ int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_fa
   const bool beside = down % CLUSTER && across % CLUSTER == 0;
   const long high = beside ? down : (down + 1) / CLUSTER, broad = beside ? across / CLUSTER : across;
   if (batches * high * broad * CLUSTER > 0x3fffffff) return cudaErrorInvalidValue;
-  const couples all{{int(high), int(broad), int(batches * high * broad)}, beside};
+  const int tile_rows = TILE_ROWS * (beside ? 1 : CLUSTER), tile_columns = WIDTH * (beside ? CLUSTER : 1);
+  const tiles whole{int(high), int(broad), int(batches * high * broad)};
+  const couples<tiles_of<Body>> all{tiles_of<Body>::of(whole, tile_rows, tile_columns, SWAPPED), beside};
   tensor_map tall, wide;
   tensor_map &first = SWAPPED ? wide : tall, &second = SWAPPED ? tall : wide;
   const int left_lines = half_lines<LEFT_ROWS, LEFT_TURNED> / (beside != SWAPPED ? CLUSTER : 1);
@@ -296,7 +302,7 @@ int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_fa
   const int clusters = blocks / CLUSTER, chunks = int((depth + HALF_DEPTH - 1) / HALF_DEPTH);
   const depth_ranges ranges = share_ranges<WIDTH, ROOM>(all.all.count, chunks, clusters, static_cast<float*>(workspace));
   if (ranges.rest) zero_counts<<<1, 256, 0, on>>>(ranges.arrived, ranges.rest * CLUSTER * 2);
-  const dim3 grid(unsigned(ranges.pieces < clusters ? ranges.pieces : clusters) * CLUSTER);
+  const dim3 grid(unsigned(all.all.used(ranges.pieces, clusters)) * CLUSTER);
   return launch_early(kernel, grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, CLUSTER, on, tall, wide, body, left,
                       right, shape, all, ranges);
 }

@@ -217,15 +217,15 @@ FN void stream_both(part_of_tile<WIDTH>& total, both_copier<WIDTH>& copies, int 
   empty_scaled<WIDTH>(total, master, rows.undo);
 }
 
-//@ run_product_inline: needs stream_both, tile_out, device_scope, grid, allow_shared
+//@ run_product_inline: needs stream_both, tile_out, tiles_of, device_scope, grid, allow_shared
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     product_kernel_inline(const __grid_constant__ Body body, const __grid_constant__ factor left,
                           const __grid_constant__ factor right, const __grid_constant__ product_shape shape,
-                          const tiles all) {
+                          const tiles_of<Body> all) {
   using tile = tile<WIDTH>;
   extern __shared__ __align__(128) unsigned char shared[];
-  if (block_index() >= all.count) return;
+  if (block_index() >= all.count || all.template blanks<SWAPPED, VECTOR>(body, shape)) return;
   part_of_tile<WIDTH> total;
   clear<WIDTH>(total);
   {
@@ -254,7 +254,7 @@ int run_product_inline(const Body& body, factor left, factor right, long batches
   if (int error = allow_shared<kernel>(bytes, device)) return error;
   const int down = int(((SWAPPED ? columns : rows) + split_rows - 1) / split_rows);
   const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
-  const tiles all{down, across, batches * down * across};
+  const auto all = tiles_of<Body>::of({down, across, batches * down * across}, split_rows, WIDTH, SWAPPED);
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
   kernel<<<grid_of(all.count), PRODUCT_THREADS, bytes, static_cast<cudaStream_t>(stream)>>>(body, left, right, shape, all);
   return cudaGetLastError();

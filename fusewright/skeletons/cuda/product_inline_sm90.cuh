@@ -37,8 +37,8 @@ template <int SLOTS> struct ring_place {
 
 //@ bring: needs block_ring, tensor_map, barriers
 // One thread: the blocks of one ring, EACH of them for each 64 k, as soon as their places are free.
-template <int SLOTS, int EACH, class Row>
-FN void bring(const tensor_map& map, const tiles& all, int chunks, bool batched, unsigned blocks, unsigned full,
+template <int SLOTS, int EACH, class Tiles, class Row>
+FN void bring(const tensor_map& map, const Tiles& all, int chunks, bool batched, unsigned blocks, unsigned full,
               unsigned empty, const Row& row_of) {
   ring_place<SLOTS> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
@@ -109,7 +109,7 @@ FN void convert_rows(unsigned char* block, unsigned char* scales, int warp) {
     pack_chunk(x[i / 2][i % 2], first + place(i / 2, i % 2), row, mine);
   }
 }
-template <int WIDTH> FN void convert(const tiles& all, int chunks, unsigned char* shared) {
+template <int WIDTH, class Tiles> FN void convert(const Tiles& all, int chunks, unsigned char* shared) {
   using ring = block_ring<WIDTH>;
   const unsigned start = shared_address(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
@@ -126,7 +126,7 @@ template <int WIDTH> FN void convert(const tiles& all, int chunks, unsigned char
     }
 }
 
-//@ consume_inline: needs block_ring, barriers, multiply_quarter, fragments, tile_out
+//@ consume_inline: needs block_ring, barriers, multiply_quarter, fragments, tile_out, tiles_of
 // A finished sum of 64 k goes into `master`. Both scales cannot be undone at once: their product may be out of range where
 // the result is not. That of the wide row is undone first, but for 2^14: so even the sums of subnormal rows keep their bits in
 // between. The sums of rows beyond 2^90 may overflow there; what is not finite is computed again by `repair`.
@@ -147,7 +147,7 @@ FN int anew(int number) {
   return __shfl_sync(~0u, number, 0);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles& all, int chunks, unsigned char* shared) {
+FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles_of<Body>& all, int chunks, unsigned char* shared) {
   using ring = block_ring<WIDTH>;
   const unsigned start = shared_address(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0), group = warp / 4;
@@ -155,6 +155,8 @@ FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles
   const unsigned own_full = start + ring::own_full + group * ring::own * 8;
   const unsigned own_empty = start + ring::own_empty + group * ring::own * 8;
   const unsigned char* const scales = shared + ring::scales;
+  if constexpr (tiles_of<Body>::blanks)
+    all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp, 8);
   ring_place<ring::own> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
     me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(number));
@@ -211,7 +213,7 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
 __global__ void __launch_bounds__(INLINE_THREADS, 1)
     product_kernel_inline(const __grid_constant__ tensor_map split_map, const __grid_constant__ tensor_map wide_map,
                           const __grid_constant__ Body body, const factor left, const factor right,
-                          const product_shape shape, const tiles all) {
+                          const product_shape shape, const tiles_of<Body> all) {
   using ring = block_ring<WIDTH>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned start = shared_address(shared);
@@ -257,14 +259,14 @@ int run_product_inline(const Body& body, factor left, factor right, long batches
   const long split_rows = SWAPPED ? columns : rows, wide_rows = SWAPPED ? rows : columns;
   const int down = int((split_rows + TILE_ROWS - 1) / TILE_ROWS), across = int((wide_rows + WIDTH - 1) / WIDTH);
   if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
-  const tiles all{down, across, int(batches * down * across)};
+  const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, TILE_ROWS, WIDTH, SWAPPED);
   int blocks = 0;
   if (int error = prepare_product<kernel>(bytes, device, blocks)) return error;
   tensor_map split_map, wide_map;
   if (int error = map_factor(split_map, SWAPPED ? right : left, batches, split_rows, depth, BLOCK_ROWS)) return error;
   if (int error = map_factor(wide_map, SWAPPED ? left : right, batches, wide_rows, depth, BLOCK_ROWS)) return error;
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
-  const int grid = all.count < blocks ? all.count : blocks;
+  const int grid = all.used(all.count, blocks);
   kernel<<<grid, INLINE_THREADS, bytes, static_cast<cudaStream_t>(stream)>>>(split_map, wide_map, body, left, right, shape,
                                                                              all);
   return cudaGetLastError();

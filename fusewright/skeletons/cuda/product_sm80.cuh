@@ -138,14 +138,14 @@ FN void multiply_tile(part_of_tile<WIDTH>& total, const copier<WIDTH>& copies, c
   empty_into<WIDTH>(total, master);
 }
 
-//@ run_product: needs multiply_tile, tile_out, grid, allow_shared
+//@ run_product: needs multiply_tile, tile_out, tiles_of, grid, allow_shared
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     product_kernel(const __grid_constant__ Body body, const __grid_constant__ factor left,
                    const __grid_constant__ factor right, const __grid_constant__ product_shape shape,
-                   const __grid_constant__ packed other, const tiles all) {
+                   const __grid_constant__ packed other, const tiles_of<Body> all) {
   extern __shared__ __align__(128) unsigned char shared[];
-  if (block_index() >= all.count) return;
+  if (block_index() >= all.count || all.template blanks<SWAPPED, VECTOR>(body, shape)) return;
   part_of_tile<WIDTH> total;
   {
     const unsigned stages = shared_address(shared);
@@ -190,7 +190,7 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
   if (int error = pack<1>(small, packed_rows, int(depth), other, on)) return error;
   const int down = (split_rows + tile<WIDTH>::split_rows - 1) / tile<WIDTH>::split_rows;
   const int across = (packed_rows + WIDTH - 1) / WIDTH;
-  const tiles all{down, across, batches * down * across};
+  const auto all = tiles_of<Body>::of({down, across, batches * down * across}, tile<WIDTH>::split_rows, WIDTH, SWAPPED);
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
   kernel<<<grid_of(all.count), PRODUCT_THREADS, bytes, on>>>(body, left, right, shape, other, all);
   return cudaGetLastError();

@@ -26,8 +26,8 @@ template <int WIDTH> struct stage {
 
 //@ produce: needs product_tiles, tensor_map, barriers
 // One thread: every unit of every tile of this block, as soon as its stage is free.
-template <int WIDTH, bool PARTS>
-FN void produce(const tensor_map& map, const packed& other, const tiles& all, const depth_parts& parts, bool batched,
+template <int WIDTH, bool PARTS, class Tiles>
+FN void produce(const tensor_map& map, const packed& other, const Tiles& all, const depth_parts& parts, bool batched,
                 unsigned stages, unsigned full, unsigned empty) {
   using stage = stage<WIDTH>;
   // This kernel may have started before the packing one was done.
@@ -128,7 +128,7 @@ template <int FURTHER> FN void multiply_quarter(float (&acc)[32], const fragment
   multiply_commit();
 }
 
-//@ consume: needs product_tiles, barriers, multiply_quarter, tile_out
+//@ consume: needs product_tiles, barriers, multiply_quarter, tile_out, tiles_of
 template <class Body> struct splitting_consumer : consumer<Body, split_factors> {
   const packed& other;
   const float* scales;  // of this tile's packed rows and of the next tile's
@@ -192,11 +192,13 @@ template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
   return __any_sync(~0u, mine);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-FN void consume(const splitting_consumer<Body>& me, const tiles& all, const depth_parts& parts, unsigned stages,
+FN void consume(const splitting_consumer<Body>& me, const tiles_of<Body>& all, const depth_parts& parts, unsigned stages,
                 unsigned full, unsigned empty) {
   using stage = stage<WIDTH>;
   const int group = threadIdx.x / 128 - 1;
   const unsigned my_row = first_chunk((threadIdx.x / 32 - 4) * 16, threadIdx.x % 32);
+  if constexpr (tiles_of<Body>::blanks)
+    all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp_here() - 4, 8);
   int slot = 0;
   unsigned phase = 0, turn = 0;
   if (group == 1) group_arrive(4, 256);  // the first turn is group 0's
@@ -247,7 +249,7 @@ FN void consume(const splitting_consumer<Body>& me, const tiles& all, const dept
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     product_kernel(const __grid_constant__ tensor_map map, const __grid_constant__ Body body, const factor left,
-                   const factor right, const product_shape shape, const packed other, const tiles all,
+                   const factor right, const product_shape shape, const packed other, const tiles_of<Body> all,
                    const depth_parts parts) {
   using stage = stage<WIDTH>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
@@ -282,7 +284,7 @@ FN int run_product(const Body&, factor, factor, long, long, long, long, void*, i
 }
 #else
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-int launch_product(const Body& body, factor left, factor right, product_shape shape, packed other, const tiles& all,
+int launch_product(const Body& body, factor left, factor right, product_shape shape, packed other, const tiles_of<Body>& all,
                    const depth_parts& parts, int blocks, int device, cudaStream_t on) {
   constexpr auto kernel = &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, PARTS, Body>;
   if (int error = prepare_product<kernel>(stage<WIDTH>::shared_bytes, device, blocks)) return error;
@@ -295,7 +297,7 @@ int launch_product(const Body& body, factor left, factor right, product_shape sh
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
-  const dim3 grid(unsigned(parts.pieces < blocks ? parts.pieces : blocks));
+  const dim3 grid(unsigned(all.used(parts.pieces, blocks)));
   const cudaLaunchConfig_t launch{grid, dim3(PRODUCT_THREADS), stage<WIDTH>::shared_bytes, on, early, 1};
   cudaLaunchKernelEx(&launch, kernel, map, body, left, right, shape, other, all, parts);
   return cudaGetLastError();
@@ -308,7 +310,7 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
   const int down = int(((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS);
   const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
   if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
-  const tiles all{down, across, int(batches * down * across)};
+  const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, TILE_ROWS, WIDTH, SWAPPED);
   int blocks = 0;
   if (int error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device)) return error;
   const product_shape shape{batches, int(rows), int(columns), int(depth)};

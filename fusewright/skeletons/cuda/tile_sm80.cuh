@@ -49,6 +49,30 @@ struct tiles {
   }
 };
 
+//@ tiles_of: needs tile_order
+// Whether a tile is multiplied for a body: always, unless that says that a mask throws some away.
+template <class Body, class = void> struct tiles_of : tiles {
+  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body&, const product_shape&) const { return false; }
+#ifndef __CUDACC_RTC__
+  static tiles_of of(tiles whole, int, int, bool) { return {whole}; }
+#endif
+};
+
+//@ band: needs tiles_of, tile_band, blank_out, anew
+template <class Body> struct tiles_of<Body, decltype(void(Body::least))> : tiles {
+  tile_band band;
+  // True for a block whose tile is thrown away; it has been stored then.
+  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body& body, const product_shape& shape) const {
+    const place at = this->at(block_anew());
+    if (at.column >= band.first(at.row, across) && at.column < band.end(at.row, across)) return false;
+    blank_out<VECTOR>(body, shape, blank_at<SWAPPED>(at, band.high, band.wide), threadIdx.x / 32, PRODUCT_WARPS);
+    return true;
+  }
+#ifndef __CUDACC_RTC__
+  static tiles_of of(tiles whole, int high, int wide, bool swapped) { return {whole, band_of<Body>(high, wide, swapped)}; }
+#endif
+};
+
 //@ matrix_places: needs units
 // A lane's part of ldmatrix: it names row lane % 16, or lane % 8 and eight further, and the address of one of the row's
 // 16-byte chunks. The chunks of a row are found from the first by XOR, as they are permuted by XOR.

@@ -24,6 +24,16 @@ struct tiles {
   }
 };
 
+//@ tiles_of: needs tile_order
+// The tiles that are multiplied for a body: all of them, unless it says that a mask throws some away (band_sm90.cuh).
+template <class Body, class = void> struct tiles_of : tiles {
+  static constexpr bool blanks = false;
+#ifndef __CUDACC_RTC__
+  static tiles_of of(tiles whole, int, int, bool) { return {whole}; }
+  int used(int pieces, int blocks) const { return pieces < blocks ? pieces : blocks; }
+#endif
+};
+
 //@ fill_box: needs finish, tile_order
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
