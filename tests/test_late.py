@@ -44,6 +44,7 @@ MOVED = [
         "x.roll((7, 4), (2, 3)).softmax(2)",
     ),
     *("x.roll(24, -1) + 1", "x.roll(1, 1).mean(-1)", "x.triu(1)", "torch.tril(x, -2) + 1"),
+    *("x.flatten(1).tril(2) * 2", "x.flatten(1).triu(-1)", "x.flatten(1).mT.tril(1000) + 1"),
     *("x.tril(3).sum(-1)", "x.triu(-30)", "x.repeat(1, 2, 1, 3) + 1", "x.repeat(2, 1, 1, 1, 1)"),
     *("x.reshape(-1, 2, 2, 20, 24).unbind(1)[1] + 1", "x[:, 1:, 2:-1].flip(1) * 2"),
     *("F.pad(x.roll((1, 5), (1, 3)), (1, 2, 3, 0))", "x.roll(5, -1).flip(-1) + x.roll(-4, -1)"),
