@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain, repeat
 
+from fusewright import diagonal
 from fusewright.band import ALL, band
 from fusewright.capture import Captured
 from fusewright.convolution import allows_tf32
@@ -28,7 +29,7 @@ from fusewright.rules import ALGEBRA, RULES, SPELLING
 from fusewright.storage import Storage
 from fusewright.tile import Tile
 
-KINDS = {rule.name: rule.kind for rule in RULES}
+KINDS = {rule.name: rule.kind for rule in RULES} | {diagonal.RULE: ALGEBRA}
 REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
 
 

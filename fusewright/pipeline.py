@@ -24,6 +24,7 @@ from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.codegen.struct import Body
 from fusewright.convolution import convolution
+from fusewright.diagonal import diagonal
 from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import AS_IT_WAS, explain, is_degenerate, kernel_reports, replaces
@@ -122,6 +123,8 @@ def design(
 ) -> Made:
     """`make` for a model that is captured already, with what a tuner has chosen."""
     graph, used = rewrite(given.graph, allowed(rules))
+    graph, more = diagonal(graph, rules)
+    used = (*used, *more)
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
     stages: Mapping[str, Callable[[Graph], Graph]] = {
         "attention": lambda g: attention(g, machine, rules),

@@ -21,7 +21,7 @@ FLOW = [
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "export", "warm", "settings", "spelling", "capture",
     "rules", "rewrite",
-    "part", "loops", "einsum", "form", "product", "attention", "scan", "phases", "last",
+    "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "cells", "pixels", "depthwise", "convolution", "window", "pieces", "loss", "late",
     "pooled", "masked", "pages",
     "rounding", "family",

@@ -1,0 +1,99 @@
+"""Products with diagonal matrices: numbers times rows or columns, NaN where eager makes it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import fusewright
+from fusewright.interpret import interpret
+from fusewright.pipeline import make
+from fusewright.target import TARGETS
+
+SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, 1e38]
+# forward of v [24], x [24, 24] and y [3, 24, 24]; how many products are left
+CASES = {
+    "torch.diag(v) @ x": 0,
+    "x @ torch.diag(v)": 0,
+    "torch.diag_embed(v) @ x.mT": 0,
+    "v.diag() @ x + x": 0,
+    "torch.mm(torch.diag(v), x) * 2": 0,
+    "torch.addmm(x, torch.diag(v), x, beta=0.5, alpha=2)": 0,
+    "F.linear(x, torch.diag(v))": 0,
+    "torch.diag_embed(y[:, 0]) @ y": 0,
+    "y @ torch.diag_embed(y[:, 0])": 0,
+    "torch.diag(v) @ y": 0,
+    "y @ torch.diag(v)": 0,
+    "torch.diag(v) @ torch.diag(v[:24] * 2)": 0,
+    "torch.diag(v[:-1], 1) @ x": 1,
+    "torch.diag(x) @ x": 1,
+    "torch.diag(v) @ v": 1,
+}
+
+
+def model(text: str) -> nn.Module:
+    scope: dict[str, object] = {"torch": torch, "nn": nn, "F": nn.functional}
+    exec(f"class M(nn.Module):\n    def forward(self, v, x, y):\n        return {text}", scope)
+    return scope["M"]()  # type: ignore[operator, no-any-return]
+
+
+def special(*shape: int) -> torch.Tensor:
+    """Columns and rows with none, one and several of the values that are not finite."""
+    x = torch.randn(shape)
+    for k in range(0, x.numel(), 41):
+        x.view(-1)[k] = SPECIAL[k % len(SPECIAL)]
+    return x
+
+
+def draws() -> list[tuple[torch.Tensor, ...]]:
+    plain = torch.randn(24), torch.randn(24, 24), torch.randn(3, 24, 24)
+    once = plain[1].clone()
+    once[5, 7], once[9, 3] = math.inf, math.nan
+    return [
+        plain,
+        (plain[0], once, torch.stack([plain[1], once, once.mT])),
+        (special(24), special(24, 24), special(3, 24, 24)),
+        (torch.tensor(SPECIAL * 4)[:24], -plain[1].relu(), -plain[2].relu()),
+    ]
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Equal, zeros of one sign; what is added and scaled is rounded in another order."""
+    near = torch.isclose(found, wanted, rtol=1e-6, atol=1e-43, equal_nan=True)
+    return bool((near & ((found.signbit() == wanted.signbit()) | wanted.isnan())).all())
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_both_sides(text: str) -> None:
+    eager, inputs = model(text), draws()
+    for target in ("cpu", "sm_90a"):
+        made = make(eager, inputs[0], TARGETS[target])
+        left = [n.op for s in made.plan.libraries for n in [s.node] if "matmul" in str(n["name"])]
+        assert (len(left), made.used.count("diagonal")) == (CASES[text], 1 - CASES[text])
+    for given in inputs:
+        (found,) = interpret(made.captured.graph, given, {}, batch=made.captured.graph.batch)
+        assert same(found, eager(*given))
+
+
+def test_the_rule_can_be_switched_off() -> None:
+    eager, inputs = model("torch.diag(v) @ x"), draws()[0]
+    made = make(eager, inputs, TARGETS["cpu"], rules=frozenset({"no-algebra"}))
+    assert not made.replaced
+    assert "--no-algebra keeps it): diagonal" in make(eager, inputs, TARGETS["cpu"]).record("x")
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gpu_both_sides(dtype: torch.dtype) -> None:
+    texts = [t for t, left in CASES.items() if not left]
+    eager = model(", ".join(texts))
+    every = [[x.to(dtype) for x in given] for given in draws()]
+    ours = fusewright.optimize(eager, every[0], target="cuda").cuda()
+    for given in every:
+        there = [x.cuda() for x in given]
+        for text, found in zip(texts, ours(*there), strict=True):
+            assert same(found.cpu(), model(text)(*given)), text
