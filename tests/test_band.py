@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import random
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
 from test_product import GPU, model
 from test_product_tail import check, tails
 
 import fusewright
 from fusewright.band import ALL, FAR, NONE, Band, band
+from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.skeleton import sections
 from fusewright.pipeline import Made, make
+from fusewright.target import TARGETS
 from fusewright.tile import Tile
 
 A, B = torch.randn(1024, 512), torch.randn(512, 768)
@@ -97,6 +101,24 @@ def test_what_is_computed(tmp_path: Path) -> None:
     batched = torch.randn(3, 600, 256), torch.randn(3, 256, 700)
     found += tails(made("return torch.tril(x @ y) - 1", *batched).plan, batched, {})
     check(found, tmp_path)
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_band_fits_registers(arch: str, tmp_path: Path) -> None:
+    square = torch.randn(2048, 2048)
+    kinds = [torch.float32, torch.float16] if arch == "sm_90a" else [torch.float32]
+    for dtype in kinds:
+        x = square.to(dtype)
+        found = make(model("return torch.tril(x @ y, -3) * 2", 2), (x, x), TARGETS[arch])
+        text = cuda_source(found.kernels, TARGETS[arch])
+        assert "static constexpr int least" in text
+        report = strict_report(text, tmp_path / f"{dtype}.cu", arch[3:])
+        assert [k for k in usages(report) if k.stack_bytes or k.spill_bytes] == []
+        assert "C75" not in report  # wgmma that wait for each other
+        folder = nvrtc_folder()
+        assert folder is None or nvrtc_log(folder, text, f"compute_{arch[3:]}") == (0, "")
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
