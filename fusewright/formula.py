@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.ir import Batch, Node, Shape, Size, broadcast, node, numel
+from fusewright.ir import Attribute, Batch, Node, Shape, Size, broadcast, node, numel
 from fusewright.ops import OPS
 
 Number = int | float | bool | Batch
@@ -175,8 +175,13 @@ def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
     return Value(made)
 
 
-def pad(x: Value, pads: Sequence[tuple[int, int]], value: Number = 0) -> Value:
-    """`value` around `x`: so many before and after each dimension, none of them negative."""
+def pad(
+    x: Value, pads: Sequence[tuple[int, int]], value: Number = 0, *, free: bool = False
+) -> Value:
+    """`value` around `x`: so many before and after each dimension, none of them negative.
+
+    free: nobody looks at what is added.
+    """
     if not any(low or high for low, high in pads):
         return x
     shape = tuple(
@@ -184,7 +189,8 @@ def pad(x: Value, pads: Sequence[tuple[int, int]], value: Number = 0) -> Value:
         for s, (low, high) in zip(x.shape, pads, strict=True)
     )
     flat = tuple(side for pair in reversed(pads) for side in pair)
-    return Value(node("pad", [x.node], shape=shape, dtype=x.dtype, pads=flat, value=value))
+    made: dict[str, Attribute] = {"pads": flat, "value": value, **({"free": True} if free else {})}
+    return Value(node("pad", [x.node], shape=shape, dtype=x.dtype, order=(), **made))
 
 
 def flip(x: Value, dims: Sequence[int]) -> Value:

@@ -76,6 +76,8 @@ def part_of(n: Node) -> tuple[Node, Part] | None:
     if not new or n.op == "roll":
         return leaf, replace(here, guards=(*here.guards, *new))
     fill = n["value"] if n.op == "pad" else 0
+    if n.has("free") and here.guards:
+        fill = here.fill
     if not all(g.wrap for g in here.guards) and (fill, type(fill)) != (here.fill, type(here.fill)):
         return None
     return leaf, Part(here.form, (*here.guards, *new), fill)
@@ -86,19 +88,19 @@ def _moved(n: Node, form: Form, *, guards: bool = False) -> Form | None:
     steps = list(form.strides)
     shape = n.args[0].shape
     if n.op == "permute":
-        return form._replace(strides=tuple(steps[p] for p in _numbers(n["permutation"])))
+        return form._replace(strides=tuple(steps[p] for p in numbers(n["permutation"])))
     if n.op == "expand":
         wide = zip(shape, steps, strict=True)
         return form._replace(strides=tuple(0 if size == 1 else s for size, s in wide))
     if n.op == "reshape":
         return _reshaped(form, shape, n.shape)
     if n.op == "narrow":
-        dim, start, step = _numbers((n["dim"], n["start"], n["step"]))
+        dim, start, step = numbers((n["dim"], n["start"], n["step"]))
         return _shifted(form, {dim: start}, {dim: step})
     if n.op == "pad":
-        return _shifted(form, {d: -low for d, low in enumerate(_lows(n))}, {})
+        return _shifted(form, {d: -low for d, (low, _) in enumerate(sides_of(n))}, {})
     if n.op == "flip":
-        dims = _numbers(n["dims"])
+        dims = numbers(n["dims"])
         last = {d: size - 1 for d, size in enumerate(shape) if d in dims and isinstance(size, int)}
         return _shifted(form, last, dict.fromkeys(dims, -1)) if len(last) == len(dims) else None
     if n.op == "roll":
@@ -153,11 +155,11 @@ def _guards(n: Node) -> tuple[Guard, ...]:
     if n.op == "pad":
         padded = [d for d in range(rank) if n.shape[d] != n.args[0].shape[d]]
         units = {d: tuple(int(k == d) for k in range(rank)) for d in padded}
-        lows = _lows(n)
+        lows = [low for low, _ in sides_of(n)]
         shape = n.args[0].shape
         return tuple(Guard(Form(-lows[d], units[d]), shape[d], beyond=True) for d in padded)
     if n.op in ("triu", "tril"):
-        diagonal, sign = _numbers((n["diagonal"], 1 if n.op == "triu" else -1))
+        diagonal, sign = numbers((n["diagonal"], 1 if n.op == "triu" else -1))
         form = Form(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
         known = [s for s in n.shape[-2:] if isinstance(s, int)]
         size = sum(known) + abs(diagonal) if len(known) == 2 else MANY
@@ -167,7 +169,7 @@ def _guards(n: Node) -> tuple[Guard, ...]:
 
 def _turned(n: Node) -> dict[int, tuple[int, int]]:
     """The dimensions of a roll: how far they go, forwards or back, and their sizes."""
-    by = zip(_numbers(n["dims"]), _numbers(n["shifts"]), strict=True)
+    by = zip(numbers(n["dims"]), numbers(n["shifts"]), strict=True)
     sizes = [(d, far, size) for d, far in by if isinstance(size := n.shape[d], int)]
     return {d: (far - size * (2 * far > size), size) for d, far, size in sizes}
 
@@ -193,13 +195,13 @@ def _excludes(guard: Guard, shape: Shape) -> bool:
     return lowest < 0 or highest >= size
 
 
-def _lows(n: Node) -> tuple[int, ...]:
-    """How many elements a pad adds before each dimension; PyTorch counts from the last one."""
-    pads = _numbers(n["pads"])
-    return tuple(pads[2 * (len(n.shape) - 1 - d)] for d in range(len(n.shape)))
+def sides_of(n: Node) -> tuple[tuple[int, int], ...]:
+    """What a pad adds before and behind each dimension; PyTorch counts from the last one."""
+    pads = numbers(n["pads"])
+    return tuple(zip(pads[::2], pads[1::2], strict=True))[::-1]
 
 
-def _numbers(values: Any) -> Any:
+def numbers(values: Any) -> Any:
     """Attributes that are whole numbers."""
     assert all(isinstance(v, int) for v in values)
     return values

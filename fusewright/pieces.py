@@ -31,7 +31,8 @@ from fusewright.formula import (
 )
 from fusewright.ir import Shape, node, times
 
-MOST_PIECES = 4  # each element looks through all of them
+MOST_PIECES = 4  # each element looks through all of them,
+MOST_OF_ROWS = 8  # or each row, where rows are whole
 LEAST_INNER = 16  # elements that lie together; a row of fewer leaves most threads idle
 Piece = tuple[Value, tuple[int, ...]]  # a view, and where its first element stands in the whole
 Take = Callable[[Value, int], Value]  # a piece along one dimension
@@ -42,24 +43,26 @@ Ends = Callable[[int, int, int], tuple[Take, Take]]  # size, low, high -> what s
 def joined(pieces: Sequence[Piece], shape: Shape, dtype: torch.dtype) -> Value | None:
     """One tensor of pieces that cover it; None if they are too many or too narrow."""
     last = shape[-1] if shape else 1
-    if not 1 < len(pieces) <= MOST_PIECES or (isinstance(last, int) and last < LEAST_INNER):
+    whole = shape and all(view.shape[-1] == last for view, _ in pieces)
+    most = MOST_OF_ROWS if whole else MOST_PIECES
+    if not 1 < len(pieces) <= most or (isinstance(last, int) and last < LEAST_INNER):
         return None
     *others, final = pieces
-    result = cast(_placed(final, shape), dtype)
+    result = cast(_placed(final, shape, free=True), dtype)
     for view, starts in reversed(others):
         ones = node("constant", shape=(1,) * len(shape), dtype=torch.bool, value=True)
         inside = _placed((expand(Value(ones), view.shape), starts), shape)
-        result = where(inside, cast(_placed((view, starts), shape), dtype), result)
+        result = where(inside, cast(_placed((view, starts), shape, free=True), dtype), result)
     return result
 
 
-def _placed(piece: Piece, shape: Shape) -> Value:
+def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> Value:
     view, starts = piece
     sides = [
         (start, whole - start - size if isinstance(whole, int) and isinstance(size, int) else 0)
         for start, size, whole in zip(starts, view.shape, shape, strict=True)
     ]
-    return pad(view, sides, False if view.dtype is torch.bool else 0)
+    return pad(view, sides, False if view.dtype is torch.bool else 0, free=free)
 
 
 def _cat(tensors: Sequence[Value], dim: int = 0) -> Value | None:

@@ -53,6 +53,7 @@ from fusewright.schedule import Choice, Schedule, schedule
 from fusewright.spelling import parameters, signature_text
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
+from fusewright.through import through
 from fusewright.tile import Tile
 from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
 from fusewright.workbench import Workbench, Written, about_inputs, about_machine
@@ -131,7 +132,7 @@ def design(
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
-        "late": lambda g: masked(pooled(late(g, machine), machine), machine),
+        "late": lambda g: through(masked(pooled(late(g, machine), machine), machine), machine),
         "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"

@@ -74,7 +74,7 @@ KEPT = [
         "x.roll(5)",
         "x.sum().roll(-1)",
     ),
-    *("torch.cat([x, x], 0)", "torch.cat([x] * 5, 1)"),
+    *("torch.cat([x, x], 0)", "torch.cat([x] * 9, 1)", "torch.cat([x] * 5, -1)"),
     *(
         "x.sum(1, dtype=torch.float64)",
         "x.cumsum(1)",
