@@ -18,7 +18,7 @@ from fusewright.loss import LOSSES
 from fusewright.lower import Call, Result, folds, lower, reordered
 from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside
 from fusewright.part import PIECES, part_of
-from fusewright.pieces import MOVES
+from fusewright.pieces import MOVES, MOVES_OF_ROWS
 from fusewright.product import argument, arguments
 from fusewright.rewrite import apart, traced
 from fusewright.target import Target
@@ -27,6 +27,9 @@ from fusewright.window import POOLS
 # ATen name -> our nodes, from the call's arguments
 Table = Mapping[str, Callable[..., Value | None]]
 WRITTEN: Table = MappingProxyType({**MOVES, **POOLS, **LOSSES})
+TABLES: Mapping[str, Table] = MappingProxyType(
+    {"cpp": WRITTEN, "cuda": {**WRITTEN, **MOVES_OF_ROWS}}
+)
 NONE: Table = MappingProxyType({})
 FOLDS = frozenset([*folds.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
 
@@ -65,11 +68,11 @@ class _Given:
 
 def late(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
-    return written(graph, ACROSS[target.language])
+    return written(graph, ACROSS[target.language], TABLES[target.language])
 
 
-def written(graph: Graph, across: Across = _many_beside) -> Graph:
-    """The same on any target; across: as on a GPU, or another of `ACROSS`."""
+def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["cuda"]) -> Graph:
+    """The same on any target; across, calls: as on a GPU, or others of `ACROSS` and `TABLES`."""
     items = [n for n in toposort(graph.roots) if n.op == "item"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
@@ -79,7 +82,7 @@ def written(graph: Graph, across: Across = _many_beside) -> Graph:
         call = n.args[0] if n.op == "item" else n
         place = n["index"] if n.op == "item" else 0
         assert isinstance(place, int)
-        table = WRITTEN if id(call) not in several else NONE
+        table = calls if id(call) not in several else NONE
         made = _made(call, n, place, table, across)
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n

@@ -10,6 +10,7 @@ call has to stay: a size known only at run time, many pieces, a mode without a m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product as combinations
 from types import MappingProxyType
 from typing import Any
@@ -29,10 +30,10 @@ from fusewright.formula import (
     triangle,
     where,
 )
-from fusewright.ir import Shape, node, times
+from fusewright.ir import Shape, node, numel, times
 
 MOST_PIECES = 4  # each element looks through all of them,
-MOST_OF_ROWS = 8  # or each row, where rows are whole
+MOST_OF_ROWS = 8  # or, on a GPU, each row, where rows are whole
 LEAST_INNER = 16  # elements that lie together; a row of fewer leaves most threads idle
 Piece = tuple[Value, tuple[int, ...]]  # a view, and where its first element stands in the whole
 Take = Callable[[Value, int], Value]  # a piece along one dimension
@@ -40,12 +41,16 @@ Span = tuple[int, Take]  # where a piece begins along one dimension, and which
 Ends = Callable[[int, int, int], tuple[Take, Take]]  # size, low, high -> what stands at both sides
 
 
-def joined(pieces: Sequence[Piece], shape: Shape, dtype: torch.dtype) -> Value | None:
+def joined(
+    pieces: Sequence[Piece], shape: Shape, dtype: torch.dtype, most: int = MOST_PIECES
+) -> Value | None:
     """One tensor of pieces that cover it; None if they are too many or too narrow."""
-    last = shape[-1] if shape else 1
-    whole = shape and all(view.shape[-1] == last for view, _ in pieces)
-    most = MOST_OF_ROWS if whole else MOST_PIECES
-    if not 1 < len(pieces) <= most or (isinstance(last, int) and last < LEAST_INNER):
+    cut = max(
+        (d for view, _ in pieces for d, s in enumerate(shape) if view.shape[d] != s), default=0
+    )
+    behind = numel(shape[cut + 1 :])
+    inner = numel(shape[cut:]) if behind == 1 else behind
+    if len(pieces) > (MOST_PIECES if behind == 1 else most) or inner in range(LEAST_INNER):
         return None
     *others, final = pieces
     result = cast(_placed(final, shape, free=True), dtype)
@@ -65,7 +70,7 @@ def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> Value:
     return pad(view, sides, False if view.dtype is torch.bool else 0, free=free)
 
 
-def _cat(tensors: Sequence[Value], dim: int = 0) -> Value | None:
+def _cat(tensors: Sequence[Value], dim: int = 0, *, most: int = MOST_PIECES) -> Value | None:
     rank = len(tensors[0].shape)
     dim %= rank
     sizes = [x.shape[dim] for x in tensors]
@@ -78,7 +83,7 @@ def _cat(tensors: Sequence[Value], dim: int = 0) -> Value | None:
     starts = [tuple(sum(lengths[:k]) * (d == dim) for d in range(rank)) for k in range(len(sizes))]
     shape = tensors[0].shape
     whole = (*shape[:dim], sum(lengths), *shape[dim + 1 :])
-    return joined(list(zip(tensors, starts, strict=True)), whole, dtype)
+    return joined(list(zip(tensors, starts, strict=True)), whole, dtype, most)
 
 
 def _stack(tensors: Sequence[Value], dim: int = 0) -> Value | None:
@@ -208,4 +213,7 @@ MOVES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
         "aten.triu": _triangle("triu"),
         "aten.tril": _triangle("tril"),
     }
+)
+MOVES_OF_ROWS: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+    {**MOVES, "aten.cat": partial(_cat, most=MOST_OF_ROWS)}
 )
