@@ -22,6 +22,7 @@ from fusewright.guard import Guard
 from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, Size, base, times, toposort
 from fusewright.library import is_float_product
+from fusewright.part import numbers
 from fusewright.plan import Kernel, Library, Plan
 from fusewright.spelling import literal, parameters, shape_tuple
 from fusewright.tile import Tile
@@ -74,6 +75,8 @@ class _Forward:
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
         self.counted = _counted(plan)
+        joints = (n for n in toposort(self.graph.roots) if n.has("joint"))
+        self.wholes = {id(piece): n for n in joints for piece in n.args}
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
@@ -207,13 +210,24 @@ class _Forward:
                 continue
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
             name = self.guard.names.fresh(wanted)
-            self._define(output, name, self._empty(output))
+            self._define(output, name, self._inside(output) or self._empty(output))
             self.fresh.add(id(output))
         written = [self.text[id(p.node)] for p in body.pointers if p.written]
         addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
         self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
+
+    def _inside(self, n: Node) -> str:
+        """Its place in the memory of a joined tensor; "" where it has memory of its own."""
+        if not n.has("inside"):
+            return ""
+        whole = self.wholes[id(n)]
+        if id(whole) not in self.text:
+            self._define(whole, self.guard.names.fresh("joined"), self._empty(whole))
+            self.fresh.add(id(whole))
+        dim, start, _ = numbers(n["inside"])
+        return f"{self.text[id(whole)]}.narrow({dim}, {start}, {n.shape[dim]})"
 
     def _factors(self, kernel: Kernel) -> list[str]:
         """What the kernel's product reads as a whole, aligned where tensor maps read it."""

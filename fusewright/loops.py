@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fusewright.ir import Attribute, Batch, Node, Shape, Size, base, times, toposort
-from fusewright.part import PIECES, Form, Part, part_of, strides
+from fusewright.part import PIECES, Form, Part, lies, part_of
 
 Dims = tuple[tuple[int, ...], ...]
 Strides = dict[int, Size]  # of each axis, in one tensor
@@ -339,13 +339,13 @@ def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
         if isinstance(edge, Read):
             result[key] = _walk(edge, found.sizes)
     for n in outputs:
-        steps = axis_strides(found.dims[id(n)], strides(n.shape, n.order), found.sizes)
+        steps = axis_strides(found.dims[id(n)], lies(n), found.sizes)
         result[id(n), -1] = Walk(n, steps)
     return result
 
 
 def _walk(edge: Read, sizes: Mapping[int, Size]) -> Walk:
-    part = edge.part or Part(Form(0, strides(edge.leaf.shape, edge.leaf.order)))
+    part = edge.part or Part(Form(0, lies(edge.leaf)))
     limits = tuple(
         Limit(
             axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond, g.wrap

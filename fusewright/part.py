@@ -57,11 +57,19 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     return tuple(result)
 
 
+def lies(n: Node) -> tuple[Size, ...]:
+    """The strides of a tensor in memory, which may lie inside of a larger one."""
+    if not n.has("inside"):
+        return strides(n.shape, n.order)
+    dim, _, size = numbers(n["inside"])
+    return strides((*n.shape[:dim], size, *n.shape[dim + 1 :]))
+
+
 @lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
 def part_of(n: Node) -> tuple[Node, Part] | None:
     """The tensor that a chain of views shows, and where; None if no Part describes it."""
     if n.row.kind != "view":
-        return n, Part(Form(0, strides(n.shape, n.order)))
+        return n, Part(Form(0, lies(n)))
     found = part_of(n.args[0])
     if found is None:
         return None

@@ -32,6 +32,7 @@ from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
 from fusewright.header import as_it_was, header
 from fusewright.ir import Graph, check
+from fusewright.joint import joint
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
@@ -63,6 +64,12 @@ Progress = Callable[[str], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
+
+
+def late_pieces(graph: Graph, machine: Target) -> Graph:
+    """What only a target decides, and what that leaves of pieces of tensors."""
+    graph = masked(pooled(late(graph, machine), machine), machine)
+    return through(joint(graph, machine), machine)
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ def design(
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
-        "late": lambda g: through(masked(pooled(late(g, machine), machine), machine), machine),
+        "late": lambda g: late_pieces(g, machine),
         "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"

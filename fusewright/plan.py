@@ -309,7 +309,7 @@ class _Planner:
                 need |= self.before[self.index[id(m)]]
             steps.append((kernel, bits, need & ~bits))
         for n in self.order:
-            if n.row.kind == "library" or _counter(n):
+            if (n.row.kind == "library" and not n.has("joint")) or _counter(n):
                 i = self.index[id(n)]
                 steps.append((Library(n, _reason(n)), 1 << i, self.before[i]))
         return tuple(_named(_topological(steps)))

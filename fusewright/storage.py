@@ -102,6 +102,8 @@ def _fits(leaf: Node, output: Node, layout: Nest) -> bool:
     """Same type, and every read of the leaf is at the very element that is written."""
     if (leaf.shape, leaf.dtype, leaf.order) != (output.shape, output.dtype, output.order):
         return False
+    if output.has("inside"):
+        return False
     write = layout.writes[id(output)]
     edges = layout.kernel.loops.edges.items()
     reads = [layout.reads[key] for key, e in edges if isinstance(e, Read) and e.leaf is leaf]

@@ -54,15 +54,15 @@ ROUNDS = 64
 def through(graph: Graph, target: Target) -> Graph:
     """Pull pieces through the maps that would only be stored for them."""
     for _ in range(ROUNDS):
-        known = _Maps(graph, PRICES[target.language])
+        known = Maps(graph, PRICES[target.language])
         if not known.pieces:
             break
         graph = rebuild(graph, lambda n, known=known: known.pieces.get(id(n), n))  # type: ignore[misc]
     return graph
 
 
-class _Maps:
-    """The maps of a graph that pieces go through. pieces: what becomes of each piece."""
+class Maps:
+    """The maps that pieces go through. free: their ids.  pieces: what becomes of each piece."""
 
     def __init__(self, graph: Graph, price: Price) -> None:
         self.graph, self.price = graph, price
@@ -72,44 +72,49 @@ class _Maps:
         for n in self.nodes:
             for a in n.args:
                 self.readers.setdefault(id(a), []).append(n)
-        seen = {id(base(n)) for n in self.nodes if n.op in PIECES}
-        self.free = {id(n) for n in self.nodes if self._moves(n)} if seen else set[int]()
-        self._settle(seen)
-        tops = (n for n in self.nodes if id(n) in self.free and id(n) in seen)
+        self.seen = {id(base(n)) for n in self.nodes if n.op in PIECES}
+        self.free = {id(n) for n in self.nodes if self._moves(n)} if self.seen else set[int]()
+        self._settle()
+        tops = (n for n in self.nodes if id(n) in self.free & self.seen)
         self.pieces = {id(v): _pulled(v) for m in tops for v in self._cut(m)}
 
     def _moves(self, n: Node) -> bool:
         """Whether n is a map that only kernels of ours read."""
         own = n.has("distinct") or n.has("taps") or n.op == "window"
-        return n.row.kind == "map" and bool(n.shape) and not own and self._inner(n)
+        return n.row.kind == "map" and bool(n.shape) and not own and self.inner(n)
 
-    def _inner(self, n: Node) -> bool:
+    def inner(self, n: Node) -> bool:
+        """Whether only kernels of ours read it."""
         readers = self.readers.get(id(n), [])
         views = [r for r in readers if r.row.kind == "view"]
         computed = all(r.row.computed or r.row.kind == "view" for r in readers)
-        return id(n) not in self.roots and computed and all(map(self._inner, views))
+        return id(n) not in self.roots and computed and all(map(self.inner, views))
 
-    def _settle(self, seen: set[int]) -> None:
+    def stored(self, n: Node) -> bool:
+        """Whether the node has to lie in memory: somebody reads it there, or pieces of it."""
+        return not self.inner(n) or id(n) in self.seen - self.free
+
+    def _settle(self) -> None:
         """Leave out what would read what is not in memory, then what costs more than it saves."""
         while True:
             wrong = {i for n in self.nodes if (i := id(n)) in self.free and not self._fed(n)}
             self.free -= wrong
             if not wrong:
-                tops = [n for n in self.nodes if id(n) in self.free and id(n) in seen]
+                tops = [n for n in self.nodes if id(n) in self.free & self.seen]
                 wrong = {id(n) for n in tops if not self._pays(n)}
                 self.free -= wrong
             if not wrong:
                 return
 
     def _fed(self, n: Node) -> bool:
-        return all(self._stored(base(a), n) for a in n.args)
+        return all(self._near(base(a), n) for a in n.args)
 
-    def _stored(self, source: Node, n: Node) -> bool:
+    def _near(self, source: Node, n: Node) -> bool:
         """Whether a kernel that computes `n` may read the source, or compute it, too."""
         if id(source) in self.free or source.row.kind in ("leaf", "library") or not source.shape:
             return True
         small = self._size(source) * SMALL <= self._size(n)
-        return source.row.computed and (small or not self._inner(source))
+        return source.row.computed and (small or not self.inner(source))
 
     def _pays(self, n: Node) -> bool:
         """Whether its pieces lie in memory, and computing them costs less than storing it.
@@ -120,7 +125,7 @@ class _Maps:
         if not all(part_of(x) for v in pieces for x in (v, *_arguments(v))):
             return False
         whole, sizes = self._size(n), [self._size(v) for v in pieces]
-        made = list(self._expression(n))
+        made = self.expression(n)
         sources = {id(b) for m in made for a in m.args if self._size(b := base(a)) * SMALL > whole}
         if len(sources - self.free) > 1 and sum(min(size, whole) for size in sizes) > whole:
             return False
@@ -133,14 +138,14 @@ class _Maps:
     def _size(self, n: Node) -> int:
         return self.graph.hint(numel(n.shape))
 
-    def _expression(self, n: Node) -> Iterator[Node]:
+    def expression(self, n: Node) -> list[Node]:
         """The maps that a piece of `n` computes."""
         found, waiting = {id(n)}, [n]
         for m in waiting:
             below = dict.fromkeys(base(a) for a in m.args)
             waiting += [b for b in below if id(b) in self.free and id(b) not in found]
             found |= {id(b) for b in waiting}
-        return iter(waiting)
+        return waiting
 
     def _cut(self, n: Node, *, piece: bool = False) -> Iterator[Node]:
         """The outermost views of `n` that are pieces of it."""
