@@ -141,7 +141,7 @@ class Rows(nn.Module):
 
 LARGE = {
     "branches": (lambda: Branches(3, 1), (32, 64, 56, 56), 2),
-    "odd branches": (lambda: Branches(3, 5, 3), (64, 64, 28, 30), 3),
+    "odd branches": (lambda: Branches(3, 5, 3), (80, 64, 28, 30), 3),
     "trained branches": (lambda: Branches(3, 1).train(), (32, 64, 56, 56), 2),
     "skips": (Skips, (32, 64, 56, 56), 2),
     "trained skips": (lambda: Skips().train(), (32, 64, 56, 56), 2),
