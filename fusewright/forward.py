@@ -75,8 +75,9 @@ class _Forward:
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
         self.counted = _counted(plan)
-        joints = (n for n in toposort(self.graph.roots) if n.has("joint"))
-        self.wholes = {id(piece): n for n in joints for piece in n.args}
+        joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
+        wholes = {id(piece): n for n in joints if not n.has("inside") for piece in n.args}
+        self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.has("inside")}
 
     def lines(self) -> tuple[str, ...]:
         self._name_leaves()
@@ -140,6 +141,8 @@ class _Forward:
 
     def _reach(self, n: Node) -> str:
         """Python text of a tensor; views are taken where they are used."""
+        if n.has("joint") and n.has("inside"):
+            return self._inside(n)
         if id(n) not in self.text:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
             pairs = {"shape": self._renamed(shape_tuple(n.shape))}

@@ -4,12 +4,13 @@
 
 The joined tensor becomes a call that computes nothing: its memory is there before its pieces, and
 each of those lies in it (attribute `inside`: dimension, first place, size of the whole). Only where
-somebody needs the joined tensor in memory, and a piece would be stored anyway.
+somebody needs the joined tensor in memory, and a piece would be stored anyway; and where one cat
+begins as another does (of all layers before this one): both are read from the same memory then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fusewright.formula import Value, copy
@@ -31,14 +32,26 @@ class Joined(NamedTuple):
 
 
 def joint(graph: Graph, target: Target) -> Graph:
-    """Let kernels write into joined tensors, one cat after the other."""
+    """Let kernels write into joined tensors, one after the other."""
     while True:
         maps = Maps(graph, PRICES[target.language])
-        found = (j for n in maps.nodes if (j := _joined(n)))
+        found = [j for n in maps.nodes if (j := _joined(n))]
         wanted = next((j for j in found if _worth(j, maps)), None)
-        if wanted is None:
+        family = [wanted] if wanted else _growing(found, maps)
+        if not family:
             return graph
-        graph = _written(graph, wanted, maps)
+        graph = _written(graph, family, maps)
+
+
+def _growing(found: Sequence[Joined], maps: Maps) -> list[Joined]:
+    """A cat behind those that it goes on from, if there are any; only kernels read these."""
+    for whole in sorted(found, key=lambda j: -len(j.pieces)):
+        inner = (j for j in found if j.dim == whole.dim and maps.inner(j.whole))
+        begun = [j for j in inner if j.pieces == whole.pieces[: len(j.pieces)]]
+        copied = sum(not _writes(whole, p, maps) for p in whole.pieces)
+        if len(begun) > 1 and begun.count(whole) and copied <= 1:
+            return [whole, *(j for j in begun if j is not whole)]
+    return []
 
 
 def _joined(n: Node) -> Joined | None:
@@ -94,22 +107,25 @@ def _along(n: Node, dim: int) -> int:
     return size
 
 
-def _written(graph: Graph, found: Joined, maps: Maps) -> Graph:
-    """The graph with the whole as memory, and its pieces inside."""
-    starts = {id(p): s for p, s in zip(found.pieces, found.starts, strict=True)}
+def _written(graph: Graph, family: Sequence[Joined], maps: Maps) -> Graph:
+    """The graph with the first of a family as memory, its pieces and the others inside."""
+    found = family[0]
+    starts = dict(zip(map(id, found.pieces), found.starts, strict=True))
     here = {id(p) for p in found.pieces if _writes(found, p, maps)}
+    wholes = {id(j.whole): j for j in family}
     new: dict[int, Node] = {}
     before: Iterator[Node] = iter(toposort((*graph.inputs, *graph.roots)))
+
+    def piece(p: Node) -> Node:
+        made = new[id(p)]
+        return made if id(p) in here else _inside(copy(Value(made)).node, found, starts[id(p)])
 
     def change(n: Node) -> Node:
         old = next(before)
         made = _inside(n, found, starts[id(old)]) if id(old) in here else n
-        if old is found.whole:
-            each = [
-                new[id(p)] if id(p) in here else _inside(copy(Value(new[id(p)])).node, found, s)
-                for p, s in zip(found.pieces, found.starts, strict=True)
-            ]
-            made = _call(found, each)
+        if id(old) in wholes:
+            made = _call(wholes[id(old)], list(map(piece, wholes[id(old)].pieces)))
+            made = made if old is found.whole else _inside(made, found, 0)
         new[id(old)] = made
         return made
 

@@ -46,6 +46,10 @@ ROWS = {
     "odd": ("torch.cat([{n}(x), {n}(y)], -1)", (5, 46), 23, 0),
     "twice": ("(lambda a: torch.cat([a, a], -1))({n}(x))", (5, 48), 24, 0),
     "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 2),
+    "growing": ("(lambda a, b, c: (torch.cat([a, b], 1) * 2).amax(1) + torch.cat([a, b, c], 1)"
+                ".tanh().amax(1))({n}(x), {n}(y).exp(), {n}(x - y))", (5, 24), 24, 4),
+    "overwritten": ("(lambda a, b: torch.cat([a, b], 1).flip(-1).relu() + torch.cat([a, b, a], 1)"
+                    "[:, :16])({n}(x), {n}(y))", (5, 24), 24, 2),
 }  # fmt: skip
 NORM = "(lambda t: F.layer_norm(t, (t.shape[-1],)))"
 
@@ -126,6 +130,21 @@ class Skips(nn.Module):
         return self.last(torch.cat([self.up(below), wide], 1)).relu()  # type: ignore[no-any-return]
 
 
+class Layers(nn.Module):
+    """Every layer reads all before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(64 + 32 * k, 32, 3, padding=1) for k in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(64 + 32 * k) for k in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = [nn.functional.max_pool2d(x, 2)]
+        for norm, layer in zip(self.norms, self.layers, strict=False):
+            found.append(layer(norm(torch.cat(found, 1)).relu()))
+        return self.norms[4](torch.cat(found, 1)).relu()  # type: ignore[no-any-return]
+
+
 class Rows(nn.Module):
     """Two linear layers side by side, read by a third, and returned."""
 
@@ -145,6 +164,8 @@ LARGE = {
     "trained branches": (lambda: Branches(3, 1).train(), (32, 64, 56, 56), 2),
     "skips": (Skips, (32, 64, 56, 56), 2),
     "trained skips": (lambda: Skips().train(), (32, 64, 56, 56), 2),
+    "layers": (Layers, (32, 64, 112, 112), 8),
+    "trained layers": (lambda: Layers().train(), (32, 64, 112, 112), 8),
     "rows": (Rows, (4096, 512), 2),
 }
 
