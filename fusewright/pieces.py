@@ -115,6 +115,8 @@ def _spread(x: Value, spans: Mapping[int, Sequence[Span]], shape: Shape) -> Valu
 
 def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value | None:
     by: dict[int, int] = {}  # a dimension may be named twice
+    if not x.shape:
+        return None
     for d, far in zip(_list(dims), _list(shifts), strict=False):
         by[d % len(x.shape)] = by.get(d % len(x.shape), 0) + far
     sizes = {d: size for d in by if isinstance(size := x.shape[d], int)}
@@ -189,8 +191,9 @@ EXTENDED: Mapping[str, Ends] = MappingProxyType(
 
 
 def _flip(x: Value, dims: Any) -> Value | None:
-    known = all(isinstance(x.shape[d], int) for d in _list(dims))
-    return copy(flip(x, _list(dims))) if known else None
+    turned = _list(dims) if x.shape else []  # a number may be flipped, too
+    known = all(isinstance(x.shape[d], int) for d in turned)
+    return copy(flip(x, turned)) if known else None
 
 
 def _triangle(side: str) -> Callable[..., Value | None]:

@@ -36,7 +36,12 @@ MOVED = [
     *("F.pad(x[:, 1], (2, 3), mode='circular')", "torch.cat([x, x * 2], 1)"),
     "torch.cat([x, x], -1) + 1",
     *("torch.cat([x, x[:, :2], x.relu()], 1).sigmoid()", "torch.cat([x[..., :3], x], -1)"),
-    *("torch.cat([x, x.double()], 1)", "torch.cat([x.sum(-1), x[..., 0]], 1)", "x.flip(-1, 2)"),
+    *(
+        "torch.cat([x, x.double()], 1)",
+        "torch.cat([x.sum(-1), x[..., 0]], 1)",
+        "x.flip(-1, 2)",
+        "x.sum().flip(0)",
+    ),
     *("torch.stack([x, x + 1], 1)", "x.flip(1) * 2", "x.roll(3, -1)", "x.roll((1, 2), (2, 3))"),
     *(
         "x.roll((-3, 13), (1, 3)) * 2",
