@@ -20,7 +20,7 @@ from fusewright.tile import tail
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 FOLDED = ("fold", "scan")
-MAX_POINTERS = 24  # operands of one kernel; the parameter space of a launch is far larger
+MAX_POINTERS = 48  # operands of one kernel; the parameter space of a launch is far larger
 
 
 @dataclass(frozen=True)

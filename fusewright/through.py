@@ -48,6 +48,7 @@ class Price:
 # (gelu in a cat) took 0.7 ms, and a pool of a sum of two tensors 6.1 ms instead of 3.8.
 PRICES = {"cuda": Price(6.0, 1.5, steps=True), "cpp": Price(1.6, 0.0, steps=False)}
 SMALL = 8  # a source may be computed by another kernel if it is so much smaller
+MOST_SOURCES = 6  # of a piece, since a kernel has so many pointers
 ROUNDS = 64
 
 
@@ -75,7 +76,7 @@ class Maps:
         self.seen = {id(base(n)) for n in self.nodes if n.op in PIECES}
         self.free = {id(n) for n in self.nodes if self._moves(n)} if self.seen else set[int]()
         self._settle()
-        tops = (n for n in self.nodes if id(n) in self.free & self.seen)
+        tops = (n for n in self.nodes if id(n) in self.free and id(n) in self.seen)
         self.pieces = {id(v): _pulled(v) for m in tops for v in self._cut(m)}
 
     def _moves(self, n: Node) -> bool:
@@ -96,15 +97,14 @@ class Maps:
 
     def _settle(self) -> None:
         """Leave out what would read what is not in memory, then what costs more than it saves."""
-        while True:
-            wrong = {i for n in self.nodes if (i := id(n)) in self.free and not self._fed(n)}
+        wrong = self.free
+        while wrong:
+            for n in self.nodes:  # arguments first, so once is enough
+                if id(n) in self.free and not self._fed(n):
+                    self.free.discard(id(n))
+            tops = [n for n in self.nodes if id(n) in self.free and id(n) in self.seen]
+            wrong = {id(n) for n in tops if not self._pays(n)}
             self.free -= wrong
-            if not wrong:
-                tops = [n for n in self.nodes if id(n) in self.free & self.seen]
-                wrong = {id(n) for n in tops if not self._pays(n)}
-                self.free -= wrong
-            if not wrong:
-                return
 
     def _fed(self, n: Node) -> bool:
         return all(self._near(base(a), n) for a in n.args)
@@ -126,8 +126,11 @@ class Maps:
             return False
         whole, sizes = self._size(n), [self._size(v) for v in pieces]
         made = self.expression(n)
-        sources = {id(b) for m in made for a in m.args if self._size(b := base(a)) * SMALL > whole}
-        if len(sources - self.free) > 1 and sum(min(size, whole) for size in sizes) > whole:
+        read = {base(a) for m in made for a in m.args if id(base(a)) not in self.free}
+        sources = [b for b in read if b.op != "constant"]
+        large = [b for b in sources if self._size(b) * SMALL > whole]
+        again = len(large) > 1 and sum(min(size, whole) for size in sizes) > whole
+        if again or len(sources) > MOST_SOURCES:
             return False
         if not self.price.steps and any(map(_skips, pieces)):
             return False
@@ -140,12 +143,13 @@ class Maps:
 
     def expression(self, n: Node) -> list[Node]:
         """The maps that a piece of `n` computes."""
-        found, waiting = {id(n)}, [n]
-        for m in waiting:
-            below = dict.fromkeys(base(a) for a in m.args)
-            waiting += [b for b in below if id(b) in self.free and id(b) not in found]
-            found |= {id(b) for b in waiting}
-        return waiting
+        found, made = {id(n)}, [n]
+        for m in made:
+            for b in map(base, m.args):
+                if id(b) in self.free and id(b) not in found:
+                    found.add(id(b))
+                    made.append(b)
+        return made
 
     def _cut(self, n: Node, *, piece: bool = False) -> Iterator[Node]:
         """The outermost views of `n` that are pieces of it."""
