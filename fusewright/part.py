@@ -84,9 +84,9 @@ def part_of(n: Node) -> tuple[Node, Part] | None:
     if not new or n.op == "roll":
         return leaf, replace(here, guards=(*here.guards, *new))
     fill = n["value"] if n.op == "pad" else 0
-    if n.has("free") and here.guards:
-        fill = here.fill
-    if not all(g.wrap for g in here.guards) and (fill, type(fill)) != (here.fill, type(here.fill)):
+    filled = not all(g.wrap for g in here.guards)
+    fill = here.fill if filled and n.has("free") else fill
+    if filled and (fill, type(fill)) != (here.fill, type(here.fill)):
         return None
     return leaf, Part(here.form, (*here.guards, *new), fill)
 

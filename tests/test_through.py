@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from agreement import disagreements
@@ -47,6 +49,10 @@ ONE = [
     "torch.cat([x[:, :1] * 2, x[:, 1:] + 1, x.relu(), y * y, y[:, :3].abs(), x], 1)",
     "x * y + torch.cat([-x[..., 12:], x[..., :12]], -1)",
     "torch.cat([x.relu(), y[:, :1]], 1).amax(1)",
+    *(
+        "torch.cat([x.roll(3, -1), y], 1)",
+        "torch.cat([F.pad(x, (2, 0), value=3.0)[..., 2:], y], 2)",
+    ),
 ]
 # What costs more than it saves, or somebody needs as a whole, is stored.
 STORED = [
@@ -99,6 +105,7 @@ def images(batch: int = 6) -> list[Tensor]:
     return [x, y]
 
 
+@cache
 def graph_of(row: str) -> Graph:
     graph, _ = rewrite(capture(Called(row), images()).graph)
     return late(graph, GPU)
