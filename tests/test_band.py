@@ -14,10 +14,12 @@ import torch
 from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
 from test_product import GPU, model
 from test_product_tail import check, tails
+from warps import library_of
 
 import fusewright
+import fusewright.product
 from fusewright.band import ALL, FAR, NONE, Band, band
-from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.skeleton import sections
 from fusewright.pipeline import Made, make
 from fusewright.target import TARGETS
@@ -119,6 +121,32 @@ def test_a_band_fits_registers(arch: str, tmp_path: Path) -> None:
         assert "C75" not in report  # wgmma that wait for each other
         folder = nvrtc_folder()
         assert folder is None or nvrtc_log(folder, text, f"compute_{arch[3:]}") == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [("torch.tril(x @ y.t(), -70) - 1", set()), ("torch.triu(x @ y.t(), 40)", {"no-prepack"})],
+)
+def test_ampere_computes_it(
+    text: str, rules: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CUDA text, run by fibers of the CPU: packed, and splitting both factors, turned."""
+    monkeypatch.setattr(fusewright.product, "LEAST_FLOPS", {torch.float32: 0})
+    x, y = torch.randn(300, 64), torch.randn(270, 64)
+    x[3], x[250, 5], y[7] = float("nan"), float("inf"), float("inf")
+    target = TARGETS["sm_80"]
+    found = make(model(f"return {text}", 2), (x, y), target, rules=frozenset(rules))
+    ((_, layout, chosen),) = found.kernels
+    assert band(layout.kernel) != ALL
+    library = library_of(cuda_source(found.kernels, target), tmp_path)
+    size = workspace(layout, chosen)
+    out = torch.full((300, 270), -77.0)
+    room = torch.empty(eval(size, {"batch": 300}) if size else 1, dtype=torch.uint8)
+    tensors = [x, y, out, *[room] * (size != "")]
+    addresses = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
+    assert library.run_fused_0(*addresses, ctypes.c_long(300), 0, ctypes.c_void_p(None)) == 0
+    wanted = eval(text, {"torch": torch, "x": x.double(), "y": y.double()}).float()
+    torch.testing.assert_close(out, wanted, equal_nan=True)
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
