@@ -9,6 +9,7 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
+from fusewright import joint
 from fusewright.ir import Node, toposort
 from fusewright.pipeline import Made, make
 from fusewright.target import TARGETS
@@ -74,10 +75,12 @@ def inside(made: Made) -> list[Node]:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Case, nn.Module]]:
     folder = tmp_path_factory.mktemp("joint")
     cases = []
-    for name in ROWS:
-        path = folder / f"{name}.py"
-        path.write_text(text_of(name), encoding="utf-8")
-        cases.append(prepare(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "LANGUAGES", ("cpp",))
+        for name in ROWS:
+            path = folder / f"{name}.py"
+            path.write_text(text_of(name), encoding="utf-8")
+            cases.append(prepare(path))
     modules = build(cases, folder)
     made = {}
     for name, case, module in zip(ROWS, cases, modules, strict=True):
