@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from fusewright import __version__
-from fusewright.attention import attention
 from fusewright.build import cache_folder, cross_compile, fused_module, require_tools, scope_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
@@ -23,7 +22,6 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.codegen.struct import Body
-from fusewright.convolution import convolution
 from fusewright.diagonal import diagonal
 from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
@@ -31,30 +29,22 @@ from fusewright.explain import AS_IT_WAS, explain, is_degenerate, kernel_reports
 from fusewright.forward import forward_lines
 from fusewright.guard import Scope, guard
 from fusewright.header import as_it_was, header
-from fusewright.ir import Graph, check
-from fusewright.joint import joint
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
-from fusewright.late import late
-from fusewright.masked import masked
 from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
-from fusewright.pages import pages
 from fusewright.plan import Plan, plan
-from fusewright.pooled import pooled
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
-from fusewright.product import product
 from fusewright.report import Outcome
 from fusewright.rewrite import rewrite
 from fusewright.rounding import asks_here
 from fusewright.rules import allowed
-from fusewright.scan import scan
 from fusewright.schedule import Choice, Schedule, schedule
 from fusewright.spelling import parameters, signature_text
+from fusewright.stages import staged
 from fusewright.storage import Storage, storage
 from fusewright.target import TARGETS, Target, target
-from fusewright.through import through
 from fusewright.tile import Tile
 from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
 from fusewright.workbench import Workbench, Written, about_inputs, about_machine
@@ -64,12 +54,6 @@ Progress = Callable[[str], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
-
-
-def late_pieces(graph: Graph, machine: Target) -> Graph:
-    """What only a target decides, and what that leaves of pieces of tensors."""
-    graph = masked(pooled(late(graph, machine), machine), machine)
-    return through(joint(graph, machine), machine)
 
 
 @dataclass(frozen=True)
@@ -134,19 +118,8 @@ def design(
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
-    stages: Mapping[str, Callable[[Graph], Graph]] = {
-        "attention": lambda g: attention(g, machine, rules),
-        "product": lambda g: product(g, machine, rules),
-        "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
-        "scan": lambda g: scan(g, machine),
-        "late": lambda g: late_pieces(g, machine),
-        "pages": lambda g: pages(g, machine),
-    }
-    before = "rewrite"
-    for name, stage in stages.items():
-        if name not in choice.library:
-            graph, before = stage(check(graph, before)), name
-    captured = replace(given, graph=check(graph, before))
+    graph = staged(graph, machine, precision, rules, rounds, choice.library)
+    captured = replace(given, graph=graph)
     planned = plan(captured.graph, machine, precision)
     layout = storage(planned)
     made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))

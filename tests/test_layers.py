@@ -23,7 +23,7 @@ FLOW = [
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "cells", "pixels", "depthwise", "convolution", "window", "pieces", "loss", "late",
-    "pooled", "masked", "through", "joint", "pages",
+    "pooled", "masked", "through", "joint", "pages", "stages",
     "rounding", "family",
     "tile", "plan", "band", "down", "nest", "abreast", "storage", "keep", "light", "shared",
     "staging", "waves", "schedule",
