@@ -20,8 +20,8 @@ from fusewright.target import Target
 from fusewright.through import PRICES, Maps
 
 ALIGNED = 16  # bytes that a thread writes at once
-# On a CPU, a piece overwrites what it is made of, which is in memory already: a network of halved
-# images was slower with new memory (0.85 s instead of 0.63, on a busy machine).
+# On a CPU, a piece overwrites what it is made of, which is in memory already. Whether new memory
+# would pay there is not known: what was measured on a busy machine was noise.
 LANGUAGES = ("cuda",)
 
 
