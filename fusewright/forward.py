@@ -268,16 +268,19 @@ class _Forward:
         return f"_fusewright_empty({self._renamed(laid)}, {n.dtype}{device})"
 
     def _updates(self) -> None:
+        counters: dict[str, list[str]] = {}
         for update in self.graph.updates:
             target = self._reach(update.target)
             if id(update.value) in self.counted:
-                more = self._reach(update.value.args[1])
-                self.statements.append(_Line(f"{target}.add_({more})"))
+                counters.setdefault(self._reach(update.value.args[1]), []).append(target)
                 continue
             value = self._reach(update.value)
             changed = f"_fusewright_changed({target})"
             text = changed if target == value else f"{target}.copy_({value})"
             self.statements.append(_Line(text))
+        for more, some in counters.items():  # those of many layers in one launch
+            together = f"torch._foreach_add_([{', '.join(some)}], {more})"
+            self.statements.append(_Line(f"{some[0]}.add_({more})" if len(some) == 1 else together))
 
     # -- memory and results
 

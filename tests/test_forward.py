@@ -70,6 +70,11 @@ MODELS: dict[str, tuple[str, str]] = {
         'self.register_buffer("n", torch.zeros((), dtype=torch.long))',
         "self.n.add_(1)\nreturn x * y",
     ),
+    "counters": (
+        'self.register_buffer("n", torch.zeros((), dtype=torch.long))\n'
+        'self.register_buffer("m", torch.ones((), dtype=torch.long))',
+        "self.n.add_(1)\nself.m += 1\nreturn x * y",
+    ),
     "shared parameter": (
         ("self.f = nn.Linear(16, 16)\nself.g = nn.Linear(16, 16)\nself.g.weight = self.f.weight"),
         "return torch.tanh(self.g(torch.relu(self.f(x)))) + y",
