@@ -102,7 +102,7 @@ def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> boo
     more = [m for m in members if m.row.kind == "fold"]
     # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
     folded = product.has("parts") or (product.has("folded") and product["folded"])
-    if family(product).folds != "rows" or not folded:
+    if family(product).folds != "rows" or not folded or product.has("cells"):
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])

@@ -316,6 +316,7 @@ UNSUMMED: dict[str, Case] = {
     "itself, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z - z.mean((2, 3), keepdim=True)),
     "two folds": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.amax((2, 3)) + z.mean((2, 3))),
     "lines": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.mean(3)),
+    "cells": Case(nn.Conv2d(3, 20, 7, 2), (35, 35), lambda z: z.mean((2, 3)), channels=3),
 }
 
 
