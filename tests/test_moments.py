@@ -1,4 +1,5 @@
-"""Mean and variance of rows with infinities on a GPU: an infinite mean is infinite, as in eager.
+"""Mean and variance of rows with infinities on a GPU: an infinite mean is infinite, as in eager,
+and a mean whose square is not finite has no part in the variance of what equals it.
 
 The struct that merges them is plain C++, so its rules are also tried without a GPU.
 """
@@ -43,6 +44,9 @@ int main() {{
                                             : (all.mean == mean || (all.mean != all.mean && mean != mean)) && all.m2 != all.m2;
       if (!same) std::printf("%d: %g instead of %g, %g\\n", at, all.mean, mean, all.m2);
     }}
+  const moments_of<float>::chunk large{{16, 1e30f, 0}};
+  const auto both = moments_of<float>::join(moments_of<float>::join(moments_of<float>::none(), large), large);
+  if (both.mean != 1e30f || both.m2 != 0) std::printf("%g, %g\\n", both.mean, both.m2);
 }}
 """  # noqa: E501
 

@@ -302,7 +302,7 @@ template <class T> struct moments_of {
     const T count = a.count + b.count, delta = b.mean - a.mean;
     const T share = quotient(b.count, count > T(1) ? count : T(1));
     const T mean = delta - delta == T(0) ? a.mean + delta * share : a.mean + b.mean;
-    return {count, mean, a.m2 + b.m2 + delta * delta * (a.count * share)};
+    return {count, mean, a.m2 + b.m2 + delta * (delta * (a.count * share))};
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
 };
