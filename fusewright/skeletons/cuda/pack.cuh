@@ -79,7 +79,7 @@ template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* r
   *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }
 
-//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned, shared_address, launch_early
+//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned
 // A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
 // Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
@@ -111,7 +111,7 @@ struct packed {
   }
 };
 FN void set_zeros(const packed& to) {
-  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += blockDim.x) to.zeroed[i] = 0;
+  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += PACK_THREADS) to.zeroed[i] = 0;
 }
 // The largest size in a row, and the largest size in its smallest step that is not all zeros.
 struct row_sizes {
@@ -186,39 +186,17 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
     if (k < end) pack_chunk(x, to.unit(batch, k / UNIT, row), row, k % UNIT / 8);
   }
 }
-// 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane: a warp takes STEP k of them at a
-// time, every WARPS-th of them of all blocks that share the rows (a cluster, of Hopper's), and has those it read last still
-// in its registers when it begins to write. So what is not deeper than these warps are many is read once.
+// A block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane. A warp takes STEP k
+// of them at a time, and has those it read last still in its registers when it begins to write.
 constexpr int COLUMN_THREADS = 512, COLUMN_WARPS = COLUMN_THREADS / 32;
-template <bool CLUSTER> FN row_sizes of_all_blocks(row_sizes mine, int lane, int blocks) {
-  __shared__ row_sizes told[32];
-  if constexpr (CLUSTER) {
-    if (threadIdx.x < 32) told[lane] = mine;
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-    for (int block = 0; block < blocks; ++block) {
-      row_sizes other;
-      asm volatile(
-          "{\n"
-          ".reg .b32 there;\n"
-          "mapa.shared::cluster.u32 there, %2, %3;\n"
-          "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
-          "}" : "=f"(other.most), "=f"(other.least) : "r"(shared_address(told + lane)), "r"(block) : "memory");
-      mine.add(other);
-    }
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");  // whoever leaves waits for the others' reading
-  }
-  return mine;
-}
-template <bool CLUSTER>
-__global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from, int rows, int depth, packed to, int blocks) {
-  if constexpr (CLUSTER) wait_for_previous_kernel();
+__global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from, int rows, int depth, packed to) {
   let_next_kernel_start();
   set_zeros(to);
   __shared__ row_sizes parts[COLUMN_WARPS][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = int(block_index() % blocks);
-  const long group = block_index() / blocks, batch = group / (to.rows / 32);
-  const int first = int(group % (to.rows / 32)) * 32, row = first + lane, own = to.source(row);
-  const int begin = rank * COLUMN_WARPS + warp, stride = blocks * COLUMN_WARPS;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = to.rows / 32;
+  const long batch = block_index() / groups;
+  if (batch >= to.batches) return;
+  const int row = int(block_index() % groups) * 32 + lane, own = to.source(row);
   const float* const source = from.data + batch * from.batch_stride + own * from.row_stride;
   float x[STEP];
   const auto fetch = [&](int step) {
@@ -233,9 +211,9 @@ __global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from
     return most;
   };
   row_sizes sizes;
-  int step = begin;
+  int step = warp;
 #pragma unroll 1
-  for (; step < to.depth_steps; step += stride) {
+  for (; step < to.depth_steps; step += COLUMN_WARPS) {
     fetch(step);
     sizes.add_step(largest());
   }
@@ -243,14 +221,13 @@ __global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from
   __syncthreads();
 #pragma unroll
   for (int part = 0; part < COLUMN_WARPS; ++part) sizes.add(parts[part][lane]);
-  sizes = of_all_blocks<CLUSTER>(sizes, lane, blocks);
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
-  if (begin == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
-  const int last = step - stride;
+  if (warp == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  const int last = step - COLUMN_WARPS;
 #pragma unroll 1
-  for (step = last; step >= 0; step -= stride) {
+  for (step = last; step >= 0; step -= COLUMN_WARPS) {
     if (step != last) fetch(step);
     if (uneven) {
       power_of_two(largest(), scale, inverse);
@@ -265,7 +242,6 @@ __global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from
       if (unit < to.depth_units) pack_chunk(eight, to.unit(batch, unit, row), row, chunk % 4);
     }
   }
-  if constexpr (CLUSTER) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 #ifndef __CUDACC_RTC__
 constexpr int PACK_ROWS = 64, FEW_K = 256, MANY_ROWS = 4096;  // short rows have a warp each
@@ -278,17 +254,9 @@ inline packed packed_in(void* workspace, const factor& from, long batches, int r
   to.steps = to.inverse + to.batches * to.rows;
   return to;
 }
-// MOST: blocks of a cluster, 1 where there are none.
-template <int MOST> int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
+inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
   if (from.depth_stride != 1) {
-    const long groups = to.rows / 32 * to.batches;
-    int blocks = 1;
-    while (blocks < MOST && blocks * COLUMN_WARPS < to.depth_steps) blocks *= 2;
-    if constexpr (MOST > 1)
-      if (blocks > 1)
-        return launch_early(&pack_columns<(MOST > 1)>, grid_of(groups * blocks), COLUMN_THREADS, 0, blocks, stream, from,
-                            rows, depth, to, blocks);
-    pack_columns<false><<<grid_of(groups), COLUMN_THREADS, 0, stream>>>(from, rows, depth, to, 1);
+    pack_columns<<<grid_of(to.rows / 32 * to.batches), COLUMN_THREADS, 0, stream>>>(from, rows, depth, to);
     return cudaGetLastError();
   }
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);

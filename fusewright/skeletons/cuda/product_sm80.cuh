@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
 FN int run_product(const Body&, factor, factor, long, long, long, long, void*, int, void*) {
   return &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, Body> == nullptr || &pack_rows<true> == nullptr ||
-         &pack_rows<false> == nullptr || &pack_columns<false> == nullptr;
+         &pack_rows<false> == nullptr || &pack_columns == nullptr;
 }
 #else
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
@@ -187,7 +187,7 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
   const int packed_rows = int(SWAPPED ? rows : columns), split_rows = int(SWAPPED ? columns : rows);
   const auto on = static_cast<cudaStream_t>(stream);
   const packed other = packed_in(workspace, small, batches, packed_rows, int(depth));
-  if (int error = pack<1>(small, packed_rows, int(depth), other, on)) return error;
+  if (int error = pack(small, packed_rows, int(depth), other, on)) return error;
   const int down = (split_rows + tile<WIDTH>::split_rows - 1) / tile<WIDTH>::split_rows;
   const int across = (packed_rows + WIDTH - 1) / WIDTH;
   const auto all = tiles_of<Body>::of({down, across, batches * down * across}, tile<WIDTH>::split_rows, WIDTH, SWAPPED);

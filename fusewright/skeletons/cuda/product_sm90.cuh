@@ -280,7 +280,7 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class 
 FN int run_product(const Body&, factor, factor, long, long, long, long, void*, int, void*) {
   return &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, false, Body> == nullptr ||
          &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, (ROOM > 0), Body> == nullptr ||
-         &pack_rows<true> == nullptr || &pack_rows<false> == nullptr || &pack_columns<false> == nullptr || &pack_columns<true> == nullptr;
+         &pack_rows<true> == nullptr || &pack_rows<false> == nullptr || &pack_columns == nullptr;
 }
 #else
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
@@ -293,7 +293,7 @@ int launch_product(const Body& body, factor left, factor right, product_shape sh
   if (int error = map_factor(map, split, shape.batches, SWAPPED ? shape.columns : shape.rows, shape.depth)) return error;
   other.zeroed = parts.arrived, other.zeroes = PARTS ? 2 * (all.count - parts.whole) : 0;
   other.quads = !SWAPPED;
-  if (int error = pack<8>(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
+  if (int error = pack(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
