@@ -75,6 +75,10 @@ CHAINS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
         lambda: Chain(lambda m, x: F.relu(m.norm(x)), norm=nn.BatchNorm2d(128)),
         _images(128, 64, 256, 64),
     ),
+    "batchnorm_small_images": (
+        lambda: Chain(lambda m, x: F.relu(m.norm(x)), norm=nn.BatchNorm2d(2048)),
+        _images(2048, 7, 32, 4),
+    ),
     "logsumexp": (lambda: Chain(lambda _, x: torch.logsumexp(x, -1)), _rows(4096, 32768, 8192)),
 }
 
@@ -123,6 +127,14 @@ PRODUCTS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
     "product_logsumexp": (
         lambda: Chain(lambda m, x: m.linear(x).logsumexp(1), linear=nn.Linear(6144, 6144)),
         _rows(6144, 3072, 64),
+    ),
+    "product_of_columns": (
+        lambda: Chain(lambda m, x: x @ m.right.value, right=Bias(4096, 4096)),
+        _rows(4096, 4096, 64),
+    ),
+    "product_triangle": (
+        lambda: Chain(lambda m, x: torch.triu(x @ m.right.value), right=Bias(4096, 4096)),
+        _rows(4096, 4096, 64),
     ),
     "product_two_layers": (
         lambda: Chain(
@@ -291,7 +303,9 @@ _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "broadcast_column": lambda x: x + x[:, :1],
     "transpose": lambda x: x.t().contiguous(),
     "cat": lambda x: torch.cat([x[:, :2048], x], 1),
+    "cat_relu": lambda x: torch.cat([x, x.relu()], 1),
     "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "pad_relu": lambda x: F.pad(x.relu(), (1, 1, 1, 1)),
     "flip": lambda x: x.flip(-1),
 }
 _FOLDS: dict[str, Callable[[Tensor, int], Tensor]] = {
