@@ -63,7 +63,7 @@ def _value(
     if n.op == "constant":
         value = n["value"]
         number = concrete(value, batch) if isinstance(value, Batch) else value
-        return torch.tensor(number, dtype=kind)
+        return torch.tensor(number, dtype=kind).reshape((1,) * len(n.shape))
     args = [values[id(a)] for a in n.args]
     if n.op == "library":
         return _library(n, args, batch)

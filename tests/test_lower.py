@@ -259,6 +259,7 @@ LIBRARY = [
         "x.sort(1)[0]",
     ),
     *("F.glu(y[:, :6])", "torch.bitwise_not(i)", "x.nan_to_num()"),
+    *("s.softmax(0)", "s.logsumexp(0)", "s.max(0)[0]"),  # a number has no dimension
 ]
 
 # Pieces of a tensor, which are read where they lie.

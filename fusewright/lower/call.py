@@ -47,8 +47,10 @@ class Call:
 
     def folds(self, x: Value, dims: Sequence[int], *, one: bool = False) -> bool:
         """Whether our folds take these dimensions. one: also if these have one element."""
+        if not x.shape:  # a number has one dimension for PyTorch, and none for us
+            return False
         alone = one and all(x.shape[d] == 1 for d in dims)
-        return bool(x.shape) and (alone or trailing(x, dims) or self.across(x, dims))
+        return alone or trailing(x, dims) or self.across(x, dims)
 
     @property
     def dtype(self) -> torch.dtype:
