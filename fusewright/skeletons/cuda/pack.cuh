@@ -110,8 +110,8 @@ struct packed {
     return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(step(batch, row, number)) : 1.f;
   }
 };
-FN void set_zeros(const packed& to) {
-  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += PACK_THREADS) to.zeroed[i] = 0;
+FN void set_zeros(const packed& to, int threads) {
+  for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += threads) to.zeroed[i] = 0;
 }
 // The largest size in a row, and the largest size in its smallest step that is not all zeros.
 struct row_sizes {
@@ -133,7 +133,7 @@ FN float largest_size(const float (&x)[8]) {
 template <bool VECTORS>
 __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to, int threads) {
   let_next_kernel_start();
-  set_zeros(to);
+  set_zeros(to, PACK_THREADS);
   const long number = block_index() * (PACK_THREADS / threads) + threadIdx.x / threads, batch = number / to.rows;
   const int row = int(number % to.rows), end = to.depth_units * UNIT, member = threadIdx.x % threads;
   if (batch >= to.batches) return;
@@ -187,11 +187,13 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
   }
 }
 // A block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane. A warp takes STEP k
-// of them at a time, and has those it read last still in its registers when it begins to write.
-constexpr int COLUMN_THREADS = 512, COLUMN_WARPS = COLUMN_THREADS / 32;
-__global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from, int rows, int depth, packed to) {
+// of them at a time, and has those it read last still in its registers when it begins to write. There are no more `warps`
+// than that takes, so a processor has as many loads in flight where rows are short.
+constexpr int COLUMN_WARPS = 16;
+__global__ void __launch_bounds__(COLUMN_WARPS * 32)
+    pack_columns(const factor from, int rows, int depth, packed to, int warps) {
   let_next_kernel_start();
-  set_zeros(to);
+  set_zeros(to, warps * 32);
   __shared__ row_sizes parts[COLUMN_WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = to.rows / 32;
   const long batch = block_index() / groups;
@@ -213,21 +215,20 @@ __global__ void __launch_bounds__(COLUMN_THREADS) pack_columns(const factor from
   row_sizes sizes;
   int step = warp;
 #pragma unroll 1
-  for (; step < to.depth_steps; step += COLUMN_WARPS) {
+  for (; step < to.depth_steps; step += warps) {
     fetch(step);
     sizes.add_step(largest());
   }
   parts[warp][lane] = sizes;
   __syncthreads();
-#pragma unroll
-  for (int part = 0; part < COLUMN_WARPS; ++part) sizes.add(parts[part][lane]);
+  for (int part = 0; part < warps; ++part) sizes.add(parts[part][lane]);
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
   if (warp == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
-  const int last = step - COLUMN_WARPS;
+  const int last = step - warps;
 #pragma unroll 1
-  for (step = last; step >= 0; step -= COLUMN_WARPS) {
+  for (step = last; step >= 0; step -= warps) {
     if (step != last) fetch(step);
     if (uneven) {
       power_of_two(largest(), scale, inverse);
@@ -256,7 +257,8 @@ inline packed packed_in(void* workspace, const factor& from, long batches, int r
 }
 inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
   if (from.depth_stride != 1) {
-    pack_columns<<<grid_of(to.rows / 32 * to.batches), COLUMN_THREADS, 0, stream>>>(from, rows, depth, to);
+    const int warps = to.depth_steps < COLUMN_WARPS ? to.depth_steps : COLUMN_WARPS;
+    pack_columns<<<grid_of(to.rows / 32 * to.batches), warps * 32, 0, stream>>>(from, rows, depth, to, warps);
     return cudaGetLastError();
   }
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
