@@ -1,6 +1,7 @@
-"""A factor whose rows are neighbours in memory is packed as one whose k are: CUDA text, run here.
+"""A factor whose rows are neighbours in memory is packed to the bytes of one whose k are.
 
-Fibers of the CPU run the text for sm_80 (warps.py), whose packing is that of sm_90a, too.
+Fibers of the CPU run the text of both ways (warps.py), which is that of Ampere and of Hopper; and a
+whole product of a turned factor, for sm_80.
 """
 
 from __future__ import annotations
@@ -15,61 +16,75 @@ from warps import library_of
 
 import fusewright.product
 from fusewright.codegen.cuda import cuda_source, workspace
+from fusewright.codegen.skeleton import select
 from fusewright.pipeline import make
 from fusewright.target import TARGETS
 
 AMPERE = TARGETS["sm_80"]
-ROWS, COLUMNS = 130, 70
+UNIT, FILLED = 32, 64  # k of a unit; rows are filled up to a multiple
+ENTRY = r"""
+extern "C" int packed_bytes(const float* data, long batch_stride, long row_stride, long depth_stride, long batches,
+                            int rows, int depth, bool quads, unsigned* zeroed, int zeroes, void* room) {
+  using namespace fusewright;
+  const factor from{data, batch_stride, row_stride, depth_stride};
+  packed to = packed_in(room, from, batches, rows, depth);
+  to.quads = quads, to.zeroed = zeroed, to.zeroes = zeroes;
+  return pack(from, rows, depth, to, nullptr);
+}
+"""  # noqa: E501
 
 
-@pytest.fixture(autouse=True)
-def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder: Path = tmp_path_factory.mktemp("pack")
+    return library_of(select("sm90", ["pack"]) + "\n}\n" + ENTRY, folder)
+
+
+def packed(library: ctypes.CDLL, x: torch.Tensor, *, quads: bool) -> torch.Tensor:
+    """The packed form of [batches, rows, depth], with 5,000 counters that packing sets to 0."""
+    batches, rows, depth = x.shape
+    filled, counters = -(-rows // FILLED) * FILLED, torch.ones(5000, dtype=torch.int32)
+    size = batches * filled * (-(-depth // UNIT) * 128 + 4 + -(-depth // (2 * UNIT)) * 4)
+    room = torch.full((size,), 77, dtype=torch.uint8)
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, counters, room)]
+    strides = map(ctypes.c_long, (*x.stride(), batches))
+    found = library.packed_bytes(
+        pointers[0], *strides, rows, depth, quads, pointers[1], len(counters), pointers[2]
+    )
+    assert found == 0
+    assert not counters.any()
+    return room
+
+
+@pytest.mark.parametrize("quads", [False, True])
+@pytest.mark.parametrize(
+    ("batches", "rows", "depth"),
+    [(1, 70, 40), (1, 64, 64), (3, 33, 129), (1, 130, 1000), (2, 20, 2100)],
+)
+def test_the_same_bytes(
+    batches: int, rows: int, depth: int, quads: bool, library: ctypes.CDLL
+) -> None:
+    """Rows 2^-100 to 2^100, one with k of very different size, zeros, an infinity, a NaN."""
+    torch.manual_seed(depth)
+    x = torch.randn(batches, rows, depth)
+    x *= 2.0 ** torch.linspace(-100, 100, rows).round()[:, None]
+    x[:, 5] = 0
+    x[:, 7, : depth // 2] *= 2.0**20
+    x[0, 9, depth - 1], x[-1, 11, 3] = float("inf"), float("nan")
+    turned = x.transpose(1, 2).contiguous().transpose(1, 2)
+    assert packed(library, turned, quads=quads).equal(packed(library, x, quads=quads))
+
+
+def test_a_product_of_a_turned_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusewright.product, "LEAST_FLOPS", {torch.float32: 0})
-
-
-def product(x: torch.Tensor, y: torch.Tensor, folder: Path) -> torch.Tensor:
-    """x @ y, as the kernels for sm_80 compute it."""
+    torch.manual_seed(0)
+    x, y = torch.randn(130, 332), torch.randn(332, 70)
     made = make(model("return x @ y", 2), (x, y), AMPERE)
     ((_, nest, schedule),) = made.kernels
-    text = cuda_source(made.kernels, AMPERE)
-    assert "pack_columns" in text
-    library = library_of(text, folder)
+    found = library_of(cuda_source(made.kernels, AMPERE), tmp_path)
     room = torch.empty(eval(workspace(nest, schedule), {"batch": len(x)}), dtype=torch.uint8)
-    out = torch.full((*x.shape[:-1], y.shape[-1]), -77.0)
+    out = torch.full((130, 70), -77.0)
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, y, out, room)]
-    assert library.run_fused_0(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0
-    return out
-
-
-def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float(((found.double() - wanted).norm(dim=0) / wanted.norm(dim=0)).max())
-
-
-@pytest.mark.parametrize("depth", [64, 332, 2100])  # the last one in three rounds of 16 x 64 k
-def test_every_depth(depth: int, tmp_path: Path) -> None:
-    torch.manual_seed(depth)
-    x, y = torch.randn(ROWS, depth), torch.randn(depth, COLUMNS)
-    assert error(product(x, y, tmp_path), x.double() @ y.double()) < 4e-7
-
-
-def test_sizes_far_apart_and_what_is_not_finite(tmp_path: Path) -> None:
-    """Columns 2^-100 to 2^100, one with k of very different size, zeros, an infinity, a NaN."""
-    torch.manual_seed(0)
-    x, y = torch.randn(ROWS, 1100), torch.randn(1100, COLUMNS)
-    y *= 2.0 ** torch.linspace(-100, 100, COLUMNS).round()
-    y[:, 5] = 0
-    y[64:128, 7] *= 2.0**20
-    y[1030, 9], y[3, 11] = float("inf"), float("nan")
-    found, wanted = product(x, y, tmp_path), x.double() @ y.double()
-    strange = ~wanted.isfinite()
-    assert strange.any(0).nonzero().flatten().tolist() == [9, 11]
-    torch.testing.assert_close(found[strange], wanted[strange].float(), equal_nan=True)
-    assert not found[:, 5].any()
-    plain = [c for c in range(COLUMNS) if c not in (5, 9, 11)]
-    assert error(found[:, plain], wanted[:, plain]) < 4e-7
-
-
-def test_batches(tmp_path: Path) -> None:
-    x, y = torch.randn(3, ROWS, 100), torch.randn(3, 100, COLUMNS)
-    found, wanted = product(x, y, tmp_path), x.double() @ y.double()
-    assert error(found.flatten(0, 1), wanted.flatten(0, 1)) < 4e-7
+    assert found.run_fused_0(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0
+    wanted = x.double() @ y.double()
+    assert float((out.double() - wanted).norm() / wanted.norm()) < 4e-7
