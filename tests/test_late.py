@@ -15,7 +15,7 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import pipeline
+from fusewright import stages
 from fusewright.capture import capture
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, base, toposort
@@ -212,7 +212,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     rows = [*MOVED, *FOLDED, *POOLED]
     path.write_text(MODEL.format(results=",\n            ".join(rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "late", lambda graph, _: written(graph))
+        patch.setattr(stages, "late", lambda graph, _: written(graph))
         case = prepare(path)
     (module,) = build([case], folder)
     return case, module.ModelNew()

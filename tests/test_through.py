@@ -11,7 +11,7 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import pipeline
+from fusewright import stages
 from fusewright import through as module
 from fusewright.capture import capture
 from fusewright.interpret import interpret
@@ -175,7 +175,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     path = folder / "rows.py"
     path.write_text(MODEL.format(results=",\n            ".join(RUN)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "late", lambda graph, _: written(graph))
+        patch.setattr(stages, "late", lambda graph, _: written(graph))
         patch.setattr(module, "PRICES", {"cpp": module.PRICES["cuda"]})
         case = prepare(path)
     (emitted,) = build([case], folder)

@@ -7,6 +7,7 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "ampere.cuh"
+#include "band.cuh"
 namespace fusewright {
 
 //@ anew
