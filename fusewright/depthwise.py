@@ -17,7 +17,7 @@ from math import prod
 import torch
 
 from fusewright.composite import wide
-from fusewright.formula import Value, apply, cast, constant, expand, narrow, pad, reshape
+from fusewright.formula import Value, apply, cast, constant, everywhere, narrow, pad, reshape
 from fusewright.ir import Node, node
 from fusewright.product import HALVES
 
@@ -59,8 +59,7 @@ def depthwise(
         return None
     each = (channels, out // channels, *(1 for _ in windows))  # results of one channel
     sides = (image.shape[0], channels, 1, *n.shape[2:])
-    one = Value(node("constant", shape=(1,) * len(n.shape), dtype=torch.bool, value=True))
-    ones = expand(one, (1, 1, *image.shape[2:]))
+    ones = everywhere((1, 1, *image.shape[2:]))
     total = constant(0.0, torch.float32) if bias is None else wide(reshape(Value(bias), each))
     for places in combinations(*taps):
         w = Value(weight)

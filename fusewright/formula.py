@@ -163,6 +163,12 @@ def expand(x: Value, shape: Shape) -> Value:
     return x if shape == x.shape else Value(node("expand", [x.node], shape=shape, dtype=x.dtype))
 
 
+def everywhere(shape: Shape) -> Value:
+    """True for every element of a shape."""
+    one = node("constant", shape=(1,) * len(shape), dtype=torch.bool, value=True)
+    return expand(Value(one), shape)
+
+
 def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
     """Every `step`-th of the elements start .. end - 1 along `dim`; there must be some."""
     length = -(-(end - start) // step)

@@ -203,6 +203,15 @@ def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(done.values())
 
 
+def readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
+    """Who reads each node, once for every argument that it is: its id -> nodes."""
+    found: dict[int, list[Node]] = {}
+    for n in nodes:
+        for a in n.args:
+            found.setdefault(id(a), []).append(n)
+    return found
+
+
 def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     """Apply `change` to every node, arguments first, and return the new graph."""
     new: dict[int, Node] = {}

@@ -21,6 +21,7 @@ from fusewright.formula import (
     Value,
     cast,
     copy,
+    everywhere,
     expand,
     flip,
     narrow,
@@ -30,7 +31,7 @@ from fusewright.formula import (
     triangle,
     where,
 )
-from fusewright.ir import Shape, node, numel, times
+from fusewright.ir import Shape, numel, times
 
 MOST_PIECES = 4  # each element looks through all of them,
 MOST_OF_ROWS = 8  # or, on a GPU, each row, where rows are whole
@@ -55,8 +56,7 @@ def joined(
     *others, final = pieces
     result = cast(_placed(final, shape, free=True), dtype)
     for view, starts in reversed(others):
-        ones = node("constant", shape=(1,) * len(shape), dtype=torch.bool, value=True)
-        inside = _placed((expand(Value(ones), view.shape), starts), shape)
+        inside = _placed((everywhere(view.shape), starts), shape)
         result = where(inside, cast(_placed((view, starts), shape, free=True), dtype), result)
     return result
 

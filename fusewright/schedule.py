@@ -175,9 +175,8 @@ def _fewer(threads: int, vectors: int, rows: int) -> int:
 
     They wait for memory and for each other, so more rows at a time are faster: facts.md.
     """
-    while threads > 32 and threads // 2 * MOST_LOADS >= vectors:
-        if threads // 2 * rows < BUSY_THREADS // 8:
-            break
+    busy = BUSY_THREADS // 8
+    while threads > 32 and threads // 2 * MOST_LOADS >= vectors and threads // 2 * rows >= busy:
         threads //= 2
     return threads
 

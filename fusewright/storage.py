@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusewright.down import down
-from fusewright.ir import Graph, Node, base, toposort
+from fusewright.ir import Graph, Node, base, readers, toposort
 from fusewright.loops import Read
 from fusewright.nest import Nest, nest
 from fusewright.plan import Kernel, Plan
@@ -28,17 +28,9 @@ def storage(plan: Plan) -> Storage:
     """Lay out every kernel and decide what is computed in place."""
     downs = plan.target.language == "cuda"
     nests = {k.name: nest(k, plan.graph, down(k) if downs else None) for k in plan.kernels}
-    readers = _readers(plan.graph)
-    chosen = {k.name: _in_place(k, nests[k.name], readers, plan) for k in plan.kernels}
+    read_by = readers(toposort(plan.graph.roots))
+    chosen = {k.name: _in_place(k, nests[k.name], read_by, plan) for k in plan.kernels}
     return Storage(nests, chosen)
-
-
-def _readers(graph: Graph) -> dict[int, list[Node]]:
-    found: dict[int, list[Node]] = {}
-    for n in toposort(graph.roots):
-        for a in n.args:
-            found.setdefault(id(a), []).append(n)
-    return found
 
 
 def _in_place(

@@ -20,6 +20,7 @@ import torch
 from fusewright.formula import (
     Value,
     constant,
+    everywhere,
     expand,
     flip,
     narrow,
@@ -29,7 +30,7 @@ from fusewright.formula import (
     roll,
     where,
 )
-from fusewright.ir import Graph, Node, base, broadcast, node, numel, rebuild, toposort
+from fusewright.ir import Graph, Node, base, broadcast, node, numel, readers, rebuild, toposort
 from fusewright.part import PIECES, numbers, part_of, sides_of
 from fusewright.target import Target
 
@@ -69,10 +70,7 @@ class Maps:
         self.graph, self.price = graph, price
         self.nodes = toposort((*graph.inputs, *graph.roots))
         self.roots = {id(r) for r in graph.roots}
-        self.readers: dict[int, list[Node]] = {}
-        for n in self.nodes:
-            for a in n.args:
-                self.readers.setdefault(id(a), []).append(n)
+        self.readers = readers(self.nodes)
         self.seen = {id(base(n)) for n in self.nodes if n.op in PIECES}
         self.free = {id(n) for n in self.nodes if self._moves(n)} if self.seen else set[int]()
         self._settle()
@@ -189,8 +187,7 @@ def _filled(v: Node) -> bool:
 def _existing(v: Node) -> Node:
     """Which elements of a piece are elements of the map."""
     if v.row.kind != "view":
-        one = node("constant", shape=(1,) * len(v.shape), dtype=torch.bool, value=True)
-        return expand(Value(one), v.shape).node
+        return everywhere(v.shape).node
     (x,) = v.args
     attributes = {**dict(v.attributes), **({"value": False} if v.op == "pad" else {})}
     return node(v.op, [_existing(x)], shape=v.shape, dtype=torch.bool, order=(), **attributes)
