@@ -31,7 +31,8 @@ def disagreements(
 ) -> list[str]:
     """How `ours` differs from `theirs` on `inputs`, one call each. exact: float64 can judge."""
     mine, other = copied(inputs), copied(inputs)
-    judge = doubled(theirs, inputs) if exact else None
+    wide = copy.deepcopy(theirs).double()
+    judge = called(wide, widened(inputs)) if exact else None
     a, b = called(ours, mine), called(theirs, other)
     found = [*compared(a, b, judge or b, roundings)]
     if found and judge:
@@ -43,8 +44,11 @@ def disagreements(
         )
     found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
     state, expected = dict(ours.named_buffers()), dict(theirs.named_buffers())
+    judges = dict(wide.named_buffers()) if exact else expected
     for name in expected:
-        text = compared([state[name]], [expected[name]], [expected[name]])
+        text = [*compared([state[name]], [expected[name]], [expected[name]])]
+        if text:
+            text = [*compared([state[name]], [expected[name]], [judges[name]])]
         found += [f"buffer {name}: {t}" for t in text]
     return found
 
@@ -55,12 +59,15 @@ def called(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
         return tensors(module(*inputs))
 
 
-def doubled(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
-    wide = [
+def widened(inputs: Sequence[object]) -> list[object]:
+    return [
         v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
         for v in copied(inputs)
     ]
-    return called(copy.deepcopy(module).double(), wide)
+
+
+def doubled(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    return called(copy.deepcopy(module).double(), widened(inputs))
 
 
 def usual(
