@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusewright.family import INLINE, TILE_RATE, family
+from fusewright.family import CONVOLUTION, INLINE, TILE_RATE, family
+from fusewright.geometry import geometry
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
 from fusewright.product import factors
+from fusewright.target import Target
 
 WIDTHS = tuple(TILE_RATE)
 SPLIT_ROWS = 128
@@ -33,7 +35,7 @@ class Tile:
     inline: no factor is packed in memory; both are split on their way to the tensor cores.
     parts: for how many parts of tiles there is room, where thread blocks share the depth of those
     tiles that do not fill a wave; 0 if they do not.  summed: each tile leaves a part of a fold over
-    all columns, and a kernel behind it joins them.
+    all columns, and a kernel behind it joins them.  joined: columns go on from image to image.
     """
 
     width: int
@@ -41,6 +43,7 @@ class Tile:
     inline: bool = False
     parts: int = 0
     summed: bool = False
+    joined: bool = False
 
 
 # Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
@@ -133,6 +136,16 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
         for width in kind.widths(product)
         if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
     )
+
+
+def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+    """The same of convolutions whose tiles may have pixels of two images."""
+    kind = family(product)
+    if kind.launcher != CONVOLUTION.launcher or segment != 0 or target.product != "sm90":
+        return ()
+    pixels = geometry(product).pixels
+    sides = ((tile, SPLIT_ROWS if tile.swapped else tile.width) for tile in tiles(product, 0))
+    return tuple(replace(tile, joined=True) for tile, side in sides if pixels >= side)
 
 
 def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:

@@ -8,15 +8,17 @@ from math import ceil
 
 from fusewright.band import ALL, Band
 from fusewright.family import AMPERE_RATE, Family, family
-from fusewright.geometry import CONVOLUTIONS
+from fusewright.geometry import CONVOLUTIONS, geometry
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, tiles
+from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, joined_tiles, tiles
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
+# What tiles have to gain by going on from image to image: those with two images take longer.
+JOINED = 1.03
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
@@ -38,7 +40,7 @@ def fastest(
     """
     inline = target.inline_products and bool(rules & INLINE_RULES)
     across = inline_tiles(product, segment) if inline else ()
-    options = across or tiles(product, segment)
+    options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
     kind = family(product, inline=bool(across))
     if kind.packs and not both:
         left, right = (_elements(f, graph) for f in factors(product))
@@ -60,6 +62,7 @@ class Waves:
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
+        self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
         self.some = some
         self.kind, self.shares = kind, shares and bool(kind.adding)
         # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
@@ -71,6 +74,7 @@ class Waves:
         count = self._count(tile)
         last = self._last(tile)[0] if self.shares else count % self.blocks > 0
         cost = (count // self.blocks + last) * self._high(tile) * tile.width / self.rate[tile.width]
+        cost *= JOINED if tile.joined else 1
         return cost, -min(count, self.blocks), tile.swapped, -tile.width
 
     def shared(self, tile: Tile) -> Tile:
@@ -84,15 +88,18 @@ class Waves:
 
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""
-        sides = (self.columns, self.rows) if tile.swapped else (self.rows, self.columns)
+        batches, columns = self.batches, self.columns
+        if tile.joined:
+            batches, columns = self.products, columns * (batches // self.products)
+        sides = (columns, self.rows) if tile.swapped else (self.rows, columns)
         high, wide, cluster = self._high(tile), tile.width, self.kind.cluster
         beside = ceil(sides[0] / high) % cluster > 0 and ceil(sides[1] / wide) % cluster == 0
         high, wide = (high, wide * cluster) if beside else (high * cluster, wide)
         down, across = ceil(sides[0] / high), ceil(sides[1] / wide)
         if self.some == ALL:
-            return self.batches * down * across
+            return batches * down * across
         some = self.some.turned if tile.swapped else self.some
-        return self.batches * sum(len(some.columns(row, high, wide, across)) for row in range(down))
+        return batches * sum(len(some.columns(row, high, wide, across)) for row in range(down))
 
     def _last(self, tile: Tile) -> tuple[float, int]:
         """What share of a wave the tiles take that do not fill one, and in how many parts they are

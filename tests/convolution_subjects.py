@@ -95,6 +95,7 @@ class Subject:
     parts: int = 1  # float16 parts of a number of float32
     last: int = 0  # 1: images lie channels last; 2: weights, too
     cells: bool = False  # whether pixels of a cell are channels
+    joined: bool = False  # whether tiles go on from image to image
 
     @property
     def entry(self) -> str:
@@ -103,7 +104,7 @@ class Subject:
         kind = f"transposed{self.together}_" * bool(self.together)
         kind += f"last{self.last}_" * bool(self.last)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
-        kind += "full_" * (self.parts > 1) + "cells_" * self.cells
+        kind += "full_" * (self.parts > 1) + "cells_" * self.cells + "joined_" * self.joined
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     @property
@@ -115,7 +116,7 @@ class Subject:
         """Its C function; `sizes`: the fields of convolution_shape."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
-        run, shape = f"run_convolution<{chosen}, {self.parts}>", "s"
+        run, shape = f"run_convolution{'_joined' * self.joined}<{chosen}, {self.parts}>", "s"
         if self.together:
             run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
@@ -192,11 +193,20 @@ CELLS = tuple(
     if s.width == 128 or (s.width == 256 and s.chunk == 16 and parts == 1)
 )
 
+# Tiles that go on from image to image: every tile of every class, and of one every chunk and tail.
+JOINED = tuple(
+    replace(s, joined=True, dtype=dtype, parts=parts)
+    for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
+    for s in (*SCHEDULES, *(EXTRAS if dtype is torch.float32 and parts == 1 else ()))
+    if parts == 1 or (s.width in FULL_RATE and s.blocks == 1)
+    if s.chunk == 64 or (s.width == 128 and dtype is torch.float32 and parts == 1)
+)
+
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
     names = [*WORDS, "run_convolution", "run_transposed", "run_convolution_cells"]
-    names += ["run_convolution_last"] * (arch == "sm_90a")
+    names += ["run_convolution_last", "run_convolution_joined"] * (arch == "sm_90a")
     skeleton = select(PARTS[arch], names)
     every = list(some)
     bodies = BODIES + "".join(

@@ -52,7 +52,8 @@ def prepared(product: Node, name: str) -> list[str]:
 
 def launcher(product: Node, tile: Tile) -> str:
     """The skeleton's function that starts the kernel."""
-    return SUMS if tile.summed else family(product, inline=tile.inline).launcher
+    special = SUMS if tile.summed else JOINED if tile.joined else ""
+    return special or family(product, inline=tile.inline).launcher
 
 
 def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
@@ -156,13 +157,14 @@ def _with_parts(product: Node, _: Tile) -> str:
     return f"{g.packed_bytes} + {size_text(parts)}"
 
 
-SUMS = "run_convolution_sums"
+SUMS, JOINED = "run_convolution_sums", "run_convolution_joined"
 (WINDOWS,) = {kind.launcher for kind in WINDOWED.values()}
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     SPLIT.launcher: _split,
     INLINE.launcher: _split,
     HALF.launcher: _half,
     CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
+    JOINED: lambda _: ["left", "right", "shape"],
     CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
     LAST.launcher: lambda _: ["left", "right", "shape"],
     WINDOWS: lambda _: ["left", "right", "shape"],
@@ -174,6 +176,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     HALF.launcher: lambda _, tile: _sums(tile),
     CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
+    JOINED: lambda n, _: geometry(n).packed_bytes,
     CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
     LAST.launcher: lambda n, _: geometry(n).packed_bytes,
     WINDOWS: lambda n, _: geometry(n).packed_bytes,

@@ -114,7 +114,7 @@ FN void repair(float* box, int begin, int end, box_corner at, const Source& from
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
     const int row = item / (COLUMNS / 32), column = item % (COLUMNS / 32) * 32 + lane;
     float& result = box[box_place<ACROSS, COLUMNS>(row, column)];
-    if (at.column + column >= shape.columns || is_finite(result)) continue;
+    if (unsigned(at.column + column) >= unsigned(shape.columns) || is_finite(result)) continue;
     result = plain_sum(from, int(at.batch), at.batch_row + row, at.column + column);
   }
   __syncwarp();

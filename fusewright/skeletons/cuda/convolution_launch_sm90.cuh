@@ -102,7 +102,7 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   packed_image packed;
   packed_image_in<CHUNK, PARTS>(workspace, given, packed);
   constexpr bool TURNED = SEGMENT > 0 || Shape::last;  // channels are the result's columns
-  const int sides[] = {int(channels), int(places)};
+  const int sides[] = {int(channels), int(Shape::last ? places : pixels_of_one)};
   const product_shape product{batches, sides[TURNED], sides[!TURNED], given.most_taps() * packed.channels};
   constexpr int TYPE = half_kind<typename image_kind<T>::packed>::map_type;
   const void* const lying_weights = given.packs_weights() ? static_cast<const void*>(packed.weights) : weight;

@@ -57,7 +57,7 @@ FN void finish(const turned_body<Body>& to, const float* box, int begin, int end
   }
 }
 
-//@ convolution_scale: needs convolution_undo, here
+//@ convolution_scale: needs convolution_undo, tile_order, here
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
 // 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by` (but not
 // where they leave as columns), and their exponents asked for while the tensor core still works.
@@ -82,14 +82,14 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
       all &= unsigned((SWAPPED ? image + checked[i * 32] : both(i)) + 126) < 254;
     return __all_sync(~0u, all);
   }
-  // Sums of the i-th channel of this lane.
+  // Sums of the i-th channel of this lane, each with its pixel behind the lane's first one.
   template <class F> FN static void each(float (&sums)[WIDTH / 64][32], int i, const F& f) {
     if constexpr (SWAPPED) {
       float* const at = &sums[i / 16][i / 2 % 8 * 4 + i % 2];
-      f(at[0]), f(at[2]);
+      f(at[0], 0), f(at[2], 8);
     } else {
 #pragma unroll
-      for (int j = 0; j < WIDTH / 4; ++j) f(sums[j / 16][j / 2 % 8 * 4 + i * 2 + j % 2]);
+      for (int j = 0; j < WIDTH / 4; ++j) f(sums[j / 16][j / 2 % 8 * 4 + i * 2 + j % 2], j / 2 * 8 + j % 2);
     }
   }
   // True if a channel or the image is suspect.
@@ -100,7 +100,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
       for (int i = 0; i < COUNT; ++i) {
         const float power_of_it = power(both(i));
         if constexpr (AT_ONCE)
-          each(sums, i, [&](float& x) { x *= power_of_it; });
+          each(sums, i, [&](float& x, int) { x *= power_of_it; });
         else
           by[i] = power_of_it;
       }
@@ -110,7 +110,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     for (int i = 0; i < COUNT; ++i) {
       const float2 two = undo_of(both(i));
       suspect |= both(i) >= SUSPECT / 2;
-      each(sums, i, [&](float& x) { x = AT_ONCE ? x * two.x * two.y : x * two.y; });
+      each(sums, i, [&](float& x, int) { x = AT_ONCE ? x * two.x * two.y : x * two.y; });
       if (!AT_ONCE) by[i] = two.x;
     }
     return __any_sync(~0u, suspect);
@@ -128,6 +128,11 @@ template <int WIDTH, bool SWAPPED, class Source> struct scale_undo<WIDTH, SWAPPE
       return false;
   }
 };
+// Of one tile, whose first channel and pixel are these.
+template <int WIDTH, bool SWAPPED, class Source>
+FN auto undo_of_tile(const Source& source, const packed_image& packed, tiles::place tile, int channel, int, int warp) {
+  return scale_undo<WIDTH, SWAPPED, Source>(packed, tile.batch / source.shape.products(), channel, warp);
+}
 
 //@ convolution_stage: needs half_chunk, tile_order
 // BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
@@ -353,7 +358,8 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     const tile_pairs::place place = all.at<SWAPPED>(number, rank);
     const tiles::place tile = place.tile;
     const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    scale_undo<WIDTH, SWAPPED, typename Work::from> undo(work.packed, tile.batch / products, channel, warp);
+    const int pixel = SWAPPED ? tile.row * TILE_ROWS : tile.column * WIDTH;
+    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, warp);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();

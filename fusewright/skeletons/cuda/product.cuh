@@ -72,7 +72,7 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
 #pragma unroll
   for (int u = 0; u < VECTORS; ++u) {
     at[u] = {r.first + u * r.step, r.first, u * r.step, u};
-    live[u] = WHOLE || at[u].flat < r.end;
+    live[u] = WHOLE || unsigned(at[u].flat) < unsigned(r.end);  // nor before the first
   }
   visit<!WHOLE, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
 }
@@ -201,13 +201,13 @@ FN void repair(float* box, int begin, int end, box_corner at, factor left, facto
 }
 // A warp gives rows begin .. end - 1 of a box to the body. Without folds, eight lanes take a row. Two rows of a whole box
 // are in work at once: with two warps to each scheduler, nothing else hides the latency of an instruction. At the result's
-// edges a warp takes one row, element by element.
+// edges a warp takes one row, element by element. A box may begin before the first column.
 template <bool ACROSS, int COLUMNS, int VECTOR, class Body>
 FN void finish_columns(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
   const auto product = [&](int row) { return product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
   const int lane = lane_here();
   // There are at most 16 rows: all of them, or half.
-  if (__all_sync(~0u, at.column + COLUMNS <= columns && (end - begin & 7) == 0)) {
+  if (__all_sync(~0u, at.column >= 0 && at.column + COLUMNS <= columns && (end - begin & 7) == 0)) {
     constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
     const columns_range<true> mine{at.column + lane % LANES * VECTOR, LANES * VECTOR, columns};
 #pragma unroll 1

@@ -250,6 +250,12 @@ template <class Body> constexpr bool takes_runs = true;
 // A box holds whole segments. Those that are no power of two are all in one tile, and its columns in one box.
 template <int SEGMENT, int WIDTH>
 constexpr int box_columns = (SEGMENT & (SEGMENT - 1)) == 0 ? (SEGMENT > 64 ? SEGMENT : 64) : WIDTH > 128 ? 256 : WIDTH;
+// Where a box of a tile lies; and whether more of it lies elsewhere, where `at` goes on (convolution_joined_sm90.cuh).
+template <class Factors>
+FN box_corner corner_of(const Factors&, const product_shape& shape, tiles::place tile, int top, int column) {
+  return {long(tile.batch) * shape.rows + top, tile.batch, top, column};
+}
+template <int COLUMNS, class Factors> FN bool goes_on(const Factors&, const product_shape&, box_corner&) { return false; }
 // Everything that a consumer group needs to know when its tile is finished.
 template <class Body, class Factors> struct consumer {
   const Body& body;
@@ -269,8 +275,8 @@ template <class Body, class Factors> struct consumer {
     const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
     const int row = (SWAPPED ? across + warp % 4 * 16 : along) + lane / 2;
     const int column = (SWAPPED ? along - warp % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
-    if (row < shape.rows && column + AHEAD_COLUMNS <= shape.columns)
-      ahead<SEGMENT>(body, long(tile.batch) * shape.rows + row, column, shape.columns);
+    const box_corner at = corner_of(factors, shape, tile, row, column);
+    if (row < shape.rows && at.column + AHEAD_COLUMNS <= shape.columns) ahead<SEGMENT>(body, at.row, at.column, shape.columns);
   }
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
   // through no box, but at edges and where something is not finite.
@@ -279,24 +285,24 @@ template <class Body, class Factors> struct consumer {
     constexpr int EACH = Factors::packed ? 4 : 2;
     const int warp = warp_here() - Factors::first_warp, lane = lane_here();
     if constexpr (Factors::scaled && SEGMENT == 0 && VECTOR % 2 == 0 && takes_runs<Body>) {
-      const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH;
-      const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
-      if (__all_sync(~0u, !factors.suspect && top + 16 <= shape.rows && column + WIDTH <= shape.columns)) {
+      const int top = tile.row * TILE_ROWS + warp * 16;
+      const box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH);
+      if (__all_sync(~0u, !factors.suspect && top + 16 <= shape.rows && at.column + WIDTH <= shape.columns)) {
         if (shape.columns % 8 == 0) return finish_tile<WIDTH, false>(body, master, at, shape.columns, scales);
         return finish_tile<WIDTH, true>(body, master, at, shape.columns, scales);
       }
     }
 #pragma unroll 1
     for (int number = 0; number < WIDTH / 64; ++number) {
-      const int top = tile.row * TILE_ROWS + warp * 16, column = tile.column * WIDTH + number * 64;
+      const int top = tile.row * TILE_ROWS + warp * 16;
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
-      if (column >= shape.columns || rows == 0) continue;
+      box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH + number * 64);
+      if (at.column >= shape.columns || rows == 0) continue;
       float runs[2][16 / EACH][EACH];
       bool wrong = __any_sync(~0u, choose_runs<Factors>(number, runs, master, scales));
       if constexpr (Factors::marked) wrong = factors.suspect;
-      const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
       if constexpr (VECTOR % EACH == 0 && takes_runs<Body>)
-        if (__all_sync(~0u, !wrong && (rows & 16) && column + 64 <= shape.columns)) {
+        if (__all_sync(~0u, !wrong && (rows & 16) && at.column + 64 <= shape.columns)) {
           finish_runs<SEGMENT>(body, runs, at, shape.columns, lane);
           continue;
         }
@@ -305,11 +311,13 @@ template <class Body, class Factors> struct consumer {
       put_runs<64>(box, runs[0], lane_here() / 4, 0);
       put_runs<64>(box, runs[1], lane_here() / 4 + 8, 0);
       __syncwarp();
-      if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
-      if constexpr (SEGMENT > 0)
-        finish_segments<false, 64, SEGMENT, VECTOR, true>(body, box, 0, rows, at, shape.columns);
-      else
-        finish<false, 64, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+      do {
+        if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
+        if constexpr (SEGMENT > 0)
+          finish_segments<false, 64, SEGMENT, VECTOR, true>(body, box, 0, rows, at, shape.columns);
+        else
+          finish<false, 64, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+      } while (goes_on<64>(factors, shape, at));
     }
   }
   // The same box by box.
@@ -323,9 +331,10 @@ template <class Body, class Factors> struct consumer {
     const int top = tile.row * TILE_ROWS + warp * 16;
 #pragma unroll 1
     for (int number = 0; number < ALL * (16 / ROWS); ++number) {
-      const int r = number % (16 / ROWS) * ROWS, column = tile.column * WIDTH + number / (16 / ROWS) * COLUMNS;
+      const int r = number % (16 / ROWS) * ROWS;
       const int behind = shape.rows - (top + r), rows = behind < 0 ? 0 : behind < ROWS ? behind : ROWS;
-      if (column >= shape.columns || rows == 0) continue;
+      box_corner at = corner_of(factors, shape, tile, top + r, tile.column * WIDTH + number / (16 / ROWS) * COLUMNS);
+      if (at.column >= shape.columns || rows == 0) continue;
       bool wrong = false;
       __syncwarp();
 #pragma unroll
@@ -333,12 +342,13 @@ template <class Body, class Factors> struct consumer {
         if (number / (16 / ROWS) == c)
           wrong = fill_rows<Factors, COLUMNS, WIDTH>(box, master, c * COLUMNS, r, scales + c * COLUMNS);
       __syncwarp();
-      const box_corner at{long(tile.batch) * shape.rows + top + r, tile.batch, top + r, column};
-      if constexpr (split)
-        if (__any_sync(~0u, wrong)) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
-      if constexpr (Factors::marked)
-        if (factors.suspect) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
-      finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+      if constexpr (split) wrong = __any_sync(~0u, wrong);
+      if constexpr (Factors::marked) wrong = factors.suspect;
+      do {
+        if constexpr (split || Factors::marked)
+          if (wrong) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
+        finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+      } while (goes_on<COLUMNS>(factors, shape, at));
     }
   }
   // The same where the split factor is `right`: a tile is 64 columns x WIDTH rows of the result.
@@ -346,7 +356,6 @@ template <class Body, class Factors> struct consumer {
   FN void columns_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
     const int group = (warp_here() - Factors::first_warp) / 4, warp = warp_here() % 4;
     float* const box = boxes + group * 4 * BOX;
-    const int column = tile.row * TILE_ROWS + group * 64;
 #pragma unroll 1
     for (int number = 0; number < WIDTH / 64; ++number) {
       const int top = tile.column * WIDTH + number * 64, left = shape.rows - top;
@@ -356,17 +365,18 @@ template <class Body, class Factors> struct consumer {
 #pragma unroll
       for (int q = 0; q < WIDTH / 64; ++q)  // registers have no index at run time
         if (number == q) wrong = fill_columns<Factors>(box, master[q], warp, scales + q * 64);
-      const bool any = __any_sync(~0u, group_any(1 + group, 128, wrong));
+      wrong = __any_sync(~0u, group_any(1 + group, 128, wrong));
       // Half of the rows are shared out, too, but where a channel's phases are more than 8.
       const int share = left > 32 || !takes_runs<Body> ? 16 : 8, begin = warp * share, behind = left - begin;
       const int end = begin + (behind < 0 ? 0 : behind < share ? behind : share);
-      if (column >= shape.columns) continue;
-      const box_corner at{long(tile.batch) * shape.rows + top, tile.batch, top, column};
-      if constexpr (split)
-        if (any) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
-      if constexpr (Factors::marked)
-        if (factors.suspect) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
-      finish<true, 64, SEGMENT, VECTOR>(body, box, begin, end, at, shape.columns);
+      box_corner at = corner_of(factors, shape, tile, top, tile.row * TILE_ROWS + group * 64);
+      if (at.column >= shape.columns) continue;
+      if constexpr (Factors::marked) wrong = factors.suspect;
+      do {
+        if constexpr (split || Factors::marked)
+          if (wrong) repair<true, 64>(box, begin, end, at, factors.left, factors.right, shape);
+        finish<true, 64, SEGMENT, VECTOR>(body, box, begin, end, at, shape.columns);
+      } while (goes_on<64>(factors, shape, at));
     }
   }
 };
