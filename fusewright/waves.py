@@ -17,8 +17,9 @@ from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, joined_tiles, tiles
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
-# What tiles have to gain by going on from image to image: those with two images take longer.
-JOINED = 1.03
+# What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
+# where two blocks share a processor, so that one is at work meanwhile.  facts.md: joined tiles
+CROSSING, SHARED_CROSSING, SHARED_WIDTH = 213, 85, 64
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
@@ -73,8 +74,12 @@ class Waves:
         """Least first: the time that all tiles take, then what decides between equal times."""
         count = self._count(tile)
         last = self._last(tile)[0] if self.shares else count % self.blocks > 0
-        cost = (count // self.blocks + last) * self._high(tile) * tile.width / self.rate[tile.width]
-        cost *= JOINED if tile.joined else 1
+        rounds = count // self.blocks + last
+        cost = rounds * self._high(tile) * tile.width / self.rate[tile.width]
+        if tile.joined:
+            share = (SPLIT_ROWS if tile.swapped else tile.width) / self.columns
+            each = SHARED_CROSSING if tile.width == SHARED_WIDTH else CROSSING
+            cost += max(1, rounds * share) * each / self.steps
         return cost, -min(count, self.blocks), tile.swapped, -tile.width
 
     def shared(self, tile: Tile) -> Tile:

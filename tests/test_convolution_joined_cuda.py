@@ -1,4 +1,4 @@
-"""Convolutions whose tiles go on from image to image: every result is right, wherever an image ends.
+"""Convolutions whose tiles go on from image to image: right wherever an image ends.
 
 All need a GPU of compute capability 9.0.
 """

@@ -43,19 +43,18 @@ constexpr int MOST_APART = 60;
 FN int unmarked(int exponent) { return exponent >= SUSPECT / 2 ? exponent - SUSPECT : exponent; }
 template <int WIDTH, bool SWAPPED, class Source> struct joined_undo : scale_undo<WIDTH, SWAPPED, Source> {
   using of_one = scale_undo<WIDTH, SWAPPED, Source>;
-  int next, before;  // the second image's exponent; how many pixels lie before it, from this lane's first one on
-  FN joined_undo(const packed_image& packed, int image, int next_image, int channel, int warp, int pixels)
-      : of_one(packed, image, channel, warp), next(packed.image_exponents[next_image]) {
-    before = pixels - (SWAPPED ? warp * 16 + lane_here() / 4 : lane_here() % 4 * 2);
-  }
+  int next, before, warp;  // the second image's exponent; how many of the tile's pixels lie before it
+  FN joined_undo(const packed_image& packed, int image, int next_image, int channel, int before, int warp)
+      : of_one(packed, image, channel, warp), next(packed.image_exponents[next_image]), before(before), warp(warp) {}
   FN bool run(float (&sums)[WIDTH / 64][32]) {
-    if (__all_sync(~0u, before > (SWAPPED ? 8 : WIDTH - 7))) return of_one::run(sums);
+    if (__all_sync(~0u, before >= (SWAPPED ? TILE_ROWS : WIDTH))) return of_one::run(sums);
     const int apart = unmarked(next) - unmarked(this->image);
     const bool far = apart > MOST_APART || apart < -MOST_APART;
+    const int mine = before - (SWAPPED ? warp * 16 + lane_here() / 4 : lane_here() % 4 * 2);
     const float by = far ? __uint_as_float(0x7fffffffu) : power(apart);
 #pragma unroll
     for (int i = 0; i < of_one::COUNT; ++i)
-      of_one::each(sums, i, [&](float& x, int pixel) { x = pixel < before ? x : x * by; });
+      of_one::each(sums, i, [&](float& x, int pixel) { x = pixel < mine ? x : x * by; });
     return of_one::run(sums) || far || next >= SUSPECT / 2;
   }
 };
@@ -65,7 +64,7 @@ FN auto undo_of_tile(const joined_source<T, PARTS>& source, const packed_image& 
   if constexpr (image_kind<T>::scaled) {
     const int pixels = int(source.shape.out_pixels()), image = pixel / pixels;
     const int next = image + 1 < source.shape.images ? image + 1 : image;
-    return joined_undo<WIDTH, SWAPPED, joined_source<T, PARTS>>(packed, image, next, channel, warp, (image + 1) * pixels - pixel);
+    return joined_undo<WIDTH, SWAPPED, joined_source<T, PARTS>>(packed, image, next, channel, (image + 1) * pixels - pixel, warp);
   } else {
     return scale_undo<WIDTH, SWAPPED, joined_source<T, PARTS>>(packed, 0, channel, warp);
   }
