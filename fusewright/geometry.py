@@ -179,7 +179,7 @@ def geometry(n: Node) -> Geometry:
         stride,
         pad,
         dilation,
-        phases(kernel, stride, pad, dilation, out_size) if transposed else None,
+        phases(kernel, stride, pad, dilation, out_size, results // groups) if transposed else None,
         parts(n),
         bool(n.order),
         lies_last(weight),
@@ -187,6 +187,12 @@ def geometry(n: Node) -> Geometry:
         _triple(n["windows"]) if windowed else (1, 1, 1),
         _triple(n["cells"]) if n.has("cells") else None,
     )
+
+
+def is_stacked(n: Node) -> bool:
+    """Whether neighbours along the width are rows of one product."""
+    found = geometry(n).phases if n.op == TRANSPOSED else None
+    return found is not None and found.stacked[2] > 1
 
 
 def parts(n: Node) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 Triple = tuple[int, int, int]
 # Whose phases leave as parts of one vector; and how many, skeletons/cuda/transposed.cuh.
 STACKED_STRIDES, MOST_STACKED = (2, 4), 16
+NARROWEST = 64  # columns of a tile
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,16 @@ class _Dimension:
 
 
 def phases(
-    kernel: Triple, stride: Triple, pad: Triple, dilation: Triple, out_size: Triple
+    kernel: Triple, stride: Triple, pad: Triple, dilation: Triple, out_size: Triple, channels: int
 ) -> Phases:
-    """The phases of a transposed convolution whose result has `out_size` pixels."""
+    """The phases of a transposed convolution whose result has `out_size` pixels, and a group of it
+    so many channels."""
     every = list(zip(kernel, stride, pad, dilation, out_size, strict=True))
     found: list[_Dimension] = []
-    room = MOST_STACKED
+    stacked = 1
     for d in (2, 1, 0):
-        found.insert(0, _dimension(*every[d], wide=d == 2, room=room))
-        room //= found[0].stacked
+        found.insert(0, _dimension(*every[d], wide=d == 2, stacked=stacked, channels=channels))
+        stacked *= found[0].stacked
 
     def three(name: str) -> Triple:
         a, b, c = (getattr(dimension, name) for dimension in found)
@@ -63,18 +65,27 @@ def phases(
     return Phases(three("stacked"), three("loose"), found[2].shift, *map(three, fields))
 
 
-def _dimension(k: int, s: int, p: int, d: int, out: int, *, wide: bool, room: int) -> _Dimension:
+def _dimension(
+    k: int, s: int, p: int, d: int, out: int, *, wide: bool, stacked: int, channels: int
+) -> _Dimension:
     """Neighbours along the width leave together, even if some taps are zero then; others are
-    stacked where all phases have the same taps."""
-    together = s in STACKED_STRIDES and d == 1 and (wide or k % s == 0) and s <= room
-    # Vectors of four start at multiples of four, or two taps in three see something: facts.md.
-    shift = 0 if wide and together and out % 4 == 0 else p % s
+    stacked where all phases have the same taps, or where rows of zeros are no more work."""
+    shift = p % s
     offsets = [
         [(phase - shift + p - t * d) // s for t in range(k) if (phase - shift + p - t * d) % s == 0]
         for phase in range(s)
     ]
     every = [offset for some in offsets for offset in some]
     lowest, reach = min(every), max(every) - min(every)
+    rows = channels * stacked
+    alone = _columns(rows) * sum(max(len(some), 1) for some in offsets)
+    pays = wide or k % s == 0 or _columns(rows * s) * (reach + 1) <= alone
+    together = s in STACKED_STRIDES and d == 1 and pays and s * stacked <= MOST_STACKED
     taps = reach + 1 if together else max(map(len, offsets))
-    stacked = s if together else 1
-    return _Dimension(stacked, s // stacked, shift, -(-(out + shift) // s), lowest, reach, taps)
+    count = s if together else 1
+    return _Dimension(count, s // count, shift, -(-(out + shift) // s), lowest, reach, taps)
+
+
+def _columns(rows: int) -> int:
+    """The columns of the tiles that so many rows of weights take."""
+    return -(-rows // NARROWEST) * NARROWEST

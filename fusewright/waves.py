@@ -8,7 +8,7 @@ from math import ceil
 
 from fusewright.band import ALL, Band
 from fusewright.family import AMPERE_RATE, Family, family
-from fusewright.geometry import CONVOLUTIONS, geometry
+from fusewright.geometry import CONVOLUTIONS, geometry, is_stacked
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
@@ -48,6 +48,8 @@ def fastest(
         size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
+    if target.product == "sm90" and is_stacked(product):
+        options = tuple(tile for tile in options if tile.swapped)  # phases_sm90.cuh
     shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
     waves = Waves(product, kind, target, graph, some, shares=shares)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]

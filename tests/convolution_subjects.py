@@ -301,7 +301,7 @@ class Problem:
         lows = tuple(low for low, _ in self.margins)
         sizes = [_three(s, 1) for s in (self.kernel, self.steps)]
         sizes += [_three(lows, 0), _three(self.spread, 1), _three(self.out_size, 1)]
-        return phases(*sizes)
+        return phases(*sizes, self.out_channels // self.groups)
 
     @property
     def together(self) -> int:

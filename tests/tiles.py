@@ -31,6 +31,8 @@ template <class To, class From> To bits_as(From x) { return __builtin_bit_cast(T
 #define __longlong_as_double bits_as<double, long>
 #define __double_as_longlong bits_as<long, double>
 #define __cvta_generic_to_shared(p) 0ul
+#define __cvta_generic_to_global(p) reinterpret_cast<unsigned long>(p)
+#define __cvta_global_to_generic(at) reinterpret_cast<void*>(at)
 #define __builtin_assume(x)
 #define __host__
 #define __fdividef(x, y) ((x) / (y))

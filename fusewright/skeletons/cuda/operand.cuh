@@ -104,14 +104,17 @@ template <class T> FN T* apart(T* p) {
   return p;
 }
 // U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
-// With GUARDED, only those that are `live` exist. The sink takes what the lambda returns, a vector or all U at a time.
+// With GUARDED, only those that are `live` exist; where the others may be read, stores alone are guarded. The sink takes what
+// the lambda returns, a vector or all U at a time.
 template <class Sink> constexpr bool takes_bursts = false;
+template <class Place> constexpr bool reads_all = false;
 template <class F> constexpr bool doubts = false;  // a lambda that stores, and may have to be called again before
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
 FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
+  constexpr bool CHECKED = GUARDED && !reads_all<Place>;
 #pragma unroll
   for (int u = 0; u < U; ++u)
-    if (!GUARDED || live[u]) (packet.fetch(u, at[u]), ...);
+    if (!CHECKED || live[u]) (packet.fetch(u, at[u]), ...);
   const auto call = [&](int u, int j) { return f(packet.element(u, j, at[u])...); };
   if constexpr (doubts<F>) {
     constexpr int SOME = 16;
@@ -120,14 +123,14 @@ FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& 
       f.settle([&] {
 #pragma unroll
         for (int n = from; n < U * W && n < from + SOME; ++n)
-          if (!GUARDED || live[n / W]) call(n / W, n % W);
+          if (!CHECKED || live[n / W]) call(n / W, n % W);
       });
   } else if constexpr (takes_bursts<Sink>) {
     sink.template take<GUARDED, W, U>(live, call);
   } else {
 #pragma unroll
     for (int u = 0; u < U; ++u)
-      if (!GUARDED || live[u]) sink.template take<W>(at[u], [&](int j) { return call(u, j); });
+      if (!CHECKED || live[u]) sink.template take<W>(at[u], [&](int j) { return call(u, j); });
   }
 #pragma unroll
   for (int u = 0; u < U; ++u)

@@ -1,7 +1,7 @@
 // How tiles of stacked phases leave their registers on Hopper (sm_90a), where channels and phases are a tile's columns.
 //
-// The surprising fact: neighbours of the result, phases of one place, are neighbours in a lane already. So eight lanes
-// store whole sectors, and nothing goes through shared memory.
+// The surprising fact: nothing wants vectors. Once a box has its lines as the result has them, a warp that stores 32
+// neighbours at a time writes whole sectors wherever a line begins, odd ones too, and no place needs to be even.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -9,68 +9,166 @@
 namespace fusewright {
 
 //@ phases_out: needs transposed_tail, convolution_consume
-// The product as an operand: pairs of neighbours of two places.
-struct phase_pairs {
+// A box of 64 places x 64 columns: lines of 64 places, whose phases along W are neighbours. Groups of neighbours are moved, so
+// that neither what a warp has of eight columns nor what it reads of a line meets in a bank.
+template <int TOGETHER> struct phase_box {
+  static constexpr int line = 64 * TOGETHER, lines = 64 / TOGETHER, each = line / 32;  // each: elements of a lane
+  FN static int start(int number, int element) {
+    return number * line + (element ^ number % (8 / TOGETHER) * (TOGETHER * 4));
+  }
+};
+template <int TOGETHER> FN void fill_lines(float* box, const float (&sums)[32], int warp) {
+  const int lane = lane_here(), column = lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int place = warp * 16 + half * 8 + lane / 4;
+    float* const to = box + phase_box<TOGETHER>::start(column / TOGETHER, place * TOGETHER + column % TOGETHER);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      *reinterpret_cast<float2*>(to + j * 8 * 64) = make_float2(sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]);
+  }
+}
+// Registers have no index at run time.
+template <int TOGETHER, int I = 0, int QUARTERS>
+FN void choose_lines(float* box, const float (&sums)[QUARTERS][32], int number, int warp) {
+  if constexpr (I + 1 < QUARTERS)
+    if (number != I) return choose_lines<TOGETHER, I + 1>(box, sums, number, warp);
+  fill_lines<TOGETHER>(box, sums[I], warp);
+}
+// What a lane has of LINES lines of one channel: columns of the result, and whether they are there. All may be read: those that
+// are not stand for the first.
+template <int COUNT> struct lines_range {
+  int column[COUNT];
+  bool live[COUNT];
+};
+template <int COUNT> struct lines_lane : words<lines_lane<COUNT>> {
+  static constexpr int vector = 1;
+};
+// An address of a row that stays apart from its columns, and still is known to be one of global memory.
+template <class T> FN T* row_apart(T* p) {
+  unsigned long at = __cvta_generic_to_global(p);
+  asm("" : "+l"(at));
+  return static_cast<T*>(__cvta_global_to_generic(at));
+}
+struct line_column : phase_column {
+  template <class T> FN T* of(T* p, long) const { return row_apart(p) + flat; }
+};
+template <> inline constexpr bool reads_all<line_column> = true;
+template <int COUNT, class Sink, class F, class... Ops>
+FN void walk(lines_lane<COUNT>&, const lines_range<COUNT>& r, Sink& sink, const F& f, Ops... operand) {
+  line_column at[COUNT];
+#pragma unroll
+  for (int u = 0; u < COUNT; ++u) at[u] = {{{r.column[u], r.column[u], 0, u}, u}};
+  visit<true, 1, COUNT>(at, r.live, sink, f, typename Ops::template packet<1, COUNT>(operand)...);
+}
+// The product as an operand: from each line, every 32nd element.
+template <int LINES, int EACH> struct phase_lines {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = true;
-  const float (&held)[4];
+  const float* line[LINES];
   template <int W, int U> struct packet {
-    static_assert(W == 2 && U == 2, "what a lane has of 8 columns");
-    const float (&held)[4];
-    FN explicit packet(const phase_pairs& o) : held(o.held) {}
-    FN void fetch(int, const phase_column&) {}
-    FN float element(int u, int j, const phase_column&) { return held[u * 2 + j]; }
-    FN void flush(int, const phase_column&) {}
+    static_assert(W == 1 && U == LINES * EACH, "one by one");
+    const float* line[LINES];
+    float held[U];
+    FN explicit packet(const phase_lines& o) {
+#pragma unroll
+      for (int i = 0; i < LINES; ++i) line[i] = o.line[i];
+    }
+    FN void fetch(int u, const line_column&) { held[u] = line[u / EACH][u % EACH * 32]; }
+    FN float element(int u, int, const line_column&) { return held[u]; }
+    FN void flush(int, const line_column&) {}
   };
 };
-// Registers have no index at run time: what a lane has of 32 columns, 8 by 8.
-template <int I = 0, int QUARTERS>
-FN void choose_columns(float (&held)[4][4], const float (&sums)[QUARTERS][32], int number) {
-  if constexpr (I + 1 < QUARTERS * 2)
-    if (number != I) return choose_columns<I + 1>(held, sums, number);
+// Where a lane's elements of a channel's first line lie; and, bit by bit, in which of its lines they are there.
+template <int TOGETHER> struct phase_elements {
+  static constexpr int EACH = phase_box<TOGETHER>::each, MOST = 32 / EACH;
+  int first[EACH];
+  unsigned live = 0;
+  FN phase_elements(const transposed_shape<TOGETHER>& s, const product_phases& phases, int place, int places) {
+    const int lane = lane_here(), height = (1 << s.height_bits) - 1;
+    const int (&size)[3] = s.given.out_size;
 #pragma unroll
-  for (int i = 0; i < 16; ++i) held[i / 4][i % 4] = sums[I / 2][I % 2 * 16 + i];
-}
-// False, and nothing done, unless every place of the tile has all phases, lines begin with sectors, and nothing is suspect.
-template <int WIDTH, int TOGETHER, class Consumer>
-FN bool pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
-  const transposed_shape<TOGETHER>& s = me.body.shape;
-  const int warp = warp_here() - decltype(me.factors)::first_warp, lane = lane_here(), phase = lane % 4 * 2;
-  const int top = tile.column * WIDTH, column = tile.row * TILE_ROWS + warp * 16 + lane / 4;
-  const int behind = me.shape.rows - top, rows = behind < WIDTH ? behind : WIDTH;
-  const int image = s.per_image(tile.batch), high = (1 << s.height_bits) - 1, deep = (1 << s.line_bits) - 1 >> s.height_bits;
-  const product_phases phases = s.phases_of(tile.batch - image * s.products());
-  const int (&size)[3] = s.given.out_size;
-  bool whole = s.even() && size[2] * sizeof(*me.factors.left.image) % 32 == 0 && rows % 32 == 0 && !me.factors.suspect;
-  int base[2];
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const int place = column + u * 8;
-    const phase_place p = place_of_phase(s, phases, place, phase % TOGETHER);
-    whole = whole && place < me.shape.columns && p.z >= 0 && p.z + deep < size[0] && p.y >= 0 && p.y + high < size[1];
-    base[u] = (p.z * size[1] + p.y) * size[2] + p.x;
-  }
-  if (__any_sync(~0u, group_any(1 + warp / 4, 128, !whole))) return false;
-  const int first = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
+    for (int u = 0; u < EACH; ++u) {
+      const int element = lane + u * 32, mine = place + element / TOGETHER;
+      const phase_place p = place_of_phase(s, phases, mine, element % TOGETHER);
+      first[u] = (p.z * size[1] + p.y) * size[2] + p.x;
+      if (mine >= places || unsigned(p.x) >= unsigned(size[2])) continue;
 #pragma unroll 1
-  for (int number = 0; number < rows / 32; ++number) {
-    float held[4][4];
-    choose_columns(held, sums, number);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int line = (top + number * 32 + j * 8 + phase) / TOGETHER, across = line & (1 << s.line_bits) - 1;
-      const int further = ((across >> s.height_bits) * size[1] + (across & high)) * size[2];
-      const phase_range<2> here{{base[0] + further, base[1] + further}, {}};
-      me.body.body(long(first + (line >> s.line_bits)), here, phase_lane<2, 2>(), phase_pairs{held[j]});
+      for (int i = 0; i < 1 << s.line_bits; ++i) {
+        const int z = p.z + (i >> s.height_bits), y = p.y + (i & height);
+        live |= unsigned(unsigned(z) < unsigned(size[0]) && unsigned(y) < unsigned(size[1])) << u * MOST + i;
+      }
     }
+  }
+  // LINES lines from line `line` on.
+  template <int LINES> FN lines_range<LINES * EACH> of(const transposed_shape<TOGETHER>& s, int line) const {
+    const int (&size)[3] = s.given.out_size;
+    lines_range<LINES * EACH> found;
+#pragma unroll
+    for (int i = 0; i < LINES; ++i) {
+      const int across = line + i, height = across & (1 << s.height_bits) - 1;
+      const int further = ((across >> s.height_bits) * size[1] + height) * size[2];
+#pragma unroll
+      for (int u = 0; u < EACH; ++u) {
+        const bool here = live >> line & 1u << u * MOST + i;
+        found.live[i * EACH + u] = here, found.column[i * EACH + u] = here ? first[u] + further : 0;
+      }
+    }
+    return found;
+  }
+};
+// Lines of a box, of all its channels: each warp takes every fourth channel.
+template <int LINES, int TOGETHER, int MOST, class Body>
+FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* box, const phase_elements<TOGETHER>& elements,
+                int row, int channels) {
+  using all = phase_box<TOGETHER>;
+  const transposed_shape<TOGETHER>& s = to.shape;
+  const int lane = lane_here(), warp = warp_here() % 4;
+#pragma unroll 1
+  for (int line = 0; line < 1 << s.line_bits; line += LINES) {
+    const auto here = elements.template of<LINES>(s, line);
+    phase_lines<LINES, all::each> found;
+#pragma unroll
+    for (int i = 0; i < LINES; ++i) found.line[i] = box + all::start((warp << s.line_bits) + line + i, lane);
+#pragma unroll 2
+    for (int c = warp; c < channels; c += 4) {
+      to.body(long(unsigned(row + c)), here, lines_lane<LINES * all::each>(), found);
+#pragma unroll
+      for (int i = 0; i < LINES; ++i) found.line[i] += 4 * all::line << s.line_bits;
+    }
+  }
+}
+// False, and nothing done, if a tile is suspect.
+template <int WIDTH, int TOGETHER, class Consumer>
+FN bool lines_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
+  const transposed_shape<TOGETHER>& s = me.body.shape;
+  const int warp = warp_here() - decltype(me.factors)::first_warp, group = warp / 4, top = tile.column * WIDTH;
+  if (group_any(1 + group, 128, me.factors.suspect)) return false;
+  const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + group * 64;
+  const product_phases phases = s.phases_of(tile.batch - image * s.products());
+  const int first = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
+  const phase_elements<TOGETHER> elements(s, phases, place, me.shape.columns);
+  float* const box = me.boxes + group * 4 * BOX;
+#pragma unroll 1
+  for (int number = 0; number < WIDTH / 64; ++number) {
+    const int row = top + number * 64, behind = me.shape.rows - row, rows = behind < 64 ? behind : 64;
+    if (rows <= 0) break;
+    if (number > 0) group_sync(1 + group, 128);
+    choose_lines<TOGETHER>(box, sums, number, warp % 4);
+    group_sync(1 + group, 128);
+    const int bits = s.line_bits, channel = first + (row / TOGETHER >> bits), channels = rows / TOGETHER >> bits;
+    if (TOGETHER == 2 && bits > 0)
+      box_out<2>(me.body, box, elements, channel, channels);
+    else
+      box_out<1>(me.body, box, elements, channel, channels);
   }
   return true;
 }
 template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Factors>
 FN bool phases_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Factors>& me, const Sums& sums, tiles::place tile) {
-  if constexpr (VECTOR % 2 == 0 && TOGETHER > 1)
-    return pairs_out<WIDTH, TOGETHER>(me, sums, tile);
+  if constexpr (TOGETHER > 1)
+    return lines_out<WIDTH, TOGETHER>(me, sums, tile);
   else
     return false;
 }
