@@ -83,7 +83,7 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
-    kept = schedule.keep or nest.kernel.scans
+    kept = (schedule.keep and not nest.kernel.loops.short) or nest.kernel.scans
     together = _exponentials(nest, element) if schedule.team and not kept else {}
     passes = _passes(nest, level, together)
     keeps = _keeps(nest, element, passes, schedule) if kept else {}

@@ -45,7 +45,7 @@ class Loops:
     member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
     inner: the axes that folds and scans run over (empty for a kernel without any: then all axes are
     rows).  positions: the inner axes in the order in which argmax and argmin count and scans go, ()
-    if there are none.
+    if there are none.  short: how far along the inner axis what is stored goes, 0: all of it.
     """
 
     sizes: Mapping[int, Size]
@@ -54,6 +54,7 @@ class Loops:
     rows: frozenset[int]
     inner: frozenset[int]
     positions: tuple[int, ...] = ()
+    short: int = 0
 
 
 def walked(m: Node) -> range:
@@ -65,18 +66,25 @@ def loops(members: Sequence[Node]) -> Loops:
     """The loops of `members` (arguments first); raises Incompatible when there are none.
 
     Reads of one tensor are first taken to walk it together (mean(x) and x - mean share their loop);
-    where that cannot be (x + transposed x), each read walks on its own.
+    where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go together
+    where they are as long, and what is stored may be shorter (a pool of a layer norm).
     """
     try:
         return _Solver(members, together=True).solve()
     except Incompatible:
+        pass
+    try:
         return _Solver(members, together=False).solve()
+    except Incompatible:
+        if not any(m.row.kind == "fold" and _is_piece(m.args[0]) for m in members):
+            raise
+    return _Solver(members, together=False, short=True).solve()
 
 
 class _Solver:
-    def __init__(self, members: Sequence[Node], *, together: bool) -> None:
+    def __init__(self, members: Sequence[Node], *, together: bool, short: bool = False) -> None:
         self.members = members
-        self.together = together
+        self.together, self.short = together, short
         self.leaves: dict[int, Dims] = {}
         self.inside = {id(m) for m in members}
         self.sizes: list[Size] = []
@@ -100,6 +108,29 @@ class _Solver:
         for a, b in pairwise(self.folded[id(m)] for m in folds):
             if not set(self._resolve(a)) & set(self._resolve(b)):
                 self._unify(a, b)
+        if self.short:
+            for a, b in pairwise(self.folded.values()):
+                self._unify(a, b)
+
+    def _shorten(self) -> int:
+        """What has one more axis goes along the folds' as far as that axis: its size."""
+        inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
+        wide = [m for m in self.members if m.row.kind == "fold"]
+        rows = {a for m in wide for d in self.dims[id(m)] for a in self._resolve(d)}
+        every = {a for dims in self.dims.values() for d in dims for a in self._resolve(d)}
+        more = every - rows - inner
+        if len(inner) != 1 or len(more) != 1:
+            raise Incompatible("a value needs more axes than the folds have")
+        (axis,), (along,) = more, inner
+        size, whole = self.sizes[axis], self.sizes[along]
+        edges = (e.dims for e in self.edges.values() if isinstance(e, Read))
+        apart = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
+        if any(not {axis, along}.isdisjoint(d) and len(d) > 1 for d in apart):
+            raise Incompatible("a row is not a dimension of its own")
+        if isinstance(size, Batch) or isinstance(whole, Batch) or size > whole:
+            raise Incompatible("a row is longer than its folds")
+        self.parts[axis] = (along,)
+        return size
 
     # -- axes
 
@@ -219,6 +250,7 @@ class _Solver:
     # -- the result
 
     def _finish(self) -> Loops:
+        short = self._shorten() if self.short else 0
         dims = {id(m): self._resolved(self.dims[id(m)]) for m in self.members}
         edges = {
             key: replace(edge, dims=self._resolved(edge.dims)) if isinstance(edge, Read) else edge
@@ -231,7 +263,7 @@ class _Solver:
         rows, inner = self._spaces(dims)
         used = rows | inner
         sizes = {a: self.sizes[a] for a in sorted(used)}
-        return Loops(sizes, dims, edges, rows, inner, self._positions())
+        return Loops(sizes, dims, edges, rows, inner, self._positions(), short)
 
     def _positions(self) -> tuple[int, ...]:
         counted = [m for m in self.members if m.row.result == "index" or m.row.kind == "scan"]
@@ -259,6 +291,10 @@ class _Solver:
         if not everything <= rows | inner or rows & inner:
             raise Incompatible("a value needs more axes than the folds have")
         return rows, inner
+
+
+def _is_piece(n: Node) -> bool:
+    return n.row.kind == "view" and (n.op in PIECES or _is_piece(n.args[0]))
 
 
 def _dims(m: Node) -> tuple[int, ...]:

@@ -219,6 +219,8 @@ class _Planner:
             _check_windows(members)
             found = loops(members)
             self._check_stores(members, found)
+            if found.short and self.target.language != "cuda":
+                raise Incompatible("rows and what is stored of them have different lengths")
             if _products(members):
                 tail(members, found, self._outputs(members))
         except Incompatible as error:
@@ -268,6 +270,8 @@ class _Planner:
             axes = frozenset(a for d in found.dims[id(n)] for a in d)
             if axes not in (full, found.rows):
                 raise Incompatible("a result would be computed more than once")
+            if found.short and axes == full and found.short not in n.shape:
+                raise Incompatible("a result is longer than others")
         reads = [e.leaf for e in found.edges.values() if isinstance(e, Read)]
         if len(unique(reads)) + len(stored) > MAX_POINTERS:
             raise Incompatible("too many tensors for one kernel")

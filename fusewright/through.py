@@ -23,6 +23,7 @@ from fusewright.formula import (
     everywhere,
     expand,
     flip,
+    fold,
     narrow,
     pad,
     permute,
@@ -30,6 +31,7 @@ from fusewright.formula import (
     roll,
     where,
 )
+from fusewright.geometry import TRANSPOSED
 from fusewright.ir import Graph, Node, base, broadcast, node, numel, readers, rebuild, toposort
 from fusewright.part import PIECES, numbers, part_of, sides_of
 from fusewright.target import Target
@@ -51,6 +53,7 @@ PRICES = {"cuda": Price(6.0, 1.5, steps=True), "cpp": Price(1.6, 0.0, steps=Fals
 SMALL = 8  # a source may be computed by another kernel if it is so much smaller
 MOST_SOURCES = 6  # of a piece, since a kernel has so many pointers
 ROUNDS = 64
+MOST_SHORT = 512  # of a row whose fold is computed beside a piece of it
 
 
 def through(graph: Graph, target: Target) -> Graph:
@@ -76,6 +79,8 @@ class Maps:
         self._settle()
         tops = (n for n in self.nodes if id(n) in self.free and id(n) in self.seen)
         self.pieces = {id(v): _pulled(v) for m in tops for v in self._cut(m)}
+        for f in filter(self._opens, self.nodes):
+            self.pieces |= {id(v): _pulled_fold(v) for v in self._cut(f)}
 
     def _moves(self, n: Node) -> bool:
         """Whether n is a map that only kernels of ours read."""
@@ -112,7 +117,36 @@ class Maps:
         if id(source) in self.free or source.row.kind in ("leaf", "library") or not source.shape:
             return True
         small = self._size(source) * SMALL <= self._size(n)
-        return source.row.computed and (small or not self.inner(source))
+        stored = not self.inner(source) or self._stays(source)
+        return source.row.computed and (small or stored) or self._folds(source)
+
+    def _stays(self, source: Node) -> bool:
+        """Whether it is stored for folds, which no tile of its product can hold."""
+        folds = any(r.row.kind == "fold" for r in self.readers.get(id(source), []))
+        return folds and any(p.op == TRANSPOSED for p in map(base, source.args))
+
+    def _folds(self, f: Node) -> bool:
+        """Whether `f` folds short rows that lie in memory, and only kernels of ours read it."""
+        if f.row.kind != "fold" or f["dims"] != (len(f.args[0].shape) - 1,) or not self.inner(f):
+            return False
+        (x,), length = f.args, f.args[0].shape[-1]
+        short = isinstance(length, int) and length <= MOST_SHORT
+        return short and (x.row.kind in ("leaf", "library") or self._stays(x))
+
+    def _opens(self, f: Node) -> bool:
+        """Whether it is read in pieces, which are folds of pieces, and no row is folded twice."""
+        if id(f) not in self.seen or not self._folds(f) or not self._in_pieces(f):
+            return False
+        pieces = list(self._cut(f))
+        return all(map(_plain, pieces)) and sum(map(self._size, pieces)) <= self._size(f)
+
+    def _in_pieces(self, n: Node) -> bool:
+        """Whether all that is read of it are pieces."""
+        readers = self.readers.get(id(n), [])
+        views = [r for r in readers if r.row.kind == "view"]
+        return len(views) == len(readers) and all(
+            v.op in PIECES or self._in_pieces(v) for v in views
+        )
 
     def _pays(self, n: Node) -> bool:
         """Whether its pieces lie in memory, and computing them costs less than storing it.
@@ -128,6 +162,8 @@ class Maps:
         sources = [b for b in read if b.op != "constant"]
         large = [b for b in sources if self._size(b) * SMALL > whole]
         again = len(large) > 1 and sum(min(size, whole) for size in sizes) > whole
+        alone = any(self._stays(b) or self._as_small(b, n) for b in sources)
+        again |= alone and not self._apart(n, pieces)
         if again or len(sources) > MOST_SOURCES:
             return False
         if not self.price.steps and any(map(_skips, pieces)):
@@ -135,6 +171,15 @@ class Maps:
         work = sum(m.row.cost for m in made) * sum(sizes)
         saved = self.price.saved * whole + self.price.hidden * max(sizes, default=0)
         return work <= 2 * n.dtype.itemsize * saved
+
+    def _as_small(self, f: Node, n: Node) -> bool:
+        """Whether `n` is a map of a fold that has a number for each of its elements."""
+        return self._folds(f) and self._size(f) == self._size(n)
+
+    def _apart(self, n: Node, pieces: list[Node]) -> bool:
+        """Whether they are as large as each other, have no element twice, and no fill."""
+        alike = len({v.shape for v in pieces}) == 1 and all(map(_plain, pieces))
+        return alike and sum(map(self._size, pieces)) <= self._size(n)
 
     def _size(self, n: Node) -> int:
         return self.graph.hint(numel(n.shape))
@@ -171,6 +216,30 @@ def _pulled(v: Node) -> Node:
     if _filled(v) and not all(g.wrap for g in guarded[1].guards):
         made = where(Value(exists), made, constant(found[1].fill, n.dtype))  # type: ignore[arg-type]
     return expand(made, v.shape).node
+
+
+def _pulled_fold(v: Node) -> Node:
+    """A piece of a fold over the last dimension, as the fold of a piece."""
+    f = base(v)
+    (x,) = f.args
+    return reshape(fold(f.op, _rows(v, Value(x)), (-1,)), v.shape).node
+
+
+def _rows(v: Node, x: Value) -> Value:
+    """The rows of `x` whose folds a piece has."""
+    if v.row.kind != "view":
+        return x
+    below = _rows(v.args[0], x)
+    return _narrowed(v, below, list(range(len(below.shape)))) if v.op == "narrow" else below
+
+
+def _plain(v: Node) -> bool:
+    """Whether a piece comes from slices, and dimensions of one element behind all others."""
+    if v.row.kind != "view":
+        return True
+    (x,) = v.args
+    behind = v.op == "reshape" and v.shape == (*x.shape, 1)
+    return (behind or v.op == "narrow") and _plain(x)
 
 
 def _skips(v: Node) -> bool:

@@ -176,7 +176,8 @@ class _Printer:
         self.words.add(verb)
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
-        span = "range" if self.is_map else self._span()
+        short = self.kernel.loops.short * (verb == "each")
+        span = "range" if self.is_map else f"fixed<{short}>" if short else self._span()
         returns = " -> real" if self.abreast and verb != "each" else ""
         head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
         self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
