@@ -10,6 +10,7 @@ expands between the nodes cost nothing, and each tensor's address is a sum of st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -69,16 +70,13 @@ def loops(members: Sequence[Node]) -> Loops:
     where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go together
     where they are as long, and what is stored may be shorter (a pool of a layer norm).
     """
-    try:
-        return _Solver(members, together=True).solve()
-    except Incompatible:
-        pass
-    try:
-        return _Solver(members, together=False).solve()
-    except Incompatible:
-        if not any(m.row.kind == "fold" and _is_piece(m.args[0]) for m in members):
-            raise
-    return _Solver(members, together=False, short=True).solve()
+    pieces = any(m.row.kind == "fold" and m.args[0].row.kind == "view" for m in members)
+    ways = [(True, False), (False, False), *[(False, True)] * pieces]
+    *others, last = (_Solver(members, together=t, short=s) for t, s in ways)
+    for solver in others:
+        with suppress(Incompatible):
+            return solver.solve()
+    return last.solve()
 
 
 class _Solver:
@@ -114,23 +112,19 @@ class _Solver:
 
     def _shorten(self) -> int:
         """What has one more axis goes along the folds' as far as that axis: its size."""
-        inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
-        wide = [m for m in self.members if m.row.kind == "fold"]
-        rows = {a for m in wide for d in self.dims[id(m)] for a in self._resolve(d)}
-        every = {a for dims in self.dims.values() for d in dims for a in self._resolve(d)}
-        more = every - rows - inner
-        if len(inner) != 1 or len(more) != 1:
-            raise Incompatible("a value needs more axes than the folds have")
-        (axis,), (along,) = more, inner
-        size, whole = self.sizes[axis], self.sizes[along]
         edges = (e.dims for e in self.edges.values() if isinstance(e, Read))
-        apart = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
-        if any(not {axis, along}.isdisjoint(d) and len(d) > 1 for d in apart):
+        every = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
+        inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
+        folds = [self.dims[id(m)] for m in self.members if id(m) in self.folded]
+        rows = {a for dims in folds for d in dims for a in self._resolve(d)}
+        ends = [*({a for d in every for a in d} - rows - inner), *inner]
+        sizes = [s for s in (self.sizes[a] for a in ends) if isinstance(s, int)]
+        if len(ends) != 2 or len(inner) != 1 or len(sizes) != 2 or sizes[0] > sizes[1]:
+            raise Incompatible("a value needs more axes than the folds have")
+        if any(len(d) > 1 and not set(ends).isdisjoint(d) for d in every):
             raise Incompatible("a row is not a dimension of its own")
-        if isinstance(size, Batch) or isinstance(whole, Batch) or size > whole:
-            raise Incompatible("a row is longer than its folds")
-        self.parts[axis] = (along,)
-        return size
+        self.parts[ends[0]] = (ends[1],)
+        return sizes[0]
 
     # -- axes
 
@@ -291,10 +285,6 @@ class _Solver:
         if not everything <= rows | inner or rows & inner:
             raise Incompatible("a value needs more axes than the folds have")
         return rows, inner
-
-
-def _is_piece(n: Node) -> bool:
-    return n.row.kind == "view" and (n.op in PIECES or _is_piece(n.args[0]))
 
 
 def _dims(m: Node) -> tuple[int, ...]:

@@ -152,6 +152,8 @@ def schedule(
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
     threads = threads_for(inner, vector)
+    if nest.kernel.loops.short:  # each has several rows, and adds up what fewer threads have
+        threads = max(threads // 2, 1)
     light = is_light(nest, row_plan(nest, Schedule(True, 0, 1, 1)), graph)
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)

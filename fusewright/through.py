@@ -118,7 +118,7 @@ class Maps:
             return True
         small = self._size(source) * SMALL <= self._size(n)
         stored = not self.inner(source) or self._stays(source)
-        return source.row.computed and (small or stored) or self._folds(source)
+        return (source.row.computed and (small or stored)) or self._folds(source)
 
     def _stays(self, source: Node) -> bool:
         """Whether it is stored for folds, which no tile of its product can hold."""

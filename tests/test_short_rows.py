@@ -1,4 +1,4 @@
-"""Rows whose folds are longer than what is stored of them: pools and slices of norms, one kernel."""
+"""Rows whose folds are longer than what is stored of them: pools and slices of norms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from agreement import disagreements
 from test_through import GPU, Called, images
 from warps import library_of
 
 import fusewright
-from agreement import disagreements
 from fusewright.codegen.cuda import cuda_source
 from fusewright.pipeline import Made, make
 from fusewright.target import TARGETS
@@ -76,7 +76,7 @@ def test_a_cpu_has_none() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")
-@pytest.mark.parametrize("row", SHORT)
+@pytest.mark.parametrize("row", [row for row in SHORT if "max" not in row])
 def test_threads_compute_it(row: str, tmp_path: Path) -> None:
     """Their text for a GPU, shuffles included, by threads of this CPU."""
     whole = made(row, "sm_80")

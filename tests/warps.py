@@ -51,6 +51,11 @@ inline int cudaGetLastError() { return 0; }
 template <class F> int cudaFuncSetAttribute(F, int, int bytes) { return bytes > 163 * 1024; }
 inline float __uint_as_float(unsigned u) { return __builtin_bit_cast(float, u); }
 inline unsigned __float_as_uint(float f) { return __builtin_bit_cast(unsigned, f); }
+inline float __int_as_float(int i) { return __builtin_bit_cast(float, i); }
+inline double __longlong_as_double(long i) { return __builtin_bit_cast(double, i); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline int __float_as_int(float f) { return __builtin_bit_cast(int, f); }
 inline int __ffs(unsigned u) { return __builtin_ffs(int(u)); }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
@@ -96,6 +101,8 @@ inline void meet(meeting& m) {
 inline void start() {
   work();
   self().done = true;
+  meeting& mine = warps[threadIdx.x / 32];  // a warp does not wait for who has left
+  if (--mine.wanted > 0 && mine.arrived == mine.wanted) mine.arrived = 0, ++mine.number;
   swapcontext(&self().at, &home);
 }
 inline void run_block(unsigned threads) {

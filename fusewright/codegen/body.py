@@ -176,16 +176,15 @@ class _Printer:
         self.words.add(verb)
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
-        short = self.kernel.loops.short * (verb == "each")
-        span = "range" if self.is_map else f"fixed<{short}>" if short else self._span()
+        span = "range" if self.is_map else self._span(self.kernel.loops.short * (verb == "each"))
         returns = " -> real" if self.abreast and verb != "each" else ""
         head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
         self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
         self.lines.append(f"}}{tail}{operands});")
 
-    def _span(self) -> str:
-        inside = ", ".join(map(size_text, self._sizes()))
+    def _span(self, short: int = 0) -> str:
+        inside = str(short) if short else ", ".join(map(size_text, self._sizes()))
         run_time = any(isinstance(s, Batch) for s in self._sizes())
         self.words.add("span" if run_time else "fixed")
         return f"span({inside})" if run_time else f"fixed<{inside}>"

@@ -64,23 +64,29 @@ FN void finish(const turned_body<Body>& to, const float* box, int begin, int end
 template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> struct scale_undo {
   static constexpr int COUNT = SWAPPED ? WIDTH / 4 : 2;
   static constexpr bool AT_ONCE = SWAPPED || Source::last;
-  const int *exponents, *checked;  // of this lane's first channel; of the first that it checks for the warp
-  int image;
+  static constexpr int SHARE = SWAPPED ? WIDTH / 32 : 1;
+  const int* exponents;  // of this lane's first channel
+  int image, share[SHARE];  // share: of columns, every 32nd, asked for while the tensor core still works
   float by[2];
   FN scale_undo(const packed_image& packed, int image_number, int channel, int warp) {
     const int lane = lane_here();
     image = packed.image_exponents[image_number];
     exponents = packed.weight_exponents + channel + (SWAPPED ? lane % 4 * 2 : warp * 16 + lane / 4);
-    checked = packed.weight_exponents + channel + lane;
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) share[i] = SWAPPED ? packed.weight_exponents[channel + lane + i * 32] : 0;
   }
   FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
   // Whether one power of two is enough for each of the warp's channels, and none is suspect.
   FN bool plain() const {
     bool all = true;
 #pragma unroll
-    for (int i = 0; i < (SWAPPED ? WIDTH / 32 : 2); ++i)
-      all &= unsigned((SWAPPED ? image + checked[i * 32] : both(i)) + 126) < 254;
+    for (int i = 0; i < (SWAPPED ? SHARE : 2); ++i) all &= unsigned((SWAPPED ? image + share[i] : both(i)) + 126) < 254;
     return __all_sync(~0u, all);
+  }
+  // Of the i-th channel, where one power of two is enough; columns are in other lanes' shares.
+  FN float power_of(int i) const {
+    if constexpr (!SWAPPED) return power(both(i));
+    return __shfl_sync(~0u, power(image + share[SWAPPED ? i / 8 : 0]), i / 2 % 4 * 8 + i % 2 + lane_here() % 4 * 2);
   }
   // Sums of the i-th channel of this lane, each with its pixel behind the lane's first one.
   template <class F> FN static void each(float (&sums)[WIDTH / 64][32], int i, const F& f) {
@@ -98,7 +104,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     if (plain()) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
-        const float power_of_it = power(both(i));
+        const float power_of_it = power_of(i);
         if constexpr (AT_ONCE)
           each(sums, i, [&](float& x, int) { x *= power_of_it; });
         else

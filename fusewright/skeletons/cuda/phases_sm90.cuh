@@ -118,20 +118,20 @@ template <int TOGETHER> struct phase_elements {
     return found;
   }
 };
-// Lines of a box, of all its channels: each warp takes every fourth channel.
+// Lines of a box, of all its channels: each warp takes every fourth channel. `here`: what the first LINES lines are.
 template <int LINES, int TOGETHER, int MOST, class Body>
 FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* box, const phase_elements<TOGETHER>& elements,
-                int row, int channels) {
+                lines_range<LINES * phase_box<TOGETHER>::each> here, int row, int channels) {
   using all = phase_box<TOGETHER>;
   const transposed_shape<TOGETHER>& s = to.shape;
   const int lane = lane_here(), warp = warp_here() % 4;
 #pragma unroll 1
   for (int line = 0; line < 1 << s.line_bits; line += LINES) {
-    const auto here = elements.template of<LINES>(s, line);
+    if (line > 0) here = elements.template of<LINES>(s, line);
     phase_lines<LINES, all::each> found;
 #pragma unroll
     for (int i = 0; i < LINES; ++i) found.line[i] = box + all::start((warp << s.line_bits) + line + i, lane);
-#pragma unroll 2
+#pragma unroll 1
     for (int c = warp; c < channels; c += 4) {
       to.body(long(unsigned(row + c)), here, lines_lane<LINES * all::each>(), found);
 #pragma unroll
@@ -139,16 +139,15 @@ FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* bo
     }
   }
 }
-// False, and nothing done, if a tile is suspect.
-template <int WIDTH, int TOGETHER, class Consumer>
-FN bool lines_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
+template <int WIDTH, int LINES, int TOGETHER, class Consumer>
+FN void boxes_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
   const transposed_shape<TOGETHER>& s = me.body.shape;
   const int warp = warp_here() - decltype(me.factors)::first_warp, group = warp / 4, top = tile.column * WIDTH;
-  if (group_any(1 + group, 128, me.factors.suspect)) return false;
   const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + group * 64;
   const product_phases phases = s.phases_of(tile.batch - image * s.products());
   const int first = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
   const phase_elements<TOGETHER> elements(s, phases, place, me.shape.columns);
+  const auto here = elements.template of<LINES>(s, 0);
   float* const box = me.boxes + group * 4 * BOX;
 #pragma unroll 1
   for (int number = 0; number < WIDTH / 64; ++number) {
@@ -157,20 +156,22 @@ FN bool lines_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
     if (number > 0) group_sync(1 + group, 128);
     choose_lines<TOGETHER>(box, sums, number, warp % 4);
     group_sync(1 + group, 128);
-    const int bits = s.line_bits, channel = first + (row / TOGETHER >> bits), channels = rows / TOGETHER >> bits;
-    if (TOGETHER == 2 && bits > 0)
-      box_out<2>(me.body, box, elements, channel, channels);
-    else
-      box_out<1>(me.body, box, elements, channel, channels);
+    const int lines = rows / TOGETHER;
+    box_out<LINES>(me.body, box, elements, here, first + (row / TOGETHER >> s.line_bits), lines >> s.line_bits);
   }
-  return true;
 }
+// False, and nothing done, if a tile is suspect.
 template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Factors>
 FN bool phases_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Factors>& me, const Sums& sums, tiles::place tile) {
-  if constexpr (TOGETHER > 1)
-    return lines_out<WIDTH, TOGETHER>(me, sums, tile);
-  else
-    return false;
+  if constexpr (TOGETHER > 1) {
+    if (group_any(1 + (warp_here() - Factors::first_warp) / 4, 128, me.factors.suspect)) return false;
+    if (TOGETHER == 2 && me.body.shape.line_bits > 0)
+      boxes_out<WIDTH, 2, TOGETHER>(me, sums, tile);
+    else
+      boxes_out<WIDTH, 1, TOGETHER>(me, sums, tile);
+    return true;
+  }
+  return false;
 }
 
 //@
