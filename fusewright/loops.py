@@ -67,20 +67,19 @@ def loops(members: Sequence[Node]) -> Loops:
     """The loops of `members` (arguments first); raises Incompatible when there are none.
 
     Reads of one tensor are first taken to walk it together (mean(x) and x - mean share their loop);
-    where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go together
-    where they are as long, and what is stored may be shorter (a pool of a layer norm).
+    where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go along
+    each other, and what is stored may be shorter (a pool of a layer norm).
     """
     pieces = any(m.row.kind == "fold" and m.args[0].row.kind == "view" for m in members)
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
-    *others, last = (_Solver(members, together=t, short=s) for t, s in ways)
-    for solver in others:
+    for way in ways[:-1]:
         with suppress(Incompatible):
-            return solver.solve()
-    return last.solve()
+            return _Solver(members, *way).solve()
+    return _Solver(members, *ways[-1]).solve()
 
 
 class _Solver:
-    def __init__(self, members: Sequence[Node], *, together: bool, short: bool = False) -> None:
+    def __init__(self, members: Sequence[Node], together: bool, short: bool) -> None:
         self.members = members
         self.together, self.short = together, short
         self.leaves: dict[int, Dims] = {}
@@ -106,23 +105,20 @@ class _Solver:
         for a, b in pairwise(self.folded[id(m)] for m in folds):
             if not set(self._resolve(a)) & set(self._resolve(b)):
                 self._unify(a, b)
-        if self.short:
-            for a, b in pairwise(self.folded.values()):
-                self._unify(a, b)
+        for a, b in pairwise(self.folded.values() if self.short else ()):
+            self._unify(a, b)
 
     def _shorten(self) -> int:
         """What has one more axis goes along the folds' as far as that axis: its size."""
         edges = (e.dims for e in self.edges.values() if isinstance(e, Read))
         every = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
         inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
-        folds = [self.dims[id(m)] for m in self.members if id(m) in self.folded]
-        rows = {a for dims in folds for d in dims for a in self._resolve(d)}
+        rows = {a for m in self.folded for d in self.dims[m] for a in self._resolve(d)}
         ends = [*({a for d in every for a in d} - rows - inner), *inner]
         sizes = [s for s in (self.sizes[a] for a in ends) if isinstance(s, int)]
-        if len(ends) != 2 or len(inner) != 1 or len(sizes) != 2 or sizes[0] > sizes[1]:
+        mixed = any(len(d) > 1 and not set(ends).isdisjoint(d) for d in every)
+        if mixed or len(ends) != 2 or len(inner) != 1 or len(sizes) != 2 or sizes[0] > sizes[1]:
             raise Incompatible("a value needs more axes than the folds have")
-        if any(len(d) > 1 and not set(ends).isdisjoint(d) for d in every):
-            raise Incompatible("a row is not a dimension of its own")
         self.parts[ends[0]] = (ends[1],)
         return sizes[0]
 

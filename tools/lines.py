@@ -25,7 +25,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 16_740, "judge/": 7_770, "skeletons/": 11_720})
+ROOMS: Mapping[str, int] = MappingProxyType({"": 16_870, "judge/": 7_770, "skeletons/": 11_790})
 
 
 @dataclass(frozen=True)
