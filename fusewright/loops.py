@@ -70,7 +70,7 @@ def loops(members: Sequence[Node]) -> Loops:
     where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go along
     each other, and what is stored may be shorter (a pool of a layer norm).
     """
-    pieces = any(m.row.kind == "fold" and m.args[0].row.kind == "view" for m in members)
+    pieces = any(m.row.kind == "fold" and m.args[0].op in PIECES for m in members)
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
     for way in ways[:-1]:
         with suppress(Incompatible):

@@ -25,7 +25,11 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 16_870, "judge/": 7_770, "skeletons/": 11_790})
+<<<<<<< HEAD
+ROOMS: Mapping[str, int] = MappingProxyType({"": 16_870, "judge/": 7_770, "skeletons/": 11_800})
+=======
+ROOMS: Mapping[str, int] = MappingProxyType({"": 16_850, "judge/": 7_770, "skeletons/": 11_800})
+>>>>>>> aa69ff7 (relu is one instruction on GPUs; design, facts)
 
 
 @dataclass(frozen=True)
