@@ -46,7 +46,7 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
 STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
 MOST_LOADS = 16  # of a thread, in a row that nothing keeps
-LEAST_KEPT = 4096  # elements of a row that is as long as the batch and kept by a cluster
+LEAST_KEPT = 4096  # elements of a row as long as the batch that a cluster keeps, and not one block
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
 # Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
@@ -160,6 +160,8 @@ def schedule(
     keeps = fixed and inner <= threads * REGISTERS
     if not fixed and not nest.kernel.scans:
         threads = _fewer(threads, inner // vector, graph.hint(nest.rows))
+        if inner <= LEAST_KEPT and (alone := _alone(nest, graph, threads, vector)):
+            return alone
     if not keeps and (shared := _shared(nest, target, graph, rules)):
         return shared[0]
     few = graph.hint(nest.rows) < FEW_ROWS
@@ -183,9 +185,22 @@ def _fewer(threads: int, vectors: int, rows: int) -> int:
     return threads
 
 
+def _alone(nest: Nest, graph: Graph, threads: int, vector: int) -> Schedule | None:
+    """One block that keeps a short row at the example's batch size, if the row is read again."""
+    needed = graph.hint(nest.columns) * graph.hint(nest.outer)
+    needed *= row_plan(nest, Schedule(True, 0, 1, 1)).registers
+    while threads * REGISTERS < needed:
+        threads *= 2
+    again = needed > 0 and len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) > 1
+    few = threads <= MAX_THREADS
+    return Schedule(True, 0, threads, vector, batch=graph.batch) if again and few else None
+
+
 def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
     """What is done at other batch sizes, where so many blocks do not run at once, and without
     vectors, if single elements of a sheet, each with an address, would not fit registers."""
+    if chosen.batch and chosen.blocks == 1:
+        return replace(chosen, keep=False, batch=0)
     singles = chosen.vector > 1 and nest.outer != 1
     if chosen.blocks == 1 or chosen.each or not (chosen.batch or chosen.split or singles):
         return None

@@ -71,6 +71,28 @@ def test_rows_as_long_as_the_batch_have_as_few_threads_as_keep_a_gpu_busy(
 
 
 @pytest.mark.parametrize(
+    ("side", "dtype", "threads"),
+    [(7, torch.float32, 128), (7, torch.bfloat16, 128), (8, torch.float32, 64), (11, torch.float32, 256)],
+)
+def test_short_rows_as_long_as_the_batch_are_kept_at_its_size(
+    side: int, dtype: torch.dtype, threads: int
+) -> None:
+    model = nn.BatchNorm2d(2048).to(dtype)
+    made = make(model, [torch.empty(32, 2048, side, side, dtype=dtype)], HOPPER)
+    found = schedule_of(made)
+    assert (found.keep, found.blocks, found.batch, found.threads) == (True, 1, 32, threads)
+    text = cuda_source(made.kernels, HOPPER)
+    assert f"fixed<32, {side * side}>" in text
+    assert f"span(batch, {side * side})" in text  # other batch sizes keep nothing
+    assert "if (batch != 32" in entry_of(made)
+
+
+def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
+    made = make(Called(lambda x: x.sum((0, 2, 3))), [torch.empty(32, 2048, 7, 7)], HOPPER)
+    assert schedule_of(made).batch == 0
+
+
+@pytest.mark.parametrize(
     ("function", "shape", "launch"),
     [
         (lambda x: x.sum(0), (65536, 1024), "run_stripes_split_last<16, 32, 8>"),
@@ -109,6 +131,20 @@ FOLDS: dict[str, Function] = {
     "logsumexp": lambda x: torch.logsumexp(x, 0),
     "along": lambda x: x.sum(1),
 }
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("side", [7, 8])
+def test_gpu_short_rows_as_long_as_the_batch(side: int) -> None:
+    torch.manual_seed(side)
+    model = nn.Sequential(nn.BatchNorm2d(300), nn.ReLU()).cuda()
+    given = [torch.randn(32, 300, side, side, device="cuda") * 3]
+    ours = fusewright.optimize(model, given, target="cuda")
+    for batch in (32, 2, 33, 90):
+        x = torch.randn(batch, 300, side, side, device="cuda") + 5
+        x[0, 3, 0, 0], x[1, 4], x[:, 5] = float("nan"), float("inf"), 7.0
+        assert disagreements(ours, model, [x]) == []
 
 
 @pytest.mark.gpu
