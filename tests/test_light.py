@@ -72,7 +72,12 @@ def test_rows_as_long_as_the_batch_have_as_few_threads_as_keep_a_gpu_busy(
 
 @pytest.mark.parametrize(
     ("side", "dtype", "threads"),
-    [(7, torch.float32, 128), (7, torch.bfloat16, 128), (8, torch.float32, 64), (11, torch.float32, 256)],
+    [
+        (7, torch.float32, 128),
+        (7, torch.bfloat16, 128),
+        (8, torch.float32, 64),
+        (11, torch.float32, 256),
+    ],
 )
 def test_short_rows_as_long_as_the_batch_are_kept_at_its_size(
     side: int, dtype: torch.dtype, threads: int
