@@ -88,7 +88,8 @@ def test_every_size_and_what_is_not_finite(library: ctypes.CDLL, name: str) -> N
     assert torch.equal(got.isnan(), eager.isnan())
     assert torch.equal(got.isinf(), eager.isinf())
     plain = eager.isfinite()
-    # Below -87 eager's own results are 0 for some numbers and subnormal for others.
+    # Below -87 eager's own results are 0 for some numbers and subnormal for others; ours are 0
+    # where the exponential would be subnormal.
     error = (got.double() - exact).abs()[plain]
     allowed = 6 * 2.0**-24 * exact.abs()[plain] + (meaning(x).double() - exact).abs()[plain]
-    assert bool((error <= 2 * allowed + 1e-36).all())
+    assert bool((error <= 2 * allowed + 87.5 * 2.0**-126).all())

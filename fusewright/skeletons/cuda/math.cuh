@@ -142,10 +142,15 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-//@ tanh_softplus: needs exp, short_reciprocal
-// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
+//@ tanh_softplus: needs exp, maximum, minimum, short_reciprocal
+// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1. Where h is
+// x / ln 2 as rounded, e^x is 2^h * e^rest, and the rest so small that e^rest is 1 + rest.
 FN float tanh_softplus(float x) {
-  const float e = exp(x > 20.f ? 20.f : x), n = e * (e + 2.f);
+  const float near = maximum(minimum(x, 20.f), -104.f), h = near * 1.44269504f;
+  const float rest = fmaf(h, 1.90465421e-9f, fmaf(h, -0.693147182f, near));
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(h));
+  const float e = fmaf(power, rest, power), n = fmaf(e, e, e + e);
   return n * short_reciprocal(n + 2.f);
 }
 FN double tanh_softplus(double x) {
