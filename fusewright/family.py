@@ -19,7 +19,7 @@ TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 # The same of Ampere's kernels, for as many elements of a tile.
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
-HALF_RATE = {64: 450, 128: 630, 192: 730, 256: 770}
+HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
 # The same of convolutions in full float32, whose sums take three times the registers: a prediction.
 FULL_RATE = {64: 130, 128: 200}
 EACH = {False: (0, 1), True: (0, 1)}
@@ -50,7 +50,8 @@ class Family:
     reads as a whole, in the order of its arguments.  sides: which values `swapped` can have.
     boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
     passes: swapped -> how often each tensor's bytes move, once for those not named.
-    rate: TFLOP/s by the width of a tile.  widths: of its tiles.
+    rate: TFLOP/s by the width of a tile.  widths: of its tiles.  between: [swapped] more of them,
+    on Hopper, where nothing is folded.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
     over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
     cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
@@ -72,6 +73,7 @@ class Family:
     cluster: int = 1
     adding: tuple[float, ...] = ()
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
+    between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 def _matrix(n: Node) -> Matrix:
@@ -168,9 +170,9 @@ LAST = replace(
 )
 # Operator, whether it has 16 bits, the parts of a number, and whether channels lie last.
 OF_CONVOLUTIONS = {
-    ("convolution", False, 1, False): CONVOLUTION,
+    ("convolution", False, 1, False): replace(CONVOLUTION, between=((160, 224), (96, 160, 224))),
     ("convolution", False, 2, False): FULL_CONVOLUTION,
-    ("convolution", True, 1, False): HALF_CONVOLUTION,
+    ("convolution", True, 1, False): replace(HALF_CONVOLUTION, between=((), (96, 160, 224))),
     ("convolution", False, 1, True): LAST,
     ("convolution", True, 1, True): replace(
         LAST, boxed=EACH, passes=ONCE, numeric=HALF.numeric, why=HALF.why
@@ -193,7 +195,7 @@ OF_CELLS = {
     if op == "convolution" and not last
 }
 WINDOWED = {
-    key: replace(found, launcher="run_convolution_windows", folds="")
+    key: replace(found, launcher="run_convolution_windows", folds="", between=((), ()))
     for key, found in OF_CONVOLUTIONS.items()
     if found.launcher == CONVOLUTION.launcher
 }

@@ -133,7 +133,7 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     return tuple(
         Tile(width, swapped, summed=segment == SUMMED)
         for swapped in kind.sides(product)
-        for width in kind.widths(product)
+        for width in (*kind.widths(product), *(() if segment else kind.between[swapped]))
         if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
     )
 

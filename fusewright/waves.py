@@ -12,7 +12,7 @@ from fusewright.geometry import CONVOLUTIONS, geometry, is_stacked
 from fusewright.ir import Graph, Node, times
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, Tile, inline_tiles, joined_tiles, tiles
+from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile, inline_tiles, joined_tiles, tiles
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
@@ -42,6 +42,8 @@ def fastest(
     inline = target.inline_products and bool(rules & INLINE_RULES)
     across = inline_tiles(product, segment) if inline else ()
     options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
+    if target.product != "sm90":
+        options = tuple(tile for tile in options if tile.width in WIDTHS)
     kind = family(product, inline=bool(across))
     if kind.packs and not both:
         left, right = (_elements(f, graph) for f in factors(product))

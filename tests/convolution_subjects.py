@@ -160,6 +160,14 @@ EXTRAS = tuple(
     for body in ("mish_twice", "bias_sigmoid", "residual")
     for width, swapped, blocks in ((256, False, 1), (128, True, 1), (64, True, 2))
 )
+# Tiles whose last 64 columns are 32, of pixels or channels.
+BETWEEN = tuple(
+    Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk)
+    for width, swapped in ((96, True), (160, True), (160, False), (224, True), (224, False))
+    for chunk in (16, 64)
+    for vector in (1, 4)
+)
+BETWEEN += tuple(replace(s, body="residual") for s in BETWEEN if s.chunk == 64 and s.vector == 4)
 
 
 # Channels last, of every type: each width, side and chunk, weights of either kind.

@@ -13,7 +13,16 @@ from pathlib import Path
 import convolution_subjects as convolutions
 import pytest
 import torch
-from convolution_subjects import CHUNKS, EXTRAS, HALVES, SCHEDULES, TRANSPOSED, WIDTHS, Problem
+from convolution_subjects import (
+    BETWEEN,
+    CHUNKS,
+    EXTRAS,
+    HALVES,
+    SCHEDULES,
+    TRANSPOSED,
+    WIDTHS,
+    Problem,
+)
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
 from fusewright import tile
@@ -27,7 +36,7 @@ CHOSEN = (
     s for s in SCHEDULES if s.width == 256 or (s.chunk == 64 and 4 in (s.vector, 2 * s.blocks))
 )
 BACKWARDS = tuple(s for s in TRANSPOSED if s.chunk == 64 and s.width in (64, 256))
-COMPILED = (*CHOSEN, *EXTRAS, *BACKWARDS)
+COMPILED = (*CHOSEN, *EXTRAS, *BACKWARDS, *(s for s in BETWEEN if s.chunk == 64))
 
 
 @needs_nvcc

@@ -46,7 +46,7 @@ template <int WIDTH, bool SWAPPED, class Source> struct joined_undo : scale_undo
   int next, before, warp;  // the second image's exponent; how many of the tile's pixels lie before it
   FN joined_undo(const packed_image& packed, int image, int next_image, int channel, int before, int warp)
       : of_one(packed, image, channel, warp), next(packed.image_exponents[next_image]), before(before), warp(warp) {}
-  FN bool run(float (&sums)[WIDTH / 64][32]) {
+  FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     if (__all_sync(~0u, before >= (SWAPPED ? TILE_ROWS : WIDTH))) return of_one::run(sums);
     const int apart = unmarked(next) - unmarked(this->image);
     const bool far = apart > MOST_APART || apart < -MOST_APART;

@@ -89,7 +89,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     return __shfl_sync(~0u, power(image + share[SWAPPED ? i / 8 : 0]), i / 2 % 4 * 8 + i % 2 + lane_here() % 4 * 2);
   }
   // Sums of the i-th channel of this lane, each with its pixel behind the lane's first one.
-  template <class F> FN static void each(float (&sums)[WIDTH / 64][32], int i, const F& f) {
+  template <class F> FN static void each(float (&sums)[quarters<WIDTH>][32], int i, const F& f) {
     if constexpr (SWAPPED) {
       float* const at = &sums[i / 16][i / 2 % 8 * 4 + i % 2];
       f(at[0], 0), f(at[2], 8);
@@ -99,7 +99,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     }
   }
   // True if a channel or the image is suspect.
-  FN bool run(float (&sums)[WIDTH / 64][32]) {
+  FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     bool suspect = false;
     if (plain()) {
 #pragma unroll
@@ -127,7 +127,7 @@ template <int WIDTH, bool SWAPPED, class Source> struct scale_undo<WIDTH, SWAPPE
   const packed_image& packed;
   int image;
   FN scale_undo(const packed_image& packed, int image_number, int, int) : packed(packed), image(image_number) {}
-  FN bool run(float (&)[WIDTH / 64][32]) const {
+  FN bool run(float (&)[quarters<WIDTH>][32]) const {
     if constexpr (Source::marked)
       return __any_sync(~0u, packed.image_exponents[image]);
     else
@@ -252,7 +252,7 @@ template <int CHUNK, int ROWS> struct pixel_operand {
   FN static constexpr int step(int j) { return (j * 16 / CHUNK * ROWS * CHUNK * 2 + j * 16 % CHUNK * 2) >> 4; }
 };
 template <int WIDTH, bool SWAPPED, int CHUNK, class T>
-FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_part, unsigned wide_part, int group, bool accumulate) {
+FN void convolution_chunk(float (&sums)[quarters<WIDTH>][32], unsigned tall_part, unsigned wide_part, int group, bool accumulate) {
   using pixels = pixel_operand<CHUNK, SWAPPED ? TILE_ROWS : WIDTH>;
   using weights = half_operand<false>;
   const unsigned tall = tall_part + group * 64 * (SWAPPED ? CHUNK * 2 : HALF_LINE);
@@ -270,7 +270,7 @@ FN void convolution_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_part, uns
 // The sums of a tile as they grow. LATER: what is begun after the last multiplication that reads the stage before.
 template <int WIDTH, bool SWAPPED, int CHUNK, class T, int PARTS> struct growing_sums {
   static constexpr int LATER = 1;
-  float sums[WIDTH / 64][32];
+  float sums[quarters<WIDTH>][32];
   FN growing_sums() { pin_all<WIDTH>(sums); }
   FN void multiply(unsigned here, int group, bool first) {
     convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(sums, here, here, group, !first);
@@ -282,7 +282,7 @@ template <int WIDTH, bool SWAPPED, int CHUNK, class T, int PARTS> struct growing
 // comes first, and is added up while they are at work.
 template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH, SWAPPED, CHUNK, T, 2> {
   static constexpr int LATER = 2, TO_LOST = convolution_stage<WIDTH, 1, 2>::part_bytes;
-  float sums[WIDTH / 64][32], large[WIDTH / 64][32], small[WIDTH / 64][32];
+  float sums[quarters<WIDTH>][32], large[quarters<WIDTH>][32], small[quarters<WIDTH>][32];
   FN growing_sums() : sums{} { pin_all<WIDTH>(large), pin_all<WIDTH>(small); }
   FN void multiply(unsigned here, int group, bool first) {
     convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(large, here, here, group, false);
@@ -351,7 +351,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
     for (int chunk = 0; chunk < chunks; ++chunk) {
       barrier_wait(full + 8 * slot, phase);
       grown.multiply(stages + slot * stage::bytes, group, chunk == 0);
-      if (SEGMENT == 0 && chunk < WIDTH / 64) {
+      if (SEGMENT == 0 && chunk < quarters<WIDTH>) {
         const auto me = work.template of_tile<false>(false);
         me.template ask_quarter<WIDTH, ACROSS, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
       }

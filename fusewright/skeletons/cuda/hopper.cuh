@@ -148,6 +148,21 @@ FN void load_box_twice(unsigned to, const tensor_map& map, unsigned barrier, int
       ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch), "h"(short(3)) : "memory");
 }
 
+//@ prepare_product
+// How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
+#ifndef __CUDACC_RTC__
+template <auto KERNEL> int prepare_product(int shared_bytes, int device, int& blocks) {
+  static int known[64];
+  const bool listed = device >= 0 && device < 64;
+  blocks = listed ? known[device] : 0;
+  if (blocks > 0) return 0;
+  int error = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (!error) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  if (listed && !error) known[device] = blocks;
+  return error;
+}
+#endif
+
 //@ launch_early
 #ifndef __CUDACC_RTC__
 // A launch whose blocks may start while the kernel before it ends.

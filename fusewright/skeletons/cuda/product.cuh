@@ -57,10 +57,12 @@ struct column_place {
 template <bool WHOLE> struct columns_range {
   int first, step, end;
 };
-// The same of a whole tile, 64 columns at a time; the last vector of the last 64 is `back` columns before its place.
+// The same of a whole tile, a piece at a time: 64 columns, or 32. The last vector of the last piece is `back` columns before
+// its place.
+template <int WIDTH> constexpr int PIECE = WIDTH % 64 ? 32 : 64;
 template <int WIDTH> struct tile_range {
   int first, back;
-  int& quarter;  // that the walk is at
+  int& piece;  // that the walk is at
 };
 template <int VECTOR, int VECTORS> struct columns_lane : words<columns_lane<VECTOR, VECTORS>> {
   static constexpr int vector = VECTOR;
@@ -79,13 +81,13 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, columns_range<WHOLE> r, Sink& sink,
 template <int VECTOR, int VECTORS, int WIDTH, class Sink, class F, class... Ops>
 FN void walk(columns_lane<VECTOR, VECTORS>&, tile_range<WIDTH> r, Sink& sink, const F& f, Ops... operand) {
 #pragma unroll 1
-  for (r.quarter = 0; r.quarter < WIDTH / 64; ++r.quarter) {
+  for (r.piece = 0; r.piece < WIDTH / PIECE<WIDTH>; ++r.piece) {
     column_place at[VECTORS];
     bool live[VECTORS];
-    const int first = r.first + r.quarter * 64, last = first - (r.quarter + 1 < WIDTH / 64 ? 0 : r.back);
+    const int first = r.first + r.piece * PIECE<WIDTH>, last = first - (r.piece + 1 < WIDTH / PIECE<WIDTH> ? 0 : r.back);
 #pragma unroll
     for (int u = 0; u < VECTORS; ++u) {
-      const int from = u + 1 < VECTORS ? first : last, further = u * (64 / VECTORS);
+      const int from = u + 1 < VECTORS ? first : last, further = u * (PIECE<WIDTH> / VECTORS);
       at[u] = {from + further, from, further, u};
     }
     visit<false, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);

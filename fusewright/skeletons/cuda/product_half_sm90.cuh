@@ -40,7 +40,7 @@ int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines,
 }
 #endif
 
-//@ half_multiply: needs half_t, bfloat_t, wgmma_groups
+//@ half_multiply: needs half_t, bfloat_t, wgmma_groups, tile_order
 // d (+)= a x b for 64 rows, WIDTH columns, 16 k, both from shared memory. Register i of a lane is as in the float32 product.
 #define NAMES_0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -51,9 +51,15 @@ int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines,
 #define NAMES_64 \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define HALF_NAMES_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define HALF_NAMES_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define HALF_NAMES_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define NAMES_96 \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define HALF_PLACES(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
 #define PLACES(d) \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
@@ -68,11 +74,19 @@ int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines,
       "%" A ", %" B ", p, 1, 1, %" TURN_A ", %" TURN_B ";\n"                                             \
       "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TURNED)), "n"(int(B_TURNED)))
 #define MULTIPLY_64(TYPE) MULTIPLY("64", TYPE, NAMES_0, "32", "33", "34", "35", "36", PLACES(d[0]))
+#define MULTIPLY_96(TYPE) \
+  MULTIPLY("96", TYPE, NAMES_0 ", " HALF_NAMES_32, "48", "49", "50", "51", "52", PLACES(d[0]), HALF_PLACES(d[1]))
 #define MULTIPLY_128(TYPE) \
   MULTIPLY("128", TYPE, NAMES_0 ", " NAMES_32, "64", "65", "66", "67", "68", PLACES(d[0]), PLACES(d[1]))
+#define MULTIPLY_160(TYPE)                                                                                     \
+  MULTIPLY("160", TYPE, NAMES_0 ", " NAMES_32 ", " HALF_NAMES_64, "80", "81", "82", "83", "84", PLACES(d[0]),  \
+           PLACES(d[1]), HALF_PLACES(d[2]))
 #define MULTIPLY_192(TYPE)                                                                                     \
   MULTIPLY("192", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64, "96", "97", "98", "99", "100", PLACES(d[0]),      \
            PLACES(d[1]), PLACES(d[2]))
+#define MULTIPLY_224(TYPE)                                                                                     \
+  MULTIPLY("224", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64 ", " HALF_NAMES_96, "112", "113", "114", "115",    \
+           "116", PLACES(d[0]), PLACES(d[1]), PLACES(d[2]), HALF_PLACES(d[3]))
 #define MULTIPLY_256(TYPE)                                                                                     \
   MULTIPLY("256", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64 ", " NAMES_96, "128", "129", "130", "131", "132",  \
            PLACES(d[0]), PLACES(d[1]), PLACES(d[2]), PLACES(d[3]))
@@ -80,21 +94,22 @@ template <class T, int WIDTH> struct half_multiply;
 #define HALF_MULTIPLY(T, WIDTH, TYPE)                                                                          \
   template <> struct half_multiply<T, WIDTH> {                                                                 \
     template <bool A_TURNED, bool B_TURNED>                                                                    \
-    FN static void run(float (&d)[WIDTH / 64][32], unsigned long a, unsigned long b, bool accumulate) {        \
+    FN static void run(float (&d)[quarters<WIDTH>][32], unsigned long a, unsigned long b, bool accumulate) {    \
       MULTIPLY_##WIDTH(TYPE);                                                                                  \
     }                                                                                                          \
   };
-HALF_MULTIPLY(half_t, 64, "f16") HALF_MULTIPLY(half_t, 128, "f16")
-HALF_MULTIPLY(half_t, 192, "f16") HALF_MULTIPLY(half_t, 256, "f16")
-HALF_MULTIPLY(bfloat_t, 64, "bf16") HALF_MULTIPLY(bfloat_t, 128, "bf16")
-HALF_MULTIPLY(bfloat_t, 192, "bf16") HALF_MULTIPLY(bfloat_t, 256, "bf16")
+#define HALF_MULTIPLIES(T, TYPE)                                                       \
+  HALF_MULTIPLY(T, 64, TYPE) HALF_MULTIPLY(T, 96, TYPE) HALF_MULTIPLY(T, 128, TYPE)    \
+  HALF_MULTIPLY(T, 160, TYPE) HALF_MULTIPLY(T, 192, TYPE) HALF_MULTIPLY(T, 224, TYPE)  \
+  HALF_MULTIPLY(T, 256, TYPE)
+HALF_MULTIPLIES(half_t, "f16") HALF_MULTIPLIES(bfloat_t, "bf16")
 
 //@ half_chunk: needs half_factor, half_multiply
 constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
 constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
-template <int WIDTH> FN void pin_all(float (&sums)[WIDTH / 64][32]) {
+template <int WIDTH> FN void pin_all(float (&sums)[quarters<WIDTH>][32]) {
 #pragma unroll
-  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
+  for (int q = 0; q < quarters<WIDTH>; ++q) pin(sums[q]);
 }
 template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
 FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {

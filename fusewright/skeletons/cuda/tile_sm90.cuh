@@ -11,6 +11,8 @@ namespace fusewright {
 
 //@ tile_order
 constexpr int TILE_ROWS = 128, PRODUCT_THREADS = 384, BOX = 1024;
+// How many times 64 columns a tile has, the last ones of which may be 32.
+template <int WIDTH> constexpr int quarters = (WIDTH + 63) / 64;
 // The order of tiles: eight rows of tiles at a time, so that the blocks at work share what they read.
 struct tiles {
   int down, across, count;
@@ -105,7 +107,7 @@ template <int COLUMNS, int EACH> FN void put_runs(float* box, const float (&runs
   }
 }
 template <class Factors, int COLUMNS, int WIDTH>
-FN bool fill_rows(float* box, const float (&master)[WIDTH / 64][32], int first_column, int first_row,
+FN bool fill_rows(float* box, const float (&master)[quarters<WIDTH>][32], int first_column, int first_row,
                   const float* scales) {
   constexpr int ROWS = BOX / COLUMNS;
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
@@ -158,7 +160,7 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
   return poison != poison;
 }
 
-//@ finish_runs: needs finish
+//@ finish_runs: needs finish, tile_order
 // Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a row.
 template <int EACH> struct runs_row {
   using value = float;
@@ -199,28 +201,30 @@ template <int WIDTH, bool TURNED> struct tile_row {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = true;
-  const float (&master)[WIDTH / 64][32];
+  static constexpr int PAIRS = PIECE<WIDTH> / 8;
+  const float (&master)[quarters<WIDTH>][32];
   int half;
   float scale;
   bool ahead;
-  const int& quarter;
+  const int& piece;
   // Registers have no index at run time.
-  template <int I = 0> FN void choose(float (&pairs)[8][2], float by) const {
-    if constexpr (I + 1 < WIDTH / 32)
-      if (quarter * 2 + half != I) return choose<I + 1>(pairs, by);
-    constexpr int BEHIND = (I / 2 + 1) % (WIDTH / 64);
+  template <int I = 0> FN void choose(float (&pairs)[PAIRS][2], float by) const {
+    if constexpr (I + 1 < WIDTH / PIECE<WIDTH> * 2)
+      if (piece * 2 + half != I) return choose<I + 1>(pairs, by);
+    constexpr int FIRST = I / 2 * PAIRS, BEHIND = (FIRST + PAIRS) % (WIDTH / 8);
+    const auto held = [&](int pair, int i) { return times_here(master[pair / 8][pair % 8 * 4 + I % 2 * 2 + i], by); };
 #pragma unroll
-    for (int i = 0; i < 16; ++i) pairs[i / 2][i % 2] = times_here(master[I / 2][i / 2 * 4 + I % 2 * 2 + i % 2], by);
+    for (int i = 0; i < PAIRS * 2; ++i) pairs[i / 2][i % 2] = held(FIRST + i / 2, i % 2);
     if constexpr (TURNED) {
-      const float next[2] = {times_here(master[BEHIND][I % 2 * 2], by), times_here(master[BEHIND][I % 2 * 2 + 1], by)};
+      const float next[2] = {held(BEHIND, 0), held(BEHIND, 1)};
 #pragma unroll
-      for (int i = 0; i < 16; ++i)
-        pairs[i / 2][i % 2] = !ahead ? pairs[i / 2][i % 2] : i < 14 ? pairs[i / 2 + 1][i % 2] : next[i % 2];
+      for (int i = 0; i < PAIRS * 2; ++i)
+        pairs[i / 2][i % 2] = !ahead ? pairs[i / 2][i % 2] : i < PAIRS * 2 - 2 ? pairs[i / 2 + 1][i % 2] : next[i % 2];
     }
   }
   template <int W, int U> struct packet {
-    static_assert(W == 2 && U == 8, "64 columns");
-    float pairs[8][2];
+    static_assert(W == 2 && U == PAIRS, "a piece");
+    float pairs[PAIRS][2];
     // The shuffle changes nothing, but products of what it gives are not worked out before the loop.
     FN explicit packet(const tile_row& o) { o.choose(pairs, __shfl_xor_sync(~0u, o.scale, 0)); }
     template <class Place> FN void fetch(int, const Place&) {}
@@ -231,16 +235,16 @@ template <int WIDTH, bool TURNED> struct tile_row {
 // A tile that is finite and whole: the body reads what a row needs once for all its columns. Where rows do not begin with a
 // sector of 32 bytes, lanes are turned so that four of them still store a whole one: halves take up to twice as long.
 template <int WIDTH, bool TURNED, class Body>
-FN void finish_tile(const Body& body, const float (&master)[WIDTH / 64][32], box_corner at, int columns, const float* scales) {
+FN void finish_tile(const Body& body, const float (&master)[quarters<WIDTH>][32], box_corner at, int columns, const float* scales) {
   const int lane = lane_here();
-  int quarter = 0;
+  int piece = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const long row = at.row + lane / 4 + half * 8;
     const int column = at.column + lane % 4 * 2, before = TURNED ? (unsigned(row) * columns + at.column) % 8 : 0;
     const bool ahead = before > 0 && before + lane % 4 * 2 < 8;
-    const tile_range<WIDTH> mine{column + (ahead ? 8 : 0), ahead ? WIDTH : 0, quarter};
-    body(row, mine, columns_lane<2, 8>(), tile_row<WIDTH, TURNED>{master, half, scales[half], ahead, quarter});
+    const tile_range<WIDTH> mine{column + (ahead ? 8 : 0), ahead ? WIDTH : 0, piece};
+    body(row, mine, columns_lane<2, PIECE<WIDTH> / 8>(), tile_row<WIDTH, TURNED>{master, half, scales[half], ahead, piece});
   }
 }
 // Whether a body takes runs; its own `finish` may want boxes.
@@ -278,10 +282,14 @@ template <class Body, class Factors> struct consumer {
     const box_corner at = corner_of(factors, shape, tile, row, column);
     if (row < shape.rows && at.column + AHEAD_COLUMNS <= shape.columns) ahead<SEGMENT>(body, at.row, at.column, shape.columns);
   }
+  // Where columns end that the tile's box `number` has: only the last one may have 32.
+  template <int WIDTH> FN int end_of(int number, box_corner at) const {
+    return WIDTH % 64 && number == WIDTH / 64 ? min(shape.columns, max(at.column + 32, 0)) : shape.columns;
+  }
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
   // through no box, but at edges and where something is not finite.
   template <int WIDTH, int SEGMENT, int VECTOR>
-  FN void runs_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+  FN void runs_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
     constexpr int EACH = Factors::packed ? 4 : 2;
     const int warp = warp_here() - Factors::first_warp, lane = lane_here();
     if constexpr (Factors::scaled && SEGMENT == 0 && VECTOR % 2 == 0 && takes_runs<Body>) {
@@ -293,7 +301,7 @@ template <class Body, class Factors> struct consumer {
       }
     }
 #pragma unroll 1
-    for (int number = 0; number < WIDTH / 64; ++number) {
+    for (int number = 0; number < quarters<WIDTH>; ++number) {
       const int top = tile.row * TILE_ROWS + warp * 16;
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH + number * 64);
@@ -302,7 +310,7 @@ template <class Body, class Factors> struct consumer {
       bool wrong = __any_sync(~0u, choose_runs<Factors>(number, runs, master, scales));
       if constexpr (Factors::marked) wrong = factors.suspect;
       if constexpr (VECTOR % EACH == 0 && takes_runs<Body>)
-        if (__all_sync(~0u, !wrong && (rows & 16) && at.column + 64 <= shape.columns)) {
+        if (__all_sync(~0u, !wrong && (rows & 16) && at.column + 64 <= end_of<WIDTH>(number, at))) {
           finish_runs<SEGMENT>(body, runs, at, shape.columns, lane);
           continue;
         }
@@ -316,13 +324,13 @@ template <class Body, class Factors> struct consumer {
         if constexpr (SEGMENT > 0)
           finish_segments<false, 64, SEGMENT, VECTOR, true>(body, box, 0, rows, at, shape.columns);
         else
-          finish<false, 64, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+          finish<false, 64, SEGMENT, VECTOR>(body, box, 0, rows, at, end_of<WIDTH>(number, at));
       } while (goes_on<64>(factors, shape, at));
     }
   }
   // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
-  FN void rows_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+  FN void rows_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
     if constexpr (Factors::scaled || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
       return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
     constexpr int COLUMNS = box_columns<SEGMENT, WIDTH>, ROWS = BOX / COLUMNS, ALL = (WIDTH + COLUMNS - 1) / COLUMNS;
@@ -347,23 +355,23 @@ template <class Body, class Factors> struct consumer {
       do {
         if constexpr (split || Factors::marked)
           if (wrong) repair<false, COLUMNS>(box, 0, rows, at, factors.left, factors.right, shape);
-        finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, shape.columns);
+        finish<false, COLUMNS, SEGMENT, VECTOR>(body, box, 0, rows, at, end_of<WIDTH>(number, at));
       } while (goes_on<COLUMNS>(factors, shape, at));
     }
   }
   // The same where the split factor is `right`: a tile is 64 columns x WIDTH rows of the result.
   template <int WIDTH, int SEGMENT, int VECTOR>
-  FN void columns_out(const float (&master)[WIDTH / 64][32], tiles::place tile, const float* scales) const {
+  FN void columns_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
     const int group = (warp_here() - Factors::first_warp) / 4, warp = warp_here() % 4;
     float* const box = boxes + group * 4 * BOX;
 #pragma unroll 1
-    for (int number = 0; number < WIDTH / 64; ++number) {
-      const int top = tile.column * WIDTH + number * 64, left = shape.rows - top;
+    for (int number = 0; number < quarters<WIDTH>; ++number) {
+      const int top = tile.column * WIDTH + number * 64, left = min(shape.rows, (tile.column + 1) * WIDTH) - top;
       if (left <= 0) break;
       bool wrong = false;
       group_sync(1 + group, 128);
 #pragma unroll
-      for (int q = 0; q < WIDTH / 64; ++q)  // registers have no index at run time
+      for (int q = 0; q < quarters<WIDTH>; ++q)  // registers have no index at run time
         if (number == q) wrong = fill_columns<Factors>(box, master[q], warp, scales + q * 64);
       wrong = __any_sync(~0u, group_any(1 + group, 128, wrong));
       // Half of the rows are shared out, too, but where a channel's phases are more than 8.
@@ -380,21 +388,6 @@ template <class Body, class Factors> struct consumer {
     }
   }
 };
-
-//@ prepare_product
-// How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
-#ifndef __CUDACC_RTC__
-template <auto KERNEL> int prepare_product(int shared_bytes, int device, int& blocks) {
-  static int known[64];
-  const bool listed = device >= 0 && device < 64;
-  blocks = listed ? known[device] : 0;
-  if (blocks > 0) return 0;
-  int error = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (!error) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
-  if (listed && !error) known[device] = blocks;
-  return error;
-}
-#endif
 
 //@
 }  // namespace fusewright
