@@ -209,6 +209,7 @@ JOINED = tuple(
     if parts == 1 or (s.width in FULL_RATE and s.blocks == 1)
     if s.chunk == 64 or (s.width == 128 and dtype is torch.float32 and parts == 1)
 )
+JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64)
 
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:

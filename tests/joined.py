@@ -22,6 +22,9 @@ SHUFFLED = """
 inline float __shfl_xor_sync(unsigned all, float mine, int distance) {
   return bits_as<float>(__shfl_xor_sync(all, bits_as<unsigned>(mine), distance));
 }
+inline float __shfl_sync(unsigned all, float mine, int from) {
+  return bits_as<float>(__shfl_sync(all, bits_as<int>(mine), from));
+}
 """
 MULTIPLIED = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")
 HANDED = """
@@ -36,7 +39,7 @@ void hand_out(const Body& body, const float* image, const float* weight, const f
   const int first[2] = {(SWAPPED ? tile.column : tile.row) * SIDES[0],
                         (SWAPPED ? tile.row : tile.column) * SIDES[1]};
   const product_shape product{shape.images * shape.groups, shape.rows(), pixels, 0};
-  float held[WIDTH / 64][32];
+  float held[quarters<WIDTH>][32];
   for (int i = 0; i < WIDTH / 2; ++i) {
     const int tall = warp * 16 + lane / 4 + i / 2 % 2 * 8, wide = i / 4 * 8 + lane % 4 * 2 + i % 2;
     const int channel = first[0] + (SWAPPED ? wide : tall);

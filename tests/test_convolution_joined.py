@@ -45,6 +45,8 @@ TILES = (
     Handed("bias_relu", 256, False, 4),
     Handed("residual", 64, True, 1),
     Handed("bias_relu", 64, True, 4),
+    Handed("bias_relu", 160, False, 4),
+    Handed("residual", 224, False, 4),
 )
 # Of each image: that of its scale, and what is said of it.
 EXPONENTS = {
