@@ -45,7 +45,7 @@ Clock = Callable[[Callable[[], object]], float]
 def variants(dtype: torch.dtype) -> tuple[Half, ...]:
     """Every width and side, shared depth or not, and the widest tile with a turned weight."""
     plain = [
-        Half(Subject("bias_relu", width, swapped, 0, 4, parts=parts), dtype)
+        Half(Subject("bias_relu", width, swapped, 0, 4 if swapped else 8, parts=parts), dtype)
         for width in WIDTHS
         for swapped in (False, True)
         for parts in (0, half_subjects.PARTS)

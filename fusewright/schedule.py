@@ -12,11 +12,13 @@ from math import gcd
 from fusewright.abreast import runs_abreast
 from fusewright.band import band
 from fusewright.down import results
+from fusewright.family import HALF, family
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
 from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
+from fusewright.product import factors
 from fusewright.shared import (
     MAX_THREADS,
     PAIRED_THREADS,
@@ -134,11 +136,9 @@ def schedule(
         keeps = fixed and inner * 4 * lanes <= KEEP_CPU_BYTES
         return Schedule(keeps, KEEP_COST, 1, 1, lanes=lanes)
     if nest.kernel.product:
-        columns = nest.columns.multiple if isinstance(nest.columns, Batch) else nest.columns
-        vector = 4 if columns % 4 == 0 and _vector(nest) >= 4 else 1
         some = band(nest.kernel)
         chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules, some)[0]
-        return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
+        return Schedule(True, KEEP_COMPUTED, 1, _product_vector(nest, chosen), tile=chosen)
     if nest.kernel.in_chunks:
         return _chunks(nest, target, graph, rules)
     if nest.down:
@@ -223,7 +223,11 @@ def alternatives(
         some = band(nest.kernel)
         tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, some, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
-        return tuple(replace(default, tile=tile) for tile in tiles if tile != default.tile)
+        return tuple(
+            replace(default, tile=tile, vector=_product_vector(nest, tile))
+            for tile in tiles
+            if tile != default.tile
+        )
     if default.each:
         return tuple(s for s in _chunk_moves(default) if s != default)
     if default.across > 1 and nest.kernel.folds:
@@ -371,6 +375,18 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
     moved = (*nest.reads.values(), *nest.writes.values())
     along = any(a.varies and a.columns == 1 and a.beside != 0 for a in moved)
     return Schedule(keeps, 0, down, _vector(nest) if along else 1, across=across)
+
+
+def _product_vector(nest: Nest, tile: Tile) -> int:
+    """Elements per access behind a product: eight where lanes have so many (`ordered` of
+    skeletons/cuda/product_half_sm90.cuh)."""
+    product, columns = nest.kernel.product, nest.columns
+    assert product is not None, "a tile is a product's"
+    eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
+    most = 8 if eights and nest.segment in (0, 32, 64) else 4
+    many = columns.multiple if isinstance(columns, Batch) else columns
+    vector = gcd(most, many, _vector(nest))
+    return vector if vector >= 4 else 1
 
 
 def _vector(nest: Nest) -> int:

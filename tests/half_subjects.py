@@ -80,6 +80,13 @@ def _chosen() -> Iterable[Half]:
             yield Half(Subject("copy", width, swapped, 0, 1, parts=PARTS), torch.bfloat16)
             yield Half(Subject("bias_relu", width, swapped, 0, 4, parts=PARTS), torch.bfloat16)
     yield Half(Subject("group_norm", 256, False, 256, 4, parts=PARTS), torch.bfloat16)
+    for width in WIDTHS:  # eight neighbouring columns in a lane
+        yield Half(Subject("bias_relu", width, False, 0, 8), torch.bfloat16)
+        yield Half(Subject("bias_relu", width, False, 0, 8, parts=PARTS), torch.bfloat16)
+        yield Half(Subject("group_norm", width, False, 64, 8), torch.bfloat16)
+    for body, segment in (("residual_scale", 0), ("softmax", 64), ("softmax", 32), ("row_sum", 64)):
+        yield Half(Subject(body, 256, False, segment, 8), torch.float16)
+        yield Half(Subject(body, 128, False, segment, 8, parts=PARTS), torch.bfloat16)
 
 
 HALVES = tuple(_chosen())

@@ -174,6 +174,8 @@ def test_infinities_nan_and_overflow_are_where_eager_has_them(library: Library) 
 
 # rows, columns, depth of the tests of tails; all segments divide these columns.
 TAILS = ((1, 256, 40), (37, 768, 100), (300, 1280, 512))
+# The same where lanes have eight neighbouring columns: few columns, edges, many tiles, parts.
+EIGHTS = ((130, 8, 40), (37, 328, 104), (256, 520, 72), (4100, 5000, 320), (96, 1512, 4104))
 ODD_TAILS = ((1, 1, 8), (37, 333, 100), (130, 65, 36))
 
 
@@ -181,7 +183,8 @@ ODD_TAILS = ((1, 1, 8), (37, 333, 100), (130, 65, 36))
 def test_tails(library: Library, half: Half) -> None:
     s = half.subject
     sizes = TAILS + (ODD_TAILS if s.segment == 0 and s.vector == 1 else ())
-    sizes += ((70, 64, 64), (9, 192, 72)) if s.segment in (4, 16, 64) else ()
+    sizes += ((70, 64, 64), (9, 192, 72)) if s.segment in (4, 16, 32, 64) else ()
+    sizes += EIGHTS if s.vector == 8 and s.segment == 0 else ()
     for batches in (1, 3):
         for rows, columns, depth in sizes:
             left, right = factors((batches, rows, columns, depth), half)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from threads import BEFORE, SHARED, TWINS
@@ -41,6 +41,8 @@ inline float __fmaf_rd(float a, float b, float c) {  // of what is positive
   const double sum = double(a) * b + c;
   return float(sum) > sum ? nextafterf(float(sum), 0) : float(sum);
 }
+inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+inline double rsqrt(double x) { return 1 / sqrt(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 using std::isinf, std::isnan;
@@ -131,10 +133,16 @@ extern "C" void tile_{number}(const float* sums, const float* truth, {pointers},
 def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with the width of its tile, its segment and its vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
+    entries = (_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
+    return compiled(words, HANDED + "".join(entries), folder)
+
+
+def compiled(words: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
+    """The sections that are called `words`, and more text behind them."""
     text = text_for("sm90", words)
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
-    text += HANDED + "".join(_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
+    text += more
     source = folder / "tiles.cpp"
     source.write_text(f"{BEFORE}{WARP}{text}}}\n", encoding="utf-8")
     made = folder / "tiles.so"

@@ -103,7 +103,7 @@ FN float plain_sum(const convolution_source<Shape, T, PARTS>& from, int batch, i
 // The factors as `consumer` wants them, for one tile.
 template <int FIRST_WARP, class Source> struct convolution_factors {
   static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled && !Source::last;
-  static constexpr int first_warp = FIRST_WARP;
+  static constexpr int first_warp = FIRST_WARP, each = 2;
   const Source &left, &right;
   bool suspect;
 };

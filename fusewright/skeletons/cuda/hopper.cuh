@@ -91,28 +91,34 @@ inline void* find_driver(const char* name) {
 #endif
   return found;
 }
+// `bytes`: of the whole tensor. Whatever lies outside of it reads as zero.
+inline int encode_map(tensor_map& map, int type, unsigned rank, const void* data, const unsigned long* sizes,
+                      const unsigned long* strides, const unsigned* box, unsigned long bytes) {
+  static const auto encode = reinterpret_cast<encode_tiled>(find_driver("cuTensorMapEncodeTiled"));
+  if (!encode) return cudaErrorNotSupported;
+  const unsigned steps[5] = {1, 1, 1, 1, 1};
+  if (encode(&map, type, rank, data, sizes, strides, box, steps, 0, 3, 3, 0)) return cudaErrorInvalidValue;
+  // Drivers up to 13.1 mistake small tensors for something else unless this bit is cleared; CUTLASS does so, too.
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver <= 13010 && bytes < 131072) map.words[1] &= ~(1ul << 21);
+  return 0;
+}
 // A tensor [batches][lines][line] in memory; strides in bytes, batch_bytes 0 if all batches share one.
 struct mapped {
   int type, element_bytes;
   const void* data;
   long batch_bytes, line_bytes, batches, lines, line;
 };
-// Boxes of box_lines lines x 128 bytes; whatever lies outside of the tensor reads as zero.
+// Boxes of box_lines lines x 128 bytes.
 inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
-  static const auto encode = reinterpret_cast<encode_tiled>(find_driver("cuTensorMapEncodeTiled"));
-  if (!encode) return cudaErrorNotSupported;
   const bool batched = from.batch_bytes != 0 && from.batches > 1;
   const unsigned long sizes[3] = {(unsigned long)from.line, (unsigned long)from.lines,
                                   batched ? (unsigned long)from.batches : 1ul};
   const unsigned long strides[2] = {(unsigned long)from.line_bytes,
                                     (unsigned long)(batched ? from.batch_bytes : from.line_bytes)};
-  const unsigned box[3] = {128u / from.element_bytes, unsigned(box_lines), 1}, steps[3] = {1, 1, 1};
-  if (encode(&map, from.type, 3, from.data, sizes, strides, box, steps, 0, 3, 3, 0)) return cudaErrorInvalidValue;
-  // Drivers up to 13.1 mistake small tensors for something else unless this bit is cleared; CUTLASS does so, too.
-  int driver = 0;
-  cudaDriverGetVersion(&driver);
-  if (driver <= 13010 && sizes[0] * sizes[1] * sizes[2] * from.element_bytes < 131072) map.words[1] &= ~(1ul << 21);
-  return 0;
+  const unsigned box[3] = {128u / from.element_bytes, unsigned(box_lines), 1};
+  return encode_map(map, from.type, 3, from.data, sizes, strides, box, sizes[0] * sizes[1] * sizes[2] * from.element_bytes);
 }
 // Boxes of 32 k x some rows of a float32 factor.
 inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth, int box_rows = 128) {

@@ -188,13 +188,15 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
 }
 // A block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane. A warp takes STEP k
 // of them at a time, and has those it read last still in its registers when it begins to write. There are no more `warps`
-// than that takes, so a processor has as many loads in flight where rows are short.
-constexpr int COLUMN_WARPS = 16;
+// than that takes, so a processor has as many loads in flight where rows are short. A unit of all rows goes through shared
+// memory, so that whole lines are stored.
+constexpr int COLUMN_WARPS = 8, COLUMN_ROWS = 32;
 __global__ void __launch_bounds__(COLUMN_WARPS * 32)
     pack_columns(const factor from, int rows, int depth, packed to, int warps) {
   let_next_kernel_start();
   set_zeros(to, warps * 32);
-  __shared__ row_sizes parts[COLUMN_WARPS][32];
+  __shared__ row_sizes parts[COLUMN_WARPS][COLUMN_ROWS];
+  __shared__ uint4 lines[COLUMN_WARPS][COLUMN_ROWS * UNIT_BYTES / 16];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = to.rows / 32;
   const long batch = block_index() / groups;
   if (batch >= to.batches) return;
@@ -235,12 +237,21 @@ __global__ void __launch_bounds__(COLUMN_WARPS * 32)
       *to.step(batch, row, step) = inverse;
     }
 #pragma unroll
-    for (int chunk = 0; chunk < STEP / 8; ++chunk) {
-      const int unit = step * (STEP / UNIT) + chunk / 4;
-      float eight[8];
+    for (int u = 0; u < STEP / UNIT; ++u) {
+      const int unit = step * (STEP / UNIT) + u;
+      if (unit >= to.depth_units) break;
+      __syncwarp();
 #pragma unroll
-      for (int j = 0; j < 8; ++j) eight[j] = x[chunk * 8 + j] * scale;
-      if (unit < to.depth_units) pack_chunk(eight, to.unit(batch, unit, row), row, chunk % 4);
+      for (int chunk = 0; chunk < UNIT / 8; ++chunk) {
+        float eight[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) eight[j] = x[u * UNIT + chunk * 8 + j] * scale;
+        pack_chunk(eight, reinterpret_cast<unsigned char*>(lines[warp]) + lane * UNIT_BYTES, row, chunk);
+      }
+      __syncwarp();
+      uint4* const there = reinterpret_cast<uint4*>(to.unit(batch, unit, row - lane));
+#pragma unroll
+      for (int i = lane; i < COLUMN_ROWS * UNIT_BYTES / 16; i += 32) there[i] = lines[warp][i];
     }
   }
 }

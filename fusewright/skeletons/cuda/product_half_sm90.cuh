@@ -31,12 +31,39 @@ template <bool TURNED> struct half_operand {
   static constexpr unsigned long step = (TURNED ? 16 * 128 : 32) >> 4, blocks = TURNED ? (8192 >> 4) - 1 : 0;
   FN static unsigned long at(unsigned address) { return descriptor(address) + (blocks << 16); }
 };
+// Rows of the wide factor may come in an order in which a lane of the tensor core's result has EIGHT neighbouring columns:
+// of each 32, number 8 j + 2 t, and the next, is 8 t + 2 j, and the next, in memory. So a box has 32 rows and five dimensions:
+// k, neighbours, t, j, batches.
+constexpr int EIGHT = 8, ORDERED_ROWS = 32;
+template <bool SWAPPED, int SEGMENT, int VECTOR, bool WIDE_TURNED>
+constexpr bool ordered = !SWAPPED && !WIDE_TURNED && VECTOR == EIGHT && SEGMENT <= 64 && SEGMENT % ORDERED_ROWS == 0;
+FN void load_ordered(unsigned to, const tensor_map& map, unsigned barrier, int k, int row, int batch, bool both) {
+  if (both)
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, 0, %4, 0, %5}], [%2], %6;"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row / EIGHT), "r"(batch), "h"(short(3)) : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, 0, %4, 0, %5}], [%2];"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row / EIGHT), "r"(batch) : "memory");
+}
 #ifndef __CUDACC_RTC__
 template <class T, bool TURNED>
 int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines, long batches, long rows, long depth) {
   const mapped all{half_kind<T>::map_type, 2, from.data, from.batch_stride * 2, from.line_stride * 2, batches,
                    TURNED ? depth : rows, TURNED ? rows : depth};
   return map_boxes(map, all, box_lines);
+}
+template <class T>
+int map_ordered(tensor_map& map, const half_factor<T>& from, long batches, long rows, long depth) {
+  const bool batched = from.batch_stride != 0 && batches > 1;
+  const unsigned long line = from.line_stride * 2, apart = batched ? from.batch_stride * 2 : line;
+  const unsigned long sizes[5] = {(unsigned long)depth, 2, (unsigned long)rows / EIGHT, 4, batched ? (unsigned long)batches : 1};
+  const unsigned long strides[4] = {line, line * EIGHT, line * 2, apart};
+  const unsigned box[5] = {64, 2, 4, 4, 1};
+  return encode_map(map, half_kind<T>::map_type, 5, from.data, sizes, strides, box, sizes[0] * rows * sizes[4] * 2);
 }
 #endif
 
@@ -157,9 +184,16 @@ FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int
       load_box(there, map, ready, along, line, batch);
   }
 }
+template <int ROWS>
+FN void load_half_ordered(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch, bool both, int rank) {
+  const int each = both ? ROWS / CLUSTER : ROWS, first = both ? rank * each : 0;
+#pragma unroll
+  for (int r = 0; r < ROWS; r += ORDERED_ROWS)
+    if (r < each) load_ordered(to + (first + r) * HALF_LINE, map, ready, k, row + first + r, batch, both);
+}
 // One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the factor of
 // which a tile has 128 rows; `wide`: the one of which it has WIDTH.
-template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS, class Tiles>
+template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool ORDERED, bool PARTS, class Tiles>
 FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
                      const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full, unsigned empty) {
   using stage = half_stage<WIDTH>;
@@ -179,8 +213,11 @@ FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_b
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::bytes);
       load_half<TILE_ROWS, TALL_TURNED>(to, tall, ready, k, tile.row * TILE_ROWS, tall_batch, all.beside, rank);
-      load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside,
-                                    rank);
+      if constexpr (ORDERED)
+        load_half_ordered<WIDTH>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside, rank);
+      else
+        load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside,
+                                      rank);
     }
   }
   // This block's barriers have to last until its partner has used them.
@@ -218,7 +255,6 @@ FN void half_consume(const Consumer& me, const couples<Tiles>& all, const depth_
       const unsigned at = stages + slot * stage::bytes;
       barrier_wait(full + 8 * slot, phase);
       half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, at + group * 64 * HALF_LINE, at + stage::tall_bytes, chunk > 0);
-      if (chunk < WIDTH / 64) me.template ask_quarter<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile, rank), chunk * 64);
       multiply_wait<1>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
@@ -250,6 +286,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
                         const depth_ranges ranges) {
   using stage = half_stage<WIDTH>;
   constexpr bool TALL_TURNED = SWAPPED ? RIGHT_TURNED : LEFT_TURNED, WIDE_TURNED = SWAPPED ? LEFT_TURNED : RIGHT_TURNED;
+  constexpr bool ORDERED = ordered<SWAPPED, SEGMENT, VECTOR, WIDE_TURNED>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
   if (threadIdx.x == 0) {
@@ -267,12 +304,12 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const bool left_batched = left.batch_stride != 0, right_batched = right.batch_stride != 0;
     if (threadIdx.x == 0)
-      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED, PARTS>(tall, wide, SWAPPED ? right_batched : left_batched,
-                                                           SWAPPED ? left_batched : right_batched, all, ranges, stages,
-                                                           full, empty);
+      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED, ORDERED, PARTS>(tall, wide, SWAPPED ? right_batched : left_batched,
+                                                                    SWAPPED ? left_batched : right_batched, all, ranges,
+                                                                    stages, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const consumer<Body, whole_factors> me{body, {}, shape, reinterpret_cast<float*>(shared + stage::boxes)};
+    const consumer<Body, whole_factors<ORDERED ? EIGHT : 2>> me{body, {}, shape, reinterpret_cast<float*>(shared + stage::boxes)};
     half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED, PARTS>(me, all, ranges, stages, full, empty);
   }
 }
@@ -310,7 +347,12 @@ int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_fa
   const int left_lines = half_lines<LEFT_ROWS, LEFT_TURNED> / (beside != SWAPPED ? CLUSTER : 1);
   const int right_lines = half_lines<RIGHT_ROWS, RIGHT_TURNED> / (beside == SWAPPED ? CLUSTER : 1);
   int error = map_half(first, left, left_lines, batches, rows, depth);
-  if (!error) error = map_half(second, right, right_lines, batches, columns, depth);
+  if constexpr (ordered<SWAPPED, SEGMENT, VECTOR, RIGHT_TURNED>) {
+    if (columns % EIGHT) return cudaErrorInvalidValue;
+    if (!error) error = map_ordered(second, right, batches, columns, depth);
+  } else {
+    if (!error) error = map_half(second, right, right_lines, batches, columns, depth);
+  }
   if (error) return error;
   const auto on = static_cast<cudaStream_t>(stream);
   const product_shape shape{batches, int(rows), int(columns), int(depth)};

@@ -159,7 +159,6 @@ FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles
     all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp, 8);
   ring_place<ring::own> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
-    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(number));
     float master[ring::quarters][32] = {};
     for (int chunk = 0; chunk < chunks; ++chunk) {
       fragments f;

@@ -209,7 +209,6 @@ FN void consume(const splitting_consumer<Body>& me, const tiles_of<Body>& all, c
       asm volatile("" : "+r"(again));
       return piece_at<PARTS, stage::chunks>(again, me.other.depth_steps, parts);
     };
-    me.template ask_ahead<WIDTH, SWAPPED, SEGMENT>(all.at(here().tile));
     const float* const scales = me.scales + turn * WIDTH;
     barrier_wait(full + 8 * slot, phase);
     const bool uneven = any_uneven<WIDTH>(scales, me.other.rows - all.at(here().tile).column * WIDTH);

@@ -6,7 +6,7 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "hopper.cuh"
+#include "runs_sm90.cuh"
 namespace fusewright {
 
 //@ tile_order
@@ -36,92 +36,39 @@ template <class Body, class = void> struct tiles_of : tiles {
 #endif
 };
 
-//@ fill_box: needs finish, tile_order
+//@ fill_box: needs finish, tile_order, runs
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
 // wrong: true then. Marked factors say themselves whether that can be. Scaled ones want a power of two for each row.
-// `first_warp`: of the consumers.
+// `first_warp`: of the consumers. `each`: how many neighbouring columns a lane has.
 struct split_factors {
   static constexpr bool split = true, packed = true, marked = false, scaled = false;
-  static constexpr int first_warp = 4;
+  static constexpr int first_warp = 4, each = 4;
   const factor &left, &right;
 };
 struct both_split_factors {
   static constexpr bool split = true, packed = false, marked = false, scaled = false;
-  static constexpr int first_warp = 4;
+  static constexpr int first_warp = 4, each = 2;
   const factor &left, &right;
 };
-struct whole_factors {
+template <int EACH> struct whole_factors {
   static constexpr bool split = false, packed = false, marked = false, scaled = false;
-  static constexpr int first_warp = 4;
+  static constexpr int first_warp = 4, each = EACH;
 };
-template <class Factors> FN float2 scaled_pair(const float* from, float2 scale, float& poison) {
-  float2 pair = make_float2(from[0], from[1]);
-  if constexpr (!Factors::split) return pair;
-  if constexpr (Factors::packed) pair = make_float2(pair.x * fabsf(scale.x), pair.y * fabsf(scale.y));
-  poison = fmaf(pair.x, 0.f, fmaf(pair.y, 0.f, poison));
-  return pair;
-}
-// A multiplication that stays where it is: before a loop its results would need registers, behind branches its factors.
-FN float times_here(float x, float y) {
-  asm volatile("mul.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
-  return x;
-}
-// A lane has pairs of neighbouring columns, and fours where packed rows stand in fours (`quads` of pack.cuh): runs of EACH.
-// 64 columns of the master -> the lane's runs of row g, or g + 8; and those -> row `row` of its box. `scales`: of the columns,
-// or, scaled, of the two rows.
-template <class Factors, int EACH>
-FN bool take_runs(float (&runs)[16 / EACH][EACH], const float (&master)[32], int half, const float* scales) {
-  const int t = lane_here() % 4;
-  float poison = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float* const from = &master[i * 4 + half * 2];
-    float2 pair;
-    if constexpr (Factors::scaled)
-      pair = make_float2(times_here(from[0], scales[half]), times_here(from[1], scales[half]));
-    else
-      pair = scaled_pair<Factors>(from, *reinterpret_cast<const float2*>(scales + i * 8 + t * 2), poison);
-    runs[i * 2 / EACH][i * 2 % EACH] = pair.x, runs[i * 2 / EACH][i * 2 % EACH + 1] = pair.y;
-  }
-  return poison != poison;
-}
-// The same of both rows and one of the master's quarters. Registers have no index at run time, and one choice has to be the
-// last, or what is not chosen is kept alive from before the loop over k.
-template <class Factors, int I = 0, int QUARTERS, int EACH>
-FN bool choose_runs(int number, float (&runs)[2][16 / EACH][EACH], const float (&master)[QUARTERS][32], const float* scales) {
-  if constexpr (I + 1 < QUARTERS)
-    if (number != I) return choose_runs<Factors, I + 1>(number, runs, master, scales);
-  const float* const mine = scales + (Factors::packed ? I * 64 : 0);
-  const bool wrong = take_runs<Factors>(runs[0], master[I], 0, mine);
-  return take_runs<Factors>(runs[1], master[I], 1, mine) || wrong;
-}
-template <int COLUMNS, int EACH> FN void put_runs(float* box, const float (&runs)[16 / EACH][EACH], int row, int first_column) {
-#pragma unroll
-  for (int i = 0; i < 16 / EACH; ++i) {
-    float* const to = box + box_place<false, COLUMNS>(row, first_column + (i * 4 + lane_here() % 4) * EACH);
-    if constexpr (EACH == 4)
-      *reinterpret_cast<float4*>(to) = make_float4(runs[i][0], runs[i][1], runs[i][2], runs[i][3]);
-    else
-      *reinterpret_cast<float2*>(to) = make_float2(runs[i][0], runs[i][1]);
-  }
-}
 template <class Factors, int COLUMNS, int WIDTH>
-FN bool fill_rows(float* box, const float (&master)[quarters<WIDTH>][32], int first_column, int first_row,
-                  const float* scales) {
+FN bool fill_rows(float* box, const float (&master)[quarters<WIDTH>][32], int first_column, int first_row) {
   constexpr int ROWS = BOX / COLUMNS;
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
   if constexpr (Factors::packed) {
-    bool wrong = false;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 32; ++i) {
       const int c = i / 2 * 64, half = i % 2, row = lane_here() / 4 + half * 8 - (ROWS == 16 ? 0 : first_row);
       if (ROWS < 16 && (row < 0 || row >= ROWS)) continue;
       float runs[4][4];
-      wrong |= take_runs<Factors>(runs, master[(first_column + c) / 64], half, scales + c);
+      take_runs<Factors>(runs, master[(first_column + c) / 64], half, nullptr);
       put_runs<COLUMNS>(box, runs, row, c);
     }
-    return wrong;
+    return false;
   }
   float poison = 0;  // becomes NaN with the first infinity or NaN
   // Rows g and g + 8 are twisted alike, and 8 more columns differ in bits that nothing else touches.
@@ -160,41 +107,7 @@ FN bool fill_columns(float* box, const float (&master)[32], int warp, const floa
   return poison != poison;
 }
 
-//@ finish_runs: needs finish, tile_order
-// Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a row.
-template <int EACH> struct runs_row {
-  using value = float;
-  static constexpr int bytes = 0;
-  static constexpr bool kept = true;
-  const float (*runs)[EACH];
-  template <int W, int U> struct packet {
-    static_assert(W == EACH, "neighbours in a lane");
-    const float (*runs)[EACH];
-    FN explicit packet(const runs_row& o) : runs(o.runs) {}
-    template <class Place> FN void fetch(int, const Place&) {}
-    template <class Place> FN float element(int, int j, const Place& at) { return runs[at.slot][j]; }
-    template <class Place> FN void flush(int, const Place&) {}
-  };
-};
-template <int SEGMENT, int EACH, class Body>
-FN void finish_runs(const Body& body, const float (&runs)[2][16 / EACH][EACH], box_corner at, int columns, int lane) {
-  if constexpr (SEGMENT == 0) {
-    const columns_range<true> mine{at.column + lane % 4 * EACH, 4 * EACH, columns};
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      body(at.row + lane / 4 + half * 8, mine, columns_lane<EACH, 16 / EACH>(), runs_row<EACH>{runs[half]});
-  } else {
-    const int segments = columns / SEGMENT;
-    __builtin_assume(at.row >= 0 && segments > 0);
-    lanes_team<4, EACH> team;  // one, or no two addresses would have a common part
-    const long first = (at.row + lane / 4) * segments + at.column / SEGMENT;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int s = 0; s < 64 / SEGMENT; ++s)
-        body(first + half * 8 * segments + s, team, runs_row<EACH>{&runs[half][s * (SEGMENT / 4 / EACH)]});
-  }
-}
+//@ finish_runs: needs finish, finish_rows, tile_order
 // One row of a whole tile, pairs of columns from the registers that they are in, times `scale`. TURNED: a lane that is `ahead`
 // has the next 8 columns' pair in the place of each, and the tile's first as its last.
 template <int WIDTH, bool TURNED> struct tile_row {
@@ -270,10 +183,6 @@ template <class Body, class Factors> struct consumer {
 
   // Long before a tile is finished: whatever else the body will read for it shall be in L2 by then. A lane asks for one
   // line of 128 bytes of one row at a time.
-  template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_ahead(tiles::place tile) const {
-#pragma unroll 1
-    for (int q = 0; q < WIDTH; q += 64) ask_quarter<WIDTH, SWAPPED, SEGMENT>(tile, q);
-  }
   template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_quarter(tiles::place tile, int q) const {
     const int lane = lane_here(), warp = warp_here() - Factors::first_warp;
     const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
@@ -289,38 +198,40 @@ template <class Body, class Factors> struct consumer {
   // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
   // through no box, but at edges and where something is not finite.
   template <int WIDTH, int SEGMENT, int VECTOR>
-  FN void runs_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
-    constexpr int EACH = Factors::packed ? 4 : 2;
-    const int warp = warp_here() - Factors::first_warp, lane = lane_here();
-    if constexpr (Factors::scaled && SEGMENT == 0 && VECTOR % 2 == 0 && takes_runs<Body>) {
-      const int top = tile.row * TILE_ROWS + warp * 16;
-      const box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH);
-      if (__all_sync(~0u, !factors.suspect && top + 16 <= shape.rows && at.column + WIDTH <= shape.columns)) {
-        if (shape.columns % 8 == 0) return finish_tile<WIDTH, false>(body, master, at, shape.columns, scales);
-        return finish_tile<WIDTH, true>(body, master, at, shape.columns, scales);
+  FN void runs_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales, bool wrong) const {
+    constexpr int EACH = Factors::each;
+    const int warp = warp_here() - Factors::first_warp, lane = lane_here(), top = tile.row * TILE_ROWS + warp * 16;
+    const box_corner corner = corner_of(factors, shape, tile, top, tile.column * WIDTH);
+    if constexpr (Factors::marked) wrong = factors.suspect;
+    if constexpr (SEGMENT == 0 && VECTOR % EACH == 0 && EACH != 4 && takes_runs<Body>)
+      if (__all_sync(~0u, !wrong && top + 16 <= shape.rows && corner.column + WIDTH <= shape.columns)) {
+        if constexpr (EACH == 8)
+          return finish_whole<EACH, WIDTH>(body, master, corner, shape.columns);
+        else if (shape.columns % 8 == 0)
+          return finish_tile<WIDTH, false>(body, master, corner, shape.columns, scales);
+        else
+          return finish_tile<WIDTH, true>(body, master, corner, shape.columns, scales);
       }
-    }
-#pragma unroll 1
+#pragma unroll(SEGMENT > 0 ? quarters<WIDTH> : 1)
     for (int number = 0; number < quarters<WIDTH>; ++number) {
-      const int top = tile.row * TILE_ROWS + warp * 16;
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH + number * 64);
       if (at.column >= shape.columns || rows == 0) continue;
       float runs[2][16 / EACH][EACH];
-      bool wrong = __any_sync(~0u, choose_runs<Factors>(number, runs, master, scales));
-      if constexpr (Factors::marked) wrong = factors.suspect;
-      if constexpr (VECTOR % EACH == 0 && takes_runs<Body>)
+      choose_runs<Factors>(number, runs, master, scales);
+      if constexpr ((SEGMENT > 0 || EACH < 8) && VECTOR % EACH == 0 && takes_runs<Body>)
         if (__all_sync(~0u, !wrong && (rows & 16) && at.column + 64 <= end_of<WIDTH>(number, at))) {
           finish_runs<SEGMENT>(body, runs, at, shape.columns, lane);
           continue;
         }
       float* const box = boxes + warp * BOX;
       __syncwarp();
-      put_runs<64>(box, runs[0], lane_here() / 4, 0);
-      put_runs<64>(box, runs[1], lane_here() / 4 + 8, 0);
+      put_runs<64>(box, runs[0], lane / 4, 0);
+      put_runs<64>(box, runs[1], lane / 4 + 8, 0);
       __syncwarp();
       do {
-        if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
+        if constexpr (split || Factors::marked)
+          if (wrong) repair<false, 64>(box, 0, rows, at, factors.left, factors.right, shape);
         if constexpr (SEGMENT > 0)
           finish_segments<false, 64, SEGMENT, VECTOR, true>(body, box, 0, rows, at, shape.columns);
         else
@@ -330,9 +241,12 @@ template <class Body, class Factors> struct consumer {
   }
   // The same box by box.
   template <int WIDTH, int SEGMENT, int VECTOR>
-  FN void rows_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
-    if constexpr (Factors::scaled || (Factors::packed && SEGMENT <= 64 && SEGMENT % 16 == 0 && VECTOR == 4))
-      return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
+  FN void rows_out(float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
+    bool wrong = false;
+    if constexpr (Factors::packed) wrong = undo_scales<Factors>(master, scales);
+    constexpr int EACH = Factors::each;  // vectors of which are what a lane has, and whole segments what four have
+    if constexpr (Factors::scaled || (EACH > 2 && EACH == VECTOR && SEGMENT <= 64 && SEGMENT % (4 * EACH) == 0))
+      return runs_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales, wrong);
     constexpr int COLUMNS = box_columns<SEGMENT, WIDTH>, ROWS = BOX / COLUMNS, ALL = (WIDTH + COLUMNS - 1) / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
@@ -343,12 +257,11 @@ template <class Body, class Factors> struct consumer {
       const int behind = shape.rows - (top + r), rows = behind < 0 ? 0 : behind < ROWS ? behind : ROWS;
       box_corner at = corner_of(factors, shape, tile, top + r, tile.column * WIDTH + number / (16 / ROWS) * COLUMNS);
       if (at.column >= shape.columns || rows == 0) continue;
-      bool wrong = false;
       __syncwarp();
 #pragma unroll
       for (int c = 0; c < ALL; ++c)  // registers have no index at run time
         if (number / (16 / ROWS) == c)
-          wrong = fill_rows<Factors, COLUMNS, WIDTH>(box, master, c * COLUMNS, r, scales + c * COLUMNS);
+          wrong |= fill_rows<Factors, COLUMNS, WIDTH>(box, master, c * COLUMNS, r);
       __syncwarp();
       if constexpr (split) wrong = __any_sync(~0u, wrong);
       if constexpr (Factors::marked) wrong = factors.suspect;
