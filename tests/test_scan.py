@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -372,6 +373,17 @@ def test_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     single = [k for k in found if re.search(r"row_kernelILi\d+ELi1E", k.name)]
     assert [k for k in found if k not in single and (k.stack_bytes or k.spill_bytes)] == []
     assert [k for k in single if k.spill_bytes > 16] == []
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+def test_an_element_is_widened_twice_and_rounded_once(tmp_path: Path) -> None:
+    """A GPU converts from and to 64 bits 16 numbers a cycle, so more would cost more than memory."""
+    made = make(Called("x.cumsum(1) * y"), [torch.empty(64, 8192, device="meta")] * 2, GPU)
+    source, ptx = tmp_path / "rows.cu", tmp_path / "rows.ptx"
+    source.write_text(cuda_source(made.kernels, GPU), encoding="utf-8")
+    subprocess.run(["nvcc", "-arch=compute_90a", "-ptx", source, "-o", ptx], check=True)
+    (kernel,) = [k for k in ptx.read_text().split(".entry ")[1:] if "row_kernelILi512ELi4E" in k]
+    assert (kernel.count("cvt.f64.f32"), kernel.count("cvt.rn.f32.f64")) == (2 * 16, 16)
 
 
 class Chunks(nn.Module):

@@ -237,9 +237,6 @@ template <class Scan, class T, int SLOTS> struct own_elements {
     held[at.slot] = element(0);
   }
 };
-// Otherwise the compiler keeps what it has widened, in twice the registers.
-FN void narrow_again(float& x) { asm volatile("" : "+f"(x)); }
-template <class T> FN void narrow_again(T&) {}
 // Two rooms in turn: who writes one again has seen a barrier since the last thread read it.
 template <class Scan, int DOWN, int ACROSS, int EACH, class Wide>
 FN Wide before_thread(chunks<stripe<DOWN, ACROSS>, EACH>& team, Wide mine) {

@@ -57,8 +57,7 @@ template <class Scan, int LANES, class T> FN place_in_row<T> along_lanes(T mine)
   const T before = from_before<Scan::back, LANES>(mine, 1);
   return {place > 0 ? before : Scan::template none<T>(), mine};
 }
-// Takes the vectors of a thread: each element joined with those of its vector that come before it. What a vector
-// comes to goes to the other threads unrounded.
+// Takes the vectors of a thread: their elements, and what each vector comes to, which goes to the other threads unrounded.
 template <class Scan, class T, int SLOTS, int ROW_W> struct own_vectors {
   static constexpr bool kept = true;
   using wide = typename wider<T>::type;
@@ -73,8 +72,7 @@ template <class Scan, class T, int SLOTS, int ROW_W> struct own_vectors {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       const int j = Scan::back ? W - 1 - k : k;
-      sum = Scan::join(sum, wide(element(j)));
-      row.held[at.slot][j] = T(sum);
+      sum = Scan::join(sum, wide(row.held[at.slot][j] = element(j)));
     }
     through[at.slot] = sum;
   }
@@ -93,11 +91,19 @@ FN void join_warps(warp_table<Scan, SLOTS, WARPS, Wide>& table) {
   }
   __syncthreads();
 }
-// Where registers are few, what comes before a vector has none of its own and is joined to the vector at once.
-template <int THREADS, int SLOTS> constexpr int BEFORE = SLOTS > 4 || THREADS > 256 ? 1 : SLOTS;
-template <class Scan, class T, int W, class Wide> FN void join_to(T (&vector)[W], Wide before) {
+// The same number, of which the compiler does not know that it has widened it before, and kept that in twice the registers:
+// a thread's z is 0, which nobody has told it.
+FN void narrow_again(float& x) { x = __int_as_float(__float_as_int(x) ^ threadIdx.z); }
+template <class T> FN void narrow_again(T&) {}
+// From what comes before a vector to what comes through each of its elements, which are rounded once. Widening them again
+// costs less than what a vector came to at each of them, in twice the registers: a GPU converts 16 numbers a cycle.
+template <class Scan, class T, int W, class Wide> FN void run_through(T (&vector)[W], Wide through) {
 #pragma unroll
-  for (int j = 0; j < W; ++j) vector[j] = T(Scan::join(before, Wide(vector[j])));
+  for (int k = 0; k < W; ++k) {
+    const int j = Scan::back ? W - 1 - k : k;
+    narrow_again(vector[j]);
+    vector[j] = T(through = Scan::join(through, Wide(vector[j])));
+  }
 }
 // What comes before the row of a team; `total` is what the row comes to (chunks.cuh).
 template <class Scan, int THREADS, int VECTOR, class Wide> FN Wide hand_on(team<THREADS, VECTOR>&, Wide) {
@@ -107,11 +113,11 @@ template <class Scan, class Team, class Span, class T, int SLOTS, int W, class F
 FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f, Ops... operand) {
   using wide = typename wider<T>::type;
   constexpr int THREADS = Team::threads, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
-  constexpr int HELD = BEFORE<THREADS, SLOTS>, LAST_LANE = Scan::back ? 0 : LANES - 1;
+  constexpr int LAST_LANE = Scan::back ? 0 : LANES - 1;
   own_vectors<Scan, T, SLOTS, W> own(row);
   walk(team, span, own, f, operand...);
   const int warp = team.member() / LANES, lane = team.member() % LANES;
-  wide before[HELD], carry = Scan::template none<wide>();
+  wide before[SLOTS], carry = Scan::template none<wide>();
   if constexpr (WARPS > 1) {
     __shared__ warp_table<Scan, SLOTS, WARPS, wide> table;
     __syncthreads();  // the scan before this one may still read
@@ -119,8 +125,7 @@ FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f
     for (int s = 0; s < SLOTS; ++s) {
       const auto found = along_lanes<Scan, LANES>(own.through[s]);
       if (lane == LAST_LANE) table.warp[s][warp] = found.through;
-      if (HELD == SLOTS) before[s % HELD] = found.before;
-      if (HELD != SLOTS) join_to<Scan>(row.held[s], found.before);
+      before[s] = found.before;
     }
     join_warps(table);
 #pragma unroll
@@ -129,8 +134,7 @@ FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f
 #pragma unroll
     for (int k = 0; k < SLOTS; ++k) {
       const int s = Scan::back ? SLOTS - 1 - k : k;
-      const wide first = Scan::join(carry, table.warp[s][warp]);
-      join_to<Scan>(row.held[s], HELD == SLOTS ? Scan::join(first, before[s % HELD]) : first);
+      run_through<Scan>(row.held[s], Scan::join(Scan::join(carry, table.warp[s][warp]), before[s]));
       carry = Scan::join(carry, table.slot[s]);
     }
   } else {
@@ -138,7 +142,7 @@ FN void scan(Scan, Team& team, Span span, kept_row<T, SLOTS, W>& row, const F& f
     for (int k = 0; k < SLOTS; ++k) {
       const int s = Scan::back ? SLOTS - 1 - k : k;
       const auto found = along_lanes<Scan, LANES>(own.through[s]);
-      join_to<Scan>(row.held[s], Scan::join(carry, found.before));
+      run_through<Scan>(row.held[s], Scan::join(carry, found.before));
       carry = Scan::join(carry, from_one<LANES>(found.through, LAST_LANE));
     }
   }
