@@ -54,6 +54,10 @@ TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/laun
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # Blocks that take the chunks of a row in turn, and how many of them a processor has room for.
 LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
+# Chunks with a block each: the least rows, or stripes, and chunks of one; threads of a stripe, and
+# its most rows. With fewer than MANY_CHAINED rows chunks are larger, since rows wait for them.
+LEAST_CHAINED, LEAST_LINKS, MANY_CHAINED = 64, 4, 256
+CHAINED_DOWN, CHAINED_ACROSS, MOST_CHAINED_ACROSS = 16, 32, 1 << 15
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 
@@ -345,16 +349,33 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
         each = max(each, vector)
         resident, chunk = target.processors * CHUNK_BLOCKS, CHUNK_THREADS * each
         blocks = min(resident // rows, inner // chunk, MOST_SHARING)
-        if blocks < LEAST_SHARING or not _may_meet(nest, graph, rules):
+        if not _may_meet(nest, graph, rules):
+            return Schedule(True, 0, threads, vector, each=each)
+        if rows >= LEAST_CHAINED and inner >= LEAST_LINKS * chunk:
+            return _chained(nest, rows, vector, each)
+        if blocks < LEAST_SHARING:
             return Schedule(True, 0, threads, vector, each=each)
         together = blocks * CHUNK_THREADS
         return Schedule(True, 0, together, vector, split=True, each=each, blocks=blocks)
     many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
+    few = LEAST_CHAINED * CHAINED_ACROSS <= rows <= MOST_CHAINED_ACROSS and not many
+    long = inner >= LEAST_LINKS * CHAINED_DOWN * each
+    if few and long and _may_meet(nest, graph, rules):
+        return Schedule(True, 0, CHAINED_DOWN, 1, split=True, across=CHAINED_ACROSS, each=each)
     across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
     down = 1
     while down < threads // across and down * each < inner:
         down *= 2
     return Schedule(True, 0, down, 1, across=max(across, 128 // down), each=each)
+
+
+def _chained(nest: Nest, rows: int, vector: int, each: int) -> Schedule:
+    """Chunks that have a block each: the fewer rows there are, the larger they are."""
+    single = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1 and each == CHUNK_EACH
+    if rows < MANY_CHAINED and single and vector > 1:
+        return Schedule(True, 0, STRIPE_THREADS, vector, split=True, each=2 * each)
+    threads = STRIPE_THREADS if rows < MANY_CHAINED else CHUNK_THREADS
+    return Schedule(True, 0, threads, vector, split=True, each=each)
 
 
 def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:

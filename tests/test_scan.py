@@ -5,6 +5,7 @@ The kernels of all forms are compiled once for the CPU; the tests marked `gpu` r
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from agreement import disagreements, error
 from compiled import Case, build, prepare, ready
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 from torch import Tensor, nn
+from warps import library_of
 
 import fusewright
 from fusewright.capture import capture
@@ -230,11 +232,13 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
 
 
 @pytest.mark.parametrize(("row", "shape", "launch"), [
-    ("x.cumsum(1)", (1024, 65536), "run_row_chunks<256, 4, 16>(body, batch, 65536,"),
-    ("x.cumsum(1)", (128, 1 << 20), "run_row_chunks<1024, 4, 16>(body, batch, 1048576,"),
-    ("x.cumsum(1)", (64, 1 << 20), "_shared<6, 256, 4, 16>(body, batch, 1048576, workspace,"),
+    ("x.cumsum(1)", (1024, 65536), "_chained<256, 4, 16>(body, batch, 65536, workspace,"),
+    ("x.cumsum(1)", (64, 1 << 20), "_chained<512, 4, 32>(body, batch, 1048576, workspace,"),
+    ("x.exp().cumsum(1) * x", (64, 1 << 20), "_chained<512, 4, 8>(body, batch, 1048576,"),
+    ("x.cumsum(1)", (63, 1 << 20), "_shared<6, 256, 4, 16>(body, batch, 1048576, workspace,"),
     ("x.flip(1).cumsum(1).flip(1)", (3, 1 << 20), "_shared<32, 256, 1, 16, true>(body, batch,"),
-    ("x.cumsum(0)", (16384, 4096), "run_stripe_chunks<32, 16, 16>(body, 4096, batch,"),
+    ("x.cumsum(0)", (16384, 4096), "_chained<16, 32, 16>(body, 4096, batch, workspace,"),
+    ("x.cumsum(0)", (16384, 2000), "run_stripe_chunks<32, 16, 16>(body, 2000, batch,"),
     ("x.cumsum(1)", (32, 512, 4096), "run_stripe_chunks<8, 32, 16>(body, batch * 4096, 512,"),
     ("x.cumsum(1)", (999, 7, 100), "run_stripe_chunks<1, 128, 16>(body, batch * 100, 7,"),
     ("x.flip(0).cumsum(0).flip(0)", (999, 64), "run_stripe_chunks<32, 16, 16, true>"),
@@ -246,7 +250,7 @@ def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -
 
 
 def test_few_long_rows_may_have_a_block_each() -> None:
-    x = torch.empty(64, 1 << 20, device="meta")
+    x = torch.empty(63, 1 << 20, device="meta")
     made = make(Called("x.cumsum(1)"), [x, x], GPU)
     ((body, nest, chosen),) = made.kernels
     others = alternatives(chosen, nest, GPU, made.captured.graph)
@@ -377,7 +381,7 @@ def test_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 def test_an_element_is_widened_twice_and_rounded_once(tmp_path: Path) -> None:
-    """A GPU converts from and to 64 bits 16 numbers a cycle, so more would cost more than memory."""
+    """A GPU converts 16 numbers a cycle from or to 64 bits: more would cost more than memory."""
     made = make(Called("x.cumsum(1) * y"), [torch.empty(64, 8192, device="meta")] * 2, GPU)
     source, ptx = tmp_path / "rows.cu", tmp_path / "rows.ptx"
     source.write_text(cuda_source(made.kernels, GPU), encoding="utf-8")
@@ -414,6 +418,33 @@ def test_chunks_stay_in_registers(arch: str, tmp_path: Path) -> None:
     options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
     found, _ = compile_text(cuda_source(made.kernels, made.plan.target), options, tmp_path)
     assert [k for k in found if k.spill_bytes > 16] == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("row", "size", "launch"),
+    [
+        ("x.cumsum(1)", (64, 16_388), "row_chunks_chained<512, 4, 32>"),
+        ("x.flip(1).cumsum(1).flip(1) - x", (64, 16_385), "row_chunks_chained<512, 1, 8, true>"),
+        ("(x.cumsum(1) * 0.5).cumsum(1)", (64, 16_388), "row_chunks_chained<512, 4, 8>"),
+        ("x.cumsum(0)", (1030, 2048), "stripe_chunks_chained<16, 32, 16>"),
+        ("x.flip(0).cumsum(0).flip(0) - x", (514, 2048), "<16, 32, 8, true>"),
+    ],
+)
+def test_chunks_hand_on_what_their_row_has_come_to(
+    row: str, size: tuple[int, int], launch: str, tmp_path: Path
+) -> None:
+    """By threads of the CPU, block after block; what is read too early is NaN."""
+    x, out = torch.randn(size), torch.empty(size)
+    made = make(Called(row), [x, x], GPU)
+    text = cuda_source(made.kernels, GPU)
+    assert launch in text
+    room = torch.full((1 << 22,), 7, dtype=torch.uint8)
+    pointers = [t.data_ptr() for t in (x, out, room)]
+    run = library_of(text, tmp_path).run_fused_0
+    assert run(*map(ctypes.c_void_p, pointers), ctypes.c_long(size[0]), 0, None) == 0
+    exact = Called(row)(x.double(), x)
+    assert float((out - exact).abs().max()) <= 2e-7 * float(exact.abs().max())
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

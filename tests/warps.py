@@ -30,7 +30,7 @@ BEFORE = r"""
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __builtin_assume(x)
 using std::min, std::max, std::isnan;
 struct uint2 { unsigned x, y; };
@@ -39,7 +39,7 @@ struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 struct dim3 {
-  unsigned x, y;
+  unsigned x, y, z = 0;
   dim3(unsigned x, unsigned y = 1) : x(x), y(y) {}
 };
 using cudaStream_t = void*;
@@ -48,6 +48,9 @@ constexpr int cudaFuncAttributeMaxDynamicSharedMemorySize = 8;
 inline int cudaGetDevice(int* device) { return *device = 0; }
 inline int cudaSetDevice(int) { return 0; }
 inline int cudaGetLastError() { return 0; }
+inline int cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t) {
+  return std::memset(p, byte, bytes), 0;
+}
 template <class F> int cudaFuncSetAttribute(F, int, int bytes) { return bytes > 163 * 1024; }
 inline float __uint_as_float(unsigned u) { return __builtin_bit_cast(float, u); }
 inline unsigned __float_as_uint(float f) { return __builtin_bit_cast(unsigned, f); }
@@ -158,6 +161,15 @@ template <class T> T __shfl_sync(unsigned, T x, int lane) {
 template <class T> T __shfl_xor_sync(unsigned, T x, int by) {
   return shown_by<T>(show(x), lane_of() ^ by);
 }
+template <class T> T __shfl_sync(unsigned, T x, int lane, int width) {
+  return shown_by<T>(show(x), lane_of() / width * width + lane % width);
+}
+template <class T> T __shfl_up_sync(unsigned, T x, int by, int width) {
+  return shown_by<T>(show(x), lane_of() - (lane_of() % width >= by ? by : 0));
+}
+template <class T> T __shfl_down_sync(unsigned, T x, int by, int width) {
+  return shown_by<T>(show(x), lane_of() + (lane_of() % width + by < width ? by : 0));
+}
 inline unsigned __ballot_sync(unsigned, bool x) {
   const shown* const all = show(x);
   unsigned found = 0;
@@ -229,6 +241,8 @@ void mma(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Kind
 PAIR = "{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, "
 TWINS = {
     "st.global": "*to = v;",
+    "st.relaxed.gpu.global.b64": "*place = word;",
+    "ld.relaxed.gpu.global.b64": "word = *place;",
     "cvt.f32.f16": "x = half_of(h.bits);",
     "cvt.rn.f16.f32": "h.bits = __builtin_bit_cast(unsigned short, _Float16(x));",
     "cvt.rn.bf16.f32": "const unsigned u = __float_as_uint(x); "

@@ -17,7 +17,7 @@ from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.ir import size_text, times
 from fusewright.nest import Nest, at_batch
-from fusewright.schedule import Schedule, otherwise
+from fusewright.schedule import CHUNK_EACH, Schedule, otherwise
 from fusewright.shared import part_vectors, still_reads
 from fusewright.staging import staging
 from fusewright.target import Target
@@ -57,8 +57,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
         across = "run_map_staged" if schedule.staged else "run_map_across"
         return across if schedule.across > 1 else "run_map"
     if schedule.each:
-        rows = "run_row_chunks" + "_shared" * (schedule.blocks > 1)
-        return "run_stripe_chunks" if schedule.across > 1 else rows
+        how = "_shared" if schedule.blocks > 1 else "_chained" * schedule.split
+        return f"run_{'stripe' if schedule.across > 1 else 'row'}_chunks{how}"
     kind = "run_stripes" if schedule.across > 1 else "run_rows"
     if schedule.blocks > 1:
         meeting = "deferred" if schedule.deferred else "gathered"
@@ -201,7 +201,8 @@ def _part(nest: Nest, schedule: Schedule) -> str:
 def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     """How rows are scanned in chunks: from the first one on, or back from the last."""
     shape = (schedule.blocks,) * (schedule.blocks > 1) + (schedule.threads // schedule.blocks,)
-    shape += (schedule.across if schedule.across > 1 else vector, schedule.each)
+    each = schedule.each if vector > 1 or schedule.across > 1 else min(schedule.each, CHUNK_EACH)
+    shape += (schedule.across if schedule.across > 1 else vector, each)
     back = ", true" * any(f.op.endswith("_back") for f in nest.kernel.folds)
     rows, columns = size_text(nest.rows), size_text(times(nest.outer, nest.columns))
     sizes = f"{', '.join(map(str, shape))}{back}"

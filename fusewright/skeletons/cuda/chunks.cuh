@@ -150,32 +150,45 @@ int run_row_chunks(const Body& body, long rows, long columns, int device, void* 
 }
 
 //@ run_row_chunks_shared: needs run_row_chunks, gathered_team, resident
-// Where rows are too few for a GPU, BLOCKS blocks take the chunks of a row in turn. They meet after each round of chunks, and
-// every block adds up what all of them came to, in the order of chunks: so the bits are those of one block.
+// Where rows are too few for a GPU, BLOCKS blocks take the chunks of a row in turn. A block waits for what the BLOCKS - 1
+// chunks before its own came to, and joins them to what it had come to itself, in the order of chunks: so the bits are those
+// of one block. There are rooms for each scan, TURNS of them in turn. A block hands in part n + 3 once it has parts n + 2 of
+// those before it and n + 1 of those behind, and all of these have read parts n.
+constexpr int TURNS = 4, SHARING_BLOCKS = 1024;
+template <int BLOCKS> constexpr int TURN_WORDS = 2 * BLOCKS;
+static_assert(SHARING_BLOCKS * MOST_SCANS * TURNS * 2 * 8 <= 278528, "what whoever allocates the workspace writes");
 template <int BLOCKS, int THREADS, int VECTOR> struct chunk_sharer : team<THREADS, VECTOR> {
   static_assert(THREADS >= BLOCKS, "a thread for each part");
-  gathering<BLOCKS> hall;
-};
-template <class Scan, class Wide> struct absent_part {
-  static FN Wide none() { return Scan::template none<Wide>(); }
+  unsigned long* rooms;
+  unsigned number;  // of the round, from 1 on
+  FN static int share() { return blockIdx.x % BLOCKS; }
+  template <class Wide> FN Wide exchange(Wide mine, int scan, int from, bool before) const {
+    typename gathering<BLOCKS>::template part<Wide> bits(mine);
+    unsigned long* const hall = rooms + scan * TURNS * TURN_WORDS<BLOCKS>;
+    if (threadIdx.x == 0) bits.hand_in(hall + number % TURNS * TURN_WORDS<BLOCKS> + share(), number);
+    const unsigned round = before ? number : number - 1;
+    return bits.collect(hall + round % TURNS * TURN_WORDS<BLOCKS> + from, round);
+  }
 };
 template <class Scan, int BLOCKS, int THREADS, int VECTOR, int EACH, class Wide>
 FN Wide hand_on(chunks<chunk_sharer<BLOCKS, THREADS, VECTOR>, EACH>& team, Wide total) {
   static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
   __shared__ Wide parts[BLOCKS];  // a scan has barriers before it comes here, so the last parts have been read
-  const Wide part = team.block.hall.template exchange<absent_part<Scan, Wide>>(total);
-  if (threadIdx.x < BLOCKS) parts[threadIdx.x] = part;
-  __syncthreads();  // and nobody tells of the next round before all parts of this one have arrived
-  unsigned long& place = team.carry.total[team.scans++];
-  Wide through, before;
-  memcpy(&through, &place, sizeof(Wide));
-  if (team.first) through = Scan::template none<Wide>();
-#pragma unroll
-  for (int k = 0; k < BLOCKS; ++k) {
-    if (k == int(blockIdx.x % BLOCKS)) before = through;
-    through = Scan::join(through, parts[k]);
+  const int scan = team.scans++, from = (team.block.share() + 1 + int(threadIdx.x)) % BLOCKS;
+  const bool earlier = from < team.block.share();
+  if (threadIdx.x < BLOCKS - 1) {
+    const Wide part = team.block.exchange(total, scan, from, earlier);
+    parts[threadIdx.x] = team.first && !earlier ? Scan::template none<Wide>() : part;
   }
-  memcpy(&place, &through, sizeof(Wide));
+  __syncthreads();
+  unsigned long& place = team.carry.total[scan];
+  Wide before;
+  memcpy(&before, &place, sizeof(Wide));
+  if (team.first) before = Scan::template none<Wide>();
+#pragma unroll
+  for (int k = 0; k < BLOCKS - 1; ++k) before = Scan::join(before, parts[k]);
+  total = Scan::join(before, total);
+  memcpy(&place, &total, sizeof(Wide));
   return before;
 }
 // A block that has no chunk in the last round takes one behind the end, where nothing exists.
@@ -184,7 +197,7 @@ __global__ void __launch_bounds__(THREADS, chunk_blocks(THREADS))
     shared_chunk_kernel(const Body body, long rows, long columns, int shares, unsigned long* rooms) {
   using sharer = chunk_sharer<BLOCKS, THREADS, VECTOR>;
   constexpr long CHUNK = chunks<sharer, EACH>::chunk;
-  sharer block{{}, {rooms}};
+  sharer block{{}, rooms + blockIdx.x / BLOCKS * (MOST_SCANS * TURNS * TURN_WORDS<BLOCKS>), 0};
   carried carry;
   const long last = (columns - 1) / CHUNK;
 #pragma unroll 1
@@ -194,6 +207,7 @@ __global__ void __launch_bounds__(THREADS, chunk_blocks(THREADS))
       const long k = round + blockIdx.x % BLOCKS;
       long start = (k > last ? last + 1 : BACK ? last - k : k) * CHUNK;
       asm volatile("" : "+l"(start));
+      ++block.number;
       body(row, chunks<sharer, EACH>(block, carry, start, round == 0, k == last));
     }
 }
@@ -209,11 +223,12 @@ int run_row_chunks_shared(const Body& body, long rows, long columns, void* works
   const device_scope scope(device);
   constexpr auto kernel = shared_chunk_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body>;
   int blocks = 0;
-  if (int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks)) return error;
+  if (int error = resident_blocks<kernel>(THREADS, SHARING_BLOCKS, device, blocks)) return error;
   int shares = int(rows < blocks / BLOCKS ? rows : blocks / BLOCKS);
   if (shares == 0) return run_row_chunks<THREADS, VECTOR, EACH, BACK>(body, rows, columns, device, stream);
   const auto on = static_cast<cudaStream_t>(stream);
-  if (int error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * 16, on)) return error;
+  if (int error = cudaMemsetAsync(workspace, 0, shares * MOST_SCANS * TURNS * TURN_WORDS<BLOCKS> * 8, on))
+    return error;
   Body copy = body;
   void* arguments[] = {&copy, &rows, &columns, &shares, &workspace};
   const auto entry = reinterpret_cast<const void*>(kernel);
@@ -221,6 +236,71 @@ int run_row_chunks_shared(const Body& body, long rows, long columns, void* works
   return cudaGetLastError();
 }
 #endif
+
+//@ run_chained: needs run_chunks, gathered_team
+// Many blocks, one chunk each: chunk 0 of all rows, then chunk 1 of all rows. What a row has come to is handed on in global
+// memory, a word of it with the number of the next chunk. Whoever waits for it waits for a block that has begun before, and
+// with as many rows as a GPU has processors that one is mostly done. Blocks end at any time, so all processors end together.
+template <class Block> struct chained : Block {
+  static constexpr int room = 2 * MOST_SCANS * Block::across;  // of a stripe of rows, in words
+  unsigned long* place;
+  unsigned number;  // of the chunk
+};
+template <class Scan, class Block, int EACH, class Wide>
+FN Wide hand_on(chunks<chained<Block>, EACH>& team, Wide total) {
+  using part = typename gathering<Block::across>::template part<Wide>;
+  static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
+  __shared__ Wide before[Block::across];  // a scan has barriers before it comes here, so the last ones have been read
+  const int lane = team.block.lane();
+  unsigned long* const place = team.block.place + team.scans++ * 2 * Block::across + lane;
+  if (team.block.member() == 0) {
+    part bits(total);
+    before[lane] = team.first ? Scan::template none<Wide>() : bits.collect(place, team.block.number);
+    if (!team.last) part(Scan::join(before[lane], total)).hand_in(place, team.block.number + 1);
+  }
+  __syncthreads();
+  return before[lane];
+}
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+__global__ void __launch_bounds__(SIZE, (Block::across > 1 ? 1536 : 1024) / SIZE)
+    chained_kernel(const Body body, long rows, long columns, long stripes, unsigned long* rooms) {
+  constexpr long CHUNK = chunks<Block, EACH>::chunk;
+  const long stripe = block_index() % stripes, k = block_index() / stripes, last = (columns - 1) / CHUNK;
+  if (k > last) return;
+  chained<Block> block{{}, rooms + stripe * chained<Block>::room, unsigned(k)};
+  const long row = stripe * Block::across + block.lane();
+  if (row >= rows) return;
+  carried carry;
+  body(row, chunks<chained<Block>, EACH>(block, carry, (BACK ? last - k : k) * CHUNK, k == 0, k == last));
+}
+#ifdef __CUDACC_RTC__
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+FN int run_chained(const Body&, long, long, void*, long, int, void*) {
+  return &chained_kernel<Block, SIZE, EACH, BACK, Body> == nullptr;
+}
+#else
+template <class Block, int SIZE, int EACH, bool BACK, class Body>
+int run_chained(const Body& body, long rows, long columns, void* workspace, long most, int device, void* stream) {
+  constexpr long CHUNK = chunks<Block, EACH>::chunk, LEAST = 64;
+  const long stripes = (rows + Block::across - 1) / Block::across, bytes = stripes * chained<Block>::room * 8;
+  if (stripes < LEAST || bytes > most || columns <= CHUNK)
+    return run_chunks<Block, SIZE, (EACH > 16 ? 16 : EACH), BACK>(body, rows, columns, device, stream);
+  const device_scope scope(device);
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (int error = cudaMemsetAsync(workspace, 0, bytes, on)) return error;
+  const dim3 grid = grid_of((columns + CHUNK - 1) / CHUNK * stripes);
+  chained_kernel<Block, SIZE, EACH, BACK>
+      <<<grid, SIZE, 0, on>>>(body, rows, columns, stripes, static_cast<unsigned long*>(workspace));
+  return cudaGetLastError();
+}
+#endif
+
+//@ run_row_chunks_chained: needs run_chained, team
+template <int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
+int run_row_chunks_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+  using block = team<THREADS, VECTOR>;
+  return run_chained<block, THREADS, EACH, BACK>(body, rows, columns, workspace, 278528, device, stream);
+}
 
 //@ run_stripe_chunks: needs run_chunks, stripe
 // A thread adds up its elements, the threads of a row tell each other what they came to, and then each of them
@@ -238,8 +318,8 @@ template <class Scan, class T, int SLOTS> struct own_elements {
   }
 };
 // Two rooms in turn: who writes one again has seen a barrier since the last thread read it.
-template <class Scan, int DOWN, int ACROSS, int EACH, class Wide>
-FN Wide before_thread(chunks<stripe<DOWN, ACROSS>, EACH>& team, Wide mine) {
+template <class Scan, class Block, int EACH, class Wide> FN Wide before_thread(chunks<Block, EACH>& team, Wide mine) {
+  constexpr int DOWN = Block::threads, ACROSS = Block::across;
   if (DOWN == 1) return hand_on<Scan>(team, mine);
   Wide* const rooms = reinterpret_cast<Wide*>(shared_room<3, 2 * DOWN * ACROSS * 8>()) +
                       team.carry.room * DOWN * ACROSS + team.block.lane();
@@ -255,9 +335,8 @@ FN Wide before_thread(chunks<stripe<DOWN, ACROSS>, EACH>& team, Wide mine) {
   }
   return Scan::join(hand_on<Scan>(team, all), mine);
 }
-template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
-FN void scan(Scan, chunks<stripe<DOWN, ACROSS>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
-             Ops... operand) {
+template <class Scan, class Team, class Span, class T, int SLOTS, class F, class... Ops>
+FN void scan_stripe(Team& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f, Ops... operand) {
   using wide = typename wider<T>::type;
   own_elements<Scan, T, SLOTS> own;
   walk(team, span, own, f, operand...);
@@ -273,9 +352,26 @@ FN void scan(Scan, chunks<stripe<DOWN, ACROSS>, EACH>& team, Span span, kept_row
     row.held[s][0] = T(through);
   }
 }
+template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
+FN void scan(Scan, chunks<stripe<DOWN, ACROSS>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
+             Ops... operand) {
+  scan_stripe<Scan>(team, span, row, f, operand...);
+}
 template <int DOWN, int ACROSS, int EACH, bool BACK = false, class Body>
 int run_stripe_chunks(const Body& body, long rows, long columns, int device, void* stream) {
   return run_chunks<stripe<DOWN, ACROSS>, DOWN * ACROSS, EACH, BACK>(body, rows, columns, device, stream);
+}
+
+//@ run_stripe_chunks_chained: needs run_chained, run_stripe_chunks
+template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
+FN void scan(Scan, chunks<chained<stripe<DOWN, ACROSS>>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
+             Ops... operand) {
+  scan_stripe<Scan>(team, span, row, f, operand...);
+}
+template <int DOWN, int ACROSS, int EACH, bool BACK = false, class Body>
+int run_stripe_chunks_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+  using block = stripe<DOWN, ACROSS>;
+  return run_chained<block, DOWN * ACROSS, EACH, BACK>(body, rows, columns, workspace, 2113536, device, stream);
 }
 
 //@
