@@ -16,6 +16,7 @@ from fusewright.family import HALF, family
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
+from fusewright.links import ACROSS, DOWN, linked_rows, linked_stripes
 from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
 from fusewright.product import factors
@@ -54,10 +55,6 @@ TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/laun
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # Blocks that take the chunks of a row in turn, and how many of them a processor has room for.
 LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
-# Chunks with a block each: the least rows, or stripes, and chunks of one; threads of a stripe, and
-# its most rows. With fewer than MANY_CHAINED rows chunks are larger, since rows wait for them.
-LEAST_CHAINED, LEAST_LINKS, MANY_CHAINED = 64, 4, 256
-CHAINED_DOWN, CHAINED_ACROSS, MOST_CHAINED_ACROSS = 16, 32, 1 << 15
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
 
@@ -343,39 +340,25 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     while each * kept > CHUNK_BYTES and each > 4:
         each //= 2
     if not lies_across(nest, graph):
-        vector, threads = _vector(nest), CHUNK_THREADS
-        while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
-            threads *= 2
-        each = max(each, vector)
-        resident, chunk = target.processors * CHUNK_BLOCKS, CHUNK_THREADS * each
-        blocks = min(resident // rows, inner // chunk, MOST_SHARING)
-        if not _may_meet(nest, graph, rules):
+        vector, most = _vector(nest), max(BUSY_THREADS // 2 // rows, 1)
+        threads = min(MAX_THREADS, max(CHUNK_THREADS, 1 << most.bit_length() - 1))
+        each, resident = max(each, vector), target.processors * CHUNK_BLOCKS
+        blocks = min(resident // rows, inner // (CHUNK_THREADS * each), MOST_SHARING)
+        alone = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1
+        if (meets := _may_meet(nest, graph, rules)) and (at := linked_rows(rows, inner, each, alone)):
+            return Schedule(True, 0, at[0], vector, split=True, each=at[1])
+        if blocks < LEAST_SHARING or not meets:
             return Schedule(True, 0, threads, vector, each=each)
-        if rows >= LEAST_CHAINED and inner >= LEAST_LINKS * chunk:
-            return _chained(nest, rows, vector, each)
-        if blocks < LEAST_SHARING:
-            return Schedule(True, 0, threads, vector, each=each)
-        together = blocks * CHUNK_THREADS
-        return Schedule(True, 0, together, vector, split=True, each=each, blocks=blocks)
+        threads = blocks * CHUNK_THREADS
+        return Schedule(True, 0, threads, vector, split=True, each=each, blocks=blocks)
     many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
-    few = LEAST_CHAINED * CHAINED_ACROSS <= rows <= MOST_CHAINED_ACROSS and not many
-    long = inner >= LEAST_LINKS * CHAINED_DOWN * each
-    if few and long and _may_meet(nest, graph, rules):
-        return Schedule(True, 0, CHAINED_DOWN, 1, split=True, across=CHAINED_ACROSS, each=each)
+    if linked_stripes(rows, inner, each) and _may_meet(nest, graph, rules):
+        return Schedule(True, 0, DOWN, 1, split=True, across=ACROSS, each=each)
     across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
     down = 1
     while down < threads // across and down * each < inner:
         down *= 2
     return Schedule(True, 0, down, 1, across=max(across, 128 // down), each=each)
-
-
-def _chained(nest: Nest, rows: int, vector: int, each: int) -> Schedule:
-    """Chunks that have a block each: the fewer rows there are, the larger they are."""
-    single = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1 and each == CHUNK_EACH
-    if rows < MANY_CHAINED and single and vector > 1:
-        return Schedule(True, 0, STRIPE_THREADS, vector, split=True, each=2 * each)
-    threads = STRIPE_THREADS if rows < MANY_CHAINED else CHUNK_THREADS
-    return Schedule(True, 0, threads, vector, split=True, each=each)
 
 
 def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:
