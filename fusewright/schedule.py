@@ -345,7 +345,8 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
         each, resident = max(each, vector), target.processors * CHUNK_BLOCKS
         blocks = min(resident // rows, inner // (CHUNK_THREADS * each), MOST_SHARING)
         alone = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1
-        if (meets := _may_meet(nest, graph, rules)) and (at := linked_rows(rows, inner, each, alone)):
+        meets = _may_meet(nest, graph, rules)
+        if meets and (at := linked_rows(rows, inner, each, alone)):
             return Schedule(True, 0, at[0], vector, split=True, each=at[1])
         if blocks < LEAST_SHARING or not meets:
             return Schedule(True, 0, threads, vector, each=each)
