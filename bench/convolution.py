@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
+from convolution_subjects import BETWEEN, CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
@@ -101,6 +101,9 @@ def variants(
                 together = problem.together
                 parts = 2 if full else 1
                 yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype, parts)
+        between = () if full or problem.transposed else {(s.width, s.swapped) for s in BETWEEN}
+        for width, swapped in sorted(between):
+            yield Subject(body, width, swapped, vector, chunk, dtype=dtype)
 
 
 def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:

@@ -26,9 +26,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
 from convolution_subjects import (  # noqa: E402
+    BETWEEN,
     CELLS,
     EXTRAS,
     FULL,
+    HALF_BETWEEN,
     HALVES,
     LAST,
     SCHEDULES,
@@ -40,6 +42,7 @@ from product_fuzz import fuzz  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
 SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST, *CELLS)
+OF_HOPPER = (*BETWEEN, *HALF_BETWEEN)
 # Of images that are large or small: their sizes.
 SIZES = {
     torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),
@@ -173,7 +176,8 @@ def main() -> int:
     numbers = range(given.count) if given.only is None else [given.only]
     with tempfile.TemporaryDirectory() as folder:
         dtype, parts = TYPES[given.dtype], 2 if given.full else 1
-        some = [s for s in SUBJECTS if s.dtype is dtype and s.parts == parts]
+        every = (*SUBJECTS, *OF_HOPPER) if given.arch == "sm_90a" else SUBJECTS
+        some = [s for s in every if s.dtype is dtype and s.parts == parts]
         some = [s for s in some if given.arch == "sm_90a" or not s.last]
         library = convolutions.library(some, Path(folder), arch=given.arch)
         return fuzz(

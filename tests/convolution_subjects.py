@@ -168,6 +168,7 @@ BETWEEN = tuple(
     for vector in (1, 4)
 )
 BETWEEN += tuple(replace(s, body="residual") for s in BETWEEN if s.chunk == 64 and s.vector == 4)
+HALF_BETWEEN = tuple(replace(s, dtype=dtype) for dtype in KINDS for s in BETWEEN if s.swapped)
 
 
 # Channels last, of every type: each width, side and chunk, weights of either kind.

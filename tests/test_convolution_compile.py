@@ -17,6 +17,7 @@ from convolution_subjects import (
     BETWEEN,
     CHUNKS,
     EXTRAS,
+    HALF_BETWEEN,
     HALVES,
     SCHEDULES,
     TRANSPOSED,
@@ -58,6 +59,7 @@ def test_every_schedule_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
     some = [s for s in fours if s.chunk != 64 and s.dtype is torch.bfloat16]
     some += [s for s in fours if s.width == 256 and s.together in (0, 2)]
     some += [s for s in fours if s.blocks == 2 and s.together == 0 and s.dtype is torch.float16]
+    some += [s for s in HALF_BETWEEN if s.vector == 4 and s.chunk == 64]
     report = strict_report(convolutions.source(some), tmp_path / "halves.cu")
     kernels = usages(report)
     assert sum("convolution_kernel" in k.name for k in kernels) == len(some)
