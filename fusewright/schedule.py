@@ -11,19 +11,22 @@ from math import gcd
 
 from fusewright.abreast import runs_abreast
 from fusewright.band import band
+from fusewright.chunks import Chunks, chunk_moves, elements_each, row_chunks, stripe_chunks
 from fusewright.down import results
 from fusewright.family import HALF, family
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
-from fusewright.links import ACROSS, DOWN, linked_rows, linked_stripes
 from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
 from fusewright.product import factors
 from fusewright.shared import (
+    BUSY_THREADS,
+    LEAST_ACROSS,
     MAX_THREADS,
     PAIRED_THREADS,
     REGISTERS,
+    STRIPE_THREADS,
     SharedRow,
     clusters,
     deferrable,
@@ -44,19 +47,14 @@ SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 # Elements that a cluster has folded before all blocks of a GPU have met, and its most blocks.
 SOON, MOST_BLOCKS = 1 << 18, 8
 FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
-# Rows that lie across memory: threads of a block and of a row, what the latter can keep, how many
-# loads each should have, and how many threads keep a GPU busy.
-STRIPE_THREADS, MOST_DOWN, MOST_KEPT = 512, 32, 64 * REGISTERS
-STRIPE_LOADS, BUSY_THREADS = 16, 132 * 2048
+# Rows that lie across memory: threads of a row, what they can keep, and how many loads each should
+# have.
+MOST_DOWN, MOST_KEPT, STRIPE_LOADS = 32, 64 * REGISTERS, 16
 MOST_LOADS = 16  # of a thread, in a row that nothing keeps
 LEAST_KEPT = 4096  # elements of a row as long as the batch that a cluster keeps, and not one block
 TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
-# Scans of rows in chunks: threads of a row, the most elements and held bytes of each.
-CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
-# Blocks that take the chunks of a row in turn, and how many of them a processor has room for.
-LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
-MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS, LEAST_ACROSS = 256 * 1024, 1 << 13, 4, 8
+MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS = 256 * 1024, 1 << 13, 4
 
 
 @dataclass(frozen=True)
@@ -230,7 +228,9 @@ def alternatives(
             if tile != default.tile
         )
     if default.each:
-        return tuple(s for s in _chunk_moves(default) if s != default)
+        shape = (default.threads, default.each, default.across, default.split, default.blocks)
+        moves = [_in_chunks(c, default.vector) for c in chunk_moves(Chunks(*shape), default.vector)]
+        return tuple(s for s in moves if s != default)
     if default.across > 1 and nest.kernel.folds:
         found = _stripe_moves(default)
     else:
@@ -314,52 +314,23 @@ def _stripe_moves(default: Schedule) -> list[Schedule]:
     return [s for s in found if s.threads <= MOST_DOWN and s.threads * s.across <= STRIPE_THREADS]
 
 
-def _chunk_moves(default: Schedule) -> list[Schedule]:
-    """One step from a schedule with rows in chunks."""
-    down, across, each = default.threads, default.across, default.each
-    shapes = [(down * 2, across, each), (down // 2, across, each), (down, across, each * 2)]
-    shapes += [(down, across, each // 2)] * (each // 2 >= default.vector)
-    if across > 1:
-        shapes += [(down, across // 2, each), (down * 2, across // 2, each)]
-        shapes += [(down // 2, across * 2, each)]
-    least, most = (LEAST_ACROSS, STRIPE_THREADS) if across > 1 else (1, MAX_THREADS)
-    alone = replace(default, threads=MAX_THREADS, split=False, blocks=1)
-    return [alone] * (default.blocks > 1) + [
-        replace(default, threads=d, across=a, each=e)
-        for d, a, e in shapes
-        if d and a >= least and 64 <= d * a <= most
-    ]
-
-
 def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> Schedule:
-    """As many elements for a thread as fit its registers, and threads that make the GPU busy."""
+    """How the rows of a scan are taken in chunks."""
     rows, inner = graph.hint(nest.rows), graph.hint(nest.columns) * graph.hint(nest.outer)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
-    kept = sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved))
-    each = CHUNK_EACH
-    while each * kept > CHUNK_BYTES and each > 4:
-        each //= 2
-    if not lies_across(nest, graph):
-        vector, most = _vector(nest), max(BUSY_THREADS // 2 // rows, 1)
-        threads = min(MAX_THREADS, max(CHUNK_THREADS, 1 << most.bit_length() - 1))
-        each, resident = max(each, vector), target.processors * CHUNK_BLOCKS
-        blocks = min(resident // rows, inner // (CHUNK_THREADS * each), MOST_SHARING)
-        alone = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1
-        meets = _may_meet(nest, graph, rules)
-        if meets and (at := linked_rows(rows, inner, each, alone)):
-            return Schedule(True, 0, at[0], vector, split=True, each=at[1])
-        if blocks < LEAST_SHARING or not meets:
-            return Schedule(True, 0, threads, vector, each=each)
-        threads = blocks * CHUNK_THREADS
-        return Schedule(True, 0, threads, vector, split=True, each=each, blocks=blocks)
-    many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
-    if linked_stripes(rows, inner, each) and _may_meet(nest, graph, rules):
-        return Schedule(True, 0, DOWN, 1, split=True, across=ACROSS, each=each)
-    across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
-    down = 1
-    while down < threads // across and down * each < inner:
-        down *= 2
-    return Schedule(True, 0, down, 1, across=max(across, 128 // down), each=each)
+    each = elements_each(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
+    vector, meets = _vector(nest), _may_meet(nest, graph, rules)
+    if lies_across(nest, graph):
+        vector, found = 1, stripe_chunks(rows, inner, each, meets)
+    else:
+        single = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1
+        found = row_chunks(rows, inner, max(each, vector), single, target.processors * meets)
+    return _in_chunks(found, vector)
+
+
+def _in_chunks(found: Chunks, vector: int) -> Schedule:
+    made = Schedule(True, 0, found.threads, vector, found.split, found.across)
+    return replace(made, each=found.each, blocks=found.blocks)
 
 
 def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:

@@ -20,6 +20,8 @@ from fusewright.target import Target
 
 REGISTERS = 32  # kept values per thread
 MAX_THREADS = 1024
+STRIPE_THREADS, LEAST_ACROSS = 512, 8  # of a block whose rows lie across memory, and its rows
+BUSY_THREADS = 132 * 2048  # keep a GPU busy
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusewright.band import ALL, band
+from fusewright.chunks import CHUNK_EACH
 from fusewright.codegen import product
 from fusewright.codegen.body import body as print_body
 from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.ir import size_text, times
 from fusewright.nest import Nest, at_batch
-from fusewright.schedule import CHUNK_EACH, Schedule, otherwise
+from fusewright.schedule import Schedule, otherwise
 from fusewright.shared import part_vectors, still_reads
 from fusewright.staging import staging
 from fusewright.target import Target
