@@ -13,13 +13,11 @@ from fusewright.abreast import runs_abreast
 from fusewright.band import band
 from fusewright.chunks import Chunks, chunk_moves, elements_each, row_chunks, stripe_chunks
 from fusewright.down import results
-from fusewright.family import HALF, family
 from fusewright.ir import Batch, Graph, Size
 from fusewright.keep import row_plan
 from fusewright.light import is_light, only_reads
 from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
-from fusewright.product import factors
 from fusewright.shared import (
     BUSY_THREADS,
     LEAST_ACROSS,
@@ -38,7 +36,7 @@ from fusewright.shared import (
 from fusewright.staging import lies_across, staged_vector
 from fusewright.target import Target
 from fusewright.tile import Tile
-from fusewright.waves import fastest
+from fusewright.waves import access, fastest
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
@@ -137,7 +135,8 @@ def schedule(
     if nest.kernel.product:
         some = band(nest.kernel)
         chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules, some)[0]
-        return Schedule(True, KEEP_COMPUTED, 1, _product_vector(nest, chosen), tile=chosen)
+        vector = access(nest, chosen, _vector(nest))
+        return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
         return _chunks(nest, target, graph, rules)
     if nest.down:
@@ -222,11 +221,8 @@ def alternatives(
         some = band(nest.kernel)
         tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, some, both=True)
         tiles = [replace(default.tile, parts=0), *tiles]
-        return tuple(
-            replace(default, tile=tile, vector=_product_vector(nest, tile))
-            for tile in tiles
-            if tile != default.tile
-        )
+        more = ((t, access(nest, t, _vector(nest))) for t in tiles if t != default.tile)
+        return tuple(replace(default, tile=t, vector=v) for t, v in more)
     if default.each:
         shape = (default.threads, default.each, default.across, default.split, default.blocks)
         moves = [_in_chunks(c, default.vector) for c in chunk_moves(Chunks(*shape), default.vector)]
@@ -353,27 +349,14 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
     return Schedule(keeps, 0, down, _vector(nest) if along else 1, across=across)
 
 
-def _product_vector(nest: Nest, tile: Tile) -> int:
-    """Elements per access behind a product: eight where lanes have so many (`ordered` of
-    skeletons/cuda/product_half_sm90.cuh)."""
-    product, columns = nest.kernel.product, nest.columns
-    assert product is not None, "a tile is a product's"
-    eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
-    most = 8 if eights and nest.segment in (0, 32, 64) else 4
-    many = columns.multiple if isinstance(columns, Batch) else columns
-    vector = gcd(most, many, _vector(nest))
-    return vector if vector >= 4 else 1
-
-
 def _vector(nest: Nest) -> int:
     """The widest access of at most 16 bytes that every tensor allows at every row."""
     width = 16
-    accesses = [*nest.reads.values(), *nest.writes.values()]
-    moving = [a for a in accesses if a.varies]
-    for access in moving:
-        width = min(width, 16 // access.leaf.dtype.itemsize)
-        if (access.columns == 1 and not access.wrap) or access.limits:
-            width = gcd(width, known_factor(access, nest))
+    moving = [a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies]
+    for each in moving:
+        width = min(width, 16 // each.leaf.dtype.itemsize)
+        if (each.columns == 1 and not each.wrap) or each.limits:
+            width = gcd(width, known_factor(each, nest))
     return max(width, 1)
 
 

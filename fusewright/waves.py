@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil
+from math import ceil, gcd
 
 from fusewright.band import ALL, Band
-from fusewright.family import AMPERE_RATE, Family, family
+from fusewright.family import AMPERE_RATE, HALF, Family, family
 from fusewright.geometry import CONVOLUTIONS, geometry, is_stacked
-from fusewright.ir import Graph, Node, times
+from fusewright.ir import Batch, Graph, Node, times
+from fusewright.nest import Nest
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
 from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile, inline_tiles, joined_tiles, tiles
@@ -135,6 +136,17 @@ class Waves:
         for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):
             parts = (steps - 2) // length + 2 if steps % length else steps // length
             yield length + once + each * parts, ceil(rest * steps / length) + rest
+
+
+def access(nest: Nest, tile: Tile, widest: int) -> int:
+    """Elements per access behind a product, where tensors allow `widest`: eight where lanes have so
+    many (`ordered` of skeletons/cuda/product_half_sm90.cuh), four, or one."""
+    product, columns = nest.kernel.product, nest.columns
+    assert product is not None, "a tile is a product's"
+    eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
+    most = 8 if eights and nest.segment in (0, 32, 64) else 4
+    vector = gcd(most, columns.multiple if isinstance(columns, Batch) else columns, widest)
+    return vector if vector >= 4 else 1
 
 
 def _elements(factor: Factor, graph: Graph) -> int:

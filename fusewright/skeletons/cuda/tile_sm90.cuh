@@ -212,7 +212,7 @@ template <class Body, class Factors> struct consumer {
         else
           return finish_tile<WIDTH, true>(body, master, corner, shape.columns, scales);
       }
-#pragma unroll(SEGMENT > 0 ? quarters<WIDTH> : 1)
+#pragma unroll(SEGMENT > 0 && EACH > 2 ? quarters<WIDTH> : 1)
     for (int number = 0; number < quarters<WIDTH>; ++number) {
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH + number * 64);
