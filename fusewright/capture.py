@@ -38,7 +38,7 @@ from fusewright.ir import (
 )
 from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
-from fusewright.settings import Setting, settings_read, unchanged
+from fusewright.settings import Setting, seen, unchanged
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
     with unchanged(module):
         program, batch = export(module, inputs)
-        settings = settings_read(module, inputs)
-    builder = _Builder(batch, module)
+        run = seen(module, inputs)
+    builder = _Builder(batch, module, run.owners)
     graph = check(builder.build(program), "capture")
     spec = program.call_spec.out_spec
     assert spec is not None, "torch.export packs the outputs of every program"
     calls = tuple(builder.calls)
-    return Captured(graph, _arguments(inputs), settings, spec, builder.constants, calls)
+    return Captured(graph, _arguments(inputs), run.settings, spec, builder.constants, calls)
 
 
 def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
@@ -112,8 +112,11 @@ def _arguments(inputs: Sequence[object]) -> tuple[Argument, ...]:
 class _Builder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int, module: nn.Module) -> None:
-        self.batch = batch
+    def __init__(
+        self, batch: int, module: nn.Module, owners: Sequence[frozenset[int | str]]
+    ) -> None:
+        self.batch, self.owners = batch, owners
+        self.numbers: dict[torch.fx.Node, int] = {}  # of copied outputs: one tensor stays one
         self.module = module
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
@@ -222,13 +225,13 @@ class _Builder:
         (output,) = (n for n in program.graph.nodes if n.op == "output")
         pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
         updates: list[Update] = []
-        changed: dict[torch.fx.Node, Node] = {}  # the new value -> the leaf that takes it
+        changed: dict[torch.fx.Node, list[Node]] = {}  # a new value -> the leaves that take it
         owner: dict[int, torch.fx.Node] = {}  # our memory -> eager's
         for spec, given in pairs:
             if spec.kind is OutputKind.USER_OUTPUT:
                 continue
             leaf, value = self._target(program, spec), self._argument(given).node
-            changed[given] = leaf
+            changed.setdefault(given, []).append(leaf)
             if value is not leaf:  # a library call may have updated it itself
                 owner.setdefault(id(base(value)), _memory(given))
                 updates.append(Update(leaf, value))
@@ -247,7 +250,7 @@ class _Builder:
         self,
         given: Any,
         position: int,
-        changed: Mapping[torch.fx.Node, Node],
+        changed: Mapping[torch.fx.Node, Sequence[Node]],
         owner: dict[int, torch.fx.Node],
     ) -> Node:
         value = self._argument(given)
@@ -257,12 +260,15 @@ class _Builder:
                 "(or a tuple, list or dict of tensors)."
             )
         memory, n = _memory(given), value.node
-        if memory in changed:
-            return on_other_memory(n, self.values[memory].node, changed[memory])
+        number = self.numbers.setdefault(memory, position)
+        # A value that a leaf takes may be returned as well, and be no part of the leaf.
+        for leaf in changed.get(memory, ()):
+            if leaf["position" if leaf.op == "input" else "name"] in self.owners[position]:
+                return on_other_memory(n, self.values[memory].node, leaf)
         shared = owner.setdefault(id(base(n)), memory) is not memory
         order = _order(given.meta["val"])
         if shared or n.op == "constant" or _moved(n, order):
-            return copied(n, order, position)
+            return copied(n, order, number)
         return n
 
 

@@ -112,7 +112,7 @@ class _Forward:
         positions = {a.tensor: a.index for a in self.captured.arguments if a.tensor is not None}
         for k, leaf in enumerate(self.graph.inputs):
             self.text[id(leaf)] = self.names[positions[k]]
-        for n in toposort(self.graph.roots):
+        for n in self.graph.leaves:
             if n.op in ("parameter", "buffer"):
                 self.text[id(n)] = self._state(n)
             elif n.op == "constant":

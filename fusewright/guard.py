@@ -69,7 +69,7 @@ class _Guard:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
         self.precision = precision
         self.parameters = parameters(module)
-        self.leaves = [n for n in toposort(captured.graph.roots) if n.op in ("parameter", "buffer")]
+        self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
         self.globals = _values_read(module, scope)
         taken = {p.name for p in self.parameters} | set(self.globals) | set(scope.classes.values())
         self.names = Names(taken | {"self", "torch", "type", "repr", "globals", "ModelNew"})
@@ -155,7 +155,8 @@ class _Guard:
             found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
             if id(child) in first:
                 if parent in self.variables:
-                    yield f"{found} is {self.variables[first[id(child)]]}"
+                    known = self.variables[path] = self.variables[first[id(child)]]
+                    yield f"{found} is {known}"
                 continue
             first[id(child)] = path
             if path:
@@ -321,13 +322,8 @@ class _Guard:
         if not written:
             return
         text = {id(leaf): name for name, leaf in self._tensors()}
-        text.update(
-            {
-                id(n): self.locals[str(n["name"])]
-                for n in self.leaves
-                if str(n["name"]) in self.locals
-            }
-        )
+        names = ((id(n), str(n["name"])) for n in self.leaves)
+        text |= {key: self.locals[name] for key, name in names if name in self.locals}
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]
         mine = [text[id(n)] for n in written if id(n) in text]
         yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"

@@ -152,7 +152,8 @@ class Graph:
     @property
     def leaves(self) -> tuple[Node, ...]:
         """Inputs, parameters, buffers and constants that anything needs."""
-        return tuple(n for n in toposort((*self.inputs, *self.roots)) if n.row.kind == "leaf")
+        every = (*self.inputs, *self.roots, *(u.target for u in self.updates))
+        return tuple(n for n in toposort(every) if n.row.kind == "leaf")
 
     def hint(self, size: Size) -> int:
         """`size` at the captured batch size."""
@@ -311,7 +312,8 @@ def size_text(size: Size) -> str:
 def show(graph: Graph) -> str:
     """The graph as numbered lines, for golden files and errors."""
     numbers: dict[int, int] = {}
-    lines = list(_lines(toposort((*graph.inputs, *graph.roots)), numbers))
+    nodes = toposort((*graph.inputs, *graph.roots, *graph.leaves))
+    lines = list(_lines(nodes, numbers))
     for update in graph.updates:
         lines.append(f"update %{numbers[id(update.target)]} = %{numbers[id(update.value)]}")
     lines.append("return " + ", ".join(f"%{numbers[id(o)]}" for o in graph.outputs))

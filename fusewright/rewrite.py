@@ -13,7 +13,18 @@ from functools import cache
 import torch
 
 from fusewright.formula import Value, constant
-from fusewright.ir import Batch, Graph, Node, base, node, on_other_memory, rebuild, toposort
+from fusewright.ir import (
+    Batch,
+    Graph,
+    Node,
+    Update,
+    base,
+    copied,
+    node,
+    on_other_memory,
+    rebuild,
+    toposort,
+)
 from fusewright.ops import meaning
 from fusewright.rules import RULES, Rule
 
@@ -54,26 +65,40 @@ def traced(graph: Graph) -> Graph:
 
 
 def apart(before: Graph, after: Graph) -> Graph:
-    """Copy each output that shares memory now with something it did not share it with before.
+    """Copy each output that shares memory now with something it did not share it with before, and
+    let it show what became of its memory.
 
     after: made of `traced(before)`, so behind its outputs is what became of their memory.
     """
     count = len(before.outputs)
     owner: dict[int, Node] = {}
+    numbers: dict[int, int] = {}  # of copies: outputs that were one tensor stay one
     for was, update in zip(before.updates, after.updates, strict=True):
         owner.setdefault(id(base(update.value)), base(was.value))
     outputs: list[Node] = []
     pairs = zip(before.outputs, after.outputs[:count], after.outputs[count:], strict=True)
     for k, (o, n, memory) in enumerate(pairs):
         old = base(o)
-        shared = owner.setdefault(id(base(n)), old) is not old
+        if base(n) is not base(memory):
+            n = on_other_memory(o, old, memory)
         exposed = _own_memory(old) and not _own_memory(base(n))
-        if shared or exposed:  # the same views of a copy that lies as the memory did
+        if exposed or owner.setdefault(id(base(n)), old) is not old:
+            # the same views of a copy that lies as the memory did
             own = node("copy", [memory], shape=old.shape, dtype=old.dtype, order=old.order,
-                       distinct=k)  # fmt: skip
+                       distinct=numbers.setdefault(id(old), k))  # fmt: skip
             n = on_other_memory(o, old, own)
         outputs.append(n)
-    return replace(after, outputs=tuple(outputs))
+    return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
+
+
+def _in_any_order(updates: Sequence[Update]) -> tuple[Update, ...]:
+    """Updates of which none shows what another one changes: those are of copies."""
+    targets = {id(u.target) for u in updates}
+    shown = [id(base(u.value)) in targets for u in updates]
+    return tuple(
+        replace(u, value=copied(u.value, u.target.order, -1 - k)) if shows else u
+        for k, (u, shows) in enumerate(zip(updates, shown, strict=True))
+    )
 
 
 def _own_memory(n: Node) -> bool:

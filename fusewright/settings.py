@@ -1,4 +1,4 @@
-"""nn.Module + inputs -> Settings: the plain attributes that `forward` reads, while the graph holds.
+"""nn.Module + inputs -> Seen: plain attributes that `forward` reads, and whose memory it returns.
 
 `forward` runs once more on fake tensors with every attribute read noted. A model that changes plain
 attributes (a counter, a cache) computes something else at each call, and is refused.
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.export import cannot_capture, silence
@@ -34,6 +35,18 @@ class Setting:
     path: str
     name: str
     value: object
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run of `forward` has shown.
+
+    settings: while the graph holds.  owners: for each output, positions of inputs and names of
+    parameters and buffers whose memory it shows.
+    """
+
+    settings: tuple[Setting, ...]
+    owners: tuple[frozenset[int | str], ...]
 
 
 @contextmanager
@@ -55,17 +68,16 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         )
 
 
-def settings_read(module: nn.Module, inputs: Sequence[object]) -> tuple[Setting, ...]:
-    """Run `forward` once on fake tensors and note which plain attributes it reads."""
+def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
+    """Run `forward` once on fake tensors and note what it reads and returns."""
     reads: dict[tuple[str, str], object] = {}
     try:
         with silence(), _recording(module, reads):
-            _run_fake(module, inputs)
+            owners = _run_fake(module, inputs)
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
-    return tuple(
-        Setting(path, name, value) for (path, name), value in sorted(reads.items(), key=str)
-    )
+    read = sorted(reads.items(), key=str)
+    return Seen(tuple(Setting(path, name, value) for (path, name), value in read), owners)
 
 
 def _state(child: nn.Module) -> dict[str, object]:
@@ -116,12 +128,26 @@ def _same(a: object, b: object) -> bool:
     return isinstance(a, (*PLAIN, set)) and (a == b or (a != a and b != b))
 
 
-def _run_fake(module: nn.Module, inputs: Sequence[object]) -> None:
+def _run_fake(module: nn.Module, inputs: Sequence[object]) -> tuple[frozenset[int | str], ...]:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        state: dict[str, torch.Tensor] = {name: mode.from_tensor(t) for name, t in tensors.items()}
-        functional_call(module, state, tuple(fake))
+        kept = _held(module)
+        state: dict[str, torch.Tensor] = {name: mode.from_tensor(t) for name, t in kept}
+        results = pytree.tree_leaves(functional_call(module, state, tuple(fake), tie_weights=False))
+    given = [v for v in fake if isinstance(v, torch.Tensor)]
+    tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
+    memory = {key: t.untyped_storage()._cdata for key, t in tensors}
+    shown = (r.untyped_storage()._cdata if isinstance(r, torch.Tensor) else 0 for r in results)
+    return tuple(frozenset(k for k, own in memory.items() if own == here) for here in shown)
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, each once by every module that holds it: what is replaced twice in
+    one place, PyTorch does not put back."""
+    for path, child in module.named_modules():
+        for name, t in (*child._parameters.items(), *child._buffers.items()):
+            if t is not None:
+                yield f"{path}.{name}" if path else name, t
 
 
 @contextmanager

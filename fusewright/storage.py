@@ -38,7 +38,8 @@ def _in_place(
 ) -> tuple[tuple[Node, Node], ...]:
     pairs: list[tuple[Node, Node]] = []
     taken: set[int] = set()
-    targets = {id(u.value): u.target for u in plan.graph.updates}
+    returned = {id(base(o)) for o in plan.graph.outputs}  # as memory of its own
+    targets = {id(u.value): u.target for u in plan.graph.updates if id(u.value) not in returned}
     # Other tiles still read the product's factors.
     whole = {id(base(a)) for a in (kernel.product.args if kernel.product else ())}
     for output in kernel.outputs:

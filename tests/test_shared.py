@@ -1,0 +1,105 @@
+"""What shares memory with what: outputs, buffers and inputs that change, modules used twice."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+
+import pytest
+import torch
+from agreement import copied, disagreements
+from compiled import build, prepare, ready
+from torch import nn
+
+import fusewright
+
+MODEL = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b", torch.arange(60.0).reshape(5, 12))
+        self.register_buffer("c", torch.ones(5, 12))
+        self.linear, self.norm = nn.Linear(12, 12), nn.LayerNorm(12)
+        self.twice = nn.Sequential(self.linear, self.norm, self.linear)
+
+    def forward(self, x):
+{forward}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+FORWARDS = {
+    # what a buffer or an input takes is returned, too
+    "taken": "a = x.relu(); self.b.copy_(a); return a",
+    "taken, read": "a = x.relu() + self.b; self.b.copy_(a); return a[1:], a.T",
+    "taken, a piece": "a = torch.tril(x); self.b.copy_(a); return a[3:]",
+    "a piece taken": "a = torch.cat([x, x.relu()]); self.b.copy_(a[3:8]); return a",
+    "an input taken": "self.b.copy_(x); return x[1:], self.b[2:], x + 1",
+    "taken twice": "a = x.relu(); self.b.copy_(a); self.c.copy_(a); return self.b",
+    "taken by the input": "y = x.exp(); x.copy_(y); return y.T, x.T[2:], y",
+    # one change reads what another one changes
+    "then changed": "self.b.copy_(x); x.add_(1); return x, self.b",
+    "exchanged": "t = self.b.clone(); self.b.copy_(self.c); self.c.copy_(t); return x + self.b",
+    # outputs that are one tensor
+    "pieces of a triangle": "a = torch.tril(x); return a[:, ::2], a[1:], a.T[3:5]",
+    "pieces of a pad": "a = F.pad(x, (1, 2)); return a[:, 1:], a[:, :1]",
+    "pieces of a copy": "a = x[:, ::2].clone(); return a[3:], a[0]",
+    "pieces of an equal tensor": "a, b = x.relu(), x.relu(); return b[1:], a, b[:, 2:], b",
+    "the same number": "b = x * 1; return b.T, x, b, b[1:]",
+    # one module in several places
+    "a module twice": "return self.twice(self.norm(x))",
+}
+NOTHING = {"a diagonal and nothing": ("return torch.diag(x.new_ones(5)) @ x", "torch.randn(5, 0)")}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[nn.Module, nn.Module]]:
+    folder = tmp_path_factory.mktemp("shared")
+    every = {name: (text, "torch.randn(5, 12)") for name, text in FORWARDS.items()} | NOTHING
+    cases = []
+    for k, (text, inputs) in enumerate(every.values()):
+        path = folder / f"case{k}.py"
+        forward = textwrap.indent(text.replace("; ", "\n"), " " * 8)
+        path.write_text(MODEL.format(forward=forward, inputs=inputs), encoding="utf-8")
+        cases.append(prepare(path))
+    found = {}
+    for name, case, module in zip(every, cases, build(cases, folder), strict=True):
+        ours = module.ModelNew()
+        ours.load_state_dict(case.model.state_dict())
+        with torch.no_grad():
+            assert ready(copy.deepcopy(ours), copied(case.inputs)), name
+        found[name] = ours, copy.deepcopy(case.model)
+    return found
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_memory_is_shared_as_in_eager(
+    name: str, pairs: dict[str, tuple[nn.Module, nn.Module]]
+) -> None:
+    ours, theirs = pairs[name]
+    for _ in range(2):
+        assert not disagreements(ours, theirs, [torch.randn(5, 12)])
+
+
+def test_a_fold_of_nothing_is_compiled(pairs: dict[str, tuple[nn.Module, nn.Module]]) -> None:
+    ours, _ = pairs["a diagonal and nothing"]
+    assert ours(torch.randn(5, 0)).shape == (5, 0)
+
+
+def test_capture_leaves_a_module_in_several_places_as_it_was() -> None:
+    linear = nn.Linear(6, 6)
+    model = nn.Sequential(linear, nn.ReLU(), linear)
+    weight = linear.weight
+    ours = fusewright.optimize(model, [torch.randn(4, 6)], target="cpu")
+    assert linear.weight is weight
+    assert type(weight) is nn.Parameter
+    assert not disagreements(ours, model, [torch.randn(4, 6)])
