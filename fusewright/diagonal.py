@@ -40,13 +40,12 @@ def _scaled(n: Node) -> Node | None:
     if min(len(form.left.shape), len(form.right.shape)) < 2:
         return None
     if v := _vector(form.left):
-        other, by = Value(transposed(form.right)), reshape(v, (*v.shape, 1))
+        other, by, along = Value(transposed(form.right)), reshape(v, (*v.shape, 1)), -2
     elif v := _vector(form.right):
-        other, by = Value(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1]))
+        other, by, along = Value(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1])), -1
     else:
         return None
-    dim = len(other.shape) - (2 if by.shape[-1] == 1 else 1)
-    made = _times(other, by, dim)
+    made = _times(other, by, len(other.shape) + along)
     fits = made.shape == n.shape and {v.dtype, other.dtype} == {n.dtype}
     return written(form, made.node) if fits else None
 

@@ -46,8 +46,9 @@ def spread(n: Node, batches: Shape) -> Node:
     return n if n.shape == whole else expand(reshape(Value(n), shape), whole).node
 
 
-def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Form:
-    return Form(a, transposed(b), c if beta != 0 else None, beta, alpha)
+def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Form | None:
+    """None for 0 times a product, which BLAS does not compute: no NaN comes of it."""
+    return Form(a, transposed(b), c if beta != 0 else None, beta, alpha) if alpha != 0 else None
 
 
 def _contracted(factors: tuple[Node, Node] | None) -> Form | None:

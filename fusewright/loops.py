@@ -311,7 +311,7 @@ def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -
     for axes, step in zip(dims, steps, strict=True):
         for axis in reversed(axes):
             result[axis] = step
-            step = times(step, sizes[axis])
+            step = times(step, sizes[axis] or 1)
     return result
 
 

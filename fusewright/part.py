@@ -53,7 +53,7 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     step: Size = 1
     for d in reversed(order or tuple(range(len(shape)))):
         result[d] = step
-        step = times(step, shape[d])
+        step = times(step, shape[d] or 1)
     return tuple(result)
 
 

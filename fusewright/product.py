@@ -180,7 +180,7 @@ def form_of(n: Node) -> Form | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
-    if form is None:
+    if form is None or 0 in (*form.left.shape, *form.right.shape):
         return None
     flat = len(form.right.shape) == 2  # all leading dimensions of the left one are rows
     return replace(form, left=even(form.left, flat), right=even(form.right, flat))

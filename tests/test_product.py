@@ -206,6 +206,8 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "half, few rows": (
         "return x @ y", (torch.randn(96, 4096).half(), torch.randn(4096, 4096).half()),
         "fewer than 256 rows"),
+    "no depth": ("return x[:, :0] @ y[:0]", (X, Y), "no plain matrix product"),
+    "times nothing": ("return torch.addmm(y, x, y, alpha=0)", (X, Y), "no plain matrix product"),
     "odd depth": ("return x[:, :510] @ y[:510]", (X, Y), "a multiple of 4, not 510"),
     "little depth": (
         "return x @ y", (torch.randn(4096, 16), torch.randn(16, 4096)), "32 or more k"),
