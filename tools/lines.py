@@ -25,7 +25,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 16_885, "judge/": 7_770, "skeletons/": 11_825})
+ROOMS: Mapping[str, int] = MappingProxyType({"": 17_010, "judge/": 7_770, "skeletons/": 12_070})
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ template <class Source> FN float plain_sum(const turned_source<Source>& turned, 
 }
 template <int FIRST_WARP, class Source> struct turned_factors {
   static constexpr bool split = false, packed = false, marked = Source::marked, scaled = false;
-  static constexpr int first_warp = FIRST_WARP;
+  static constexpr int first_warp = FIRST_WARP, each = 2;
   turned_source<Source> left, right;
   bool suspect;
 };
