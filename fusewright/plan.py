@@ -270,7 +270,8 @@ class _Planner:
             axes = frozenset(a for d in found.dims[id(n)] for a in d)
             if axes not in (full, found.rows):
                 raise Incompatible("a result would be computed more than once")
-            if found.short and axes == full and found.short not in n.shape:
+            along = zip(n.shape, found.dims[id(n)], strict=True)
+            if found.short and any(s != found.short and found.inner & {*own} for s, own in along):
                 raise Incompatible("a result is longer than others")
         reads = [e.leaf for e in found.edges.values() if isinstance(e, Read)]
         if len(unique(reads)) + len(stored) > MAX_POINTERS:

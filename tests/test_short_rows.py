@@ -64,6 +64,19 @@ def test_a_transposed_convolution_is_read_once() -> None:
     assert [len(k.folds) for k in planned.kernels] == [0, 4]
 
 
+def test_what_is_as_long_as_its_folds_has_its_own_kernel() -> None:
+    """Though it has as many rows as the others have columns."""
+
+    class Both(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            z = x[:, :, ::2] * 2
+            return z, y + z.mean(-1, True) + x[:, :, 1::2].mean(-1, True)
+
+    inputs = [torch.randn(6, 4, 24, 24), torch.randn(6, 4, 12, 12)]
+    for kernel in make(Both(), inputs, GPU).plan.kernels:
+        assert not kernel.loops.short or all(n.shape[-1] == 12 for n in kernel.outputs)
+
+
 def test_nothing_is_kept_from_longer_rows() -> None:
     ((body, nest, chosen),) = made(SHORT[0]).kernels
     assert (nest.kernel.loops.short, chosen.keep) == (12, True)
