@@ -48,12 +48,12 @@ FORWARDS = {
     "taken by the input": "y = x.exp(); x.copy_(y); return y.T, x.T[2:], y",
     # one change reads what another one changes
     "then changed": "self.b.copy_(x); x.add_(1); return x, self.b",
-    "exchanged": "t = self.b.clone(); self.b.copy_(self.c); self.c.copy_(t); return x + self.b",
+    "exchanged": "t = self.b.clone(); self.b.copy_(self.c); self.c.copy_(t); return x + self.b - self.c",
     # outputs that are one tensor
     "pieces of a triangle": "a = torch.tril(x); return a[:, ::2], a[1:], a.T[3:5]",
     "pieces of a pad": "a = F.pad(x, (1, 2)); return a[:, 1:], a[:, :1]",
     "pieces of a copy": "a = x[:, ::2].clone(); return a[3:], a[0]",
-    "pieces of an equal tensor": "a, b = x.relu(), x.relu(); return b[1:], a, b[:, 2:], b",
+    "pieces of an equal tensor": "a, b = x.relu(), x.relu(); return a, b, b[1:], b",
     "the same number": "b = x * 1; return b.T, x, b, b[1:]",
     # one module in several places
     "a module twice": "return self.twice(self.norm(x))",
