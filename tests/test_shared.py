@@ -48,7 +48,9 @@ FORWARDS = {
     "taken by the input": "y = x.exp(); x.copy_(y); return y.T, x.T[2:], y",
     # one change reads what another one changes
     "then changed": "self.b.copy_(x); x.add_(1); return x, self.b",
-    "exchanged": "t = self.b.clone(); self.b.copy_(self.c); self.c.copy_(t); return x + self.b - self.c",
+    "exchanged": (
+        "t = self.b.clone(); self.b.copy_(self.c); self.c.copy_(t); return x + self.b - self.c"
+    ),
     # outputs that are one tensor
     "pieces of a triangle": "a = torch.tril(x); return a[:, ::2], a[1:], a.T[3:5]",
     "pieces of a pad": "a = F.pad(x, (1, 2)); return a[:, 1:], a[:, :1]",
