@@ -1,14 +1,14 @@
 """ours, eager and torch.compile in one interleaved run -> a Markdown table with intervals.
 
     python bench/compare.py [--device cpu|cuda] [--rounds N] [--table | --networks] [--processor]
-                            [--jobs N] [NAME ...]
+                            [--jobs N] [--no-autotune] [NAME ...]
 
 Every round draws fresh inputs and calls every side once, in random order; on CUDA the L2 cache is
 flushed before each call, the GPU is kept busy until the host has launched everything, and the copy
 bandwidth is measured in the same rounds. A ratio is the median over rounds of (other side / ours),
 with its 95 % interval; above 1, ours is faster; "best" is the side with the least median. --table
 runs single operators, at 64 MB on a CPU, 256 MB on a GPU, instead of whole models, --networks whole
-networks, without max-autotune. --processor
+networks, without max-autotune, which --no-autotune leaves out elsewhere. --processor
 counts the processor seconds of all threads instead of time, for a CPU that others use, too; set
 OMP_WAIT_POLICY=PASSIVE, so that threads sleep where they wait. --jobs builds so many models at a
 time, each in a process of its own, before the first is measured: the compilers remember them.
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--networks", action="store_true")
+    parser.add_argument("--no-autotune", action="store_true")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build", action="store_true", help="build, and measure nothing")
@@ -66,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     size = "gpu" if options.device == "cuda" else "cpu"
     every = networks(size) if options.networks else (table if options.table else entries)(size)
-    if options.networks:
+    if options.networks or options.no_autotune:
         MODES[options.device] = MODES[options.device][:1]
     wanted = {n: e for n, e in every.items() if not options.names or n in options.names}
     if options.build:
@@ -117,7 +118,7 @@ def _built(
 def _build_aside(names: Iterable[str], options: argparse.Namespace) -> None:
     """The same in processes; who fails here fails again, and says why, when it is measured."""
     flags = ["--device", options.device, "--build", *["--table"] * options.table]
-    flags += ["--networks"] * options.networks
+    flags += ["--networks"] * options.networks + ["--no-autotune"] * options.no_autotune
 
     def build(name: str) -> None:
         command = [sys.executable, __file__, *flags, name]
