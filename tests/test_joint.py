@@ -48,7 +48,7 @@ ROWS = {
              (5, 24), 24, 0),
     "odd": ("torch.cat([{n}(x), {n}(y)], -1)", (5, 46), 23, 0),
     "twice": ("(lambda a: torch.cat([a, a], -1))({n}(x))", (5, 48), 24, 0),
-    "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 2),
+    "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 4),
     "growing": ("(lambda a, b, c: (torch.cat([a, b], 1) * 2).amax(1) + torch.cat([a, b, c], 1)"
                 ".tanh().amax(1))({n}(x), {n}(y).exp(), {n}(x - y))", (5, 24), 24, 4),
     "overwritten": ("(lambda a, b: torch.cat([a, b], 1).flip(-1).relu() + torch.cat([a, b, a], 1)"

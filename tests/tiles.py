@@ -76,7 +76,7 @@ inline int __all_sync(unsigned, int mine) { return !__any_sync(0, !mine); }
 MORE_TWINS = (
     (r'asm\("(max|min)\.NaN\.f32[^;]*;[^;]*;', r"c = a != a ? a : b != b ? b : f\1f(a, b);"),
     (r'asm\("rcp\.approx[^;]*;[^;]*;', "y = 1 / x;"),
-    (r'asm\("ex2\.approx[^;]*;[^;]*;', "power = exp2f(rest);"),
+    (r'asm\("ex2\.approx[^;]*;[^;]*;', "y = exp2f(x);"),
     (r"asm( volatile)?\s*\((?:[^;\"]|\"[^\"]*\")*\);", ";"),
 )
 # All tiles of one warp. `sums`, `truth`: [images, pixels, channels]; `truth` is what computing sums

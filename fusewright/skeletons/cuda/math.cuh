@@ -129,28 +129,32 @@ FN float short_reciprocal(float x) {
   return y;
 }
 
-//@ sigmoid: needs exp, short_reciprocal
+//@ short_power
+// 2^x, off by two ulps at most. What would be subnormal is 0.
+FN float short_power(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+//@ sigmoid: needs exp, short_power, short_reciprocal
 // A quarter of 1 + e^-x, so that no result is subnormal too early. The power of two that expf multiplies with at its end is
 // an operand of the addition instead: e^-x = 2^rest * 2^n, and 2^(n - 2) is put together from the bits of n.
 FN float sigmoid(float x) {
   const float place = __fmaf_rd(__saturatef(fmaf(x, -1.44269504f / 252, 124.f / 252)), 252.f, 12582913.f);
   const float n = place - (12582913.f + 124.f), quarter = __uint_as_float(__float_as_uint(place) << 23);
   const float rest = fmaf(x, -1.925963033e-8f, fmaf(x, -1.44269502f, -n));
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(rest));
-  return short_reciprocal(fmaf(power, quarter, 0.25f)) * 0.25f;
+  return short_reciprocal(fmaf(short_power(rest), quarter, 0.25f)) * 0.25f;
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-//@ tanh_softplus: needs exp, maximum, minimum, short_reciprocal
+//@ tanh_softplus: needs exp, maximum, minimum, short_power, short_reciprocal
 // tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1. Where h is
 // x / ln 2 as rounded, e^x is 2^h * e^rest, and the rest so small that e^rest is 1 + rest.
 FN float tanh_softplus(float x) {
   const float near = maximum(minimum(x, 20.f), -104.f), h = near * 1.44269504f;
   const float rest = fmaf(h, 1.90465421e-9f, fmaf(h, -0.693147182f, near));
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(h));
-  const float e = fmaf(power, rest, power), n = fmaf(e, e, e + e);
+  const float power = short_power(h), e = fmaf(power, rest, power), n = fmaf(e, e, e + e);
   return n * short_reciprocal(n + 2.f);
 }
 FN double tanh_softplus(double x) {
