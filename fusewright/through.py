@@ -137,8 +137,7 @@ class Maps:
         """Whether it is read in pieces, which are folds of pieces, and no row is folded twice."""
         if id(f) not in self.seen or not self._folds(f) or not self._in_pieces(f):
             return False
-        pieces = list(self._cut(f))
-        return all(map(_plain, pieces)) and sum(map(self._size, pieces)) <= self._size(f)
+        return self._once(list(self._cut(f)), f)
 
     def _in_pieces(self, n: Node) -> bool:
         """Whether all that is read of it are pieces."""
@@ -178,8 +177,11 @@ class Maps:
 
     def _apart(self, n: Node, pieces: list[Node]) -> bool:
         """Whether they are as large as each other, have no element twice, and no fill."""
-        alike = len({v.shape for v in pieces}) == 1 and all(map(_plain, pieces))
-        return alike and sum(map(self._size, pieces)) <= self._size(n)
+        return len({v.shape for v in pieces}) == 1 and self._once(pieces, n)
+
+    def _once(self, pieces: list[Node], n: Node) -> bool:
+        """Whether slices of `n` may have each element once, and nothing else."""
+        return all(map(_plain, pieces)) and sum(map(self._size, pieces)) <= self._size(n)
 
     def _size(self, n: Node) -> int:
         return self.graph.hint(numel(n.shape))

@@ -31,7 +31,7 @@ def disagreements(
 ) -> list[str]:
     """How `ours` differs from `theirs` on `inputs`, one call each. exact: float64 can judge."""
     mine, other = copied(inputs), copied(inputs)
-    wide = copy.deepcopy(theirs).double()
+    wide = copy.deepcopy(theirs).double() if exact else theirs
     judge = called(wide, widened(inputs)) if exact else None
     a, b = called(ours, mine), called(theirs, other)
     found = [*compared(a, b, judge or b, roundings)]
@@ -44,7 +44,7 @@ def disagreements(
         )
     found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
     state, expected = dict(ours.named_buffers()), dict(theirs.named_buffers())
-    judges = dict(wide.named_buffers()) if exact else expected
+    judges = dict(wide.named_buffers())
     for name in expected:
         text = [*compared([state[name]], [expected[name]], [expected[name]])]
         if text:

@@ -55,6 +55,15 @@ def strict_report(text: str, source: Path, arch: str = "90a") -> str:
     return done.stdout
 
 
+def check_registers(report: str, kernel: str, count: int) -> None:
+    """So many kernels of the name, no spills, and no wgmma that wait for each other (C7510 and its
+    like)."""
+    kernels = usages(report)
+    assert sum(kernel in k.name for k in kernels) == count
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
+    assert re.findall(r"C75\d\d.*", report) == []
+
+
 def usages(report: str) -> list[Usage]:
     """The lines of `-Xptxas -v`, one entry per kernel and architecture."""
     found = re.findall(

@@ -16,7 +16,7 @@ import convolution_subjects as subjects
 import pytest
 import torch
 from convolution_subjects import FULL
-from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from cudac import check_registers, nvrtc_folder, nvrtc_log, strict_report
 from emitting import emit_file
 from graphs import check_meaning, staged
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
@@ -238,10 +238,7 @@ def test_every_tile_is_there() -> None:
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
     report = strict_report(subjects.source(COMPILED), tmp_path / "full.cu")
-    kernels = usages(report)
-    assert sum("convolution_kernel" in k.name for k in kernels) == len(COMPILED)
-    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
-    assert re.findall(r"C75\d\d.*", report) == []
+    check_registers(report, "convolution_kernel", len(COMPILED))
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

@@ -6,7 +6,6 @@ Threads of the CPU run the text behind the tensor cores (joined.py), so values n
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import convolution_subjects as subjects
 import pytest
 import torch
 from convolution_subjects import JOINED, Problem
-from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from cudac import check_registers, nvrtc_folder, nvrtc_log, strict_report
 from joined import Handed, library
 from torch import Tensor, nn
 
@@ -194,10 +193,7 @@ def test_they_stay_in_registers(tmp_path: Path) -> None:
     widest = [s for s in JOINED if s.width == (128 if s.parts == 2 else 256)]
     some = [s for s in widest if s.chunk == 64 and s.vector == 4]
     report = strict_report(subjects.source(some), tmp_path / "joined.cu")
-    kernels = usages(report)
-    assert sum("convolution_kernel" in k.name for k in kernels) == len(some)
-    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
-    assert re.findall(r"C75\d\d.*", report) == []
+    check_registers(report, "convolution_kernel", len(some))
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

@@ -5,7 +5,6 @@ None of this needs a GPU; those that do are in test_convolution_last_cuda.py.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import convolution_subjects as convolutions
 import pytest
 import torch
 from convolution_subjects import CHUNKS, LAST
-from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from cudac import check_registers, nvrtc_folder, nvrtc_log, strict_report
 from emitting import emit_file
 from graphs import check_meaning, staged
 from test_convolution import GPU, LEAST_FLOPS, Tailed, graphs
@@ -301,10 +300,7 @@ CHOSEN = [s for s in LAST if s.width == 256 and s.body in BODIES and s.dtype is 
 @needs_nvcc
 def test_the_widest_tiles_stay_in_registers(tmp_path: Path) -> None:
     report = strict_report(convolutions.source(CHOSEN), tmp_path / "last.cu")
-    every = usages(report)
-    assert sum("convolution_kernel" in k.name for k in every) == len(CHOSEN)
-    assert [k for k in every if k.stack_bytes or k.spill_bytes] == []
-    assert re.findall(r"C75\d\d.*", report) == []
+    check_registers(report, "convolution_kernel", len(CHOSEN))
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
