@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import convolution_subjects as subjects
-from threads import BEFORE, SHARED, TWINS
+from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
@@ -105,12 +104,5 @@ def library(some: Sequence[Handed], folder: Path) -> ctypes.CDLL:
         )
         for k, s in enumerate(some)
     )
-    source = folder / "joined.cpp"
     head = f"{BEFORE}{WARP}{SHUFFLED}#define __CUDACC_RTC__\n"
-    whole = f"{head}{text}{subjects.BODIES}{HANDED}{entries}}}\n"
-    source.write_text(whole, encoding="utf-8")
-    made = folder / "joined.so"
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source)]
-    done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(made))
+    return built(f"{head}{text}{subjects.BODIES}{HANDED}{entries}}}\n", folder / "joined.cpp")

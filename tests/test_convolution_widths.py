@@ -8,13 +8,12 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from emitting import emit_text
-from threads import BEFORE, SHARED, TWINS
+from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
@@ -78,13 +77,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     for pattern, twin in (TIMES, *TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=width) for width in WIDTHS)
-    folder = tmp_path_factory.mktemp("widths")
-    source, made = folder / "widths.cpp", folder / "widths.so"
-    source.write_text(f"{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}{HANDED}{entries}}}\n")
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(made))
+    whole = f"{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}{HANDED}{entries}}}\n"
+    return built(whole, tmp_path_factory.mktemp("widths") / "widths.cpp")
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
-import subprocess
 from itertools import product
 
 import pytest
 import torch
 from convolution_subjects import Problem
-from threads import BEFORE, SHARED, TWINS
+from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 from torch import Tensor
 
@@ -125,14 +124,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=w, together=t) for w, t in product(WIDTHS, (2, 4)))
-    folder = tmp_path_factory.mktemp("phases")
-    source, made = folder / "phases.cpp", folder / "phases.so"
     body = f"{HOST}{text}\n{host}{BODY}{HANDED}{entries}}}\n"
-    source.write_text(body, encoding="utf-8")
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(made))
+    return built(body, tmp_path_factory.mktemp("phases") / "phases.cpp")
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")

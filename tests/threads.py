@@ -71,14 +71,18 @@ TWINS = (
 )  # fmt: skip
 
 
+def built(text: str, source: Path, level: str = "-O0") -> ctypes.CDLL:
+    """A C++ text, written to `source` and compiled beside it."""
+    source.write_text(text, encoding="utf-8")
+    made = source.with_suffix(".so")
+    command = ["g++", "-std=c++20", level, "-w", "-pthread", *SHARED, str(source), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    return ctypes.CDLL(str(made))
+
+
 def library_of(text: str, folder: Path) -> ctypes.CDLL:
     """The entries of an emitted CUDA text, as they would be called."""
     for pattern, twin in TWINS:
         text = re.sub(pattern, twin, text)
-    source = folder / "threads.cpp"
-    source.write_text(BEFORE + text, encoding="utf-8")
-    made = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", *SHARED, str(source)]
-    done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(made))
+    return built(BEFORE + text, folder / "threads.cpp", "-O1")

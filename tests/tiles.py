@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from threads import BEFORE, SHARED, TWINS
+from threads import BEFORE, TWINS, built
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
 from fusewright.codegen.struct import Body
@@ -143,13 +142,7 @@ def compiled(words: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     text += more
-    source = folder / "tiles.cpp"
-    source.write_text(f"{BEFORE}{WARP}{text}}}\n", encoding="utf-8")
-    made = folder / "tiles.so"
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source)]
-    done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(made))
+    return built(f"{BEFORE}{WARP}{text}}}\n", folder / "tiles.cpp")
 
 
 def _entry(number: int, body: Body, chosen: str) -> str:
