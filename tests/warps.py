@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from pathlib import Path
 
-from threads import SHARED
+from threads import built
 
 BEFORE = r"""
 #include <algorithm>
@@ -278,10 +277,4 @@ def library_of(text: str, folder: Path) -> ctypes.CDLL:
         text = re.sub(asm, lambda _, twin=twin: twin, text, flags=re.S)
     text = re.sub(r"extern __shared__ [^;]*;", "", text.replace('"+l"', '"+r"'))
     text = re.sub(LAUNCH, r"launch(\2, \3, [=] { \1(\4); });", text)
-    source = folder / "warps.cpp"
-    source.write_text(BEFORE + text, encoding="utf-8")
-    made = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", "-O1", "-w", *SHARED, str(source)]
-    done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(made))
+    return built(BEFORE + text, folder / "warps.cpp", "-O1")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from threads import BEFORE, SHARED, TWINS
+from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
@@ -222,13 +221,8 @@ def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
         + SUMMED
         + "".join(_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
     )
-    source = folder / "windows.cpp"
-    source.write_text(f"{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}}}\n", encoding="utf-8")
-    made = folder / "windows.so"
-    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", *SHARED, str(source)]
-    done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(made))
+    whole = f"{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}}}\n"
+    return built(whole, folder / "windows.cpp")
 
 
 def _entry(number: int, body: Body, chosen: str) -> str:
