@@ -228,8 +228,8 @@ def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
 
 
 def check_rooms(section: str, checks: str, folder: Path) -> None:
-    """Run C++ of which each of `checks` returns 1 where the skeleton counts other bytes than Python
-    does; needs nvcc and no GPU."""
+    """Run C++ of which each of `checks` returns no 0 where the skeleton counts other bytes than
+    Python does; needs nvcc and no GPU."""
     main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
     text, program = folder / "check.cu", folder / "check"
     skeleton = select("sm90", [section])

@@ -23,6 +23,7 @@ from convolution_subjects import (
     TRANSPOSED,
     WIDTHS,
     Problem,
+    Subject,
 )
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
@@ -32,12 +33,26 @@ from fusewright.codegen.skeleton import select
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
-# Chunks differ in constants only, and narrow tiles need fewer registers.
-CHOSEN = (
-    s for s in SCHEDULES if s.width == 256 or (s.chunk == 64 and 4 in (s.vector, 2 * s.blocks))
+def full(s: Subject) -> bool:
+    """Whether it has hardly any register left: the widest tile, and two that share a processor."""
+    return s.width == 256 or s.blocks == 2
+
+
+# Every tile once, with vectors; what else there is, where registers are scarce. Chunks differ in
+# constants only.
+CHOSEN = tuple(
+    s
+    for s in SCHEDULES
+    if (s.chunk == 64 and (s.vector == 4 or full(s)))
+    or (s.width, s.vector, s.swapped) == (256, 1, s.chunk == 16)
 )
-BACKWARDS = tuple(s for s in TRANSPOSED if s.chunk == 64 and s.width in (64, 256))
-COMPILED = (*CHOSEN, *EXTRAS, *BACKWARDS, *(s for s in BETWEEN if s.chunk == 64))
+TAILS = tuple(s for s in EXTRAS if full(s))
+BACKWARDS = tuple(
+    s
+    for s in TRANSPOSED
+    if s.chunk == 64 and full(s) and (s.together == 2 or (s.vector == 4 and s.swapped))
+)
+COMPILED = (*CHOSEN, *TAILS, *BACKWARDS, *(s for s in BETWEEN if s.body == "residual"))
 
 
 @needs_nvcc
@@ -55,11 +70,14 @@ def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_every_schedule_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
-    fours = [s for s in HALVES if s.vector == 4]
-    some = [s for s in fours if s.chunk != 64 and s.dtype is torch.bfloat16]
-    some += [s for s in fours if s.width == 256 and s.together in (0, 2)]
-    some += [s for s in fours if s.blocks == 2 and s.together == 0 and s.dtype is torch.float16]
-    some += [s for s in HALF_BETWEEN if s.vector == 4 and s.chunk == 64]
+    # The types differ in how they become float32; each stands for both.
+    first = [s for s in HALVES if s.vector == 4 and s.dtype is torch.bfloat16]
+    some = [s for s in first if s.chunk == (32 if s.swapped else 16)]
+    some += [s for s in first if s.width == 256 and s.together in (0, 2)]
+    second = [s for s in HALVES if s.vector == 4 and s.dtype is torch.float16 and not s.together]
+    some += [s for s in second if s.blocks == 2]
+    some += [s for s in second if s.width == 256 and s.body == "bias_relu"]
+    some += [s for s in HALF_BETWEEN if s.body == "residual" and s.dtype is torch.float16]
     report = strict_report(convolutions.source(some), tmp_path / "halves.cu")
     kernels = usages(report)
     assert sum("convolution_kernel" in k.name for k in kernels) == len(some)
@@ -135,7 +153,9 @@ def test_every_tile_and_chunk_is_compiled() -> None:
 def test_the_oldest_supported_compiler_takes_them() -> None:
     folder = nvrtc_folder()
     assert folder is not None
-    some = [s for s in SCHEDULES if s.width == (256 if s.swapped else 128) and s.chunk != 32]
-    some += [s for s in TRANSPOSED if s.width == 192 and s.vector == 4]
-    some += [s for s in HALVES if s.width == 256 and s.vector == 4 and s.together in (0, 2)]
+    some = [s for s in SCHEDULES if s.width == (256 if s.swapped else 128) and s.chunk == 64]
+    backwards = [s for s in TRANSPOSED if s.width == 192 and s.vector == 4]
+    some += [s for s in backwards if s.swapped == (s.together == 2)]
+    halves = [s for s in HALVES if s.width == 256 and s.body == "bias_relu"]
+    some += [s for s in halves if s.together in (0, 2) and s.swapped == (s.dtype is torch.float16)]
     assert nvrtc_log(folder, convolutions.source(some), "compute_90a") == (0, "")

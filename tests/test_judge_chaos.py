@@ -42,6 +42,7 @@ class ModelNew(nn.Module):
         return torch.relu(x @ self.proj.weight.t() + self.proj.bias)
 """
 LIMITS = Limits(import_s=6.0, call_s=6.0, leave_s=5.0)
+HANGS = replace(LIMITS, import_s=2.0, call_s=2.0)  # what is late anyhow
 STEPS = 17  # answers of the phase that `request` asks for
 
 
@@ -53,9 +54,16 @@ def request(folder: Path, source: str = "", *, first: str = "pass", **fields: An
     return Request(PROBLEMS / "linear_relu.py", path, **own)
 
 
-def judged(asked: Request) -> Verdict:
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """For all judgings in which only a candidate's worker breaks: PyTorch is imported once."""
+    with judging.open_site("cpu", timing=False) as opened:
+        yield opened
+
+
+def judged(asked: Request, site: Site | None = None) -> Verdict:
     begin = time.monotonic()
-    verdict = judge_request(asked, lambda _: None)
+    verdict = judge_request(asked, lambda _: None, site=site)
     assert time.monotonic() - begin < 200
     check_form(verdict)
     return verdict
@@ -115,16 +123,17 @@ BROKEN: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_worker_is_refuted_in_time(tmp_path: Path, name: str) -> None:
+def test_a_broken_worker_is_refuted_in_time(tmp_path: Path, site: Site, name: str) -> None:
     source, check = BROKEN[name]
-    verdict = judged(request(tmp_path, source))
+    limits = HANGS if check == "timeout" else LIMITS
+    verdict = judged(request(tmp_path, source, limits=limits), site)
     assert verdict.verdict == "refuted", verdict.reason
     assert check in failing(verdict)
 
 
 @pytest.mark.parametrize("step", range(STEPS))
 def test_a_worker_killed_at_any_step_is_never_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """SIGKILL from outside, right before the parent waits for answer number `step`."""
     collect = Session.collect
@@ -136,7 +145,7 @@ def test_a_worker_killed_at_any_step_is_never_verified(
         return collect(self, worker, seconds)
 
     monkeypatch.setattr(Session, "collect", killing)
-    verdict = judged(request(tmp_path))
+    verdict = judged(request(tmp_path), site)
     assert verdict.verdict != "verified"
 
 

@@ -1,4 +1,4 @@
-"""Every schedule of a product kernel for 16 bits compiles, into registers and shared memory.
+"""Schedules of product kernels for 16 bits compile, into registers and shared memory.
 
 None of this needs a GPU.
 """
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import half_subjects
 import pytest
+import torch
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
-from half_subjects import HALVES, KINDS, LAYOUTS
+from half_subjects import HALVES, KINDS, LAYOUTS, Half
 from product_subjects import SHARED_BYTES, WIDTHS
 
 from fusewright import tile
@@ -21,11 +22,23 @@ from fusewright.codegen.skeleton import select
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
+def chosen(half: Half) -> bool:
+    """The tail that needs most registers with every tile; every tail, layout and number of parts
+    with the widest, which leaves fewest."""
+    s, plain = half.subject, half.turned == (False, False)
+    if s.width == 256:
+        return not plain or half.dtype is torch.bfloat16 or s.vector == 8
+    return (s.segment, s.vector) in ((64, 4), (64, 8)) or half.turned == (True, True)
+
+
+COMPILED = tuple(half for half in HALVES if chosen(half))
+
+
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
-    report = strict_report(half_subjects.source(HALVES), tmp_path / "halves.cu")
+    report = strict_report(half_subjects.source(COMPILED), tmp_path / "halves.cu")
     kernels = [k for k in usages(report) if "half_product_kernel" in k.name]
-    assert len(kernels) == len(HALVES)
+    assert len(kernels) == len(COMPILED)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
     assert re.findall(r"C75\d\d.*", report) == []
@@ -56,5 +69,5 @@ def test_every_tile_is_compiled_for_both_types() -> None:
 def test_the_oldest_supported_compiler_takes_them() -> None:
     folder = nvrtc_folder()
     assert folder is not None
-    some = [h for h in HALVES if h.subject.width == (256 if h.subject.swapped else 128)]
+    some = [h for h in COMPILED if h.subject.width == (256 if h.subject.swapped else 128)]
     assert nvrtc_log(folder, half_subjects.source(some), "compute_90a") == (0, "")

@@ -11,17 +11,20 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fusewright import pipeline
 from fusewright.build import NO_TIME, build_all
 from fusewright.choices import MODEL, Choices, choices
 from fusewright.errors import BadUsage, InternalError
+from fusewright.judge.judging import open_site
+from fusewright.judge.site import Site
 from fusewright.memory import Memory, Tuned, key_of
 from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
 from fusewright.pipeline import Made, design, make, optimize_file
@@ -328,15 +331,15 @@ def test_many_writers(tmp_path: Path) -> None:
         from pathlib import Path
         from fusewright.memory import Memory, Tuned
         from fusewright.schedule import Choice
-        for k in range(20):
+        for k in range(40):
             Memory(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", Tuned(Choice(), (), {"tried": k}))
     """
     path = tmp_path / "tuned.sqlite"
     words = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), str(path)]
-    writers = [subprocess.Popen([*words, str(n)], cwd=ROOT) for n in range(4)]
-    assert [w.wait(timeout=120) for w in writers] == [0] * 4
-    found = [Memory(path).get(f"{n} {k}") for n in range(4) for k in range(20)]
-    assert [f.facts["tried"] for f in found if f] == [*range(20)] * 4
+    writers = [subprocess.Popen([*words, str(n)], cwd=ROOT) for n in range(2)]
+    assert [w.wait(timeout=120) for w in writers] == [0] * 2
+    found = [Memory(path).get(f"{n} {k}") for n in range(2) for k in range(40)]
+    assert [f.facts["tried"] for f in found if f] == [*range(40)] * 2
 
 
 # ---- what there is to choose ---------------------------------------------------------------------
@@ -425,7 +428,19 @@ def optimized(problem: Path, level: str, name: str) -> Written:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written, Written]:
+def one_site() -> Iterator[None]:
+    """All files for the CPU are judged where PyTorch was imported once."""
+    with open_site("cpu", timing=False) as site, pytest.MonkeyPatch.context() as patch:
+
+        def opened(device: str, *, timing: bool) -> AbstractContextManager[Site]:
+            return nullcontext(site) if device == "cpu" else open_site(device, timing=timing)
+
+        patch.setattr(pipeline, "open_site", opened)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(one_site: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written, Written]:
     """What is built where a file is tuned; that file; and one that is not."""
     with pytest.MonkeyPatch.context() as patch:
         tuned = place(tmp_path_factory.mktemp("tuned"), patch)
@@ -479,6 +494,7 @@ def test_a_choice_reaches_the_file(remembering: Path, runs: tuple[Path, Written,
     assert _kernels(text) != _kernels(runs[2][0])
 
 
+@pytest.mark.usefixtures("one_site")
 def test_a_file_in_which_nothing_is_replaced(
     problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,7 +550,7 @@ def test_builds_end_with_their_time(tmp_path: Path) -> None:
         f"import time\ndef _fusewright_build(): time.sleep(60); open({str(marks[2])!r}, 'w')",
     ]
     begin = time.monotonic()
-    said = build_all(texts, begin + 30.0)
+    said = build_all(texts, begin + 15.0)
     assert said[0] == ""
     assert marks[0].exists()
     assert "no such instruction" in said[1]
