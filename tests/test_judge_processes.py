@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,27 @@ ModelNew = object
 """
 
 
+@contextmanager
+def isolated(how: str) -> Iterator[Site]:
+    """The strongest isolation of this machine, or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if how == "plain":
+            every = sandbox.candidates_for
+            patch.setattr(sandbox, "candidates_for", lambda **kw: every(**kw)[-1:])
+        with open_site("cpu") as opened:
+            yield opened
+
+
+@pytest.fixture(scope="module", params=["best", "plain"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """For all tests that leave its nursery as it is."""
+    with isolated(request.param) as opened:
+        yield opened
+
+
 @pytest.fixture(params=["best", "plain"])
-def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """The strongest isolation of this machine, and none."""
-    if request.param == "plain":
-        every = sandbox.candidates_for
-        monkeypatch.setattr(sandbox, "candidates_for", lambda **kw: every(**kw)[-1:])
-    with open_site("cpu") as opened:
+def own_site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with isolated(request.param) as opened:
         yield opened
 
 
@@ -144,30 +159,23 @@ def test_a_daemon_without_a_mark_does_not_outlive_its_warden(site: Site) -> None
     assert not processes_called(seconds)
 
 
-def test_a_site_that_lost_its_nursery_says_so(site: Site) -> None:
-    worker = start(site)
+def test_a_site_that_lost_its_nursery_says_so(
+    own_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(own_site)
     assert answer(worker, 0) == "ready"
-    assert not site.lost()
-    (nursery,) = site.nurseries.values()
+    assert not own_site.lost()
+    (nursery,) = own_site.nurseries.values()
+    with monkeypatch.context() as patch:  # one that was stopped is lost, too
+        patch.setattr(processes, "KILL_S", 1.0)
+        os.kill(nursery.pid, signal.SIGSTOP)
+        assert own_site.lost()
     os.kill(nursery.pid, signal.SIGKILL)
     end = worker.finish(20)
     assert not end.clean
-    assert site.lost()
+    assert own_site.lost()
     with pytest.raises(NotVerifiable, match="starts workers"):
-        start(site)
-
-
-def test_a_nursery_that_was_stopped_is_lost_too(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "KILL_S", 1.0)
-    worker = start(site)
-    assert answer(worker, 0) == "ready"
-    (nursery,) = site.nurseries.values()
-    os.kill(nursery.pid, signal.SIGSTOP)
-    assert site.lost()
-    os.kill(nursery.pid, signal.SIGCONT)
-    assert worker.kill("over").dead
+        start(own_site)
 
 
 def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
