@@ -69,16 +69,18 @@ extern "C" void tile_{number}(const float* image, const float* weight, const flo
   const {body} body{{in0, out0, all.out_pixels(), all.out_channels}};
   const packed_image packed{{nullptr, nullptr, image_exponents, weight_exponents}};
   const int high = {swapped} ? {width} : TILE_ROWS, wide = {swapped} ? TILE_ROWS : {width};
-  for (int group = 0; group < all.groups; ++group)
-    for (int c = 0; c * high < all.rows(); ++c)
-      for (int p = 0; p * wide < all.images * all.out_pixels(); ++p)
-        for (int warp = 0; warp < 8 * (1 + {swapped}); ++warp)
-          launch(dim3(1), 32, [=] {{
+  launch(dim3(1), 32, [=] {{  // the same threads are one warp after the other
+    for (int group = 0; group < all.groups; ++group)
+      for (int c = 0; c * high < all.rows(); ++c)
+        for (int p = 0; p * wide < all.images * all.out_pixels(); ++p)
+          for (int warp = 0; warp < 8 * (1 + {swapped}); ++warp) {{
             threadIdx.x += warp % 8 * 32;
             hand_out<{width}, {swapped}, {vector}>(body, image, weight, sums, packed, shape,
                 {{group, {swapped} ? p : c, {swapped} ? c : p}}, warp % 8);
             threadIdx.x -= warp % 8 * 32;
-          }});
+            __syncthreads();
+          }}
+  }});
 }}
 """
 
