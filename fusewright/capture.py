@@ -9,7 +9,7 @@ returned as the tensor that changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,7 +205,7 @@ class _Builder:
         self.calls.append(_eager_call(call, self.batch))
         lowered = lower(call)
         if lowered is None or not _covers(lowered, n):
-            lowered = library_call(call, self.effects)
+            lowered = library_call(call, self.effects, alone=_alone(n))
         if isinstance(lowered, tuple):
             return lowered
         return reordered(lowered, call.results[0].order)
@@ -262,9 +262,10 @@ class _Builder:
         memory, n = _memory(given), value.node
         number = self.numbers.setdefault(memory, position)
         # A value that a leaf takes may be returned as well, and be no part of the leaf.
-        for leaf in changed.get(memory, ()):
-            if leaf["position" if leaf.op == "input" else "name"] in self.owners[position]:
-                return on_other_memory(n, self.values[memory].node, leaf)
+        for inner in _shown(given):
+            for leaf in changed.get(inner, ()):
+                if leaf["position" if leaf.op == "input" else "name"] in self.owners[position]:
+                    return on_other_memory(n, self.values[inner].node, leaf)
         shared = owner.setdefault(id(base(n)), memory) is not memory
         order = _order(given.meta["val"])
         if shared or n.op == "constant" or _moved(n, order):
@@ -297,19 +298,39 @@ def _is_idle_dropout(n: torch.fx.Node) -> bool:
     return str(n.target) == "aten.clone.default" and "dropout" in function
 
 
+def _shown(n: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A value, what it is a view of, and so on, to the call whose memory eager shows here."""
+    inner: torch.fx.Node | None = n
+    while inner is not None:
+        yield inner
+        inner = _viewed(inner)
+
+
 def _memory(n: torch.fx.Node) -> torch.fx.Node:
-    """The call whose memory eager shows here."""
-    while n.op == "call_function" and (
-        n.target is operator.getitem
-        or str(n.target).rpartition(".")[0] in VIEWS
-        or _is_idle_dropout(n)
-    ):
-        first = n.args[0]
-        if isinstance(first, list | tuple):
-            return n
-        assert isinstance(first, torch.fx.Node), "views take a tensor first"
-        n = first
-    return n
+    *_, memory = _shown(n)
+    return memory
+
+
+def _viewed(n: torch.fx.Node) -> torch.fx.Node | None:
+    """What a view is a view of; None for everything else."""
+    first = n.args[0] if n.op == "call_function" and n.args else None
+    if not isinstance(first, torch.fx.Node):
+        return None
+    call = first if n.target is operator.getitem else n
+    viewed = str(call.target).rpartition(".")[0] in VIEWS or _is_idle_dropout(n)
+    return first if viewed else None
+
+
+def _alone(n: torch.fx.Node) -> bool:
+    """Whether running statistics, which a norm may change in place, are as they were until then,
+    and nobody else reads them as they were."""
+    functional = "functional" in str(n.target)  # what reads them behind the norm reads its results
+    return all(
+        a.op == "placeholder"
+        and all(u is n or (not functional and (u > n or u.target is n.target)) for u in a.users)
+        for a in n.args[3:5]
+        if isinstance(a, torch.fx.Node)
+    )
 
 
 def _moved(n: Node, order: tuple[int, ...]) -> bool:

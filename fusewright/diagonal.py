@@ -16,6 +16,7 @@ from fusewright.form import FORMS, transposed
 from fusewright.formula import Value, apply, cast, fold, reshape, where
 from fusewright.ir import Graph, Node, rebuild
 from fusewright.product import form_of, written
+from fusewright.rewrite import apart, traced
 from fusewright.rules import NO_ALGEBRA
 
 RULE = "diagonal"
@@ -30,7 +31,9 @@ def diagonal(graph: Graph, rules: frozenset[str]) -> tuple[Graph, tuple[str, ...
         used.extend([RULE] * (made is not None))
         return made or n
 
-    return (graph if NO_ALGEBRA in rules else rebuild(graph, change)), tuple(used)
+    if NO_ALGEBRA in rules:
+        return graph, ()
+    return apart(graph, rebuild(traced(graph), change)), tuple(used)
 
 
 def _scaled(n: Node) -> Node | None:

@@ -74,8 +74,16 @@ class Value:
 def constant(value: Number, dtype: torch.dtype) -> Value:
     """A number as a tensor of no dimensions; a Batch is a number known at run time."""
     if not isinstance(value, Batch) and not isinstance(value, bool):
-        value = float(value) if dtype.is_floating_point else int(value)
+        value = float(value) if dtype.is_floating_point else _wrapped(int(value), dtype)
     return Value(node("constant", shape=(), dtype=dtype, value=value))
+
+
+def _wrapped(value: int, dtype: torch.dtype) -> int:
+    """The integer of a type with the same low bits."""
+    if dtype is torch.bool:
+        return value
+    info = torch.iinfo(dtype)
+    return (value - info.min) % (1 << info.bits) + info.min
 
 
 def apply(op: str, *operands: Value | Number) -> Value:

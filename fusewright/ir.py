@@ -171,7 +171,9 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    return with_args(n, (on_other_memory(n.args[0], old, new),)) if n.row.kind == "view" else n
+    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
+    view = calls or n.row.kind == "view"
+    return with_args(n, (on_other_memory(n.args[0], old, new),)) if view else n
 
 
 def copied(n: Node, order: tuple[int, ...], number: int) -> Node:

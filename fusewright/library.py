@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fusewright.errors import CaptureFailed
 from fusewright.formula import Value
 from fusewright.ir import Attribute, Batch, Node, Shape, concrete, node, numel, size_text
 
@@ -41,24 +42,29 @@ NAMES = {
 }
 FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))
 PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
+BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
 PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")
 RANDOM = (
-    "dropout",
-    "rand",
-    "bernoulli",
-    "normal",
-    "multinomial",
-    "uniform",
-    "rrelu",
-    "exponential",
+    *("dropout", "rand", "bernoulli", "normal", "multinomial", "uniform", "rrelu", "exponential"),
+    *("geometric", "cauchy", "poisson", "binomial", "gamma", "dirichlet"),
 )
 
 
-def library_call(call: Call, effects: list[Node]) -> Value | tuple[Value | None, ...]:
-    """The library node of `call`, or its items when it has several results."""
-    if call.name in SPECIAL:
+def library_call(
+    call: Call, effects: list[Node], *, alone: bool
+) -> Value | tuple[Value | None, ...]:
+    """The library node of `call`, or its items when it has several results.
+
+    alone: nobody else sees running statistics before it, so it may change them in place.
+    """
+    if call.name in SPECIAL and (alone or call.name != BATCH_NORM):
         return SPECIAL[call.name](call, effects)
+    if _updates_statistics(call) and not alone:
+        raise CaptureFailed(
+            "The running statistics of an InstanceNorm are changed or read before its call. "
+            "Read a copy that is a buffer of its own, or leave them to the norm."
+        )
     tensors: list[Node] = []
     text = _text(call, tensors)
     random = any(word in call.name for word in RANDOM) or _updates_statistics(call)
@@ -191,5 +197,5 @@ def _batch_norm(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
 
 SPECIAL: dict[str, Callable[[Call, list[Node]], tuple[Value | None, ...]]] = {
     "aten.native_dropout": _dropout,
-    "aten._native_batch_norm_legit_functional": _batch_norm,
+    BATCH_NORM: _batch_norm,
 }

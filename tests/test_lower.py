@@ -90,7 +90,7 @@ POINTWISE = [
         "torch.lerp(x, y, 0.25)",
         "torch.lerp(x, y, 0.75)",
     ),
-    *("torch.lerp(x, y, y.abs())", "(x + 1) * 0.5 - y / 4"),
+    *("torch.lerp(x, y, y.abs())", "x ** -0.5", "(x + 1) * 0.5 - y / 4"),
 ]
 ACTIVATIONS = [
     *("F.relu(x)", "F.relu6(x)", "F.gelu(x)", "F.gelu(x, approximate='tanh')", "F.silu(x)"),
@@ -136,6 +136,8 @@ INTEGERS = [
         "x.nan_to_num().long()",
     ),
     *("(j * 10).to(torch.uint8) + (j * 9).to(torch.uint8)", "k + k", "k * 2", "k.float() / 3"),
+    *("k % 5", "torch.fmod(k, 4)", "k.clamp(3, 100)", "k ** 3", "k + 300", "k.to(torch.int8) % -3"),
+    *("i.to(torch.int16).clamp_min(-2)", "i.to(torch.int32) - 2**31"),
     *("torch.logical_not(i)", "b & (i > 0)", "b + b", "b * i", "b + 1.5", "torch.where(b, i, 0)"),
     *("b.to(torch.int64)", "torch.logical_and(b, i)", "b == (i > 0)", "~b"),
     *("i.sum(1)", "i.sum()", "b.sum(-1)", "k.sum(1)", "i.amax(1)", "i.amin((0, 1), keepdim=True)"),

@@ -12,6 +12,8 @@ from compiled import build, prepare, ready
 from torch import nn
 
 import fusewright
+from fusewright.capture import capture
+from fusewright.errors import CaptureFailed
 
 MODEL = """import torch
 import torch.nn as nn
@@ -25,6 +27,9 @@ class Model(nn.Module):
         self.register_buffer("c", torch.ones(5, 12))
         self.linear, self.norm = nn.Linear(12, 12), nn.LayerNorm(12)
         self.twice = nn.Sequential(self.linear, self.norm, self.linear)
+        self.statistics, self.mean = nn.BatchNorm1d(12), torch.nn.Buffer(torch.zeros(12))
+        self.pixels = nn.BatchNorm2d(3)
+        self.images = nn.InstanceNorm1d(3, track_running_stats=True)
 
     def forward(self, x):
 {forward}
@@ -57,6 +62,19 @@ FORWARDS = {
     "pieces of a copy": "a = x[:, ::2].clone(); return a[3:], a[0]",
     "pieces of an equal tensor": "a, b = x.relu(), x.relu(); return a, b, b[1:], b",
     "the same number": "b = x * 1; return b.T, x, b, b[1:]",
+    "a row taken": "self.mean.copy_(x[-1]); return self.mean, x[-1], self.mean * 2",
+    "a row of a result taken": "a = x.relu(); self.mean.copy_(a[-1]); return self.mean, a[-1], a",
+    "a row of an input that changed": "x.copy_(x.cumsum(0)); return x[-1]",
+    "two diagonals": "w = self.linear.weight; return x[0].diag() @ w, torch.diag_embed(x[0]) @ w",
+    # statistics that a call of PyTorch changes itself
+    "statistics, before": "m = self.statistics.running_mean * 2; return self.statistics(x), m",
+    "statistics of images": (
+        "y = self.images(x.view(5, 3, 4)); return y, self.images.running_mean * 2"
+    ),
+    # statistics that a kernel changes
+    "statistics, returned": (
+        "y = self.pixels(x.view(5, 3, 2, 2)); return y, self.pixels.running_mean[1:]"
+    ),
     # one module in several places
     "a module twice": "return self.twice(self.norm(x))",
 }
@@ -95,6 +113,31 @@ def test_memory_is_shared_as_in_eager(
 def test_a_fold_of_nothing_is_compiled(pairs: dict[str, tuple[nn.Module, nn.Module]]) -> None:
     ours, _ = pairs["a diagonal and nothing"]
     assert ours(torch.randn(5, 0)).shape == (5, 0)
+
+
+def test_statistics_that_a_call_changes_are_not_read_before() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.InstanceNorm1d(3, track_running_stats=True)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            assert self.norm.running_mean is not None
+            before = self.norm.running_mean * 2
+            return self.norm(x), before
+
+    with pytest.raises(CaptureFailed, match="running statistics of an InstanceNorm"):
+        fusewright.optimize(Model(), [torch.randn(2, 3, 4)], target="cpu")
+
+
+def test_random_numbers_of_two_calls_are_two() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.poisson(x), torch.poisson(x)
+
+    graph = capture(Model(), [torch.full((9,), 5.0)]).graph
+    assert len(graph.effects) == 2
+    assert graph.outputs[0] is not graph.outputs[1]
 
 
 def test_capture_leaves_a_module_in_several_places_as_it_was() -> None:

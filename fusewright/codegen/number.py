@@ -21,7 +21,8 @@ def literal(value: Size | float | bool, kind: str) -> str:
     if kind == "bool":
         return "true" if value else "false"
     if kind not in ("float", "double"):
-        return str(int(value)) + ("L" if kind == "long" else "")
+        narrow = "" if kind in ("int", "long") else f"({kind})"
+        return narrow + str(int(value)) + ("L" if kind == "long" else "")
     suffix = "f" if kind == "float" else ""
     if math.isnan(value):
         return f"not_a_number<{kind}>()"

@@ -93,8 +93,9 @@ def _power(call: Call) -> Lowered:
     exponent = call.args[1]
     if call.dtype not in FLOATS and not (isinstance(exponent, int) and exponent >= 0):
         return None
-    if exponent == 0.5 and not isinstance(exponent, Value):
-        return apply("sqrt", *promoted(call.args[:1], call.dtype))
+    root = None if isinstance(exponent, Value) else {0.5: "sqrt", -0.5: "rsqrt"}.get(exponent)
+    if root:
+        return apply(root, *promoted(call.args[:1], call.dtype))
     return _map("pow", 2)(call)
 
 
