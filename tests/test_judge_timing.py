@@ -85,11 +85,13 @@ def test_device_events_that_contradict_the_host_are_found() -> None:
 
 
 def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.py"
-    candidate.write_text((TESTS / "controls" / "same_as_eager.py").read_text())
-    source = candidate.read_text()
-    name = source.partition('PROBLEM = "')[2].partition('"')[0]
-    verdict = judge(TESTS / "problems" / f"{name}.py", candidate, against=("eager",), budget_s=6.0)
+    """Of a model whose answers depend on earlier calls, and whose input has gaps."""
+    problem, candidate = tmp_path / "problem.py", tmp_path / "candidate.py"
+    source = (TESTS / "problems" / "moving_average.py").read_text()
+    source = source.replace("torch.randn(rows, width)", "torch.randn(rows, 2 * width)[:, ::2]")
+    problem.write_text(source)
+    candidate.write_text(source.replace("class Model(", "class ModelNew("))
+    verdict = judge(problem, candidate, against=("eager",), budget_s=6.0)
     assert verdict.verdict == "verified", verdict.reason
     assert verdict.timing is not None
     assert set(verdict.timing["sides"]) == {"candidate", "eager", "eager again"}  # type: ignore[call-overload]

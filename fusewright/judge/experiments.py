@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -189,11 +190,14 @@ def _nudged(values: Sequence[object], seed: int) -> list[object]:
     """One random element of every float argument takes another element's value, negated."""
     generator = torch.Generator().manual_seed(seed)
 
+    def place(x: Tensor) -> tuple[int, ...]:
+        return tuple(int(torch.randint(n, (), generator=generator)) for n in x.shape)
+
     def change(x: Tensor) -> Tensor:
-        new = x.clone()
+        new: Tensor = copy.deepcopy(x.detach())  # gaps and all, so that it lies as `x` does
         if x.is_floating_point() and x.numel() > 1:
-            here, there = torch.randint(x.numel(), (2,), generator=generator).tolist()
-            new.view(-1)[here] = -new.view(-1)[there] - 1
+            new[place(x)] = -new[place(x)] - 1
+        new.requires_grad_(x.requires_grad)
         return new
 
     return mapped(values, change)

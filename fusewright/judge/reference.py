@@ -15,9 +15,10 @@ from mmap import mmap
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import catalogue, layout, sandbox
+from fusewright.judge import catalogue, layout, sandbox, states
 from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.protocol import Channel, Gone, map_region
 from fusewright.judge.trial import CALL_OPTIONS, Refused, Steps, Trial
@@ -73,6 +74,7 @@ class Bench:
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
         self._timed: dict[tuple[int, int], layout.Shipment] = {}
+        self._carried: dict[str, bool] = {}
 
     def meanwhile(self) -> None:
         """Compute what will be expected while the candidate is at work."""
@@ -131,12 +133,18 @@ class Bench:
         return {"steps": [construct, load, call]}
 
     def do_ship(self, message: Message) -> Message:
-        """The next timed call; every side gets the same content."""
+        """The next timed call, and what comes before; every side gets the same content."""
         lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
         shipment = self._drawn(lab, message)
         arguments = layout.ship(shipment, inputs)
         options = {**CALL_OPTIONS, "cold": True, "mode": lab.modes[0], "instance": 0}
-        return {"step": {"do": "call", "arguments": arguments, **options}}
+        steps = [{"do": "call", "arguments": arguments, **options}]
+        if self._carries(message["lab"]):
+            kept = {n: t.detach() for n, t in lab.state.items() if n in lab.touched}
+            seed, behind = lab.seed("guard"), layout.end_of(arguments)
+            state = layout.ship_only([kept], seed, inputs, behind)
+            steps = [{"do": "load", "how": "inplace", "instance": 0, "arguments": state}, *steps]
+        return {"steps": steps}
 
     def do_check(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
@@ -153,6 +161,17 @@ class Bench:
             self._timed = {k: v for k, v in self._timed.items() if k[0] == key[0]}
             self._timed[key] = layout.pack(lab.inputs("timed", *key), lab.seed("guard", *key))
         return self._timed[key]
+
+    def _carries(self, name: str) -> bool:
+        """Whether eager's answer depends on what an earlier call has left in its buffers."""
+        if name not in self._carried:
+            lab, answers = self._labs[name], list[list[Tensor]]()
+            state = lab.own(lab.state)
+            for _ in range(2):
+                made = lab.run_quietly(lab.inputs("carried"), state, lab.modes[0])
+                answers.append([t.clone() for t in made])
+            self._carried[name] = not all(map(states.same, *answers))
+        return self._carried[name]
 
     def _advance(self, slot: int, record: Message | None) -> Message:
         steps, trial = self._running[slot]
