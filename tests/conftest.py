@@ -19,10 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Files that take longest, in processor seconds; they come first, so that two processes, which take
 # whole files in turn, end together.
 LONGEST = (
-    "test_cheats", "test_attention", "test_product_compile", "test_convolution_compile",
-    "test_product_half_compile", "test_attention_compile", "test_product", "test_nvrtc",
-    "test_tune", "test_scan", "test_lower", "test_convolution", "test_models", "test_mutation",
-    "test_zoo", "test_controls",
+    "test_cheats", "test_mutation", "test_nvrtc", "test_tune", "test_attention", "test_scan",
+    "test_product_compile", "test_controls", "test_abreast", "test_skeleton_cuda",
+    "test_convolution_compile", "test_zoo", "test_product_half_compile", "test_lower",
+    "test_attention_compile", "test_judge_chaos", "test_convolution_joined", "test_gathered",
+    "test_judge_processes",
 )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ OWN_EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
 
 # Entries judged one after the other by one process, without and with a GPU; larger groups share
 # more, and lose more.
-GROUP, GPU_GROUP = 12, 2
+GROUP, GPU_GROUP = 24, 2
 # Rows of the catalogue that go for the judge's own process: each gets one of its own.
 ALONE = ("H1",)
 

@@ -21,14 +21,14 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
-inline pthread_barrier_t warps[8];
+inline barrier warps[8];
 template <class T> T __shfl_xor_sync(unsigned, T x, int distance) {
   static T room[256];
-  pthread_barrier_t* const here = warps + threadIdx.x / 32;
+  barrier& here = warps[threadIdx.x / 32];
   room[threadIdx.x] = x;
-  pthread_barrier_wait(here);
+  wait_at(here);
   x = room[threadIdx.x ^ distance];
-  pthread_barrier_wait(here);
+  wait_at(here);
   return x;
 }
 using std::fma, std::fabs;
@@ -50,7 +50,7 @@ extern "C" void again(const float* q, const float* k, const float* v, float* out
                       int length, int depth, int columns, int last) {
   using namespace fusewright;
   static float box[(attention_tile<64>::seen + 4096) / 4];
-  for (auto& one : warps) pthread_barrier_init(&one, nullptr, 32);
+  for (auto& one : warps) one = {32};
   launch(dim3(1), 256, [=] {
     const attention_shape shape{1, rows, columns, length, depth};
     for (int row = 0; row < rows; ++row)

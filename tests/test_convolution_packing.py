@@ -23,19 +23,17 @@ from fusewright.codegen.skeleton import select
 
 # Warps: 32 threads that meet. What only a GPU understands, and the same in C++.
 WARPS = r"""
-#include <mutex>
 #include <type_traits>
 #define __host__
 #define __grid_constant__
 using std::max;
 using std::min;
-inline std::mutex atomic;
-inline pthread_barrier_t meetings[8];
+inline barrier meetings[8];
 inline unsigned said[256];
 inline int wrong;
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
-inline void meet() { pthread_barrier_wait(&meetings[threadIdx.x / 32]); }
+inline void meet() { wait_at(meetings[threadIdx.x / 32]); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned mine, int distance) {
   said[threadIdx.x] = mine, meet();
   const unsigned found = said[threadIdx.x ^ distance];
@@ -54,14 +52,8 @@ inline int __syncthreads_or(int mine) {
   __syncthreads();
   return wrong = 0, __syncthreads(), found;
 }
-inline void atomicMax(unsigned* to, unsigned x) {
-  std::lock_guard<std::mutex> only(atomic);
-  *to = max(*to, x);
-}
-inline void atomicMin(unsigned* to, unsigned x) {
-  std::lock_guard<std::mutex> only(atomic);
-  *to = min(*to, x);
-}
+inline void atomicMax(unsigned* to, unsigned x) { *to = max(*to, x); }
+inline void atomicMin(unsigned* to, unsigned x) { *to = min(*to, x); }
 inline float of_half(unsigned bits) { return __builtin_bit_cast(_Float16, (unsigned short)bits); }
 inline unsigned to_half(float x) { return __builtin_bit_cast(unsigned short, _Float16(x)); }
 """
@@ -82,7 +74,7 @@ extern "C" void pack_{chunk}(const float* image, const float* weight, const int*
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
   packed_image all;
   packed_image_in<{chunk}, 2>(to, s, all);
-  for (auto& one : meetings) pthread_barrier_init(&one, nullptr, 32);
+  for (auto& one : meetings) one = {{32}};
   const bool vectors = s.in_pixels() % 4 == 0;
   launch(grid_of(s.out_channels), 256, [=] {{ pack_weights<2>(weight, s, all); }});
   launch(grid_of(image_tile<{chunk}>::count(s, all) * s.images), 256, [=] {{

@@ -154,8 +154,15 @@ def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda"
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [
+        (torch.float32, "sm_80"),
+        (torch.float32, "sm_90a"),
+        (torch.bfloat16, "sm_90a"),
+        (torch.float64, "sm_80"),
+    ],
+)
 def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(6, dtype, device="cpu"), TARGETS[target])
     assert sum(s.split and s.blocks > 1 for _, _, s in made.kernels) >= 4

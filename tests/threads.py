@@ -1,7 +1,8 @@
-"""CUDA text without shuffles and tensor cores -> a library in which threads of this CPU run it.
+"""CUDA text without shuffles and tensor cores -> a library in which this CPU runs it.
 
-Blocks run one after the other, with a barrier for `__syncthreads`. So values, guards and the
-choices of an entry can be checked where there is no GPU; nothing is said of time or of races.
+Blocks run one after the other. A block's threads are fibers of one thread of the CPU: each runs
+until it waits for others, forwards and backwards in turn. So values, guards and the choices of an
+entry can be checked where there is no GPU; nothing is said of time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 # The variables of two libraries in one process have nothing to do with each other.
 SHARED = ("-shared", "-fPIC", "-fno-gnu-unique")
 BEFORE = r"""
-#include <pthread.h>
+#include <setjmp.h>
+#include <ucontext.h>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 #define __device__
 #define __forceinline__ inline
@@ -36,27 +40,71 @@ constexpr int cudaSuccess = 0, cudaErrorInvalidValue = 1;
 inline int cudaGetDevice(int* device) { return *device = 0; }
 inline int cudaSetDevice(int) { return 0; }
 inline int cudaGetLastError() { return 0; }
-inline dim3 gridDim(1);
-inline thread_local dim3 blockIdx(0), threadIdx(0);
-inline pthread_barrier_t barrier;
-inline void __syncthreads() { pthread_barrier_wait(&barrier); }
+inline dim3 gridDim(1), blockIdx(0), threadIdx(0);
+struct barrier { unsigned wanted, arrived, number; };
+constexpr std::size_t STACK = 1 << 18;
+struct fiber {
+  ucontext_t first;
+  jmp_buf here;  // once it has begun: switching contexts would ask the kernel about signals
+  std::unique_ptr<char[]> stack{new char[STACK]};
+  const barrier* waits = nullptr;
+  unsigned number = 0;
+  bool begun = false, done = false;
+};
+inline std::vector<fiber> fibers;
+inline fiber* running;
+inline jmp_buf home;
+inline std::function<void()> work;
+inline barrier block;
+inline void wait_at(barrier& b) {
+  if (++b.arrived == b.wanted) {
+    b.arrived = 0, ++b.number;
+    return;
+  }
+  fiber& me = *running;
+  const dim3 mine = threadIdx;
+  me.waits = &b, me.number = b.number;
+  if (!_setjmp(me.here)) _longjmp(home, 1);
+  threadIdx = mine;
+}
+inline void __syncthreads() { wait_at(block); }
+inline void run_fiber() {
+  work();
+  running->done = true;  // nobody waits for who has left
+  if (--block.wanted > 0 && block.arrived == block.wanted) block.arrived = 0, ++block.number;
+  _longjmp(home, 1);
+}
+inline void run_block(unsigned threads) {
+  block = {threads, 0, 0};
+  for (unsigned t = 0; t < threads; ++t) {
+    fiber& f = fibers[t];
+    getcontext(&f.first);
+    f.first.uc_stack.ss_sp = f.stack.get(), f.first.uc_stack.ss_size = STACK;
+    f.begun = f.done = false, f.waits = nullptr;
+    makecontext(&f.first, run_fiber, 0);
+  }
+  bool some = true;
+  for (bool back = false; some; back = !back) {
+    some = false;
+    for (unsigned k = 0; k < threads; ++k) {
+      const unsigned t = back ? threads - 1 - k : k;
+      fiber& f = fibers[t];
+      if (f.done || (f.waits && f.waits->number == f.number)) continue;
+      some = true, f.waits = nullptr, running = &f, threadIdx = dim3(t);
+      if (_setjmp(home)) continue;
+      if (std::exchange(f.begun, true)) _longjmp(f.here, 1);
+      setcontext(&f.first);
+    }
+  }
+  for (unsigned t = 0; t < threads; ++t)
+    if (!fibers[t].done) std::abort();  // it waits for what nobody does
+}
 template <class T> T __ldg(const T* p) { return *p; }
 template <class F> void launch(dim3 grid, unsigned threads, F kernel) {
-  gridDim = grid;
-  pthread_barrier_init(&barrier, nullptr, threads);
-  std::vector<std::thread> all;
-  for (unsigned t = 0; t < threads; ++t)
-    all.emplace_back([=] {
-      threadIdx = dim3(t);
-      for (unsigned y = 0; y < grid.y; ++y)
-        for (unsigned x = 0; x < grid.x; ++x) {
-          blockIdx = dim3(x, y);
-          kernel();
-          __syncthreads();
-        }
-    });
-  for (auto& one : all) one.join();
-  pthread_barrier_destroy(&barrier);
+  gridDim = grid, work = kernel;
+  while (fibers.size() < threads) fibers.emplace_back();
+  for (unsigned y = 0; y < grid.y; ++y)
+    for (unsigned x = 0; x < grid.x; ++x) blockIdx = dim3(x, y), run_block(threads);
 }
 """
 # What only a GPU understands, and the same in C++.
@@ -75,7 +123,7 @@ def built(text: str, source: Path, level: str = "-O0") -> ctypes.CDLL:
     """A C++ text, written to `source` and compiled beside it."""
     source.write_text(text, encoding="utf-8")
     made = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", level, "-w", "-pthread", *SHARED, str(source), "-o", str(made)]
+    command = ["g++", "-std=c++20", level, "-w", *SHARED, str(source), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(made))
