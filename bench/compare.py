@@ -166,7 +166,7 @@ def _sides(module: nn.Module, cpu_inputs: Sequence[Tensor], device: str) -> list
     return sides
 
 
-def drawn(what: str | None, count: int, least: int, unit: str) -> argparse.Namespace:
+def drawn(what: str | None, count: int, least: int | None, unit: str) -> argparse.Namespace:
     """The options of a script that draws random models."""
     options = argparse.ArgumentParser(description=what)
     options.add_argument("--count", type=int, default=count)

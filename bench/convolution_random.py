@@ -1,22 +1,22 @@
-"""Random convolutions with random tails -> ours, eager and torch.compile, a row each; their means.
+"""Random convolutions with random tails -> ours beside eager, torch.compile and PyTorch's own
+routine with our tail, a row each; their means.
 
     python bench/convolution_random.py [--count 100] [--seed 1] [--first 0] [--jobs N]
                                        [--least FLOPS]
 
 Needs an NVIDIA H100 or H200, nvcc and torch. Model NUMBER of a seed is always the same: --first
-continues an earlier run. Each row is one interleaved run, as in bench/compare.py. `kernel`: whether
-the convolution is a kernel of ours; if not, PyTorch's own routine is, and only the tail is fused.
---least replaces the least number of operations for which a kernel of ours is taken.
+continues an earlier run. Each row is one interleaved run, as in bench/compare.py. `over apart`: how
+many times as long PyTorch's own routine takes with our tail, where a kernel of ours stands in for
+it; empty where none does. --least replaces the least number of operations for which one is taken.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 
@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from compare import drawn, medians, ready, workers  # noqa: E402
 
 from fusewright import convolution  # noqa: E402
-from fusewright.geometry import CONVOLUTIONS  # noqa: E402
+from fusewright.convolution import was_convolution  # noqa: E402
 from fusewright.ir import toposort  # noqa: E402
 from fusewright.pipeline import make, resolve_target  # noqa: E402
 
@@ -140,62 +140,79 @@ def trial(seed: int, number: int) -> Trial:
             return found
 
 
-def measure(given: Trial, least: int, rounds: int) -> tuple[dict[str, float], bool]:
-    """Milliseconds of the three ways, and whether the convolution is a kernel of ours; with 0
-    rounds, the compilers' caches are filled."""
-    convolution.LEAST_FLOPS = dict.fromkeys(convolution.LEAST_FLOPS, least)
+def measure(given: Trial, least: int | None, rounds: int) -> dict[str, float]:
+    """Milliseconds of each way; with 0 rounds, the compilers' caches are filled."""
+    plans = dict(convolution.LEAST_FLOPS)
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, x = given.model(), given.input()
-    machine, _ = resolve_target("cuda")
-    graph = make(model, [x], machine).captured.graph
-    times = medians(ready(model, x, compiled=True), x, rounds)
+    try:
+        if least is not None:
+            convolution.LEAST_FLOPS = dict.fromkeys(plans, least)
+        sides = ready(model, x, compiled=True)
+        machine, _ = resolve_target("cuda")
+        graph = make(given.model(), [x], machine).captured.graph
+        if any(n.has("number") and was_convolution(n) for n in toposort(graph.roots)):
+            convolution.LEAST_FLOPS = dict.fromkeys(plans, 1 << 62)
+            sides.append(replace(ready(model, x, compiled=False)[0], name="apart"))
+    finally:
+        convolution.LEAST_FLOPS = plans
+    times = medians(sides, x, rounds)
     torch.cuda.empty_cache()
-    return times, any(n.op in CONVOLUTIONS for n in toposort(graph.roots))
+    return times
 
 
-@dataclass(frozen=True)
-class Row:
-    """What was measured of one model."""
-
-    flops: float
-    kernel: bool
-    over_eager: float
-    over_compile: float
+OTHERS = {"eager": "eager", "compile": "torch.compile", "apart": "PyTorch's with our tail"}
 
 
-def mean(rows: list[Row], name: str) -> None:
-    """Print the geometric means and the worst."""
-    if rows:
-        eager, compiled = ([getattr(r, f"over_{w}") for r in rows] for w in ("eager", "compile"))
-        means = [math.exp(statistics.fmean(map(math.log, some))) for some in (eager, compiled)]
-        print(
-            f"{name}: {len(rows)}, over eager {means[0]:.2f} (worst {min(eager):.2f}), "
-            f"over torch.compile {means[1]:.2f} (worst {min(compiled):.2f})"
-        )
+def mean(rows: list[tuple[Trial, dict[str, float]]], name: str) -> None:
+    """Print the geometric means of how many times as long the others take, and the worst."""
+    for side, other in OTHERS.items():
+        over = [times[side] / times["ours"] for _, times in rows if side in times]
+        if over:
+            middle, least = statistics.geometric_mean(over), min(over)
+            below = sum(ratio < 1 for ratio in over)
+            text = f"{middle:.2f}x {other} (worst {least:.2f}, {below} of {len(over)} below 1)"
+            print(f"{name}: {text}")
+
+
+def text(number: int, given: Trial, times: dict[str, float]) -> str:
+    """A row of the table."""
+    over = [f"{times[s] / times['ours']:.2f}" if s in times else "" for s in OTHERS]
+    size, kernel = f"{given.flops / 1e9:.3g}", "apart" in times
+    cells = [number, given, size, kernel, f"{times['ours']:.4f}", *over]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def means(rows: list[tuple[Trial, dict[str, float]]]) -> None:
+    """Print those of all rows, and of those that have more work or kernels of ours."""
+    print()
+    kernels, large = (
+        [r for r in rows if "apart" in r[1]],
+        [r for r in rows if r[0].flops >= LARGE],
+    )
+    mean(rows, "all")
+    mean(kernels, "kernels of ours")
+    mean(large, "2 GFLOP or more")
+    mean([r for r in large if r in kernels], "2 GFLOP or more, kernels of ours")
+
+
+HEAD = f"| number | model | GFLOP | kernel | ours ms | {' | '.join(f'over {o}' for o in OTHERS)} |"
 
 
 def main() -> None:
-    given = drawn(__doc__, 100, convolution.LEAST_FLOPS[torch.float32], "FLOPS")
+    given = drawn(__doc__, 100, None, "FLOPS")
     trials = {k: trial(given.seed, k) for k in range(given.first, given.first + given.count)}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {given.seed}\n")
-    print("| number | model | GFLOP | kernel | ours ms | over eager | over torch.compile |")
-    print("|---|---|---:|---|---:|---:|---:|")
+    print(f"{HEAD}\n|---|---|---:|---|---:|---:|---:|---:|")
     rows = []
     with workers(given.jobs) as pool:
         list(pool.map(measure, trials.values(), repeat(given.least), repeat(0)))
         found = pool.map(measure, trials.values(), repeat(given.least), repeat(ROUNDS))
-        for (number, t), (times, kernel) in zip(trials.items(), found, strict=True):
-            over = [times[side] / times["ours"] for side in ("eager", "compile")]
-            rows.append(Row(t.flops, kernel, *over))
-            cells = [number, t, f"{t.flops / 1e9:.3g}", kernel, f"{times['ours']:.4f}"]
-            cells += [f"{ratio:.2f}" for ratio in over]
-            print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print()
-    mean(rows, "all")
-    mean([r for r in rows if r.kernel], "kernels of ours")
-    mean([r for r in rows if r.flops >= LARGE], "2 GFLOP or more")
-    mean([r for r in rows if r.flops >= LARGE and r.kernel], "2 GFLOP or more, kernels of ours")
+        for (number, t), times in zip(trials.items(), found, strict=True):
+            rows.append((t, times))
+            print(text(number, t, times), flush=True)
+    means(rows)
 
 
 if __name__ == "__main__":
