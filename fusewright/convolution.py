@@ -314,7 +314,7 @@ def _misplaced(call: _Call, n: Node, target: Target) -> str:
         return "its image and its result lie neither channel by channel nor channels last"
     if call.weight.order and not lies_last(call.weight):
         return "its weights lie neither channel by channel nor channels last"
-    if call.behind is not None or call.groups != 1:
+    if call.behind is not None:
         return "our kernels of this kind take no channels that lie last"
     return ""
 
@@ -328,8 +328,6 @@ def _phases_misfit(g: Geometry) -> str:
 def _inexact(made: Node) -> str:
     """Why it is not computed in full float32; "" if it is. Two parts lose some 2^-24 of each
     product, and a plain sum as much with about each 16th."""
-    if made.order:
-        return "in full float32, our kernels take no channels that lie last"
     g = geometry(made)
     depth = g.in_channels // g.groups * g.taps
     return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"

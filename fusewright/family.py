@@ -98,7 +98,7 @@ def _patches(n: Node) -> Matrix:
 def _pixels(n: Node) -> Matrix:
     g, turned = geometry(n), _patches(n)
     images, rows = (1, times(g.images, g.pixels)) if g.joined else (g.images, g.pixels)
-    return Matrix(images, rows, turned.rows, turned.depth)
+    return Matrix(times(images, g.products), rows, turned.rows, turned.depth)
 
 
 def _attended(n: Node) -> Matrix:
@@ -174,6 +174,9 @@ OF_CONVOLUTIONS = {
     ("convolution", False, 2, False): FULL_CONVOLUTION,
     ("convolution", True, 1, False): replace(HALF_CONVOLUTION, between=((), (96, 160, 224))),
     ("convolution", False, 1, True): LAST,
+    ("convolution", False, 2, True): replace(
+        FULL_CONVOLUTION, launcher=LAST.launcher, matrix=_pixels, whole=sources, folds=""
+    ),
     ("convolution", True, 1, True): replace(
         LAST, boxed=EACH, passes=ONCE, numeric=HALF.numeric, why=HALF.why
     ),

@@ -80,7 +80,7 @@ class Geometry:
     @property
     def packs(self) -> tuple[bool, bool]:
         """Whether the image and the weights are packed, and not read where they lie."""
-        image = not self.joined or self.in_channels % self.chunk != 0
+        image = not self.joined or self.in_channels // self.groups % self.chunk != 0
         return image, image or not self.last_weights
 
     @property

@@ -143,6 +143,8 @@ def access(nest: Nest, tile: Tile, widest: int) -> int:
     many (`ordered` of skeletons/cuda/product_half_sm90.cuh), four, or one."""
     product, columns = nest.kernel.product, nest.columns
     assert product is not None, "a tile is a product's"
+    if product.order:  # of a group
+        columns = family(product).matrix(product).columns
     eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
     most = 8 if eights and nest.segment in (0, 32, 64) else 4
     vector = gcd(most, columns.multiple if isinstance(columns, Batch) else columns, widest)

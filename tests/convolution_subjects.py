@@ -96,6 +96,7 @@ class Subject:
     last: int = 0  # 1: images lie channels last; 2: weights, too
     cells: bool = False  # whether pixels of a cell are channels
     joined: bool = False  # whether tiles go on from image to image
+    grouped: bool = False  # channels last: whether there may be several groups
 
     @property
     def entry(self) -> str:
@@ -105,6 +106,7 @@ class Subject:
         kind += f"last{self.last}_" * bool(self.last)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
         kind += "full_" * (self.parts > 1) + "cells_" * self.cells + "joined_" * self.joined
+        kind += "grouped_" * self.grouped
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     @property
@@ -124,7 +126,9 @@ class Subject:
             run = f"run_convolution_cells<{chosen}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}}"
         if self.last:
-            run = f"run_convolution_last<{chosen}, {'true' if self.last == 2 else 'false'}>"
+            kind = ("false", "true")
+            more = f"{kind[self.last == 2]}, {self.parts}, {kind[self.grouped]}"
+            run = f"run_convolution_last<{chosen}, {more}>"
         kind = self.stored
         columns = "s.out_channels" if self.last else "s.out_pixels()"
         body = self.body + "_last" * (self.last > 0 and self.body not in ("copy", "residual"))
@@ -177,6 +181,14 @@ LAST = tuple(
     for dtype in (torch.float32, *KINDS)
     for s in (*SCHEDULES, *EXTRAS)
     if s.chunk == 64 or s.width == (128 if s.swapped else 256)
+)
+# Of those, some for several groups, and in full float32 for one, too.
+MORE_LAST = tuple(
+    replace(s, grouped=grouped, parts=parts)
+    for parts, grouped in ((1, True), (2, True), (2, False))
+    for s in LAST
+    if s.width == 128 or (s.width == 64 and s.blocks == (2 if parts == 1 else 1))
+    if parts == 1 or s.dtype is torch.float32
 )
 # Of 16 bits: every tile with one chunk or another, all tails, and any number of phases.
 HALVES = tuple(

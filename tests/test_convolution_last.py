@@ -27,7 +27,7 @@ from fusewright.codegen.cuda import cuda_source
 from fusewright.convolution import convolution
 from fusewright.family import family
 from fusewright.geometry import geometry
-from fusewright.ir import Graph, toposort
+from fusewright.ir import Graph, times, toposort
 from fusewright.last import lies_last
 from fusewright.nest import nest
 from fusewright.plan import plan
@@ -75,6 +75,7 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
     "odd channels": (nn.Conv2d(61, 127, 3, stride=(1, 2), dilation=2), (8, 61, 36, 36), True),
     "one image": (nn.Conv2d(64, 128, 3, bias=False), (1, 64, 68, 68), True),
     "one line": (nn.Conv2d(64, 128, (1, 5)), (4, 64, 1, 2048), True),
+    "groups": (nn.Conv2d(120, 132, 3, padding=1, groups=2), (4, 120, 36, 36), True),
 }
 
 
@@ -101,9 +102,10 @@ def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     assert kernels(after) == ["mul", f"convolution {tail} relu add"]
     (n,) = found_in(after)
     g, m = geometry(n), family(n).matrix(n)
-    assert (g.last, g.joined, m.columns) == (True, dtype.itemsize == 2, g.out_channels)
-    assert m.batches == (1 if g.joined else g.images)
-    odd = g.in_channels % 16 != 0
+    each = g.out_channels // g.groups
+    assert (g.last, g.joined, m.columns) == (True, dtype.itemsize == 2, each)
+    assert m.batches == times(1 if g.joined else g.images, g.groups)
+    odd = g.in_channels // g.groups % 16 != 0
     whole = "other" not in name
     assert g.packs == ((True, True) if odd or not g.joined else (False, not whole))
     check_meaning(before, after, module, (x.to(dtype),))
@@ -160,10 +162,9 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
     ("layer", "why"),
     [
         (nn.ConvTranspose2d(64, 48, 4, stride=2), "take no channels that lie last"),
-        (nn.Conv2d(64, 64, 3, groups=2), "take no channels that lie last"),
         (nn.Conv2d(64, 128, 3, bias=False).bfloat16(), "without a tail, PyTorch's own is as fast"),
     ],
-    ids=["transposed", "groups", "no tail"],
+    ids=["transposed", "no tail"],
 )
 def test_what_stays_with_the_library(layer: nn.Module, why: str) -> None:
     x = laid_out(layer, (8, 64, 36, 36), True)[1].to(next(layer.parameters()).dtype)
@@ -172,13 +173,26 @@ def test_what_stays_with_the_library(layer: nn.Module, why: str) -> None:
     assert why in str(call["why"])
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_full_float32_stays_with_the_library(kernel: int) -> None:
-    layer, x = laid_out(nn.Conv2d(256, 512, kernel), (8, 256, 20, 18), True)
-    _, after = graphs(Tailed(layer), x, lambda _: False)
-    (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert call["why"] == "in full float32, our kernels take no channels that lie last"
+# The layer, whether PyTorch's own rounds, and what its launch is.
+LAUNCHES = (
+    (nn.Conv2d(256, 512, 3), False, "<128, false, 0, 4, 64, 1, true, 2>"),
+    (nn.Conv2d(256, 512, 1), False, "<128, false, 0, 4, 64, 1, true, 2>"),
+    (nn.Conv2d(256, 130, 3, groups=2), False, "<64, false, 0, 1, 64, 1, true, 2, true>"),
+    (nn.Conv2d(256, 264, 3, groups=2), True, "<128, false, 0, 4, 64, 1, true, 1, true>"),
+)
+
+
+@pytest.mark.parametrize(("layer", "rounds", "launch"), LAUNCHES, ids=str)
+def test_groups_and_full_float32(layer: nn.Module, rounds: bool, launch: str) -> None:
+    layer, x = laid_out(layer, (8, 256, 20, 18), True)
+    before, after = graphs(Tailed(layer), x, lambda _: rounds)
+    kernel = plan(after, GPU).kernels[-1]
+    layout = nest(kernel, after)
+    chosen = schedule(layout, GPU, after)
+    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    assert f"run_convolution_last{launch}(body, left, right, shape, workspace" in entry
     assert after.outputs[0].order == (0, 2, 3, 1)
+    check_meaning(before, after, Tailed(layer), (x,))
 
 
 def test_other_targets_keep_the_library() -> None:
@@ -319,12 +333,12 @@ def room_check(name: str, dtype: torch.dtype) -> str:
     layer.float()
     sizes = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
     triples = ", ".join(f"{{{', '.join(map(str, t))}}}" for t in sizes)
-    numbers = f"{shape[0]}, 1, {g.in_channels}, {g.out_channels}, {triples}"
+    numbers = f"{shape[0]}, {g.groups}, {g.in_channels}, {g.out_channels}, {triples}"
     kind = {torch.float32: "float", torch.bfloat16: "bfloat_t"}[dtype]
     need = eval(g.packed_bytes or "0", {"batch": shape[0]})
-    image, weight = (str(packs).lower() for packs in g.packs)
+    image, weight, groups = (str(some).lower() for some in (*g.packs, g.groups > 1))
     return f"""  {{
-    const last_shape<{g.chunk}, {str(weights).lower()}, {kind}> shape{{{{{numbers}}}}};
+    const last_shape<{g.chunk}, {str(weights).lower()}, {kind}, {groups}> shape{{{{{numbers}}}}};
     if (shape.packs_image() != {image} || shape.packs_weights() != {weight}) return 1;
     const long need = packed_image_in<{g.chunk}>(nullptr, shape, packed);
     if (shape.packs_weights() && (need > {need} || need + 2000 < {need})) return 1;
@@ -334,7 +348,7 @@ def room_check(name: str, dtype: torch.dtype) -> str:
 
 @needs_nvcc
 def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
-    names = ("plain", "other weights", "odd channels")
+    names = ("plain", "other weights", "odd channels", "groups")
     checks = "".join(room_check(name, dtype) for name in names for dtype in BOTH_TYPES)
     convolutions.check_rooms("run_convolution_last", checks, tmp_path)
 

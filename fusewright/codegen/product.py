@@ -111,7 +111,8 @@ def _convolution_shape(product: Node) -> list[str]:
 def _convolution_choice(product: Node, tile: Tile) -> str:
     """How many channels come together, and how many narrow tiles share a processor; how many phases
     are stacked along the width, the pixels of a window along each dimension, or whether weights
-    lie channels last, too; and the parts of a number."""
+    lie channels last, too; the parts of a number; and whether channels that lie last have groups.
+    """
     g = geometry(product)
     blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
     parts = f", {g.parts}" * (g.parts > 1)
@@ -120,7 +121,8 @@ def _convolution_choice(product: Node, tile: Tile) -> str:
     if max(g.windows) > 1:
         return f", {g.chunk}, {blocks}, {', '.join(map(str, g.windows))}{parts}"
     if g.last:
-        return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}"
+        more = f", {g.parts}, true" if g.groups > 1 else parts
+        return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}{more}"
     return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
 
 

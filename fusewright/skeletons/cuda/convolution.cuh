@@ -84,7 +84,7 @@ FN float plain_sum(const convolution_source<Shape, T, PARTS>& from, int batch, i
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
   const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
   const long in_pixels = s.in_pixels(), step = Shape::last ? 1 : in_pixels, apart = Shape::last ? s.in_channels : 1;
-  const T* const image = from.image + (batch / s.groups * long(s.in_channels) + group * channels) * in_pixels;
+  const T* const image = from.image + batch / s.groups * long(s.in_channels) * in_pixels + group * channels * step;
   const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + channel) * channels * taps;
   plain_total<PARTS> total;
   for (int tap = 0; tap < taps; ++tap) {

@@ -77,7 +77,7 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCK
 int launch_convolution(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
   static_assert(SEGMENT == 0 || (SWAPPED && (SEGMENT & (SEGMENT - 1) || SEGMENT <= WIDTH)), "a tile's columns are folded");
-  static_assert(!Shape::last || (SEGMENT == 0 && PARTS == 1), "channels last: tails are maps, and full float32 is PyTorch's");
+  static_assert(!Shape::last || SEGMENT == 0, "channels last: tails are maps");
   const convolution_shape& shape = given.walk();
   const long images = Shape::joined ? shape.images > 0 : shape.images, batches = images * given.products();
   constexpr int WINDOW = windows_of<Shape>, EACH = WINDOW > 1 ? 64 / WINDOW : 1;  // windows in a box

@@ -319,7 +319,7 @@ FN unsigned largest_finite_of_tile(const four_rounds<float>& x) {
 }
 // In two parts, each pixel's largest size counts, and not that of a whole tile: the smallest that is not zero, for all of a
 // block's threads. Two of a thread's rounds have the same pixels, or all four.
-template <int CHUNK> FN unsigned smallest_pixel(const four_rounds<float>& x) {
+template <int CHUNK> FN unsigned smallest_pixel(const four_rounds<float>& x, const convolution_shape&) {
   using tile = image_tile<CHUNK>;
   __shared__ unsigned most[tile::pixels];
   __shared__ uint2 parts[IMAGE_THREADS / 32];
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 3)
   const bool strange = found.y >= INFINITY_BITS;
   if (strange) found.y = largest_of_block(largest_finite_of_tile(x), 0, finite_parts).x;
   unsigned least = found.y;
-  if constexpr (PARTS == 2) least = smallest_pixel<CHUNK>(x);
+  if constexpr (PARTS == 2) least = smallest_pixel<CHUNK>(x, shape);
   const int guess = scale_exponent<10>(found.x);
   if (threadIdx.x == 0) {
     image_sizes& sizes = to.sizes[image];

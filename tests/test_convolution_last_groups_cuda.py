@@ -1,0 +1,159 @@
+"""Kernels for channels last of several groups, and in full float32; whole models of both.
+
+All need a GPU of compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import convolution_subjects as convolutions
+import pytest
+import torch
+from convolution_subjects import MORE_LAST, Problem, Subject
+from product_subjects import Library
+from test_convolution import Tailed
+from test_convolution_cuda import (
+    CONV,
+    HAZARDS,
+    PROBLEMS,
+    both,
+    check,
+    hazards,
+    make_strange,
+    strange_truth,
+)
+from test_convolution_last import laid_out
+from test_convolution_last_cuda import MORE, fits
+from torch import Tensor, nn
+
+import fusewright
+from fusewright import convolution as convolution_module
+
+pytestmark = pytest.mark.gpu
+CLASSES = tuple(dict.fromkeys((s.dtype, s.parts, s.grouped) for s in MORE_LAST))
+every_class = pytest.mark.parametrize("kind", CLASSES, ids=str)
+GROUPS = (
+    *(p for p in PROBLEMS if p.groups > 1),
+    Problem(5, 128, 128, (7, 7), (3, 3), pad=both(1, 1), groups=4),  # tiles of several images
+    Problem(3, 66, 150, (20, 18), (3, 3), (1, 2), both(0, 1), (2, 1), groups=3),
+    Problem(2, 96, 80, (9, 7, 6), (3, 3, 3), (2, 1, 2), both(1, 0, 1), groups=2),
+    Problem(2, 128, 520, (12, 12), (3, 3), groups=2),
+    Problem(2, 128, 64, (20, 20), (1, 1), groups=2),
+)
+SINGLE = (*(p for p in PROBLEMS if p.groups == 1), *MORE)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no GPU for sm_90a here")
+    return convolutions.library(MORE_LAST, tmp_path_factory.mktemp("groups"))
+
+
+def some(kind: tuple[torch.dtype, int, bool]) -> Iterator[Subject]:
+    """The kernels of a class; every other one has a tail."""
+    bodies = ("copy", "bias_relu")
+    return (s for s in MORE_LAST if (s.dtype, s.parts, s.grouped) == kind and s.body in bodies)
+
+
+def check_all(library: Library, kind: tuple[torch.dtype, int, bool], problem: Problem,
+              image: Tensor, weight: Tensor) -> None:  # fmt: skip
+    truth = convolutions.exact(problem, image, weight, kind[1])
+    for subject in some(kind):
+        if fits(subject, replace(problem, out_channels=problem.out_channels // problem.groups)):
+            check(library, subject, problem, image, weight, truth)
+
+
+def name(problem: Problem) -> str:
+    return "-".join(map(str, problem.numbers()))
+
+
+@every_class
+@pytest.mark.parametrize("problem", [*GROUPS, *SINGLE], ids=name)
+def test_sizes(library: Library, problem: Problem, kind: tuple[torch.dtype, int, bool]) -> None:
+    if problem.groups > 1 and not kind[2]:
+        pytest.skip("of one group")
+    torch.manual_seed(1)
+    check_all(library, kind, problem, problem.image().to(kind[0]), problem.weight().to(kind[0]))
+
+
+@pytest.mark.parametrize("subject", MORE_LAST, ids=lambda s: str(s.entry))
+def test_tails(library: Library, subject: Subject) -> None:
+    torch.manual_seed(2)
+    for problem in (
+        Problem(2, 24, 40, (12, 11), (3, 3), pad=both(1, 1), groups=2 if subject.grouped else 1),
+        Problem(3, 128, 304, (26, 18), (3, 3), groups=2 if subject.grouped else 1),
+    ):
+        image, weight = problem.image().to(subject.dtype), problem.weight().to(subject.dtype)
+        truth = convolutions.exact(problem, image, weight, subject.parts)
+        check(library, subject, problem, image, weight, truth)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_images_of_any_size(library: Library, hazard: str, parts: int) -> None:
+    problem = replace(CONV, groups=2)
+    check_all(library, (torch.float32, parts, True), problem, hazards()[hazard], problem.weight())
+
+
+@every_class
+def test_infinities_and_nan_are_where_float64_has_them(
+    library: Library, kind: tuple[torch.dtype, int, bool]
+) -> None:
+    torch.manual_seed(5)
+    problem = replace(CONV, groups=2 if kind[2] else 1)
+    image, weight = problem.image().to(kind[0]), problem.weight().to(kind[0])
+    make_strange(image)
+    truth = strange_truth(problem, image, weight)
+    for subject in some(kind):
+        if subject.vector == 1 or problem.out_channels // problem.groups % 4 == 0:
+            check(library, subject, problem, image, weight, truth)
+
+
+def test_vectors_across_two_groups_are_an_error(library: Library) -> None:
+    problem = Problem(2, 64, 60, (20, 20), (3, 3), groups=2)
+    for dtype in (torch.float32, torch.bfloat16):
+        image, weight = problem.image().to(dtype), problem.weight().to(dtype)
+        for subject in some((dtype, 1, True)):
+            in0 = convolutions.operand(subject, problem)
+            _, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
+            assert (code != 0) is (subject.vector == 4)
+            assert not outside
+
+
+# name -> the layer, the input's sizes
+MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "groups": (nn.Conv2d(128, 256, 3, padding=1, groups=4), (8, 128, 36, 36)),
+    "odd groups": (nn.Conv2d(66, 150, 3, stride=2, groups=3), (8, 66, 36, 36)),
+    "one group": (nn.Conv2d(61, 127, 3, padding=1), (8, 61, 36, 36)),
+    "three dimensions": (nn.Conv3d(64, 64, 3, groups=2), (4, 64, 8, 20, 20)),
+    "one pixel": (nn.Conv2d(256, 512, 1, groups=2), (8, 256, 20, 18)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("model", MODELS)
+@torch.no_grad()
+def test_whole_models_are_as_good_as_eager(
+    model: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
+    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(8)
+    layer, x = laid_out(copy.deepcopy(MODELS[model][0]), MODELS[model][1], True)
+    module, x = Tailed(layer).to(dtype).cuda(), x.to(dtype).cuda()
+    new = fusewright.optimize(module, [x], target="cuda").cuda()
+    exact = copy.deepcopy(module).double()
+    strange = x.clone()
+    strange[0, 3].view(-1)[5], strange[-1, 9].view(-1)[0] = float("inf"), float("nan")
+    for given in (x, x[:3] * 3, x[:1], x[:0]):
+        truth, theirs, ours = exact(given.double()), module(given), new(given)
+        assert ours.stride() == theirs.stride()
+        error, allowed = (ours.double() - truth).norm(), (theirs.double() - truth).norm()
+        assert error <= (1.1 if dtype is torch.float32 else 1.01) * allowed + 1e-12
+    theirs, ours = module(strange), new(strange)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
