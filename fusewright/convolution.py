@@ -45,11 +45,16 @@ PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
-# float32, PyTorch's are as fast up to the second size where results are thin (`_is_thin`). For
-# Ampere all are predictions: nobody has timed these kernels on an A100.
-THIN, THIN_RESULTS = "thin results", 64
-LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, torch.float32: 230_000_000}
+# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_is_thin`) or are
+# single pixels which nothing follows. For Ampere all are predictions: nobody has timed these
+# kernels on an A100.
+THIN, BARE, THIN_RESULTS = "thin results", "bare single pixels", 64
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, BARE: 1 << 32, torch.float32: 230_000_000}
 LEAST_FLOPS |= dict.fromkeys(HALVES, 230_000_000)
+# How often a kernel of float32 multiplies what has to be multiplied once (`_waste`), by its parts:
+# beyond that, PyTorch's is as fast. facts.md: random convolutions
+MOST_WASTE = {1: 6.0, 2: 15.0}
+LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
@@ -90,7 +95,7 @@ def convolution(
         if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
             cut[id(mapped)] = partial(_mapped, call)
             return mapped
-        why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
+        why = _complaint(call, n, graph, target, bare) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call and call.bias is None and bare and n.order and n.dtype in HALVES:
             why = why or "channels last and without a tail, PyTorch's own is as fast"
@@ -101,7 +106,7 @@ def convolution(
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
         lossless = full and "full" in target.convolutions
-        if full and (why := _inexact(rounded)):
+        if why := _inexact(rounded) * full or _wasteful(rounded, full):
             return stays(n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         reads = full != lossless or (half and target.half_products)
@@ -277,8 +282,8 @@ def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
-    """Why the convolution stays a library call; "" if it does not."""
+def _complaint(call: _Call, n: Node, graph: Graph, target: Target, bare: bool) -> str:
+    """Why the convolution stays a library call; "" if it does not. bare: no map reads it."""
     if n.dtype not in LEAST_FLOPS:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
@@ -293,15 +298,39 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     pixels = n if call.behind is None else call.image
     flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
-    if flops < LEAST_FLOPS[THIN if _is_thin(made) and n.dtype not in HALVES else n.dtype]:
+    kind = n.dtype if n.dtype in HALVES else _size_class(made, bare)
+    if flops < LEAST_FLOPS[kind]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](made.walk)
 
 
-def _is_thin(g: Geometry) -> bool:
-    """Whether a pixel has few results: less than a tile takes, or less than half its channels."""
+def _size_class(g: Geometry, bare: bool) -> object:
+    """Of float32, which of `LEAST_FLOPS` counts."""
+    if g.taps == 1 and bare:
+        return BARE
     results, depth = g.out_channels // g.groups, g.in_channels // g.groups
-    return results < THIN_RESULTS or (g.taps == 1 and 2 * results < depth)
+    few = results < THIN_RESULTS and (g.taps == 1 or g.last)
+    return THIN if few or (g.taps == 1 and 2 * results < depth) else torch.float32
+
+
+def _wasteful(n: Node, full: bool) -> str:
+    """Why tiles of float32 are too empty; "" if they are not. In full float32, PyTorch's own are
+    slow where taps are apart, and in groups of two dimensions."""
+    g = geometry(n)
+    slow = max(g.dilation) > 1 if g.groups == 1 else g.in_size[0] == 1
+    if n.dtype in HALVES or (full and slow):
+        return ""
+    waste = _waste(g) * (3 if full else 1)
+    return f"tiles would be {waste:.1f} times its work" * (waste > MOST_WASTE[1 + full])
+
+
+def _waste(g: Geometry) -> float:
+    """What a product multiplies over what has to be: channels and results are filled up, and
+    patches of transposed ones reach beyond the image."""
+    pixels = prod(g.in_size) if g.phases else g.pixels
+    needed = g.out_channels * pixels * g.in_channels // g.groups * prod(g.kernel)
+    rows = -(-g.rows // THIN_RESULTS) * THIN_RESULTS * g.products
+    return rows * g.pixels * g.walk.taps * g.channels / needed
 
 
 def _misplaced(call: _Call, n: Node, target: Target) -> str:
@@ -314,8 +343,13 @@ def _misplaced(call: _Call, n: Node, target: Target) -> str:
         return "its image and its result lie neither channel by channel nor channels last"
     if call.weight.order and not lies_last(call.weight):
         return "its weights lie neither channel by channel nor channels last"
-    if call.behind is not None:
-        return "our kernels of this kind take no channels that lie last"
+    every = zip(known(call.weight.shape[2:]), call.stride, call.dilation, strict=True)
+    bare = any(len({t * d % s for t in range(k)}) < s for k, s, d in every)
+    if call.behind is not None and n.dtype in HALVES and bare:
+        return "some of its results see no pixel"
+    each = known((n.shape[1],))[0] // call.groups
+    if call.groups > 1 and n.dtype in HALVES and each < LEAST_GROUP:
+        return f"groups of {each} results fill too little of a tile"
     return ""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.attention import scores, sides, width
-from fusewright.geometry import CONVOLUTIONS, geometry, parts, sources
+from fusewright.geometry import CONVOLUTIONS, geometry, known, parts, sources
 from fusewright.ir import Node, Size, numel, times
 from fusewright.product import batches, factors, is_half
 
@@ -159,30 +159,39 @@ FULL_CONVOLUTION = replace(
 )
 
 
+def _last(ordinary: Family) -> Family:
+    name = f"{ordinary.launcher}_last"
+    return replace(ordinary, launcher=name, matrix=_pixels, whole=sources, folds="")
+
+
 def _transposed(ordinary: Family) -> Family:
+    name = ordinary.launcher.replace("convolution", "transposed")
     why = f"{ordinary.why}, a convolution for each phase"
-    return replace(ordinary, launcher="run_transposed", why=why, folds="")
+    return replace(ordinary, launcher=name, why=why, folds="", between=((), ()))
 
 
-TRANSPOSED = _transposed(CONVOLUTION)
-LAST = replace(
-    CONVOLUTION, launcher="run_convolution_last", matrix=_pixels, whole=sources, folds=""
-)
+LAST = _last(CONVOLUTION)
 # Operator, whether it has 16 bits, the parts of a number, and whether channels lie last.
 OF_CONVOLUTIONS = {
     ("convolution", False, 1, False): replace(CONVOLUTION, between=((160, 224), (96, 160, 224))),
     ("convolution", False, 2, False): FULL_CONVOLUTION,
     ("convolution", True, 1, False): replace(HALF_CONVOLUTION, between=((), (96, 160, 224))),
     ("convolution", False, 1, True): LAST,
-    ("convolution", False, 2, True): replace(
-        FULL_CONVOLUTION, launcher=LAST.launcher, matrix=_pixels, whole=sources, folds=""
-    ),
-    ("convolution", True, 1, True): replace(
-        LAST, boxed=EACH, passes=ONCE, numeric=HALF.numeric, why=HALF.why
-    ),
-    ("transposed_convolution", False, 1, False): TRANSPOSED,
-    ("transposed_convolution", False, 2, False): _transposed(FULL_CONVOLUTION),
-    ("transposed_convolution", True, 1, False): _transposed(HALF_CONVOLUTION),
+    ("convolution", False, 2, True): _last(FULL_CONVOLUTION),
+    ("convolution", True, 1, True): replace(_last(HALF_CONVOLUTION), boxed=EACH, passes=ONCE),
+}
+OF_CONVOLUTIONS |= {
+    ("transposed_convolution", half, parts, last): _transposed(kind)
+    for (_, half, parts, last), kind in OF_CONVOLUTIONS.items()
+}
+TRANSPOSED, TRANSPOSED_LAST = _transposed(CONVOLUTION), _transposed(LAST)
+# Of stride 1, tiles leave as those of any convolution do.
+OF_STRIDE_1 = {
+    ("transposed_convolution", half, parts, last): replace(
+        _transposed(kind), between=kind.between
+    )
+    for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
+    if op == "convolution"
 }
 
 
@@ -223,6 +232,8 @@ def family(n: Node, *, inline: bool = False) -> Family:
         return OF_CELLS[is_half(n), parts(n)]
     if n.op in CONVOLUTIONS:
         every = WINDOWED if n.has("windows") else OF_CONVOLUTIONS
+        if n.op == "transposed_convolution" and max(known(n["stride"])) == 1:
+            every = OF_STRIDE_1
         return every[n.op, is_half(n), parts(n), bool(n.order)]
     if n.op == "attention":
         return ATTENTION

@@ -75,13 +75,13 @@ class Geometry:
     @property
     def joined(self) -> bool:
         """Whether tiles go on from one image to the next."""
-        return self.last and self.halves
+        return self.last and self.halves and not self.phases
 
     @property
     def packs(self) -> tuple[bool, bool]:
         """Whether the image and the weights are packed, and not read where they lie."""
-        image = not self.joined or self.in_channels // self.groups % self.chunk != 0
-        return image, image or not self.last_weights
+        lies = self.last and self.halves and self.in_channels // self.groups % self.chunk == 0
+        return not lies, not lies or not self.last_weights or self.phases is not None
 
     @property
     def pixels(self) -> int:
@@ -168,6 +168,7 @@ def geometry(n: Node) -> Geometry:
     out_size = _triple(n["pixels"] if windowed else n.shape[2:])
     kernel = _triple(weight.shape[2:])
     stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
+    each = 0 if n.order else results // groups
     return Geometry(
         n.shape[0],
         groups,
@@ -179,7 +180,7 @@ def geometry(n: Node) -> Geometry:
         stride,
         pad,
         dilation,
-        phases(kernel, stride, pad, dilation, out_size, results // groups) if transposed else None,
+        phases(kernel, stride, pad, dilation, out_size, each) if transposed else None,
         parts(n),
         bool(n.order),
         lies_last(weight),

@@ -49,7 +49,7 @@ def phases(
     kernel: Triple, stride: Triple, pad: Triple, dilation: Triple, out_size: Triple, channels: int
 ) -> Phases:
     """The phases of a transposed convolution whose result has `out_size` pixels, and a group of it
-    so many channels."""
+    so many channels; 0: each phase has products of its own."""
     every = list(zip(kernel, stride, pad, dilation, out_size, strict=True))
     found: list[_Dimension] = []
     stacked = 1
@@ -80,7 +80,8 @@ def _dimension(
     rows = channels * stacked
     alone = _columns(rows) * sum(max(len(some), 1) for some in offsets)
     pays = wide or k % s == 0 or _columns(rows * s) * (reach + 1) <= alone
-    together = s in STACKED_STRIDES and d == 1 and pays and s * stacked <= MOST_STACKED
+    fits = channels > 0 and s * stacked <= MOST_STACKED
+    together = s in STACKED_STRIDES and d == 1 and pays and fits
     taps = reach + 1 if together else max(map(len, offsets))
     count = s if together else 1
     return _Dimension(count, s // count, shift, -(-(out + shift) // s), lowest, reach, taps)

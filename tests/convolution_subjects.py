@@ -97,6 +97,7 @@ class Subject:
     cells: bool = False  # whether pixels of a cell are channels
     joined: bool = False  # whether tiles go on from image to image
     grouped: bool = False  # channels last: whether there may be several groups
+    back: bool = False  # whether it is transposed, of stride 1
 
     @property
     def entry(self) -> str:
@@ -106,7 +107,7 @@ class Subject:
         kind += f"last{self.last}_" * bool(self.last)
         kind = f"{self.stored}_{kind}" if self.dtype in KINDS else kind
         kind += "full_" * (self.parts > 1) + "cells_" * self.cells + "joined_" * self.joined
-        kind += "grouped_" * self.grouped
+        kind += "grouped_" * self.grouped + "back_" * self.back
         return f"{kind}{self.body}_{self.width}_{side}_{self.vector}_{self.chunk}_{self.blocks}"
 
     @property
@@ -119,7 +120,7 @@ class Subject:
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
         run, shape = f"run_convolution{'_joined' * self.joined}<{chosen}, {self.parts}>", "s"
-        if self.together:
+        if self.together or self.back:
             run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
         if self.cells:
@@ -129,6 +130,11 @@ class Subject:
             kind = ("false", "true")
             more = f"{kind[self.last == 2]}, {self.parts}, {kind[self.grouped]}"
             run = f"run_convolution_last<{chosen}, {more}>"
+            if self.together:
+                run, shape = (
+                    f"run_transposed_last<{chosen}, {kind[self.last == 2]}, {self.parts}>",
+                    "s",
+                )
         kind = self.stored
         columns = "s.out_channels" if self.last else "s.out_pixels()"
         body = self.body + "_last" * (self.last > 0 and self.body not in ("copy", "residual"))
@@ -175,6 +181,17 @@ BETWEEN += tuple(replace(s, body="residual") for s in BETWEEN if s.chunk == 64 a
 HALF_BETWEEN = tuple(replace(s, dtype=dtype) for dtype in KINDS for s in BETWEEN if s.swapped)
 
 
+# Transposed ones of stride 1, of every class.
+BACK = tuple(
+    replace(s, back=True, dtype=dtype, parts=parts)
+    for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
+    for s in (*SCHEDULES, *EXTRAS, *BETWEEN)
+    if (s.chunk == 64 and s.width in (64, 128) and s.blocks == (2 if s.width == 64 else 1))
+    or (s.width == 160 and s.swapped and s.body == "residual" and dtype is torch.float32)
+    if parts == 1 or s.width == 128
+)
+
+
 # Channels last, of every type: each width, side and chunk, weights of either kind.
 LAST = tuple(
     replace(s, dtype=dtype, last=1 + (s.vector == 4))
@@ -189,6 +206,12 @@ MORE_LAST = tuple(
     for s in LAST
     if s.width == 128 or (s.width == 64 and s.blocks == (2 if parts == 1 else 1))
     if parts == 1 or s.dtype is torch.float32
+)
+# The same of transposed ones, whose phases are not stacked.
+LAST_TRANSPOSED = tuple(
+    replace(s, grouped=False, together=1)
+    for s in MORE_LAST
+    if s.parts == 2 - s.grouped and s.dtype is not torch.float16
 )
 # Of 16 bits: every tile with one chunk or another, all tails, and any number of phases.
 HALVES = tuple(
@@ -228,7 +251,8 @@ JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64)
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
     names = [*WORDS, "run_convolution", "run_transposed", "run_convolution_cells"]
-    names += ["run_convolution_last", "run_convolution_joined"] * (arch == "sm_90a")
+    more = ["run_convolution_last", "run_transposed_last", "run_convolution_joined"]
+    names += more * (arch == "sm_90a")
     skeleton = select(PARTS[arch], names)
     every = list(some)
     bodies = BODIES + "".join(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import prod
 
 import convolution_subjects as convolutions
 import pytest
@@ -306,6 +307,31 @@ def check_nothing(library: Library, some: Iterable[Subject], dtype: torch.dtype)
     for subject in some:
         empty = convolutions.Call(problem, out, problem.weight().to(dtype), out, out, out)
         assert empty.launch(library, subject) == 0
+
+
+@pytest.fixture(scope="module")
+def back(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no GPU for sm_90a here")
+    return convolutions.library(convolutions.BACK, tmp_path_factory.mktemp("back"))
+
+
+@pytest.mark.parametrize("subject", convolutions.BACK, ids=lambda s: str(s.entry))
+def test_transposed_ones_of_stride_1(back: Library, subject: Subject) -> None:
+    """Their tiles leave as those of any convolution do."""
+    torch.manual_seed(9)
+    for problem in (
+        turned(2, 64, 66, (20, 20), (3, 3), (1, 1), both(1, 1), groups=2),
+        turned(3, 72, 80, (50, 44), (4, 3), (1, 1), both(1, 2), (2, 1)),
+        turned(2, 40, 264, (7, 9, 11), (3, 2, 3), (1, 1, 1), both(0, 1, 1)),
+        turned(5, 8, 5, (40,), (5,), (1,), both(2)),
+    ):
+        if subject.vector > 1 and prod(problem.out_size) % 4:
+            continue
+        image, weight = (x.to(subject.dtype) for x in (problem.image(), problem.weight()))
+        image[0, 1].view(-1)[7], image[-1, 2].view(-1)[0] = float("inf"), float("nan")
+        truth = convolutions.exact(problem, image, weight, subject.parts)
+        check(back, subject, problem, image, weight, truth)
 
 
 def test_nothing_to_do(library: Library) -> None:

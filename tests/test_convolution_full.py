@@ -120,9 +120,9 @@ def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
     [
         (63, 64, 3, 4, 0),
         (64, 64, 3, 4, 1),
-        (64, 32, 3, 8, 0),  # thin
-        (128, 32, 3, 40, 1),
-        (256, 96, 1, 8, 0),
+        (64, 32, 3, 8, 1),
+        (64, 8, 3, 400, 0),  # tiles are empty
+        (256, 96, 1, 8, 0),  # thin
         (192, 96, 1, 8, 1),
     ],
 )
@@ -135,11 +135,14 @@ def test_the_smallest_that_pay(
     rounds: Rounds,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below and above 0.23 GFLOP, and, of thin ones, 2^31."""
+    """Below and above 0.23 GFLOP, and, of thin ones, 2^31; of bare single pixels, 2^32."""
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
-    layer = nn.Conv2d(channels, results, side, padding=side // 2)
-    _, after = graphs(layer, torch.empty(images, channels, 28, 28), rounds)
+    layer, x = nn.Conv2d(channels, results, side, padding=side // 2), (channels, 28, 28)
+    _, after = graphs(Tailed(layer), torch.empty(images, *x), rounds)
     assert len(convolutions(after)) == kernels
+    for many, found in ((images, 0 if side == 1 else kernels), (200, int(results > 8))):
+        _, after = graphs(layer, torch.empty(many, *x), rounds)
+        assert len(convolutions(after)) == found
 
 
 def test_short_sums_stay() -> None:

@@ -123,6 +123,40 @@ def test_three_dimensions(dtype: torch.dtype) -> None:
     check_meaning(before, after, module, (x,))
 
 
+# The layer, whether weights lie channels last, and the launch in float32 that rounds as TF32 does.
+BACK = {
+    "even": (nn.ConvTranspose2d(64, 96, 4, 2, 1), True, "<256, true, 0, 4, 64, 1, true>"),
+    "odd": (nn.ConvTranspose2d(66, 135, 3, 2, groups=3), False, "<64, false, 0, 1, 32, 2, false>"),
+}
+
+
+@pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
+@pytest.mark.parametrize("name", BACK)
+def test_phases_of_transposed_ones_have_products_of_their_own(
+    name: str, dtype: torch.dtype
+) -> None:
+    given, weights, launch = BACK[name]
+    layer, x = laid_out(given, (8, given.in_channels, 28, 26), weights)
+    module, x = Tailed(layer).to(dtype), x.to(dtype)
+    before, after = graphs(module, x)
+    assert kernels(after) == ["mul", "transposed_convolution add relu add"]
+    (n,) = found_in(after)
+    g, m = geometry(n), family(n).matrix(n)
+    assert g.phases is not None
+    assert (g.phases.stacked, g.joined) == ((1, 1, 1), False)
+    assert m.batches == times(g.images, 4 * g.groups)
+    assert (m.rows, m.columns) == (g.pixels, g.out_channels // g.groups)
+    assert g.packs == (name == "odd" or dtype is torch.float32, True)
+    if dtype is torch.float32:
+        kernel = plan(after, GPU).kernels[-1]
+        chosen = schedule(nest(kernel, after), GPU, after)
+        layout = nest(kernel, after)
+        entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+        assert f"run_transposed_last{launch}(body, left, right, shape, workspace" in entry
+    check_meaning(before, after, module, (x,))
+    layer.float()
+
+
 @pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
 def test_batch_norm_and_a_residual_join(dtype: torch.dtype) -> None:
     layer, x = laid_out(nn.Conv2d(64, 64, 3, padding=1, bias=False), (8, 64, 36, 36), True)
@@ -161,10 +195,10 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (nn.ConvTranspose2d(64, 48, 4, stride=2), "take no channels that lie last"),
+        (nn.ConvTranspose2d(64, 96, 2, stride=3).bfloat16(), "some of its results see no pixel"),
         (nn.Conv2d(64, 128, 3, bias=False).bfloat16(), "without a tail, PyTorch's own is as fast"),
     ],
-    ids=["transposed", "no tail"],
+    ids=["no taps", "no tail"],
 )
 def test_what_stays_with_the_library(layer: nn.Module, why: str) -> None:
     x = laid_out(layer, (8, 64, 36, 36), True)[1].to(next(layer.parameters()).dtype)

@@ -1,4 +1,4 @@
-"""Kernels for channels last of several groups, and in full float32; whole models of both.
+"""Kernels for channels last of several groups, in full float32, and transposed; whole models.
 
 All need a GPU of compute capability 9.0.
 """
@@ -12,10 +12,12 @@ from dataclasses import replace
 import convolution_subjects as convolutions
 import pytest
 import torch
-from convolution_subjects import MORE_LAST, Problem, Subject
+from convolution_subjects import LAST_TRANSPOSED, MORE_LAST, Problem, Subject
 from product_subjects import Library
 from test_convolution import Tailed
 from test_convolution_cuda import (
+    BACK,
+    BACKWARDS,
     CONV,
     HAZARDS,
     PROBLEMS,
@@ -33,7 +35,15 @@ import fusewright
 from fusewright import convolution as convolution_module
 
 pytestmark = pytest.mark.gpu
-CLASSES = tuple(dict.fromkeys((s.dtype, s.parts, s.grouped) for s in MORE_LAST))
+ALL = (*MORE_LAST, *LAST_TRANSPOSED)
+Kind = tuple[torch.dtype, int, bool, int]
+
+
+def kind_of(subject: Subject) -> Kind:
+    return subject.dtype, subject.parts, subject.grouped, subject.together
+
+
+CLASSES = tuple(dict.fromkeys(map(kind_of, ALL)))
 every_class = pytest.mark.parametrize("kind", CLASSES, ids=str)
 GROUPS = (
     *(p for p in PROBLEMS if p.groups > 1),
@@ -50,17 +60,26 @@ SINGLE = (*(p for p in PROBLEMS if p.groups == 1), *MORE)
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU for sm_90a here")
-    return convolutions.library(MORE_LAST, tmp_path_factory.mktemp("groups"))
+    return convolutions.library(ALL, tmp_path_factory.mktemp("groups"))
 
 
-def some(kind: tuple[torch.dtype, int, bool]) -> Iterator[Subject]:
+def some(kind: Kind) -> Iterator[Subject]:
     """The kernels of a class; every other one has a tail."""
-    bodies = ("copy", "bias_relu")
-    return (s for s in MORE_LAST if (s.dtype, s.parts, s.grouped) == kind and s.body in bodies)
+    return (s for s in ALL if kind_of(s) == kind and s.body in ("copy", "bias_relu"))
 
 
-def check_all(library: Library, kind: tuple[torch.dtype, int, bool], problem: Problem,
-              image: Tensor, weight: Tensor) -> None:  # fmt: skip
+def takes(kind: Kind, problem: Problem) -> bool:
+    """Of one group, or of any; and, of 16 bits, each result sees some pixel."""
+    if bool(kind[3]) is not problem.transposed or (problem.groups > 1 and not any(kind[2:])):
+        return False
+    every = zip(problem.kernel, problem.steps, problem.spread, strict=True)
+    seen = all(len({t * d % s for t in range(k)}) == s for k, s, d in every)
+    return kind[0] is torch.float32 or not problem.transposed or seen
+
+
+def check_all(
+    library: Library, kind: Kind, problem: Problem, image: Tensor, weight: Tensor
+) -> None:
     truth = convolutions.exact(problem, image, weight, kind[1])
     for subject in some(kind):
         if fits(subject, replace(problem, out_channels=problem.out_channels // problem.groups)):
@@ -72,20 +91,22 @@ def name(problem: Problem) -> str:
 
 
 @every_class
-@pytest.mark.parametrize("problem", [*GROUPS, *SINGLE], ids=name)
-def test_sizes(library: Library, problem: Problem, kind: tuple[torch.dtype, int, bool]) -> None:
-    if problem.groups > 1 and not kind[2]:
-        pytest.skip("of one group")
+@pytest.mark.parametrize("problem", [*GROUPS, *SINGLE, *BACKWARDS], ids=name)
+def test_sizes(library: Library, problem: Problem, kind: Kind) -> None:
+    if not takes(kind, problem):
+        pytest.skip("another kernel's")
     torch.manual_seed(1)
     check_all(library, kind, problem, problem.image().to(kind[0]), problem.weight().to(kind[0]))
 
 
-@pytest.mark.parametrize("subject", MORE_LAST, ids=lambda s: str(s.entry))
+@pytest.mark.parametrize("subject", ALL, ids=lambda s: str(s.entry))
 def test_tails(library: Library, subject: Subject) -> None:
     torch.manual_seed(2)
+    groups, back = 2 if subject.grouped else 1, subject.together > 0
+    steps = (2, 2) if back else (1, 1)
     for problem in (
-        Problem(2, 24, 40, (12, 11), (3, 3), pad=both(1, 1), groups=2 if subject.grouped else 1),
-        Problem(3, 128, 304, (26, 18), (3, 3), groups=2 if subject.grouped else 1),
+        Problem(2, 24, 40, (12, 11), (3, 3), steps, both(1, 1), groups=groups, transposed=back),
+        Problem(3, 128, 304, (26, 18), (3, 3), steps, groups=groups, transposed=back),
     ):
         image, weight = problem.image().to(subject.dtype), problem.weight().to(subject.dtype)
         truth = convolutions.exact(problem, image, weight, subject.parts)
@@ -93,18 +114,18 @@ def test_tails(library: Library, subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("together", [0, 1])
 @pytest.mark.parametrize("hazard", HAZARDS)
-def test_images_of_any_size(library: Library, hazard: str, parts: int) -> None:
-    problem = replace(CONV, groups=2)
-    check_all(library, (torch.float32, parts, True), problem, hazards()[hazard], problem.weight())
+def test_images_of_any_size(library: Library, hazard: str, together: int, parts: int) -> None:
+    problem, kind = BACK if together else replace(CONV, groups=2), (torch.float32, parts)
+    image = hazards()[hazard]
+    check_all(library, (*kind, not together, together), problem, image, problem.weight())
 
 
 @every_class
-def test_infinities_and_nan_are_where_float64_has_them(
-    library: Library, kind: tuple[torch.dtype, int, bool]
-) -> None:
+def test_infinities_and_nan_are_where_float64_has_them(library: Library, kind: Kind) -> None:
     torch.manual_seed(5)
-    problem = replace(CONV, groups=2 if kind[2] else 1)
+    problem = BACK if kind[3] else replace(CONV, groups=2 if kind[2] else 1)
     image, weight = problem.image().to(kind[0]), problem.weight().to(kind[0])
     make_strange(image)
     truth = strange_truth(problem, image, weight)
@@ -117,7 +138,7 @@ def test_vectors_across_two_groups_are_an_error(library: Library) -> None:
     problem = Problem(2, 64, 60, (20, 20), (3, 3), groups=2)
     for dtype in (torch.float32, torch.bfloat16):
         image, weight = problem.image().to(dtype), problem.weight().to(dtype)
-        for subject in some((dtype, 1, True)):
+        for subject in some((dtype, 1, True, 0)):
             in0 = convolutions.operand(subject, problem)
             _, code, outside = convolutions.guarded(library, subject, problem, image, weight, in0)
             assert (code != 0) is (subject.vector == 4)
@@ -131,6 +152,10 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "one group": (nn.Conv2d(61, 127, 3, padding=1), (8, 61, 36, 36)),
     "three dimensions": (nn.Conv3d(64, 64, 3, groups=2), (4, 64, 8, 20, 20)),
     "one pixel": (nn.Conv2d(256, 512, 1, groups=2), (8, 256, 20, 18)),
+    "transposed": (nn.ConvTranspose2d(96, 64, 4, stride=2, padding=1), (8, 96, 36, 36)),
+    "odd phases": (nn.ConvTranspose2d(66, 45, 3, 2, 1, 1, groups=3), (8, 66, 20, 20)),
+    "volumes": (nn.ConvTranspose3d(48, 40, 3, stride=2), (4, 48, 8, 12, 12)),
+    "no taps": (nn.ConvTranspose2d(96, 64, 1, stride=2), (8, 96, 36, 36)),
 }
 
 

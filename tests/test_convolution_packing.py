@@ -66,22 +66,25 @@ TWINS = (
      " most = most != most || size != size ? NAN : max(most, size); }"),
 )  # fmt: skip
 ENTRY = """
-extern "C" void pack_{chunk}(const float* image, const float* weight, const int* sizes, char* to,
-    long* places) {{
+extern "C" void pack_{name}{chunk}(const float* image, const float* weight, const int* sizes,
+    char* to, long* places) {{
   using namespace fusewright;
-  convolution_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
-  int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
+  convolution_shape given{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  int* const fields[] = {{given.in_size, given.out_size, given.kernel, given.stride, given.pad,
+                         given.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
+  using shape = {shape};
+  const shape s{{given}};
   packed_image all;
   packed_image_in<{chunk}, 2>(to, s, all);
   for (auto& one : meetings) one = {{32}};
-  const bool vectors = s.in_pixels() % 4 == 0;
+  const bool vectors = s.side_by_side() % 4 == 0;
   launch(grid_of(s.out_channels), 256, [=] {{ pack_weights<2>(weight, s, all); }});
   launch(grid_of(image_tile<{chunk}>::count(s, all) * s.images), 256, [=] {{
-    (vectors ? pack_image<true, {chunk}, 2> : pack_image<false, {chunk}, 2>)(image, s, all);
+    (vectors ? pack_image<true, {chunk}, 2, shape> : pack_image<false, {chunk}, 2, shape>)(image, s, all);
   }});
   launch(grid_of(s.images), 256, [=] {{
-    (vectors ? check_images<true, {chunk}, 2> : check_images<false, {chunk}, 2>)(image, s, all);
+    (vectors ? check_images<true, {chunk}, 2, shape> : check_images<false, {chunk}, 2, shape>)(image, s, all);
   }});
   const void* const parts[] = {{all.pixels, all.weights, all.image_exponents,
                                all.weight_exponents}};
@@ -95,11 +98,16 @@ SUSPECT, UNEVEN = 1 << 20, 1 << 21
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not shutil.which("g++"):
         pytest.skip("no g++ here")
-    text = select("sm90", ["pack_weights", "pack_image"])
+    text = select("sm90", ["pack_weights", "pack_image", "last_packing"])
     for pattern, twin in TWINS:
         text, count = re.subn(pattern, lambda _, twin=twin: twin, text)  # type: ignore[misc]
         assert count == 1, pattern
-    entries = "".join(ENTRY.format(chunk=chunk) for chunk in CHUNKS)
+    shapes = {"": "convolution_shape", "last_": "last_shape<{chunk}, true, float, true>"}
+    entries = "".join(
+        ENTRY.format(chunk=chunk, name=name, shape=shape.format(chunk=chunk))
+        for name, shape in shapes.items()
+        for chunk in CHUNKS
+    )
     whole = f"#include <algorithm>\n{WARPS}\n{text}\n}}\n{entries}"
     return library_of(whole, tmp_path_factory.mktemp("packing"))
 
@@ -114,11 +122,21 @@ class Packed:
     rows: list[int]
 
 
-def packed(library: ctypes.CDLL, p: Problem, image: Tensor, weight: Tensor, chunk: int) -> Packed:
+def packed(
+    library: ctypes.CDLL,
+    p: Problem,
+    image: Tensor,
+    weight: Tensor,
+    chunk: int,
+    name: str = "",
+) -> Packed:
+    """name: "last_" if both lie channels last."""
+    if name:
+        image, weight = (x.movedim(1, -1).contiguous() for x in (image, weight))
     room = np.full(p.workspace_bytes(chunk, 2), 0xFF, dtype=np.uint8)
     numbers, places = np.array(p.numbers(), dtype=np.int32), np.zeros(4, dtype=np.int64)
     given = (image.numpy(), weight.numpy(), numbers, room, places)
-    getattr(library, f"pack_{chunk}")(*(ctypes.c_void_p(x.ctypes.data) for x in given))
+    getattr(library, f"pack_{name}{chunk}")(*(ctypes.c_void_p(x.ctypes.data) for x in given))
     each, taps = p.in_channels // p.groups, math.prod(p.kernel)
     channels, pixels = -(-each // chunk) * chunk, math.prod(p.in_size)
 
@@ -160,15 +178,18 @@ PROBLEMS = (
 )
 
 
+@pytest.mark.parametrize("name", ["", "last_"])
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: "-".join(map(str, p.numbers())))
-def test_every_element_has_its_place(library: ctypes.CDLL, problem: Problem, chunk: int) -> None:
+def test_every_element_has_its_place(
+    library: ctypes.CDLL, problem: Problem, chunk: int, name: str
+) -> None:
     torch.manual_seed(12)
     image = torch.randn(problem.images, problem.in_channels, *problem.in_size)
     image[-1] *= 1e-30
     shape = (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)
     weight = torch.randn(shape) * torch.logspace(-9, 9, shape[0]).view(-1, *(1,) * (len(shape) - 1))
-    found = packed(library, problem, image, weight, chunk)
+    found = packed(library, problem, image, weight, chunk, name)
     assert max(found.images + found.rows) < SUSPECT // 2
     check(problem, image, weight, found)
 
@@ -207,13 +228,14 @@ def test_what_is_said_of_an_image(library: ctypes.CDLL, name: str) -> None:
         assert float(pixels[pixels > 0].min()) * power >= EVEN
 
 
-def test_one_small_pixel_is_seen(library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("name", ["", "last_"])
+def test_one_small_pixel_is_seen(library: ctypes.CDLL, name: str) -> None:
     """Whatever its channels are, in both images of 20 channels and of more than one chunk."""
     torch.manual_seed(14)
     problem = Problem(1, 40, 2, (13, 12), (1, 1))
     for chunk, first in ((16, 32), (32, 0), (64, 0)):
         image, weight = torch.randn(1, 40, 13, 12), torch.randn(2, 40, 1, 1)
         image[0, first : first + chunk, 12, 11] = 0
-        assert packed(library, problem, image, weight, chunk).images[0] < SUSPECT // 2
+        assert packed(library, problem, image, weight, chunk, name).images[0] < SUSPECT // 2
         image[0, first + 3, 12, 11] = 1e-9
-        assert packed(library, problem, image, weight, chunk).images[0] == UNEVEN
+        assert packed(library, problem, image, weight, chunk, name).images[0] == UNEVEN

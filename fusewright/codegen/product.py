@@ -15,6 +15,7 @@ from fusewright.family import (
     LAST,
     SPLIT,
     TRANSPOSED,
+    TRANSPOSED_LAST,
     WINDOWED,
     family,
 )
@@ -116,13 +117,13 @@ def _convolution_choice(product: Node, tile: Tile) -> str:
     g = geometry(product)
     blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
     parts = f", {g.parts}" * (g.parts > 1)
-    if g.phases:
-        return f", {g.chunk}, {blocks}, {g.phases.stacked[2]}{parts}"
     if max(g.windows) > 1:
         return f", {g.chunk}, {blocks}, {', '.join(map(str, g.windows))}{parts}"
     if g.last:
-        more = f", {g.parts}, true" if g.groups > 1 else parts
+        more = f", {g.parts}, true" if g.groups > 1 and not g.phases else parts
         return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}{more}"
+    if g.phases:
+        return f", {g.chunk}, {blocks}, {g.phases.stacked[2] * (max(g.stride) > 1)}{parts}"
     return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
 
 
@@ -169,6 +170,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     JOINED: lambda _: ["left", "right", "shape"],
     CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
     LAST.launcher: lambda _: ["left", "right", "shape"],
+    TRANSPOSED_LAST.launcher: lambda _: ["left", "right", "shape"],
     WINDOWS: lambda _: ["left", "right", "shape"],
     SUMS: lambda n: ["left", "right", "shape", "workspace", _box_parts(n)],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
@@ -181,6 +183,7 @@ SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     JOINED: lambda n, _: geometry(n).packed_bytes,
     CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
     LAST.launcher: lambda n, _: geometry(n).packed_bytes,
+    TRANSPOSED_LAST.launcher: lambda n, _: geometry(n).packed_bytes,
     WINDOWS: lambda n, _: geometry(n).packed_bytes,
     SUMS: _with_parts,
     TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,

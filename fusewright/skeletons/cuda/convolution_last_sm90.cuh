@@ -11,7 +11,7 @@
 #include "convolution_launch_sm90.cuh"
 namespace fusewright {
 
-//@ last_shape: needs packed_image, pack_image, image_map
+//@ last_shape: needs packed_image, image_kind
 // WEIGHTS_TOO: weights lie as images do, [out][D][H][W][in]; if not, as elsewhere. GROUPED: there may be several groups.
 template <int CHUNK, bool WEIGHTS_TOO, class T, bool GROUPED = false> struct last_shape : convolution_shape {
   static constexpr bool last = true, last_weights = WEIGHTS_TOO, joined = !image_kind<T>::scaled;
@@ -21,6 +21,8 @@ template <int CHUNK, bool WEIGHTS_TOO, class T, bool GROUPED = false> struct las
   BOTH bool packs_image() const { return !joined || side_by_side() % CHUNK != 0; }
   BOTH bool packs_weights() const { return packs_image() || !WEIGHTS_TOO; }
 };
+
+//@ last_places: needs last_shape, image_map
 // Where images are joined, pixels behind the last one of an image are those of the next.
 template <int CHUNK, bool WEIGHTS_TOO, class T, bool GROUPED>
 FN pixel_place place_of(const last_shape<CHUNK, WEIGHTS_TOO, T, GROUPED>& s, int image, int pixel) {
@@ -28,6 +30,8 @@ FN pixel_place place_of(const last_shape<CHUNK, WEIGHTS_TOO, T, GROUPED>& s, int
   return {{pixel % s.out_size[2] * s.stride[2] - s.pad[2], line % s.out_size[1] * s.stride[1] - s.pad[1],
            sheet % s.out_size[0] * s.stride[0] - s.pad[0]}, image + sheet / s.out_size[0]};
 }
+
+//@ last_packing: needs last_shape, pack_image
 // A thread has eight channels of a pixel, four times over, and those beside it the next ones: no box is needed.
 template <int CHUNK> struct last_place {
   long pixel;
@@ -95,7 +99,21 @@ FN unsigned smallest_pixel(const four_rounds<float>& x, const last_shape<CHUNK, 
   return LARGEST_BITS - largest_of_block(LARGEST_BITS - least, 0, parts).x;
 }
 
-//@ last_groups: needs last_shape, convolution_stage, finish, ahead
+//@ undo_of_product: needs convolution_scale
+// Powers of two of a tile whose rows are pixels, and whose image has several products.
+template <int WIDTH, bool SWAPPED, class Source>
+FN auto undo_of_product(const Source& source, const packed_image& packed, tiles::place tile, int warp) {
+  const int products = source.shape.products(), image = tile.batch / products, product = tile.batch - image * products;
+  const int first = SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS;
+  return scale_undo<WIDTH, SWAPPED, Source>(packed, image, product * source.shape.rows() + first, warp);
+}
+
+//@ last_groups: needs last_shape, undo_of_product, convolution_repair, finish, ahead, finish_runs
+template <int WIDTH, bool SWAPPED, int CHUNK, bool WEIGHTS_TOO, class T, int PARTS>
+FN auto undo_of_tile(const convolution_source<last_shape<CHUNK, WEIGHTS_TOO, T, true>, T, PARTS>& source,
+                     const packed_image& packed, tiles::place tile, int, int, int warp) {
+  return undo_of_product<WIDTH, SWAPPED>(source, packed, tile, warp);
+}
 // A body whose columns are the channels of all groups.
 template <class Body> struct grouped_body {
   const Body& body;
@@ -115,7 +133,7 @@ FN void finish(const grouped_body<Body>& to, const float* box, int begin, int en
   finish<ACROSS, COLUMNS, SEGMENT, VECTOR>(to.body, box, begin, end, at, before + columns);
 }
 
-//@ run_convolution_last: needs last_groups, convolution_kernel
+//@ run_convolution_last: needs last_places, last_packing, last_groups, convolution_kernel
 // SWAPPED: channels are the 128 rows of the tensor core's tile. An image, and weights that are not packed, have to start at
 // multiples of 16 bytes; of several groups, vectors are within one.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, bool WEIGHTS_TOO = true,

@@ -50,7 +50,7 @@ template <int TOGETHER> struct transposed_shape {
     return found;
   }
   FN int group_of(int product) const { return phases_of(product).group; }
-  static constexpr bool holes = true, last = false, joined = false;
+  static constexpr bool holes = true, last = false, last_weights = false, joined = false;
   BOTH bool packs_image() const { return true; }
   BOTH bool packs_weights() const { return true; }
   FN int taps_of(int product) const {
@@ -69,14 +69,18 @@ template <int TOGETHER> struct transposed_shape {
   // Whether vectors of four neighbours along W start at multiples of four everywhere.
   FN bool even() const { return loose[2] == 1 && shift[2] == 0 && given.out_size[2] % 4 == 0; }
 };
+// Of stride 1: the only phase's places are the result's pixels, so it leaves as any convolution does.
+template <> struct transposed_shape<0> : transposed_shape<1> {
+  static constexpr bool holes = false;
+};
 
 //@ transposed_weights: needs transposed_shape, pack_weights
-// One row: a channel of the result in one phase.
-template <int TOGETHER, class T = float> struct phase_row_of_weights {
+// One row: a channel of the result in one phase. LAST: weights lie as [in][D][H][W][out].
+template <int TOGETHER, class T = float, bool LAST = false> struct phase_row_of_weights {
   const transposed_shape<TOGETHER>& shape;
   const T* from;
-  int channels, taps, high, wide, lead[3];  // high, wide: taps along H and W
-  long step;                                // from one channel to the next
+  int channels, taps, high, wide, lead[3], beside;  // high, wide: taps along H and W; beside: to the next one
+  long step;                                        // from one channel to the next
   FN phase_row_of_weights(const T* weight, const transposed_shape<TOGETHER>& s, long row) : shape(s) {
     const int product = int(row / s.rows()), mine = int(row % s.rows()), each = s.given.out_channels / s.given.groups;
     const int line = mine / TOGETHER, across = line & (1 << s.line_bits) - 1, height = (1 << s.height_bits) - 1;
@@ -85,8 +89,8 @@ template <int TOGETHER, class T = float> struct phase_row_of_weights {
     high = s.taps[1][p.phase[1]].count, wide = s.taps[2][p.phase[2]].count;
     lead[0] = s.lead[0][p.phase[0] + (across >> s.height_bits)];
     lead[1] = s.lead[1][p.phase[1] + (across & height)];
-    lead[2] = s.lead[2][p.phase[2] + mine % TOGETHER];
-    from = weight + p.group * channels * step + (line >> s.line_bits) * s.given.taps();
+    lead[2] = s.lead[2][p.phase[2] + mine % TOGETHER], beside = LAST ? each : 1;
+    from = weight + p.group * channels * step + (line >> s.line_bits) * (LAST ? 1 : s.given.taps());
   }
   FN T at(int tap, int channel) const {
     const int line = tap / wide, along[3] = {line / high, line % high, tap - line * wide};
@@ -97,12 +101,15 @@ template <int TOGETHER, class T = float> struct phase_row_of_weights {
       const int t = lead[d] - along[d] * shape.apart[d];
       there = there && t >= 0 && t < shape.given.kernel[d], place = place * shape.given.kernel[d] + t;
     }
-    return there ? from[channel * step + place] : T();
+    return there ? from[channel * step + place * beside] : T();
   }
   FN T operator[](int k) const { return at(k % taps, k / taps); }
 };
 template <int TOGETHER, class T>
 FN phase_row_of_weights<TOGETHER, T> row_of_weights(const T* weight, const transposed_shape<TOGETHER>& shape, long row) {
+  return {weight, shape, row};
+}
+template <class T> FN phase_row_of_weights<1, T> row_of_weights(const T* weight, const transposed_shape<0>& shape, long row) {
   return {weight, shape, row};
 }
 
@@ -120,9 +127,9 @@ FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const product
           x * stride[2] + p.phase[2] - s.shift[2] + phase};
 }
 // Taps and channels in order, with fused steps.
-template <int TOGETHER, class T, int PARTS>
-FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS>& from, int batch, int row, int pixel) {
-  const transposed_shape<TOGETHER>& shape = from.shape;
+template <class Shape, class T, int PARTS, int TOGETHER>
+FN float sum_of_phase(const convolution_source<Shape, T, PARTS>& from, const transposed_shape<TOGETHER>& shape, int batch,
+                      int row, int pixel) {
   const convolution_shape& s = shape.given;
   const product_phases phases = shape.phases_of(batch % shape.products());
   const int group = phases.group, line = row / TOGETHER;
@@ -130,9 +137,10 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS
   const phase_place p = place_of_phase(shape, phases, pixel, row % TOGETHER);
   const int across = line & (1 << shape.line_bits) - 1, height = (1 << shape.height_bits) - 1;
   const int far[3] = {p.z + (across >> shape.height_bits) + s.pad[0], p.y + (across & height) + s.pad[1], p.x + s.pad[2]};
-  const long in_pixels = s.in_pixels();
-  const T* const image = from.image + (batch / shape.products() * long(s.in_channels) + group * channels) * in_pixels;
-  const T* const weight = from.weight + (long(group) * channels * each + (line >> shape.line_bits)) * taps;
+  const long in_pixels = s.in_pixels(), step = Shape::last ? 1 : in_pixels, apart = Shape::last ? s.in_channels : 1;
+  const T* const image = from.image + batch / shape.products() * long(s.in_channels) * in_pixels + group * channels * step;
+  const int beside = Shape::last_weights ? each : 1, channel = (line >> shape.line_bits) * (Shape::last_weights ? 1 : taps);
+  const T* const weight = from.weight + long(group) * channels * each * taps + channel;
   plain_total<PARTS> total;
   for (int tap = 0; tap < taps; ++tap) {
     const int at[3] = {tap / (s.kernel[2] * s.kernel[1]), tap / s.kernel[2] % s.kernel[1], tap % s.kernel[2]};
@@ -146,9 +154,14 @@ FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS
     }
     if (!inside) continue;
 #pragma unroll 4
-    for (int c = 0; c < channels; ++c) total.add(image[here + c * in_pixels], weight[long(c) * each * taps + tap]);
+    for (int c = 0; c < channels; ++c)
+      total.add(image[here * apart + c * step], weight[long(c) * each * taps + tap * beside]);
   }
   return total.result();
+}
+template <int TOGETHER, class T, int PARTS>
+FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS>& from, int batch, int row, int pixel) {
+  return sum_of_phase<transposed_shape<TOGETHER>, T, PARTS, TOGETHER == 0 ? 1 : TOGETHER>(from, from.shape, batch, row, pixel);
 }
 
 //@ transposed_tail: needs transposed_places, ahead, finish_runs
@@ -206,6 +219,9 @@ template <int TOGETHER, int VECTORS, class Body> struct transposed_body {
 template <int BLOCKS, int SEGMENT, int TOGETHER, class Body>
 FN transposed_body<TOGETHER, BLOCKS == 1 ? 4 : 2, Body> tail_of(const Body& body, const transposed_shape<TOGETHER>& shape) {
   return {body, shape};
+}
+template <int BLOCKS, int SEGMENT, class Body> FN const Body& tail_of(const Body& body, const transposed_shape<0>&) {
+  return body;
 }
 template <int TOGETHER, int VECTORS, class Body>
 constexpr bool takes_runs<transposed_body<TOGETHER, VECTORS, Body>> = false;
@@ -283,7 +299,7 @@ FN void finish(const transposed_body<TOGETHER, MOST, Body>& to, const float* box
     finish_phases<ACROSS, COLUMNS, 1>(to, box, begin, end, at, places);
 }
 
-//@ run_transposed: needs transposed_weights, transposed_tail, convolution_kernel, phases_out
+//@ describe_phases: needs transposed_shape
 // Of the phases along each dimension, from D to W, how many are stacked; and the shift along W.
 struct stacked_phases {
   int along[3], shift;
@@ -354,7 +370,9 @@ int describe_phases(transposed_shape<TOGETHER>& to, const convolution_shape& giv
   return 0;
 }
 #endif
-// What `run_convolution` says of workspace and limits holds for the walk: see `transposed_shape`.
+
+//@ run_transposed: needs describe_phases, transposed_weights, transposed_tail, convolution_kernel, phases_out
+// What `run_convolution` says of workspace and limits holds for the walk: see `transposed_shape`. TOGETHER is 0 for stride 1.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, int PARTS = 1,
           class T, class Body>
 int run_transposed(const Body& body, const T* image, const T* weight, convolution_shape given, stacked_phases stacked,
@@ -362,7 +380,8 @@ int run_transposed(const Body& body, const T* image, const T* weight, convolutio
   static_assert(SEGMENT == 0, "phases are not folded");
   transposed_shape<TOGETHER> shape;
 #ifndef __CUDACC_RTC__
-  if (int error = describe_phases(shape, given, stacked)) return error;
+  if (TOGETHER == 0 && (given.stride[0] > 1 || given.stride[1] > 1 || given.stride[2] > 1)) return cudaErrorInvalidValue;
+  if (int error = describe_phases<TOGETHER == 0 ? 1 : TOGETHER>(shape, given, stacked)) return error;
 #endif
   return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
                                                                                   device, stream);
