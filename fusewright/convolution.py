@@ -45,7 +45,7 @@ PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
-# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_is_thin`) or are
+# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_size_class`) or are
 # single pixels which nothing follows. For Ampere all are predictions: nobody has timed these
 # kernels on an A100.
 THIN, BARE, THIN_RESULTS = "thin results", "bare single pixels", 64

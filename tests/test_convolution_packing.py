@@ -75,16 +75,21 @@ extern "C" void pack_{name}{chunk}(const float* image, const float* weight, cons
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
   using shape = {shape};
   const shape s{{given}};
+  constexpr int CHUNK = {chunk};
   packed_image all;
   packed_image_in<{chunk}, 2>(to, s, all);
   for (auto& one : meetings) one = {{32}};
   const bool vectors = s.side_by_side() % 4 == 0;
   launch(grid_of(s.out_channels), 256, [=] {{ pack_weights<2>(weight, s, all); }});
   launch(grid_of(image_tile<{chunk}>::count(s, all) * s.images), 256, [=] {{
-    (vectors ? pack_image<true, {chunk}, 2, shape> : pack_image<false, {chunk}, 2, shape>)(image, s, all);
+    const auto pack = vectors ? &pack_image<true, CHUNK, 2, shape>
+                              : &pack_image<false, CHUNK, 2, shape>;
+    pack(image, s, all);
   }});
   launch(grid_of(s.images), 256, [=] {{
-    (vectors ? check_images<true, {chunk}, 2, shape> : check_images<false, {chunk}, 2, shape>)(image, s, all);
+    const auto check = vectors ? &check_images<true, CHUNK, 2, shape>
+                               : &check_images<false, CHUNK, 2, shape>;
+    check(image, s, all);
   }});
   const void* const parts[] = {{all.pixels, all.weights, all.image_exponents,
                                all.weight_exponents}};
