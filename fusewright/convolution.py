@@ -33,7 +33,7 @@ from fusewright.cells import cells
 from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
-from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild
+from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.last import inner, laid, last_order, lies_last, tails
 from fusewright.library import stays
 from fusewright.lower import reordered
@@ -45,9 +45,9 @@ PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
-# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_size_class`) or are
-# single pixels which nothing follows. For Ampere all are predictions: nobody has timed these
-# kernels on an A100.
+# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_is_thin`), or
+# where single pixels round and nothing follows. For Ampere all are predictions: nobody has timed
+# these kernels on an A100.
 THIN, BARE, THIN_RESULTS = "thin results", "bare single pixels", 64
 LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, BARE: 1 << 32, torch.float32: 230_000_000}
 LEAST_FLOPS |= dict.fromkeys(HALVES, 230_000_000)
@@ -95,7 +95,7 @@ def convolution(
         if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
             cut[id(mapped)] = partial(_mapped, call)
             return mapped
-        why = _complaint(call, n, graph, target, bare) if call else "its arguments are not plain"
+        why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
         if call and call.bias is None and bare and n.order and n.dtype in HALVES:
             why = why or "channels last and without a tail, PyTorch's own is as fast"
@@ -106,7 +106,8 @@ def convolution(
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
         lossless = full and "full" in target.convolutions
-        if why := _inexact(rounded) * full or _wasteful(rounded, full):
+        alone = bare and not full and graph.hint(_flops(call, n)) < LEAST_FLOPS[BARE]
+        if why := _inexact(rounded) * full or _wasteful(rounded, full=full, alone=alone):
             return stays(n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         reads = full != lossless or (half and target.half_products)
@@ -282,8 +283,8 @@ def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(call: _Call, n: Node, graph: Graph, target: Target, bare: bool) -> str:
-    """Why the convolution stays a library call; "" if it does not. bare: no map reads it."""
+def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
+    """Why the convolution stays a library call; "" if it does not."""
     if n.dtype not in LEAST_FLOPS:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
@@ -296,30 +297,35 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target, bare: bool) -
     made = geometry(_made(call, n, 0, **more))
     if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
-    pixels = n if call.behind is None else call.image
-    flops = 2 * graph.hint(numel(pixels.shape)) * graph.hint(numel(call.weight.shape[1:]))
-    kind = n.dtype if n.dtype in HALVES else _size_class(made, bare)
-    if flops < LEAST_FLOPS[kind]:
+    flops = graph.hint(_flops(call, n))
+    if flops < LEAST_FLOPS[THIN if _is_thin(made) and n.dtype not in HALVES else n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](made.walk)
 
 
-def _size_class(g: Geometry, bare: bool) -> object:
-    """Of float32, which of `LEAST_FLOPS` counts."""
-    if g.taps == 1 and bare:
-        return BARE
+def _flops(call: _Call, n: Node) -> Size:
+    pixels = n if call.behind is None else call.image
+    return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
+
+
+def _is_thin(g: Geometry) -> bool:
+    """Whether single pixels, or any that lie channels last, have less results than a tile takes;
+    single ones, too, with less than half as many as channels."""
     results, depth = g.out_channels // g.groups, g.in_channels // g.groups
     few = results < THIN_RESULTS and (g.taps == 1 or g.last)
-    return THIN if few or (g.taps == 1 and 2 * results < depth) else torch.float32
+    return few or (g.taps == 1 and 2 * results < depth)
 
 
-def _wasteful(n: Node, full: bool) -> str:
+def _wasteful(n: Node, *, full: bool, alone: bool) -> str:
     """Why tiles of float32 are too empty; "" if they are not. In full float32, PyTorch's own are
-    slow where taps are apart, and in groups of two dimensions."""
+    slow where taps are apart, and in groups of two dimensions. alone: it is small and nothing
+    follows."""
     g = geometry(n)
     slow = max(g.dilation) > 1 if g.groups == 1 else g.in_size[0] == 1
     if n.dtype in HALVES or (full and slow):
         return ""
+    if alone and g.taps == 1:
+        return "nothing follows its single pixels, and they are few"
     waste = _waste(g) * (3 if full else 1)
     return f"tiles would be {waste:.1f} times its work" * (waste > MOST_WASTE[1 + full])
 
@@ -344,8 +350,8 @@ def _misplaced(call: _Call, n: Node, target: Target) -> str:
     if call.weight.order and not lies_last(call.weight):
         return "its weights lie neither channel by channel nor channels last"
     every = zip(known(call.weight.shape[2:]), call.stride, call.dilation, strict=True)
-    bare = any(len({t * d % s for t in range(k)}) < s for k, s, d in every)
-    if call.behind is not None and n.dtype in HALVES and bare:
+    unseen = any(len({t * d % s for t in range(k)}) < s for k, s, d in every)
+    if call.behind is not None and n.dtype in HALVES and unseen:
         return "some of its results see no pixel"
     each = known((n.shape[1],))[0] // call.groups
     if call.groups > 1 and n.dtype in HALVES and each < LEAST_GROUP:

@@ -187,9 +187,7 @@ OF_CONVOLUTIONS |= {
 TRANSPOSED, TRANSPOSED_LAST = _transposed(CONVOLUTION), _transposed(LAST)
 # Of stride 1, tiles leave as those of any convolution do.
 OF_STRIDE_1 = {
-    ("transposed_convolution", half, parts, last): replace(
-        _transposed(kind), between=kind.between
-    )
+    ("transposed_convolution", half, parts, last): replace(_transposed(kind), between=kind.between)
     for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
     if op == "convolution"
 }
