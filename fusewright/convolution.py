@@ -48,11 +48,11 @@ NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank 
 # float32, PyTorch's are as fast up to the larger sizes where results are thin (`_is_thin`), or
 # where single pixels round and nothing follows. For Ampere all are predictions: nobody has timed
 # these kernels on an A100.
-THIN, BARE, THIN_RESULTS = "thin results", "bare single pixels", 64
-LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, BARE: 1 << 32, torch.float32: 230_000_000}
-LEAST_FLOPS |= dict.fromkeys(HALVES, 230_000_000)
+THIN, BARE, EMPTY, THIN_RESULTS = "thin results", "bare single pixels", "empty tiles", 64
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, BARE: 1 << 32, EMPTY: 1 << 60}
+LEAST_FLOPS |= dict.fromkeys((torch.float32, *HALVES), 230_000_000)
 # How often a kernel of float32 multiplies what has to be multiplied once (`_waste`), by its parts:
-# beyond that, PyTorch's is as fast. facts.md: random convolutions
+# beyond that, PyTorch's is as fast at any size. facts.md: random convolutions
 MOST_WASTE = {1: 6.0, 2: 15.0}
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
 LEAST_CHANNELS, TF32_CHANNELS = 8, 32
@@ -106,8 +106,8 @@ def convolution(
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
         lossless = full and "full" in target.convolutions
-        alone = bare and not full and graph.hint(_flops(call, n)) < LEAST_FLOPS[BARE]
-        if why := _inexact(rounded) * full or _wasteful(rounded, full=full, alone=alone):
+        flops = graph.hint(_flops(call, n))
+        if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
             return stays(n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         reads = full != lossless or (half and target.half_products)
@@ -316,18 +316,20 @@ def _is_thin(g: Geometry) -> bool:
     return few or (g.taps == 1 and 2 * results < depth)
 
 
-def _wasteful(n: Node, *, full: bool, alone: bool) -> str:
-    """Why tiles of float32 are too empty; "" if they are not. In full float32, PyTorch's own are
-    slow where taps are apart, and in groups of two dimensions. alone: it is small and nothing
-    follows."""
+def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
+    """Why PyTorch's own of float32 is as fast, since nothing follows (`bare`) or tiles are too
+    empty; "" if it is not. In full float32, it is slow where taps are apart, and in groups of two
+    dimensions."""
     g = geometry(n)
-    slow = max(g.dilation) > 1 if g.groups == 1 else g.in_size[0] == 1
-    if n.dtype in HALVES or (full and slow):
+    if n.dtype in HALVES:
         return ""
-    if alone and g.taps == 1:
+    if bare and not full and g.taps == 1 and flops < LEAST_FLOPS[BARE]:
         return "nothing follows its single pixels, and they are few"
+    slow = max(g.dilation) > 1 if g.groups == 1 else g.in_size[0] == 1
     waste = _waste(g) * (3 if full else 1)
-    return f"tiles would be {waste:.1f} times its work" * (waste > MOST_WASTE[1 + full])
+    if waste <= MOST_WASTE[1 + full] or (full and slow) or flops >= LEAST_FLOPS[EMPTY]:
+        return ""
+    return f"tiles would be {waste:.1f} times its work"
 
 
 def _waste(g: Geometry) -> float:
