@@ -115,7 +115,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     texts = {s.name: s.text for s in sections("sm90")}
     divider, head, phases = (
         texts[name].partition("#ifndef __CUDACC_RTC__\n")
-        for name in ("divider", *["run_transposed"] * 2)
+        for name in ("divider", *["describe_phases"] * 2)
     )
     host = divider[2].partition("#endif")[0] + head[0] + phases[2].partition("#endif")[0]
     text = text_for("sm90", {"phases_out", *SPOKEN})

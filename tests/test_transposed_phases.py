@@ -136,7 +136,7 @@ def results(
     """Both sums of every result."""
     numbers = problem.numbers()
     texts = {s.name: s.text for s in sections("sm90")}
-    host = texts["run_transposed"].partition("#ifndef __CUDACC_RTC__")
+    host = texts["describe_phases"].partition("#ifndef __CUDACC_RTC__")
     phases = host[0] + host[2].partition("#endif")[0]
     head, *sizes = str(numbers[:4])[1:-1], *(numbers[k : k + 3] for k in range(4, 22, 3))
     braced = [f"{{{str(size)[1:-1]}}}" for size in sizes]
