@@ -162,16 +162,13 @@ def _with_parts(product: Node, _: Tile) -> str:
 
 SUMS, JOINED = "run_convolution_sums", "run_convolution_joined"
 (WINDOWS,) = {kind.launcher for kind in WINDOWED.values()}
+SHAPED = (CONVOLUTION.launcher, JOINED, LAST.launcher, TRANSPOSED_LAST.launcher, WINDOWS)
 ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
     SPLIT.launcher: _split,
     INLINE.launcher: _split,
     HALF.launcher: _half,
-    CONVOLUTION.launcher: lambda _: ["left", "right", "shape"],
-    JOINED: lambda _: ["left", "right", "shape"],
+    **{name: lambda _: ["left", "right", "shape"] for name in SHAPED},
     CELLS.launcher: lambda n: ["left", "right", "shape", _cell_sizes(n)],
-    LAST.launcher: lambda _: ["left", "right", "shape"],
-    TRANSPOSED_LAST.launcher: lambda _: ["left", "right", "shape"],
-    WINDOWS: lambda _: ["left", "right", "shape"],
     SUMS: lambda n: ["left", "right", "shape", "workspace", _box_parts(n)],
     TRANSPOSED.launcher: lambda n: ["left", "right", "shape", _stacked(n)],
     ATTENTION.launcher: attention.arguments,
@@ -179,13 +176,10 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
 SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
     HALF.launcher: lambda _, tile: _sums(tile),
-    CONVOLUTION.launcher: lambda n, _: geometry(n).packed_bytes,
-    JOINED: lambda n, _: geometry(n).packed_bytes,
-    CELLS.launcher: lambda n, _: geometry(n).packed_bytes,
-    LAST.launcher: lambda n, _: geometry(n).packed_bytes,
-    TRANSPOSED_LAST.launcher: lambda n, _: geometry(n).packed_bytes,
-    WINDOWS: lambda n, _: geometry(n).packed_bytes,
+    **{
+        name: lambda n, _: geometry(n).packed_bytes
+        for name in (*SHAPED, CELLS.launcher, TRANSPOSED.launcher)
+    },
     SUMS: _with_parts,
-    TRANSPOSED.launcher: lambda n, _: geometry(n).packed_bytes,
     ATTENTION.launcher: lambda n, _: attention.packed_bytes(n),
 }
