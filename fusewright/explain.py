@@ -88,7 +88,7 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport
         name = _name(n)
         flops = product_flops(f"aten.{name}", [a.shape for a in n.args], n.shape, graph.batch)
         return KernelReport(name, "library", (name,), moved, flops or elements(n, graph))
-    moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs))
+    moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
     stored = [m for m in step.members if m.op != "copy" or step.product not in m.args]
     names = tuple(m.op for m in stored)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from fusewright.capture import Captured
 from fusewright.codegen.struct import Body
+from fusewright.counters import counted
 from fusewright.errors import CaptureFailed
 from fusewright.family import family
 from fusewright.guard import Guard
@@ -74,7 +75,7 @@ class _Forward:
         self.dense: dict[int, str] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
-        self.counted = _counted(plan)
+        self.counted = counted(plan)
         joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
         wholes = {id(piece): n for n in joints if not n.has("inside") for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.has("inside")}
@@ -215,6 +216,7 @@ class _Forward:
             name = self.guard.names.fresh(wanted)
             self._define(output, name, self._inside(output) or self._empty(output))
             self.fresh.add(id(output))
+        self.text.update((id(n), self._operand(n.args[0])) for n in kernel.counters)
         written = [self.text[id(p.node)] for p in body.pointers if p.written]
         addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
         batch = self.guard.batch or "0"
@@ -300,18 +302,6 @@ class _Forward:
     def _packed(self) -> str:
         leaves = iter([self._reach(o) for o in self.graph.outputs])
         return _pack(self.captured.spec, lambda: next(leaves))
-
-
-def _counted(plan: Plan) -> set[int]:
-    """The numbers that only count how often they were asked for: num_batches_tracked + 1."""
-    graph, alone = plan.graph, {id(step.node) for step in plan.libraries}
-    seen = {*(id(a) for n in toposort(graph.roots) for a in n.args), *map(id, graph.outputs)}
-    return {
-        id(n)
-        for target, n in ((u.target, u.value) for u in graph.updates)
-        if id(n) in alone - seen and n.op == "add" and n.dtype is target.dtype and not n.shape
-        if n.args[0] is target and n.args[1].op == "constant"
-    }
 
 
 def _shown(graph: Graph) -> set[int]:

@@ -22,6 +22,7 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.codegen.struct import Body
+from fusewright.counters import count_in_kernels
 from fusewright.diagonal import diagonal
 from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
@@ -120,7 +121,7 @@ def design(
     rounds = asks_here(graph.batch) if machine is _this_gpu() else None
     graph = staged(graph, machine, precision, rules, rounds, choice.library)
     captured = replace(given, graph=graph)
-    planned = plan(captured.graph, machine, precision)
+    planned = count_in_kernels(plan(captured.graph, machine, precision))
     layout = storage(planned)
     made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))
     return _scheduled(made, rules, choice)

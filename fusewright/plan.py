@@ -25,12 +25,14 @@ MAX_POINTERS = 48  # operands of one kernel; the parameter space of a launch is 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Nodes that one kernel computes (arguments first), their common loops, and what it stores."""
+    """Nodes that one kernel computes (arguments first), their common loops, and what it stores.
+    counters: single numbers beside them that it counts up in place (`counters.py`)."""
 
     name: str
     members: tuple[Node, ...]
     outputs: tuple[Node, ...]
     loops: Loops
+    counters: tuple[Node, ...] = ()
 
     @property
     def folds(self) -> tuple[Node, ...]:

@@ -66,8 +66,9 @@ def threads_for(elements: int, vector: int) -> int:
 
 def clusters(row: SharedRow, target: Target) -> list[Blocks]:
     """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
-    but with more rows than processors none that has a processor to itself: then reading twice is
-    faster (facts.md)."""
+    or eight of 256 threads where four of twice as many would keep every processor busy. With more
+    rows than processors no block has a processor to itself: then reading twice is faster
+    (facts.md)."""
     blocks = [n for n in (2, 4, 8) if n <= target.cluster]
     every = [(n, size) for n in blocks for size in BLOCK_THREADS]
     every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.processors]
@@ -75,7 +76,8 @@ def clusters(row: SharedRow, target: Target) -> list[Blocks]:
     needed = row.elements * row.registers
     keeping = [(n, size) for n, size in some if needed <= n * size * REGISTERS]
     two = [size for size in BLOCK_THREADS if needed <= 2 * size * REGISTERS]
-    wanted = min(two, default=PAIRED_THREADS)
+    eight = (8, PAIRED_THREADS // 2) in keeping and 4 * row.rows >= target.processors
+    wanted = min(two, default=PAIRED_THREADS // (1 + eight))
 
     def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
         n, size = shape

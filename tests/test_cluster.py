@@ -49,8 +49,9 @@ def schedule_of(made: Made) -> Schedule:
     ("rows", "columns", "dtype", "blocks", "threads"),
     [
         (128, 32768, torch.float32, 1, 1024),  # one block keeps it
-        (128, 32769, torch.float32, 4, 2048),
-        (128, 65536, torch.float32, 4, 2048),
+        (128, 32769, torch.float32, 8, 2048),  # four blocks of them fit a processor
+        (33, 65536, torch.float32, 8, 2048),
+        (32, 65536, torch.float32, 8, 4096),
         (128, 65537, torch.float32, 8, 4096),
         (128, 131072, torch.bfloat16, 8, 4096),
         (128, 131073, torch.float32, 8, 8192),
@@ -103,11 +104,12 @@ def test_two_kept_values_take_twice_the_registers(columns: int, blocks: int, thr
 def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     made = make(nn.BatchNorm2d(96), [torch.empty(4, 96, 100, 100)], HOPPER)
     found = schedule_of(made)
-    assert (found.blocks, found.split, found.batch) == (4, False, 4)
+    assert (found.blocks, found.threads, found.batch) == (8, 2048, 4)
+    assert not found.split
     entry = cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
     assert "if (batch != 4 || !aligned<4>(in2, out2)) {" in entry
     assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
-    assert "run_rows_cluster<4, 512, 4>(body, 96, device, stream)" in entry
+    assert "run_rows_cluster<8, 256, 4>(body, 96, device, stream)" in entry
 
 
 def test_other_machines_have_none() -> None:

@@ -25,7 +25,7 @@ FLOW = [
     "geometry", "cells", "pixels", "depthwise", "convolution", "window", "pieces", "loss", "late",
     "pooled", "masked", "through", "joint", "pages", "stages",
     "rounding", "family",
-    "tile", "plan", "band", "down", "nest", "abreast", "storage", "keep", "light",
+    "tile", "plan", "counters", "band", "down", "nest", "abreast", "storage", "keep", "light",
     "shared", "chunks", "staging", "waves", "schedule",
     "codegen/__init__", "codegen/number", "codegen/struct", "codegen/body",
     "codegen/skeleton", "codegen/cpp",

@@ -22,6 +22,7 @@ from fusewright.codegen.struct import (
     Lambda,
     Pointer,
     computed,
+    counting,
     slots,
     spelling,
 )
@@ -67,8 +68,9 @@ class _Printer:
         taken = {id(leaf) for _, leaf in self.in_place}
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
         reads = [Pointer(f"in{k}", n, TYPES[n.dtype][0], False) for k, n in enumerate(leaves)]
-        outs = enumerate(self.kernel.outputs)
-        return (*reads, *(Pointer(f"out{k}", n, TYPES[n.dtype][0], True) for k, n in outs))
+        outs = [(f"out{k}", n) for k, n in enumerate(self.kernel.outputs)]
+        outs += [(f"count{k}", n) for k, n in enumerate(self.kernel.counters)]
+        return (*reads, *(Pointer(name, n, TYPES[n.dtype][0], True) for name, n in outs))
 
     # -- the struct
 
@@ -199,14 +201,14 @@ class _Printer:
         self._row_lines(max(self.row.level.values(), default=0))
         self.lines, once = self.lines[:mark], self.lines[mark:] if last.outputs else []
         rows = [n for n in self.kernel.outputs if not any(n is o for o in last.outputs)]
-        if rows:
+        once += [self._row_write(n) for n in rows] + counting(self.pointers)
+        if rows or self.kernel.counters:
             self.words.update({"once", "write"})
-            once += [self._row_write(n) for n in rows]
             self.lines += ["team.once([&] {", *(f"  {line}" for line in once), "});"]
 
     def _row_write(self, n: Node) -> str:
-        access = self.nest.writes[id(n)]
-        return f"write({self.pointer_of[id(n)]}, {access.base}, {self.names[id(n)]});"
+        base = self.nest.writes[id(n)].base
+        return f"write({self.pointer_of[id(n)]}, {base}, {self.names[id(n)]});"
 
     # -- values inside a pass
 
@@ -294,9 +296,7 @@ class _Printer:
         some = "" if isinstance(count, Batch) else f", {count}"
         if kinds:
             self.words.add("keep")
-        return [
-            f"auto {slot} = team.template keep<{kind}{some}>();" for slot, kind in kinds.items()
-        ]
+        return [f"auto {at} = team.template keep<{kind}{some}>();" for at, kind in kinds.items()]
 
     # -- values of a row
 

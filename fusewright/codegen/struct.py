@@ -96,6 +96,12 @@ class Lambda:
         return name
 
 
+def counting(pointers: Sequence[Pointer]) -> list[str]:
+    """Lines that count up single numbers, which the first row does."""
+    counts = [p for p in pointers if p.name.startswith("count")]
+    return [f"if (row == 0) *{p.name} += {p.node.args[1]['value']};" for p in counts]
+
+
 def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
     """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
     if m.op != "cast":
