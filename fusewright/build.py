@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fusewright.codegen.runtime import cuda_flags
@@ -173,6 +174,22 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
     return _twin(module, fused, {})
+
+
+def refused(
+    fused: nn.Module,
+    signature: str,
+    prelude: Sequence[str],
+    conditions: Sequence[str],
+    inputs: Sequence[object],
+) -> str:
+    """The first condition of the guard of `fused` that does not hold for these inputs, or ""."""
+    asked = [f"    if not ({c}):\n        return {c!r}" for c in conditions]
+    lines = [f"def asked(self, {signature}):", *(f"    {line}" for line in prelude), *asked]
+    found: dict[str, Any] = {}
+    exec("\n".join([*lines, "    return ''"]), type(fused).forward.__globals__, found)
+    with torch.no_grad():
+        return str(found["asked"](fused, *inputs))
 
 
 def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:

@@ -6,6 +6,7 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +16,14 @@ import torch
 from torch import nn
 
 from fusewright import __version__
-from fusewright.build import cache_folder, cross_compile, fused_module, require_tools, scope_of
+from fusewright.build import (
+    cache_folder,
+    cross_compile,
+    fused_module,
+    refused,
+    require_tools,
+    scope_of,
+)
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -285,7 +293,8 @@ def optimize(
     """A module that shares every parameter and buffer with `module`, with a fused `forward`.
 
     example_inputs: the positional arguments of forward.  target: as on the command line.  The
-    result is built but not judged: use `fusewright.judge` on files for that.
+    result is built but not judged: use `fusewright.judge` on files for that. Warns where kernels
+    would not run on the example inputs.
     """
     machine, here = resolve_target(target)
     if not here:
@@ -294,8 +303,20 @@ def optimize(
         )
     require_tools(machine)
     made = make(module, example_inputs, machine)
-    text = emit_class(*_code(made, module, scope_of(module))) if made.replaced else ""
-    return fused_module(module, text)
+    if not made.replaced:
+        return fused_module(module, "")
+    runtime, new = _code(made, module, scope_of(module))
+    fused = fused_module(module, emit_class(runtime, new))
+    why = refused(fused, new.signature, new.prelude, new.conditions, example_inputs)
+    if why:
+        warnings.warn(
+            "fusewright.optimize: calls with such example inputs run "
+            f"{type(module).__name__}'s own forward, because this does not hold: {why}. "
+            "Give it what later calls will have: a module without hooks, and tensors on "
+            f"{machine.device} without gaps.",
+            stacklevel=2,
+        )
+    return fused
 
 
 def resolve_target(name: str | None) -> tuple[Target, bool]:

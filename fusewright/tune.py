@@ -113,8 +113,9 @@ class _Tuning:
         allowed = max(ROUNDINGS * coarseness(default), TIMES_UNLIKE * unlike)
         right = [c for c in built[1:] if self._left() > 0 and self._is_right(c, default, allowed)]
         rounds, library = ([c for c in right if bool(c.library) is kind] for kind in (False, True))
-        if rounds and not self.bench.kernel_times(DEFAULT):
-            return untuned(self.given, self.level, "the guard refuses the problem's own inputs")
+        if self.given.defaults and not self.bench.kernel_times(DEFAULT):
+            as_was = untuned(self.given, self.level, "the guard refuses the problem's own inputs")
+            return replace(as_was, choice=MODEL) if self.given.model else as_was
         measure = self.bench.kernel_times
         sides = {str(k): partial(measure, choice) for k, choice in enumerate(rounds)}
         sides = {FIRST: partial(measure, DEFAULT), AGAIN: partial(measure, DEFAULT), **sides}

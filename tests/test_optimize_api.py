@@ -188,3 +188,16 @@ def test_on_a_gpu() -> None:
     x = torch.randn(300, 8, device="cuda")
     torch.testing.assert_close(fused(x), block(x))
     assert runs(fused)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_where_the_kernels_would_not_run_on_the_example_inputs() -> None:
+    model = nn.Sequential(nn.Softmax(-1), nn.Tanh())
+    fusewright.optimize(model, [torch.randn(4, 8)], target="cpu")
+    with pytest.warns(UserWarning, match=r"Sequential's own forward.*_fusewright_tensor"):
+        gaps = fusewright.optimize(model, [torch.randn(4, 16)[:, ::2]], target="cpu")
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(gaps(x), model(x))
+    model[0].register_forward_hook(lambda *_: None)
+    with pytest.warns(UserWarning, match="because this does not hold: _fusewright_module"):
+        fusewright.optimize(model, [x], target="cpu")
