@@ -171,6 +171,12 @@ def test_whole_calls_have_the_last_word() -> None:
     assert tuned(fake).choice == DEFAULT
 
 
+def test_nothing_is_replaced_where_the_guard_refuses_the_inputs() -> None:
+    fake = bench(by_threads(), guard=False)
+    assert tuned(fake, replace(one(), model=True)).choice == Choice(library=("model",))
+    assert tuned(bench(by_threads(), guard=False), one()).choice == DEFAULT  # it may not be left
+
+
 def test_a_library_call_that_is_faster_stays() -> None:
     library = Choice(library=("product",))
     fake = bench(by_threads(), whole=lambda c, _: 0.015 if c in (library, None) else 0.02)
