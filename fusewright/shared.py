@@ -66,7 +66,7 @@ def threads_for(elements: int, vector: int) -> int:
 
 def clusters(row: SharedRow, target: Target) -> list[Blocks]:
     """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
-    or eight of 256 threads where four of twice as many would keep every processor busy. With more
+    or eight if less than 512 threads do and so many for a row make all processors busy. With more
     rows than processors no block has a processor to itself: then reading twice is faster
     (facts.md)."""
     blocks = [n for n in (2, 4, 8) if n <= target.cluster]
@@ -76,8 +76,10 @@ def clusters(row: SharedRow, target: Target) -> list[Blocks]:
     needed = row.elements * row.registers
     keeping = [(n, size) for n, size in some if needed <= n * size * REGISTERS]
     two = [size for size in BLOCK_THREADS if needed <= 2 * size * REGISTERS]
-    eight = (8, PAIRED_THREADS // 2) in keeping and 4 * row.rows >= target.processors
-    wanted = min(two, default=PAIRED_THREADS // (1 + eight))
+    wanted = min(two, default=PAIRED_THREADS)
+    least = min((size for n, size in keeping if n == 8), default=wanted)
+    if wanted == PAIRED_THREADS and row.rows * 8 * least >= target.processors * PAIRED_THREADS:
+        wanted = least
 
     def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
         n, size = shape

@@ -112,6 +112,17 @@ def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     assert "run_rows_cluster<8, 256, 4>(body, 96, device, stream)" in entry
 
 
+@pytest.mark.parametrize(
+    ("channels", "blocks", "threads"), [(512, 8, 128), (66, 8, 128), (65, 4, 512)]
+)
+def test_eight_small_blocks_where_they_make_a_gpu_busy(
+    channels: int, blocks: int, threads: int
+) -> None:
+    made = make(nn.BatchNorm2d(channels), [torch.empty(32, channels, 28, 28)], HOPPER)
+    found = schedule_of(made)
+    assert (found.blocks, found.threads // found.blocks) == (blocks, threads)
+
+
 def test_other_machines_have_none() -> None:
     assert not schedule_of(planned(softmax, torch.empty(128, 65536), "cpu")).split
     assert schedule_of(planned(softmax, torch.empty(64, 65536), "sm_80")).split
