@@ -43,14 +43,19 @@ Clock = Callable[[Callable[[], object]], float]
 
 
 def variants(dtype: torch.dtype) -> tuple[Half, ...]:
-    """Every width and side, shared depth or not, and the widest tile with a turned weight."""
+    """Every width and side, shared depth or not, tiles that a group has alone, and the widest tile
+    with a turned weight."""
     plain = [
         Half(Subject("bias_relu", width, swapped, 0, 4 if swapped else 8, parts=parts), dtype)
         for width in WIDTHS
         for swapped in (False, True)
         for parts in (0, half_subjects.PARTS)
     ]
-    return (*plain, Half(Subject("bias_relu", 256, False, 0, 4), dtype, (False, True)))
+    own = [
+        Half(Subject("bias_relu", w, False, 0, 8), dtype, own=True)
+        for w in half_subjects.OWN_WIDTHS
+    ]
+    return (*plain, *own, Half(Subject("bias_relu", 256, False, 0, 4), dtype, (False, True)))
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ def launcher(library: Library, half: Half, job: Layer) -> tuple[Callable[[], Non
 def name_of(half: Half) -> str:
     side = "x wide" if half.subject.swapped else "weight wide"
     how = ", parts" * (half.subject.parts > 0) + ", weight turned" * half.turned[1]
+    how += ", own" * half.own
     return f"{half.subject.width} {side}{how}"
 
 

@@ -7,7 +7,7 @@ compute  result[batch][row][column] = sum over k of left[batch][row][k] * right[
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fusewright.attention import scores, sides, width
 from fusewright.geometry import CONVOLUTIONS, geometry, known, parts, sources
@@ -20,6 +20,9 @@ TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
+# The same where each group of a block's warps has tiles of its own, and how many times as long as
+# both one group takes for what follows a product.  facts.md: own tiles
+OWN_RATE = {128: (721, 3.2), 160: (742, 4.0), 192: (755, 4.0)}
 # The same of convolutions in full float32, whose sums take three times the registers: a prediction.
 FULL_RATE = {64: 130, 128: 200}
 EACH = {False: (0, 1), True: (0, 1)}
@@ -52,6 +55,7 @@ class Family:
     passes: swapped -> how often each tensor's bytes move, once for those not named.
     rate: TFLOP/s by the width of a tile.  widths: of its tiles.  between: [swapped] more of them,
     on Hopper, where nothing is folded.
+    own: rates of tiles that one group of a block's warps has alone, on Hopper.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
     over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
     cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
@@ -73,6 +77,7 @@ class Family:
     cluster: int = 1
     adding: tuple[float, ...] = ()
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
+    own: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
@@ -129,6 +134,7 @@ HALF = replace(
     rate=HALF_RATE,
     cluster=2,
     adding=(12, 1.8),
+    own=OWN_RATE,
     numeric="{dtype} with float32 sums",
     why="{dtype} as it is, float32 sums",
 )

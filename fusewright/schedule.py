@@ -36,7 +36,7 @@ from fusewright.shared import (
 from fusewright.staging import lies_across, staged_vector
 from fusewright.target import Target
 from fusewright.tile import Tile
-from fusewright.waves import access, fastest
+from fusewright.waves import access, ending, fastest
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
@@ -134,7 +134,8 @@ def schedule(
         return Schedule(keeps, KEEP_COST, 1, 1, lanes=lanes)
     if nest.kernel.product:
         some = band(nest.kernel)
-        chosen = fastest(nest.kernel.product, nest.segment, target, graph, rules, some)[0]
+        product, end = nest.kernel.product, ending(nest)
+        chosen = fastest(product, nest.segment, target, graph, rules, some, ending=end)[0]
         vector = access(nest, chosen, _vector(nest))
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
@@ -219,8 +220,9 @@ def alternatives(
         return tuple(s for s in found if not s.keep or (fixed and s.lanes <= most))
     if nest.kernel.product and default.tile:
         some = band(nest.kernel)
-        tiles = fastest(nest.kernel.product, nest.segment, target, graph, rules, some, both=True)
-        tiles = [replace(default.tile, parts=0), *tiles]
+        product, end = nest.kernel.product, ending(nest)
+        others = fastest(product, nest.segment, target, graph, rules, some, both=True, ending=end)
+        tiles = [replace(default.tile, parts=0), *others]
         more = ((t, access(nest, t, _vector(nest))) for t in tiles if t != default.tile)
         return tuple(replace(default, tile=t, vector=v) for t, v in more)
     if default.each:

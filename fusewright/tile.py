@@ -36,6 +36,7 @@ class Tile:
     parts: for how many parts of tiles there is room, where thread blocks share the depth of those
     tiles that do not fill a wave; 0 if they do not.  summed: each tile leaves a part of a fold over
     all columns, and a kernel behind it joins them.  joined: columns go on from image to image.
+    own: half of a block's warps have it alone, and multiply while the others hand theirs out.
     """
 
     width: int
@@ -44,6 +45,7 @@ class Tile:
     parts: int = 0
     summed: bool = False
     joined: bool = False
+    own: bool = False
 
 
 # Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
@@ -136,6 +138,21 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
         for width in (*kind.widths(product), *(() if segment else kind.between[swapped]))
         if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
     )
+
+
+def own_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+    """The same of tiles that one group of a block's warps has alone.
+
+    Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of the
+    skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
+    """
+    kind = family(product)
+    if target.product != "sm90" or not kind.own:
+        return ()
+    narrow = min(kind.own)
+    some = (Tile(w, False, own=True) for w in kind.own if segment == 0 or w == narrow)
+    some = (t for t in some if t.width % 64 == 0 or not factors(product)[1].turned)
+    return tuple(t for t in some if segment <= 0 or HOLDS[kind.folds](product, t, segment))
 
 
 def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:

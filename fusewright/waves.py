@@ -9,11 +9,11 @@ from math import ceil, gcd
 from fusewright.band import ALL, Band
 from fusewright.family import AMPERE_RATE, HALF, Family, family
 from fusewright.geometry import CONVOLUTIONS, geometry, is_stacked
-from fusewright.ir import Batch, Graph, Node, times
+from fusewright.ir import Batch, Graph, Node, numel, times
 from fusewright.nest import Nest
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile, inline_tiles, joined_tiles, tiles
+from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile, inline_tiles, joined_tiles, own_tiles, tiles
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
@@ -21,6 +21,9 @@ MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile.  facts.md: joined tiles
 CROSSING, SHARED_CROSSING, SHARED_WIDTH = 213, 85, 64
+# What follows the product of a tile, in steps of its depth: 16 bits stored for each element, more
+# bytes, folds.  facts.md: own tiles
+LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
@@ -33,16 +36,19 @@ def fastest(
     some: Band = ALL,
     *,
     both: bool = False,
+    ending: float = LIGHT_ENDING,
 ) -> list[Tile]:
     """The tiles that may be, the fastest first. some: what of the product is wanted.
 
     The smaller factor is packed, if it may be; both: the other one, too. Where nothing is packed,
     the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
-    shares out the reading.
+    shares out the reading. ending: what follows a tile's product, in steps of its depth.
     """
     inline = target.inline_products and bool(rules & INLINE_RULES)
     across = inline_tiles(product, segment) if inline else ()
     options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
+    if some == ALL:
+        options += own_tiles(product, segment, target)
     if target.product != "sm90":
         options = tuple(tile for tile in options if tile.width in WIDTHS)
     kind = family(product, inline=bool(across))
@@ -54,7 +60,7 @@ def fastest(
     if target.product == "sm90" and is_stacked(product):
         options = tuple(tile for tile in options if tile.swapped)  # phases_sm90.cuh
     shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
-    waves = Waves(product, kind, target, graph, some, shares=shares)
+    waves = Waves(product, kind, target, graph, some, shares=shares, ending=ending)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
 
 
@@ -62,14 +68,22 @@ class Waves:
     """How the tiles of a product go over the thread blocks that run at once."""
 
     def __init__(
-        self, product: Node, kind: Family, target: Target, graph: Graph, some: Band, *, shares: bool
+        self,
+        product: Node,
+        kind: Family,
+        target: Target,
+        graph: Graph,
+        some: Band,
+        *,
+        shares: bool,
+        ending: float,
     ) -> None:
         matrix = kind.matrix(product)
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
         self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
-        self.some = some
+        self.some, self.ending = some, ending
         self.kind, self.shares = kind, shares and bool(kind.adding)
         # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
         self.ampere = target.product == "sm80" and product.op not in CONVOLUTIONS
@@ -78,9 +92,11 @@ class Waves:
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:
         """Least first: the time that all tiles take, then what decides between equal times."""
         count = self._count(tile)
-        last = self._last(tile)[0] if self.shares else count % self.blocks > 0
-        rounds = count // self.blocks + last
-        cost = rounds * self._high(tile) * tile.width / self.rate[tile.width]
+        shares = self.shares and not tile.own
+        last = self._last(tile)[0] if shares else count % self.blocks > 0
+        rounds = self._rounds(tile, count // self.blocks + last)
+        rate = self.kind.own[tile.width][0] if tile.own else self.rate[tile.width]
+        cost = rounds * self._high(tile) * tile.width / rate
         if tile.joined:
             share = (SPLIT_ROWS if tile.swapped else tile.width) / self.columns
             each = SHARED_CROSSING if tile.width == SHARED_WIDTH else CROSSING
@@ -89,8 +105,18 @@ class Waves:
 
     def shared(self, tile: Tile) -> Tile:
         """The tile with room for its parts, if it has any."""
-        parts = self._last(tile)[1] * self.kind.cluster if self.shares else 0
-        return replace(tile, parts=parts)
+        shares = self.shares and not tile.own
+        return replace(tile, parts=self._last(tile)[1] * self.kind.cluster if shares else 0)
+
+    def _rounds(self, tile: Tile, rounds: float) -> float:
+        """The same with what follows each product, where that was measured: of two groups that have
+        tiles of their own, one hides it behind the other's product, but for the last."""
+        if not self.kind.own:
+            return rounds
+        if not tile.own:
+            return rounds * (1 + self.ending / self.steps)
+        end = self.kind.own[tile.width][1] * self.ending / self.steps
+        return rounds * max(1.0, (1 + end) / 2) + end
 
     def _high(self, tile: Tile) -> int:
         """Rows of the split factor in a tile: Ampere has the same registers for any width."""
@@ -136,6 +162,17 @@ class Waves:
         for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):
             parts = (steps - 2) // length + 2 if steps % length else steps // length
             yield length + once + each * parts, ceil(rest * steps / length) + rest
+
+
+def ending(nest: Nest) -> float:
+    """What follows a tile's product, in steps of its depth."""
+    product = nest.kernel.product
+    assert product is not None, "a tile is a product's"
+    if nest.segment:
+        return FOLDED_ENDING
+    tensors = {a.leaf for a in nest.reads.values()} - {product} | set(nest.kernel.outputs)
+    large = (n.dtype.itemsize for n in tensors if numel(n.shape) == numel(product.shape))
+    return LARGE_ENDING if sum(large) > 2 else LIGHT_ENDING
 
 
 def access(nest: Nest, tile: Tile, widest: int) -> int:

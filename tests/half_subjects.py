@@ -20,6 +20,8 @@ from torch import Tensor
 from fusewright.codegen.skeleton import select
 
 KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
+OWN_WIDTHS = (128, 160, 192)
+OWN_FOLDS = (("group_norm", 64, 8), ("softmax", 32, 8), ("row_sum", 64, 1), ("group_norm", 128, 4))
 PARTS = 264  # room for those of two tiles of each block, on any Hopper
 # What is compiled beside the schedules of bfloat16 with rows along k: left, right turned -> type.
 LAYOUTS = {
@@ -32,17 +34,19 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Half:
-    """One body with one schedule for one type; turned: whether left and right lie k by k."""
+    """One body with one schedule for one type; turned: whether left and right lie k by k; own:
+    whether each consumer group has tiles of its own."""
 
     subject: Subject
     dtype: torch.dtype
     turned: tuple[bool, bool] = (False, False)
+    own: bool = False
 
     @property
     def entry(self) -> str:
         """The name of its C function."""
         sides = "".join("t" if turned else "k" for turned in self.turned)
-        return f"{KINDS[self.dtype]}_{self.subject.entry}_{sides}"
+        return f"{KINDS[self.dtype]}_{self.subject.entry}_{sides}{'_own' * self.own}"
 
     @property
     def scratch_bytes(self) -> int:
@@ -53,7 +57,7 @@ class Half:
         """Its C function."""
         kind, s = KINDS[self.dtype], self.subject
         chosen = f"{s.width}, {'true' if s.swapped else 'false'}, {s.segment}, {s.vector}"
-        chosen += f", {s.parts}" * (s.parts > 0)
+        chosen += f", {s.parts}" * (s.parts > 0) + ", 0, true" * self.own
         left, right = (f"half_factor<{kind}{', true' * turned}>" for turned in self.turned)
         return f"""
 extern "C" int {self.entry}(const {kind}* left, const long* l, const {kind}* right, const long* r,
@@ -87,6 +91,15 @@ def _chosen() -> Iterable[Half]:
     for body, segment in (("residual_scale", 0), ("softmax", 64), ("softmax", 32), ("row_sum", 64)):
         yield Half(Subject(body, 256, False, segment, 8), torch.float16)
         yield Half(Subject(body, 128, False, segment, 8, parts=PARTS), torch.bfloat16)
+    for width in OWN_WIDTHS:
+        yield Half(Subject("copy", width, False, 0, 1), torch.bfloat16, own=True)
+        yield Half(Subject("bias_relu", width, False, 0, 8), torch.bfloat16, own=True)
+        if width % 64 == 0:
+            turned = (width > 128, True)
+            yield Half(Subject("copy", width, False, 0, 1), torch.float16, turned, own=True)
+        yield Half(Subject("residual_scale", width, False, 0, 8), torch.float16, own=True)
+    for body, segment, vector in OWN_FOLDS:
+        yield Half(Subject(body, 128, False, segment, vector), torch.bfloat16, own=True)
 
 
 HALVES = tuple(_chosen())

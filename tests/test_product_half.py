@@ -17,7 +17,7 @@ from fusewright.product import product
 from fusewright.rewrite import rewrite
 from fusewright.target import TARGETS
 from fusewright.tile import Tile
-from fusewright.waves import fastest
+from fusewright.waves import FOLDED_ENDING, LARGE_ENDING, LIGHT_ENDING, ending, fastest
 
 
 def test_only_hopper_has_kernels_for_16_bits() -> None:
@@ -34,12 +34,16 @@ def test_only_hopper_has_kernels_for_16_bits() -> None:
 
 HALF_TILES = [
     # left, right; the tile
-    ((4096, 1024), (4096, 1024), Tile(256, False)),
+    ((4096, 4096), (4096, 4096), Tile(256, False)),
     ((1024, 1024), (8192, 1024), Tile(256, False)),
-    ((256, 8192), (8192, 8192), Tile(128, False)),
-    ((8192, 8192), (256, 8192), Tile(128, False)),
-    # 288 couples for 66 clusters: 24 are cut into 66 ranges of 35 steps
-    ((3072, 6144), (6144, 6144), Tile(256, False, parts=2 * (66 + 24))),
+    # what follows few k is hidden behind another tile's
+    ((32768, 1024), (4096, 1024), Tile(192, False, own=True)),
+    ((256, 8192), (8192, 8192), Tile(128, False, own=True)),
+    ((8192, 8192), (256, 8192), Tile(128, False, own=True)),
+    # 6 waves of couples of 192 columns; of 256, 24 of 288 couples would be left for 66 clusters
+    ((3072, 6144), (6144, 6144), Tile(192, False, own=True)),
+    # 960 couples for 66 clusters: 36 are cut into 66 ranges of 44 steps
+    ((12288, 5120), (5120, 5120), Tile(256, False, parts=2 * (66 + 36))),
 ]
 
 
@@ -53,9 +57,44 @@ def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], want
     assert workspace(layout, chosen) == (str(room) if room else "")
 
 
+ENDINGS = [
+    # after 1024 k, the more there is to do for each element, the fewer columns
+    ((32768, 1024), (4096, 1024), 0, LARGE_ENDING, Tile(128, False, own=True)),
+    ((8192, 2048), (6144, 2048), 0, LARGE_ENDING, Tile(160, False, own=True)),
+    ((4096, 4096), (4096, 4096), 0, LARGE_ENDING, Tile(256, False)),
+    ((4096, 4096), (4096, 4096), 64, FOLDED_ENDING, Tile(128, False, own=True)),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "segment", "ending", "wanted"), ENDINGS)
+def test_what_follows_a_product_chooses_its_tile(
+    left: tuple[int, int], right: tuple[int, int], segment: int, ending: float, wanted: Tile
+) -> None:
+    """Measured: facts.md, own tiles."""
+    graph = planned(RELU, torch.empty(left).bfloat16(), torch.empty(right).bfloat16()).graph
+    (made,) = products(graph)
+    hopper = TARGETS["sm_90a"]
+    assert fastest(made, segment, hopper, graph, ending=ending)[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("return torch.relu(x @ y)", LIGHT_ENDING),
+        ("return x + x @ y", LARGE_ENDING),
+        ("return (x @ y).float()", LARGE_ENDING),
+        ("return torch.softmax((x @ y).view(1024, 16, 64), -1)", FOLDED_ENDING),
+    ],
+)
+def test_what_follows_a_product(body: str, wanted: float) -> None:
+    inputs = torch.empty(1024, 1024).bfloat16(), torch.empty(1024, 1024).bfloat16()
+    _, layout, _ = kernel_of(body, *inputs)
+    assert ending(layout) == wanted
+
+
 @pytest.mark.parametrize("rule", ["no-workspace", "no-prepack"])
 def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> None:
-    inputs = torch.empty(3072, 6144).bfloat16(), torch.empty(6144, 6144).bfloat16()
+    inputs = torch.empty(12288, 5120).bfloat16(), torch.empty(5120, 5120).bfloat16()
     graph = planned(RELU, *inputs).graph
     (made,) = products(graph)
     target = TARGETS["sm_90a"]

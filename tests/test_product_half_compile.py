@@ -13,11 +13,12 @@ import half_subjects
 import pytest
 import torch
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
-from half_subjects import HALVES, KINDS, LAYOUTS, Half
+from half_subjects import HALVES, KINDS, LAYOUTS, OWN_WIDTHS, Half
 from product_subjects import SHARED_BYTES, WIDTHS
 
 from fusewright import tile
 from fusewright.codegen.skeleton import select
+from fusewright.family import OWN_RATE
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
@@ -49,7 +50,7 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
     checks = "".join(
         f"static_assert(half_stage<{width}>::shared_bytes <= {SHARED_BYTES['sm_90a']});\n"
         f"static_assert(half_stage<{width}>::count > HEAD_START + 1);\n"
-        for width in WIDTHS
+        for width in {*WIDTHS, *OWN_WIDTHS}
     )
     text = f"{select('sm90', ['run_product_half'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
@@ -58,11 +59,13 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
 def test_every_tile_is_compiled_for_both_types() -> None:
     assert tuple(tile.WIDTHS) == WIDTHS
     every = {(width, swapped) for width in WIDTHS for swapped in (False, True)}
+    shared = [h for h in HALVES if not h.own]
     for dtype in KINDS:
-        found = {(h.subject.width, h.subject.swapped) for h in HALVES if h.dtype is dtype}
+        found = {(h.subject.width, h.subject.swapped) for h in shared if h.dtype is dtype}
         assert found == every
     for turned in LAYOUTS:
-        assert {(h.subject.width, h.subject.swapped) for h in HALVES if h.turned == turned} == every
+        assert {(h.subject.width, h.subject.swapped) for h in shared if h.turned == turned} == every
+    assert {h.subject.width for h in HALVES if h.own} == set(OWN_WIDTHS) == set(OWN_RATE)
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

@@ -63,7 +63,7 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {max(nest.segment, 0)}, {vector}"
     if product.op == "attention":  # it folds nothing, and has one side
         chosen = f"{tile.width}, {vector}"
-    chosen += f", {tile.parts}" if tile.parts else ""
+    chosen += f", {tile.parts}" if tile.parts else ", 0, true" if tile.own else ""
     chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
     scratch = "workspace" if workspace(product, tile) else "nullptr"
     extra = [scratch] if name in SCRATCH and not tile.summed else []

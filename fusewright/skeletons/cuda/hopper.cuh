@@ -50,9 +50,9 @@ FN void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"
 FN void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> FN void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 // Ties the accumulators to this point of the program: the compiler does not see what wgmma does to them later.
-FN void pin(float (&d)[32]) {
+template <int COUNT = 32> FN void pin(float (&d)[32]) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 // Rows of 128 bytes in 8-row atoms of 1024 bytes, 128-byte swizzle, k running along the row.
 FN unsigned long descriptor(unsigned address) {

@@ -8,7 +8,8 @@
 // limit. Where tiles do not fill the last wave, clusters share their k (parts_sm90.cuh).
 //
 // The surprising fact: while a group hands its tile to the body it leaves the tensor cores to the other one, which helps
-// only if the two are not at the same place. So the second group starts later, and stays behind.
+// only if the two are not at the same place. So the second group starts later, and stays behind, but by no more than there
+// are stages. Where k are few, or much is done at the end, a group has tiles of its OWN: 128 rows of fewer columns.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -136,18 +137,22 @@ constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 1
 constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
 template <int WIDTH> FN void pin_all(float (&sums)[quarters<WIDTH>][32]) {
 #pragma unroll
-  for (int q = 0; q < quarters<WIDTH>; ++q) pin(sums[q]);
+  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
+  if constexpr (WIDTH % 64) pin<WIDTH % 64 / 2>(sums[WIDTH / 64]);
 }
-template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED>
-FN void half_chunk(float (&sums)[WIDTH / 64][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
+// SLABS times 64 rows.
+template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, int SLABS>
+FN void half_chunk(float (&sums)[SLABS][quarters<WIDTH>][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
   using tall = half_operand<TALL_TURNED>;
   using wide = half_operand<WIDE_TURNED>;
   const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
   multiply_fence();
 #pragma unroll
   for (int j = 0; j < HALF_DEPTH / 16; ++j)
-    half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums, a + j * tall::step, b + j * wide::step,
-                                                                    accumulate || j > 0);
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s)
+      half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums[s], a + j * tall::step + s * (64 * HALF_LINE >> 4),
+                                                                      b + j * wide::step, accumulate || j > 0);
   multiply_commit();
 }
 
@@ -186,7 +191,8 @@ FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int
 }
 template <int ROWS>
 FN void load_half_ordered(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch, bool both, int rank) {
-  const int each = both ? ROWS / CLUSTER : ROWS, first = both ? rank * each : 0;
+  constexpr int BOXES = ROWS / ORDERED_ROWS, MOST = (BOXES + 1) / 2 * ORDERED_ROWS;  // of the first block
+  const int first = both ? rank * MOST : 0, each = !both ? ROWS : rank ? ROWS - MOST : MOST;
 #pragma unroll
   for (int r = 0; r < ROWS; r += ORDERED_ROWS)
     if (r < each) load_ordered(to + (first + r) * HALF_LINE, map, ready, k, row + first + r, batch, both);
@@ -225,20 +231,26 @@ FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_b
 }
 
 //@ half_consume: needs half_produce, tile_out
-template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS,
+template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS, bool OWN,
           class Consumer, class Tiles>
 FN void half_consume(const Consumer& me, const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full,
                      unsigned empty) {
+  static_assert(!OWN || !PARTS, "parts are of tiles that both groups have");
   using stage = half_stage<WIDTH>;
+  constexpr int SLABS = OWN ? 2 : 1;
   const int group = warp_here() / 4 - 1, rank = cluster_rank(), lane = threadIdx.x % 32;
   int slot = 0;
   unsigned phase = 0;
   if constexpr (Tiles::blanks)
     all.all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x / CLUSTER, gridDim.x / CLUSTER,
                                                  warp_here() - 4 + rank * 8, 8 * CLUSTER);
-  const bool any = !Tiles::blanks || int(blockIdx.x / CLUSTER) < ranges.pieces;
-  if (group == 1 && any && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START)
-    barrier_wait(full + 8 * HEAD_START, 0);
+  const bool late = !OWN && group == 1 && (!Tiles::blanks || int(blockIdx.x / CLUSTER) < ranges.pieces);
+  if (late && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START) barrier_wait(full + 8 * HEAD_START, 0);
+  const auto pass = [&](int count) { for (slot += count; slot >= stage::count; slot -= stage::count) phase ^= 1; };
+  // The other group's tile has all its stages before this one's begins: a barrier tells whether its last phase is over, not
+  // which one that was.
+  int other = 0;  // the group whose tile it is not
+  if (OWN && group == 1) group_arrive(4, 256);
   for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
     // Asked again wherever it is needed, or all of it would be kept in registers from here on.
     const auto here = [&] {
@@ -248,36 +260,52 @@ FN void half_consume(const Consumer& me, const couples<Tiles>& all, const depth_
     };
     const int chunks = here().chunks;
     if (PARTS && chunks <= 0) continue;
-    float sums[WIDTH / 64][32];
-    pin_all<WIDTH>(sums);
+    if constexpr (OWN) {
+      other ^= 1;
+      if (other == group) {
+        pass(chunks);
+        continue;
+      }
+      group_sync(4 + group, 256);
+    }
+    float sums[SLABS][quarters<WIDTH>][32];
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) pin_all<WIDTH>(sums[s]);
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const unsigned at = stages + slot * stage::bytes;
       barrier_wait(full + 8 * slot, phase);
-      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, at + group * 64 * HALF_LINE, at + stage::tall_bytes, chunk > 0);
+      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, at + (OWN ? 0 : group) * 64 * HALF_LINE, at + stage::tall_bytes,
+                                                     chunk > 0);
+      if (OWN && chunk == chunks - 1) group_arrive(5 - group, 256);
       multiply_wait<1>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
-      if (++slot == stage::count) slot = 0, phase ^= 1;
+      pass(1);
     }
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
-    pin_all<WIDTH>(sums);
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) pin_all<WIDTH>(sums[s]);
     const piece mine = here();
     if constexpr (PARTS)
       if (mine.shared >= 0) {
         wait_for_previous_kernel();  // it sets the counts to 0
-        if (!add_parts<WIDTH>(sums, parts_of(ranges, mine, rank))) continue;
+        if (!add_parts<WIDTH>(sums[0], parts_of(ranges, mine, rank))) continue;
       }
-    if constexpr (SWAPPED)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(mine.tile, rank), nullptr);
-    else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, all.at(mine.tile, rank), nullptr);
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) {
+      const Consumer now{me.body, me.factors, me.shape, me.boxes, OWN ? warp_here() % 4 + s * 4 : warp_here() - 4};
+      if constexpr (SWAPPED)
+        now.template columns_out<WIDTH, SEGMENT, VECTOR>(sums[s], all.at(mine.tile, rank), nullptr);
+      else
+        now.template rows_out<WIDTH, SEGMENT, VECTOR>(sums[s], all.at(mine.tile, rank), nullptr);
+    }
   }
 }
 
 //@ run_product_half: needs half_consume, prepare_product, share_ranges, launch_early, device_scope
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, bool PARTS,
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, bool PARTS, bool OWN,
           class Body>
 __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
@@ -292,7 +320,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < stage::count; ++slot) {
       barrier_init(full + 8 * slot, 1);
-      barrier_init(empty + 8 * slot, 8 * CLUSTER);
+      barrier_init(empty + 8 * slot, (OWN ? 4 : 8) * CLUSTER);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -309,28 +337,30 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
                                                                     stages, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const consumer<Body, whole_factors<ORDERED ? EIGHT : 2>> me{body, {}, shape, reinterpret_cast<float*>(shared + stage::boxes)};
-    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED, PARTS>(me, all, ranges, stages, full, empty);
+    constexpr int MOST = OWN && WIDTH > 128 ? 64 : sizeof(Body) > 32 ? 128 : 256;  // registers for what many tensors have
+    const consumer<Body, whole_factors<ORDERED ? EIGHT : 2, MOST>> me{body, {}, shape,
+                                                                      reinterpret_cast<float*>(shared + stage::boxes)};
+    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED, PARTS, OWN>(me, all, ranges, stages, full, empty);
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED,
-          class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
+          bool RIGHT_TURNED, class Body>
 FN int run_product_half(const Body&, half_factor<T, LEFT_TURNED>, half_factor<T, RIGHT_TURNED>, long, long, long, long,
                         void*, int, void*) {
-  return &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), Body> == nullptr ||
-         &zero_counts == nullptr;
+  return &zero_counts == nullptr ||
+         &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), OWN, Body> == nullptr;
 }
 #else
 // `workspace`: for the sums of ROOM parts, each with two counts.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED,
-          class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
+          bool RIGHT_TURNED, class Body>
 int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_factor<T, RIGHT_TURNED> right,
                      long batches, long rows, long columns, long depth, void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
   constexpr auto kernel =
-      &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), Body>;
+      &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), OWN, Body>;
   constexpr int LEFT_ROWS = SWAPPED ? WIDTH : TILE_ROWS, RIGHT_ROWS = SWAPPED ? TILE_ROWS : WIDTH;
   int blocks = 0;
   if (int error = prepare_product<kernel>(half_stage<WIDTH>::shared_bytes, device, blocks)) return error;

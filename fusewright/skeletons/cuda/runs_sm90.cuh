@@ -109,34 +109,42 @@ FN void finish_runs(const Body& body, const float (&runs)[2][16 / EACH][EACH], b
         body(first + half * 8 * segments + s, team, runs_row<EACH>{&runs[half][s * (SEGMENT / 4 / EACH)]});
   }
 }
-// One row of a whole tile, four lanes to a row, EACH neighbouring columns side by side. What the body reads for all columns of a
-// row is asked for before the first is worked on; with fewer neighbours there are not enough registers for that.
-template <int WIDTH, int EACH> struct whole_row {
+// COUNT columns of a row of a tile, four lanes to a row, EACH neighbours side by side. What the body reads for all of them is
+// asked for before the first is worked on; with fewer neighbours there are not enough registers for that.
+template <int WIDTH, int EACH, int FIRST, int COUNT> struct whole_row {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = true;
-  const float (&master)[WIDTH / 64][32];
+  const float (&master)[(WIDTH + 63) / 64][32];
   int half;
   template <int W, int U> struct packet {
-    static_assert(W == EACH && U * W * 4 == WIDTH, "neighbours in a lane");
-    const float (&master)[WIDTH / 64][32];
+    static_assert(W == EACH && U * W * 4 == COUNT, "neighbours in a lane");
+    const float (&master)[(WIDTH + 63) / 64][32];
     int half;
     FN explicit packet(const whole_row& o) : master(o.master), half(o.half) {}
     template <class Place> FN void fetch(int, const Place&) {}
     template <class Place> FN float element(int u, int j, const Place&) {
-      const int number = u * W + j;
+      const int number = FIRST / 4 + u * W + j;
       return master[number / 16][number % 16 / 2 * 4 + half * 2 + j % 2];
     }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <int EACH, int WIDTH, class Body>
-FN void finish_whole(const Body& body, const float (&master)[WIDTH / 64][32], box_corner at, int columns) {
+// Up to MOST columns at once, as far as they are whole: how many columns that were.
+template <int EACH, int WIDTH, int MOST, int FIRST = 0, class Body>
+FN int finish_whole(const Body& body, const float (&master)[(WIDTH + 63) / 64][32], box_corner at, int columns) {
+  constexpr int COUNT = WIDTH - FIRST < MOST ? WIDTH - FIRST : MOST;
+  if (at.column + FIRST + COUNT > columns) return FIRST;
   const int lane = lane_here();
-  const columns_range<true> mine{at.column + lane % 4 * EACH, 4 * EACH, columns};
+  const columns_range<true> mine{at.column + FIRST + lane % 4 * EACH, 4 * EACH, columns};
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    body(at.row + lane / 4 + half * 8, mine, columns_lane<EACH, WIDTH / (4 * EACH)>(), whole_row<WIDTH, EACH>{master, half});
+    body(at.row + lane / 4 + half * 8, mine, columns_lane<EACH, COUNT / (4 * EACH)>(),
+         whole_row<WIDTH, EACH, FIRST, COUNT>{master, half});
+  if constexpr (FIRST + COUNT < WIDTH)
+    return finish_whole<EACH, WIDTH, MOST, FIRST + COUNT>(body, master, at, columns);
+  else
+    return WIDTH;
 }
 
 //@

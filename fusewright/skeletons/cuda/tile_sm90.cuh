@@ -40,7 +40,7 @@ template <class Body, class = void> struct tiles_of : tiles {
 // A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
 // wrong: true then. Marked factors say themselves whether that can be. Scaled ones want a power of two for each row.
-// `first_warp`: of the consumers. `each`: how many neighbouring columns a lane has.
+// `first_warp`: of the consumers. `each`: how many neighbouring columns a lane has. `most`: columns that are worked on at once.
 struct split_factors {
   static constexpr bool split = true, packed = true, marked = false, scaled = false;
   static constexpr int first_warp = 4, each = 4;
@@ -51,9 +51,9 @@ struct both_split_factors {
   static constexpr int first_warp = 4, each = 2;
   const factor &left, &right;
 };
-template <int EACH> struct whole_factors {
+template <int EACH, int MOST = 256> struct whole_factors {
   static constexpr bool split = false, packed = false, marked = false, scaled = false;
-  static constexpr int first_warp = 4, each = EACH;
+  static constexpr int first_warp = 4, each = EACH, most = MOST;
 };
 template <class Factors, int COLUMNS, int WIDTH>
 FN bool fill_rows(float* box, const float (&master)[quarters<WIDTH>][32], int first_column, int first_row) {
@@ -179,15 +179,16 @@ template <class Body, class Factors> struct consumer {
   const Factors factors;
   const product_shape& shape;
   float* boxes;
+  const int slab = warp_here() - Factors::first_warp;  // which 16 rows, or columns, of the tile this warp hands out
   static constexpr bool split = Factors::split;
 
   // Long before a tile is finished: whatever else the body will read for it shall be in L2 by then. A lane asks for one
   // line of 128 bytes of one row at a time.
   template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_quarter(tiles::place tile, int q) const {
-    const int lane = lane_here(), warp = warp_here() - Factors::first_warp;
-    const int along = tile.row * TILE_ROWS + warp * 16, across = tile.column * WIDTH + q;
-    const int row = (SWAPPED ? across + warp % 4 * 16 : along) + lane / 2;
-    const int column = (SWAPPED ? along - warp % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
+    const int lane = lane_here();
+    const int along = tile.row * TILE_ROWS + slab * 16, across = tile.column * WIDTH + q;
+    const int row = (SWAPPED ? across + slab % 4 * 16 : along) + lane / 2;
+    const int column = (SWAPPED ? along - slab % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
     const box_corner at = corner_of(factors, shape, tile, row, column);
     if (row < shape.rows && at.column + AHEAD_COLUMNS <= shape.columns) ahead<SEGMENT>(body, at.row, at.column, shape.columns);
   }
@@ -200,20 +201,22 @@ template <class Body, class Factors> struct consumer {
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void runs_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales, bool wrong) const {
     constexpr int EACH = Factors::each;
-    const int warp = warp_here() - Factors::first_warp, lane = lane_here(), top = tile.row * TILE_ROWS + warp * 16;
+    const int warp = warp_here() - Factors::first_warp, lane = lane_here(), top = tile.row * TILE_ROWS + slab * 16;
     const box_corner corner = corner_of(factors, shape, tile, top, tile.column * WIDTH);
     if constexpr (Factors::marked) wrong = factors.suspect;
+    int done = 0;  // columns
     if constexpr (SEGMENT == 0 && VECTOR % EACH == 0 && EACH != 4 && takes_runs<Body>)
-      if (__all_sync(~0u, !wrong && top + 16 <= shape.rows && corner.column + WIDTH <= shape.columns)) {
-        if constexpr (EACH == 8)
-          return finish_whole<EACH, WIDTH>(body, master, corner, shape.columns);
-        else if (shape.columns % 8 == 0)
+      if (__all_sync(~0u, !wrong && top + 16 <= shape.rows && (EACH == 8 || corner.column + WIDTH <= shape.columns))) {
+        if constexpr (EACH == 8) {
+          done = finish_whole<EACH, WIDTH, Factors::most>(body, master, corner, shape.columns);
+          if (done == WIDTH) return;
+        } else if (shape.columns % 8 == 0)
           return finish_tile<WIDTH, false>(body, master, corner, shape.columns, scales);
         else
           return finish_tile<WIDTH, true>(body, master, corner, shape.columns, scales);
       }
 #pragma unroll(SEGMENT > 0 && EACH > 2 ? quarters<WIDTH> : 1)
-    for (int number = 0; number < quarters<WIDTH>; ++number) {
+    for (int number = done / 64; number < quarters<WIDTH>; ++number) {
       const int behind = shape.rows - top, rows = behind < 0 ? 0 : behind < 16 ? behind : 16;
       box_corner at = corner_of(factors, shape, tile, top, tile.column * WIDTH + number * 64);
       if (at.column >= shape.columns || rows == 0) continue;
@@ -250,7 +253,7 @@ template <class Body, class Factors> struct consumer {
     constexpr int COLUMNS = box_columns<SEGMENT, WIDTH>, ROWS = BOX / COLUMNS, ALL = (WIDTH + COLUMNS - 1) / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
-    const int top = tile.row * TILE_ROWS + warp * 16;
+    const int top = tile.row * TILE_ROWS + slab * 16;
 #pragma unroll 1
     for (int number = 0; number < ALL * (16 / ROWS); ++number) {
       const int r = number % (16 / ROWS) * ROWS;
@@ -290,7 +293,7 @@ template <class Body, class Factors> struct consumer {
       // Half of the rows are shared out, too, but where a channel's phases are more than 8.
       const int share = left > 32 || !takes_runs<Body> ? 16 : 8, begin = warp * share, behind = left - begin;
       const int end = begin + (behind < 0 ? 0 : behind < share ? behind : share);
-      box_corner at = corner_of(factors, shape, tile, top, tile.row * TILE_ROWS + group * 64);
+      box_corner at = corner_of(factors, shape, tile, top, tile.row * TILE_ROWS + slab / 4 * 64);
       if (at.column >= shape.columns) continue;
       if constexpr (Factors::marked) wrong = factors.suspect;
       do {
