@@ -9,7 +9,7 @@ finds is always kept.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fusewright.ir import Node
@@ -62,7 +62,8 @@ class Exponentials:
 @dataclass(frozen=True)
 class Row:
     """What happens along one row: which members vary along it, the passes, what is kept, the
-    sums that have no pass of their own, and the divisions by one number for the whole row."""
+    sums that have no pass of their own, the divisions by one number for the whole row, and reads
+    (as the argument of a member) that come before the first pass: kept from pass -1 on."""
 
     element: frozenset[int]
     level: Mapping[int, int]
@@ -70,6 +71,7 @@ class Row:
     keeps: Mapping[Hashable, Keep]
     exponentials: Mapping[int, Exponentials]
     quotients: frozenset[int]
+    ahead: tuple[tuple[Node, int], ...] = ()
 
     @property
     def registers(self) -> int:
@@ -89,7 +91,10 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     keeps = _keeps(nest, element, passes, schedule) if kept else {}
     stored = passes[-1].outputs
     known = _behind(nest, element.union(map(id, stored)), level) if stored else level
-    return Row(element, known, passes, keeps, together, _quotients(nest, element))
+    early = _ahead(nest, passes, keeps) if schedule.team else {}
+    keeps |= {key: replace(keeps[key], first=-1) for key in early}
+    quotients, ahead = _quotients(nest, element), tuple(early.values())
+    return Row(element, known, passes, keeps, together, quotients, ahead)
 
 
 def read_key(access: Access) -> Hashable:
@@ -122,6 +127,24 @@ def _quotients(nest: Nest, element: frozenset[int]) -> frozenset[int]:
             varies = nest.reads[id(m), 1].varies if isinstance(edge, Read) else id(edge) in element
             found.update([] if varies else [id(m)])
     return frozenset(found)
+
+
+def _ahead(
+    nest: Nest, passes: tuple[Pass, ...], keeps: Mapping[Hashable, Keep]
+) -> dict[Hashable, tuple[Node, int]]:
+    """Who reads what several folds of the first level keep: a thread that asks for all of it at
+    once waits for memory once."""
+    some = sum(p.level == 0 and bool(p.folds) for p in passes)
+    found = {
+        read_key(nest.reads[id(m), k]): (m, k)
+        for m in nest.kernel.members
+        for k in walked(m)
+        if isinstance(nest.kernel.loops.edges[id(m), k], Read)
+    }
+    kept = {key: keep for key, keep in keeps.items() if key in found and keep.first < some}
+    firsts = {keep.first for keep in kept.values()}
+    alive = all(keep.last >= max(firsts) for keep in kept.values())
+    return {key: found[key] for key in kept} if len(firsts) > 1 and alive else {}
 
 
 def _levels(nest: Nest) -> dict[int, int]:

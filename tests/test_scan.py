@@ -249,6 +249,19 @@ def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -
     assert launch in cuda_source(made.kernels, GPU)
 
 
+@pytest.mark.parametrize(
+    ("columns", "threads"),
+    [(32, 4), (64, 8), (128, 16), (256, 32), (300, 32), (512, 64), (1024, 64)],
+)
+def test_threads_of_short_rows(columns: int, threads: int) -> None:
+    class Scanned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.cumsum(1)
+
+    made = make(Scanned(), [torch.empty(1000, columns)], TARGETS["sm_90a"])
+    assert made.kernels[0][2].threads == threads
+
+
 def test_few_long_rows_may_have_a_block_each() -> None:
     x = torch.empty(63, 1 << 20, device="meta")
     made = make(Called("x.cumsum(1)"), [x, x], GPU)

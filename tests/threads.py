@@ -26,6 +26,7 @@ BEFORE = r"""
 #include <vector>
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __global__
 #define __launch_bounds__(...)
 #define __shared__ static

@@ -75,20 +75,22 @@ class _Printer:
     # -- the struct
 
     def body(self) -> Body:
+        if self.row.ahead:
+            loads = Lambda(-1)
+            for m, k in self.row.ahead:
+                self._element_argument(loads, m, k)
+            self._team_call("each", "", loads)
         for number, sweep in enumerate(self.row.passes):
             self._row_lines(sweep.level)
-            if sweep.folds:
-                self._fold_pass(number, sweep)
-            else:
-                self._store_pass(number, sweep)
+            (self._fold_pass if sweep.folds else self._store_pass)(number, sweep)
         self._row_stores()
         pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
         runs = "class Team, class Range" if self.is_map else "class Team"
         arguments = "long row, Range range, Team team" if self.is_map else "long row, Team team"
         if self.kernel.product:
             runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
-        head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;"]
-        head.append(f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}")
+        rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
+        head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;", rows]
         if self.abreast:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.is_map:
@@ -140,7 +142,7 @@ class _Printer:
 
     def _fold_pass(self, number: int, sweep: Pass) -> None:
         first = sweep.folds[0]
-        text = Lambda(number)
+        text = Lambda(number, "divided_alone" * self.inverts)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
@@ -153,8 +155,7 @@ class _Printer:
             self.lines.append(f"const {kind} {name} = m{number}.max;")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
-            if self.abreast:
-                self.words.add("scan_abreast")
+            self.words |= {"scan_abreast"} if self.abreast else set()
         elif first.op == "mean" and not text.parameters and 0 not in self._sizes():
             self.lines.append(f"const {kind} {name} = {value};")  # of equal numbers, unrounded
         elif first.op == "mean":
@@ -165,7 +166,7 @@ class _Printer:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
     def _store_pass(self, number: int, sweep: Pass) -> None:
-        text = Lambda(number, self.inverts and len(sweep.outputs) == 1)  # others lack registers
+        text = Lambda(number, "divided" * (self.inverts and len(sweep.outputs) == 1))  # registers
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
@@ -223,7 +224,7 @@ class _Printer:
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
-        if text.inverts and id(m) in self.row.quotients:
+        if text.divides and id(m) in self.row.quotients:
             text.lines.append(self._quotient(text, m))
         else:
             text.lines.append(self._line(m, lambda n, k: self._element_argument(text, n, k)))
@@ -231,7 +232,7 @@ class _Printer:
         return name
 
     def _quotient(self, text: Lambda, m: Node) -> str:
-        """A division by a number of the row, which is inverted once; a pass has one such number."""
+        """A division by a number of the row, which is inverted once; a last pass has but one."""
         value, by = (self._element_argument(text, m, k) for k in range(2))
         if text.denominator not in ("", self.inverted.get(by)):
             return f"const float {self.names[id(m)]} = {value} / {by};"
@@ -239,8 +240,8 @@ class _Printer:
             self.inverted[by] = f"d{len(self.inverted)}"
             self.lines.append(f"denominator {self.inverted[by]}({by});")
             self.words.add("denominator")
-        text.denominator = self.inverted[by]
-        return f"const float {self.names[id(m)]} = divided({value}, {text.denominator});"
+        text.denominator = self.inverted[by] * (text.divides == "divided")
+        return f"const float {self.names[id(m)]} = {text.divides}({value}, {self.inverted[by]});"
 
     def _element_argument(self, text: Lambda, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]
@@ -294,8 +295,7 @@ class _Printer:
         kinds = {self.slots[key]: self._kind(keep.node) for key, keep in self.row.keeps.items()}
         count = times(self.nest.outer, self.nest.columns)
         some = "" if isinstance(count, Batch) else f", {count}"
-        if kinds:
-            self.words.add("keep")
+        self.words |= {"keep"} if kinds else set()
         return [f"auto {at} = team.template keep<{kind}{some}>();" for at, kind in kinds.items()]
 
     # -- values of a row

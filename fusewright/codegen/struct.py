@@ -74,10 +74,11 @@ class Body:
 
 @dataclass
 class Lambda:
-    """The text of one pass: its lines, and its operands in the order of its parameters."""
+    """The text of one pass: its lines, and its operands in the order of its parameters. divides:
+    how elements are divided by a number that is inverted once; "": they are not."""
 
     number: int
-    inverts: bool = False
+    divides: str = ""
     denominator: str = ""
     lines: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)

@@ -80,7 +80,7 @@ template <int NUMBER, class T> struct still_operand {
 };
 template <int NUMBER, class T> FN still_operand<NUMBER, T> still(load_operand<T, true> far) { return {far, nullptr}; }
 
-//@ deferred_team: needs gathered_team, arrivals, load_bytes, near, still
+//@ deferred_team: needs gathered_team, alone, arrivals, load_bytes, near, still
 FN void store_bytes(void* to, const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
@@ -99,10 +99,6 @@ struct part_place {
   unsigned number;
   uint4* held;
 };
-// The block of a turn in which nothing is folded.
-struct alone {
-  template <class Reducer, class T> FN T join(T mine) { return mine; }
-};
 template <turn TURN, int BLOCKS, int THREADS, int VECTOR, int BYTES, class Block = alone>
 struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
   static_assert(BYTES % (16 * THREADS) == 0, "a part has as many vectors for each thread");
@@ -118,17 +114,25 @@ struct deferred : words<deferred<TURN, BLOCKS, THREADS, VECTOR, BYTES, Block>> {
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
   }
-  // Every warp gets all parts by itself, joined in the same order, so all have the same bits.
+  // A thread gets one part, or some, and all threads join what the warps of those have: so L2 is asked for each part once, and
+  // all have the same bits. Nobody writes to `rooms` again before the barrier behind the row's last element.
   template <class Reducer, class T> FN T join_parts(T mine) {
     typename gathering<BLOCKS>::template part<T> bits(mine);
     if (TURN == turn::fold && threadIdx.x == 0) bits.hand_in(at.room + part(), at.number);
     if constexpr (TURN == turn::store) {
-      mine = Reducer::none();
-#pragma unroll
-      for (int k = 0; k < BLOCKS; k += 32)
-        if (const int other = k + threadIdx.x % 32; other < BLOCKS)
+      constexpr int WARPS = BLOCKS > THREADS ? THREADS / 32 : (BLOCKS + 31) / 32;
+      __shared__ T rooms[WARPS];
+      if (threadIdx.x < WARPS * 32) {
+        mine = Reducer::none();
+        for (int other = threadIdx.x; other < BLOCKS; other += WARPS * 32)
           mine = Reducer::join(mine, bits.collect(at.room + other, at.number));
-      mine = butterfly<Reducer, 32>(mine);
+        mine = butterfly<Reducer, 32>(mine);
+        if (threadIdx.x % 32 == 0) rooms[threadIdx.x / 32] = mine;
+      }
+      __syncthreads();
+      mine = rooms[0];
+#pragma unroll
+      for (int w = 1; w < WARPS; ++w) mine = Reducer::join(mine, rooms[w]);
     }
     return mine;
   }

@@ -160,6 +160,12 @@ FN float divided(float x, denominator& d) {
   d.doubt |= !(::fabsf(q) >= d.least) & (x != 0.f);
   return q;
 }
+// The same of an element that is folded: it is asked for once, so it settles its own doubt.
+__device__ __noinline__ float divided_exactly(float x, float by) { return x / by; }
+FN float divided_alone(float x, const denominator& d) {
+  const float close = x * d.inverse, q = ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);
+  return ::fabsf(q) >= d.least && !d.always ? q : divided_exactly(x, d.by);
+}
 template <class F> struct dividing {
   denominator& d;
   F f;

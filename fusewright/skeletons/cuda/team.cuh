@@ -147,6 +147,12 @@ template <int THREADS, int VECTOR> struct team : words<team<THREADS, VECTOR>> {
   }
 };
 
+//@ alone
+// The block of a kernel, or of a turn, in which nothing is folded.
+struct alone {
+  template <class Reducer, class T> FN T join(T mine) { return mine; }
+};
+
 //@ fold
 // A reducer takes vectors (take), hands in its part, joins parts, and turns the last one into the result.
 template <class Reducer, class Team, class Span, class F, class... Ops>
@@ -156,18 +162,21 @@ FN auto fold(Reducer reducer, Team& team, Span span, const F& f, Ops... operand)
 }
 
 //@ sum: needs fold
-// Pairwise inside a vector; what the additions of vectors round away is summed apart (Knuth's two-sum).
+// Pairwise inside a burst of vectors; what the additions of bursts round away is summed apart (Knuth's two-sum).
 template <class T> struct sum_of {
   static constexpr bool kept = false, symmetric = true;
   T total = 0, lost = 0;
-  template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
-    T x[W];
+  template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
+    take<U * W>(0, [&](int k) { return !GUARDED || live[k / W] ? T(element(k / W, k % W)) : T(0); });
+  }
+  template <int COUNT, class Place, class Element> FN void take(const Place&, const Element& element) {
+    T x[COUNT];
 #pragma unroll
-    for (int j = 0; j < W; ++j) x[j] = element(j);
+    for (int j = 0; j < COUNT; ++j) x[j] = element(j);
 #pragma unroll
-    for (int step = 1; step < W; step *= 2)
+    for (int step = 1; step < COUNT; step *= 2)
 #pragma unroll
-      for (int j = 0; j + step < W; j += 2 * step) x[j] += x[j + step];
+      for (int j = 0; j + step < COUNT; j += 2 * step) x[j] += x[j + step];
     const T sum = total + x[0], added = sum - total;
     lost += (total - (sum - added)) + (x[0] - added);
     total = sum;
@@ -179,6 +188,7 @@ template <class T> struct sum_of {
   static FN T join(T a, T b) { return a + b; }
   static FN T result(T a) { return a; }
 };
+template <class T> constexpr bool takes_bursts<sum_of<T>> = true;
 
 //@ fold_by
 // A reducer that is one operation: JOIN of elements, starting with what changes nothing.
