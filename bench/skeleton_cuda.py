@@ -21,7 +21,17 @@ from pathlib import Path
 import torch
 
 SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-NAMES = ("math", "operand", "team", "folds", "launch", "split", "gathered", "cluster_sm90")
+NAMES = (
+    "math",
+    "operand",
+    "team",
+    "folds",
+    "launch",
+    "split",
+    "in_parts",
+    "gathered",
+    "cluster_sm90",
+)
 FILES = tuple(f"{name}.cuh" for name in NAMES)
 WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split.cuh for stripes
 
@@ -261,7 +271,8 @@ class Case:
         types = self.pointers.split(", ")
         parameters = "".join(f"{kind} p{k}, " for k, kind in enumerate(types))
         body = f"{self.body}{{{''.join(f'p{k}, ' for k in range(len(types)))}batch}}"
-        workspace = "workspace, " if re.search("split|gathered", launch) else ""
+        workspace = "workspace, " if re.search("split|gathered|in_parts", launch) else ""
+        workspace = "batch * 20, " * ("in_parts" in launch) + workspace  # a length to go by
         head = f'extern "C" int {self.entry(launch)}({parameters}void* workspace, long batch, '
         run = f"run_{launch}({body}, {self.grid}, {workspace}device, stream)"
         if self.alignment_checked:
@@ -627,20 +638,22 @@ CASES = (
          "stripes<16, 32>; stripes_split<16, 32, 8>; rows_cluster<8, 64, 4>", (1, 9, 4000, 65537)),
     fold("line", "3", line_folds, "rows<4, 4>", (1, 9, 4000)),
     swept("fixed_row<130>", "batch", fixed_folds(130, sweep_results), "rows<16, 2>; rows<64, 2>; "
-          "rows<64, 1>; stripes<1, 128>; stripes<8, 32>; rows_split_last<64, 2>; "
-          "stripes_split_last<4, 32, 8>", (0, 1, 7, 70, 5000)),
+          "rows<64, 1>; stripes<1, 128>; stripes<8, 32>; rows_in_parts<64, 2, 4, 8, 32>; "
+          "stripes_in_parts<4, 32, 8, 32, 32>", (0, 1, 7, 70, 5000)),
     swept("fixed_row<5000>", "batch", fixed_folds(5000, sweep_results),
           "rows_split<512, 4, 64>; rows_split<64, 4>; rows<128, 4>; stripes<16, 32, 4>; "
-          "stripes_split<16, 32, 8>; rows_split_last<512, 4>; stripes_split_last<16, 32, 16>",
+          "stripes_split<16, 32, 8>; rows_in_parts<512, 4, 4, 8, 32>; "
+          "stripes_in_parts<16, 32, 16, 32, 32>",
           (0, 1, 7, 40)),
     swept("fixed_sheet<9, 7>", "3", sheet_folds(7, 9, sweep_results), "rows<8, 4>; "
-          "rows_split<64, 4>; stripes<4, 32>; rows_split_last<64, 4>", (1,)),
+          "rows_split<64, 4>; stripes<4, 32>; rows_in_parts<64, 4, 4, 8, 32>", (1,)),
     swept("sheet<12>", "3", sheet_folds(12, 0, sweep_results), "rows<32, 4>; rows_split<64, 4>; "
-          "stripes_split<4, 32, 16>; rows_split_last<512, 4>; stripes_split_last<16, 32, 16>",
+          "stripes_split<4, 32, 16>; rows_in_parts<512, 4, 4, 8, 32>; "
+          "stripes_in_parts<16, 32, 16, 0, 32>",
           (1, 3, 500)),
     swept("line", "3", partial(line_folds, results=sweep_results),
           "stripes_split<16, 32, 8>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
-          "stripes<16, 32>; stripes_split_last<16, 32, 16>; rows_split_last<512, 4>",
+          "stripes<16, 32>; stripes_in_parts<16, 32, 16, 32, 32>; rows_in_parts<512, 4, 4, 8, 32>",
           (1, 9, 4000, 65537)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),

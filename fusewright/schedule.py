@@ -151,6 +151,8 @@ def schedule(
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
     threads = threads_for(inner, vector)
+    if nest.kernel.scans and threads <= 32 and threads * vector * 3 < inner:
+        threads *= 2  # two vectors each: facts.md, scans of short rows
     if nest.kernel.loops.short:  # each has several rows, and adds up what fewer threads have
         threads = max(threads // 2, 1)
     light = is_light(nest, row_plan(nest, Schedule(True, 0, 1, 1)), graph)
@@ -169,7 +171,8 @@ def schedule(
     if soon and target.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
     split = long and _may_meet(nest, graph, rules)
-    once = light and not split and threads >= PAIRED_THREADS and only_reads(nest)
+    single = len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) == 1
+    once = light and (single or not split) and threads >= PAIRED_THREADS and only_reads(nest)
     return Schedule(keeps, 0, threads, vector, split, once=once)
 
 

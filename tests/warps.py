@@ -25,6 +25,7 @@ BEFORE = r"""
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
@@ -58,6 +59,7 @@ inline double __longlong_as_double(long i) { return __builtin_bit_cast(double, i
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline long __double_as_longlong(double d) { return __builtin_bit_cast(long, d); }
 inline int __float_as_int(float f) { return __builtin_bit_cast(int, f); }
 inline int __ffs(unsigned u) { return __builtin_ffs(int(u)); }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
@@ -67,6 +69,7 @@ inline float __fmaf_rd(float x, float y, float z) {
   return near > sum ? std::nextafterf(near, -INFINITY) : near;
 }
 template <class T> T __ldg(const T* p) { return *p; }
+template <class T> T __ldcg(const T* p) { return *p; }
 inline float half_of(unsigned short bits) {
   return float(__builtin_bit_cast(_Float16, bits));
 }
@@ -103,8 +106,8 @@ inline void meet(meeting& m) {
 inline void start() {
   work();
   self().done = true;
-  meeting& mine = warps[threadIdx.x / 32];  // a warp does not wait for who has left
-  if (--mine.wanted > 0 && mine.arrived == mine.wanted) mine.arrived = 0, ++mine.number;
+  for (meeting* m : {&whole, &warps[threadIdx.x / 32]})  // nobody waits for who has left
+    if (--m->wanted > 0 && m->arrived == m->wanted) m->arrived = 0, ++m->number;
   swapcontext(&self().at, &home);
 }
 inline void run_block(unsigned threads) {
@@ -135,6 +138,29 @@ template <class F> void launch(dim3 grid, unsigned threads, F kernel) {
   fibers = std::vector<fiber>(threads);
   for (unsigned y = 0; y < grid.y; ++y)
     for (unsigned x = 0; x < grid.x; ++x) blockIdx = dim3(x, y), run_block(threads);
+}
+// A launch with wishes, of which none matters here.
+#define __CUDA_ARCH_LIST__ 800
+constexpr int cudaLaunchAttributeProgrammaticStreamSerialization = 6;
+constexpr int cudaDevAttrMultiProcessorCount = 16;
+inline int cudaDeviceGetAttribute(int* n, int, int) { return *n = 5, 0; }
+template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, int) {
+  return *n = 3, 0;
+}
+struct cudaLaunchAttribute {
+  int id;
+  struct { int programmaticStreamSerializationAllowed; } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 grid, block;
+  size_t bytes;
+  cudaStream_t on;
+  cudaLaunchAttribute* wishes;
+  unsigned count;
+};
+template <class... W, class... G>
+void cudaLaunchKernelEx(const cudaLaunchConfig_t* how, void (*kernel)(W...), G... given) {
+  launch(how->grid, how->block.x, [=] { kernel(given...); });
 }
 
 // Warps: what each lane shows the others, twice in turn, so that nobody is overtaken.
@@ -253,6 +279,7 @@ TWINS = {
     "cvt.rn.f16x2.f32": "both = __builtin_bit_cast(unsigned short, _Float16(x)) | "
     "unsigned(__builtin_bit_cast(unsigned short, _Float16(y))) << 16;",
     "griddepcontrol": ";",
+    "ld.global.nc.L1::no_allocate": "to = *from;",
     "prefetch": ";",
     "cp.async.bulk.prefetch": ";",
     "cp.async.cg": "copy_some_time(to, from, instead, exists);",
@@ -264,6 +291,9 @@ TWINS = {
     "mov.u32 %0, %%ctaid.x": "x = blockIdx.x;",
     "mov.u32 %0, %%ctaid.y": "y = blockIdx.y;",
     "mov.u32 %0, %%tid.x": "thread = threadIdx.x;",
+    'max.NaN.f32 %0, %1, %2;" : "=f"(c)': "c = a != a || a > b ? a : b;",
+    'min.NaN.f32 %0, %1, %2;" : "=f"(c)': "c = a != a || a < b ? a : b;",
+    "max.NaN.f32 %0, %0, 0f": "x = x < 0 ? 0 : x;",
     "max.NaN.f32": "{ const float y = fabsf(x[i / 8][i / 4 % 2][i % 4]); "
     "most = most >= y || isnan(most) ? most : y; }",
 }

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from fusewright.band import ALL, band
 from fusewright.chunks import CHUNK_EACH
 from fusewright.codegen import product
@@ -29,6 +31,10 @@ SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # at a time. Twice of both where rows lie across memory.  facts.md: maps
 MAP_BYTES, MAP_VECTORS = 16, 4
 FEW = {"exponentials", "moments", "max", "min"}  # folds that want 16 loads in flight: facts.md
+# Threads, elements of a thread in flight and in a part of a row; and in that of a row that lies
+# across memory: of most folds, and of those that are dear.  facts.md: parts of rows
+DEAR = {"exponentials", "moments", "argmax", "argmin"}
+ROW_PARTS, STRIPE_PARTS = ((512, 8, 8), (256, 16, 32)), (64, 0)
 
 Printed = tuple[Body, Nest, Schedule]
 Spare = Sequence[tuple[Body, Schedule]]  # a kernel as it runs where its schedule cannot
@@ -64,8 +70,8 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     if schedule.blocks > 1:
         meeting = "deferred" if schedule.deferred else "gathered"
         return f"{kind}_{meeting}" if schedule.split else f"{kind}_cluster"
-    last = "_last" * (body.passes == 1)  # what comes behind the only fold needs one block
-    return f"{kind}_split{last}" if schedule.split else kind
+    how = "in_parts" if body.passes == 1 else "split"  # nobody waits behind the only fold
+    return f"{kind}_{how}" if schedule.split else kind
 
 
 def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
@@ -187,7 +193,25 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         few = body.passes > 1 or body.words & FEW
         more = (16 if few else 8) if schedule.split else vector
         sizes = f"{schedule.threads}, {schedule.across}" + (f", {more}" if more > 1 else "")
+    if schedule.split and schedule.blocks == 1 and body.passes == 1:
+        sizes = _in_parts(body, nest, sizes if schedule.across > 1 else "", vector)
+        rows += f", {size_text(times(nest.outer, nest.columns))}"
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
+
+
+def _in_parts(body: Body, nest: Nest, stripe: str, vector: int) -> str:
+    """Threads of a row, its vector, accesses of a thread in flight (or what is said of a stripe),
+    those in a part of the row, and what a part of the only folds takes."""
+    dear = bool(body.words & DEAR)
+    folds, size = {f.op for f in nest.kernel.folds}, 4
+    for f in nest.kernel.folds:
+        kind = f.args[0].dtype
+        wide = kind.itemsize == 8 or (kind == torch.bool and f.op in ("sum", "prod"))
+        size = 8 if wide else size
+    size *= 4 if folds & {"argmax", "argmin"} else 3 if "m2" in folds else len(folds)
+    threads, *some = ROW_PARTS[dear]
+    row = [threads, vector, *(max(2, n // vector) for n in some)]
+    return ", ".join(map(str, ([stripe, STRIPE_PARTS[dear]] if stripe else row) + [size]))
 
 
 def _part(nest: Nest, schedule: Schedule) -> str:

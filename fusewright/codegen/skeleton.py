@@ -14,7 +14,8 @@ from importlib.resources import files
 from fusewright.errors import InternalError
 
 _CUDA_NAMES = (
-    "math", "operand", "team", "folds", "scan", "launch", "down", "split", "gathered", "chunks",
+    "math", "operand", "team", "folds", "scan", "launch", "down", "split", "in_parts", "gathered",
+    "chunks",
 )  # fmt: skip
 _CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
 _PRODUCT_NAMES = ("pack", "product", "band", "ampere", "planes", "attention_exact", "attention")

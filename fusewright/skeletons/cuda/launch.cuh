@@ -46,6 +46,19 @@ template <int W, class... T> inline bool aligned(const T*... p) {
 //@ shared_address
 FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
 
+//@ next_kernel
+// On Hopper the next kernel's blocks may come as soon as this one's leave: they wait for what it writes themselves.
+FN void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+FN void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 //@ run_rows: needs team, grid, device_scope
 // Short rows share blocks of ROW_BLOCK threads; a team of more than 32 is a block of its own.
 constexpr int ROW_BLOCK = 128;

@@ -50,19 +50,6 @@ FN void power_of_two(float maximum, float& scale, float& inverse) {
   inverse = __uint_as_float((exponent - 14) << 23);
 }
 
-//@ next_kernel
-// On Hopper the next kernel's blocks may come as soon as this one's leave: they wait for what it writes themselves.
-FN void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-FN void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 //@ units: needs halves
 // A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
 // permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out

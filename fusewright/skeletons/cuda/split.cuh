@@ -70,17 +70,27 @@ int run_stripes(const Body& body, long rows, int device, void* stream) {
 }
 #endif
 
-//@ split: needs team, fixed, span
+//@ from_meeting
+// What another block has left. Past L1, which may still hold what was there two folds ago.
+constexpr int MEETING_BYTES = 32;
+template <class T> FN T from_meeting(const T* place) {
+  unsigned bits[(sizeof(T) + 3) / 4];
+#pragma unroll
+  for (unsigned k = 0; k < (sizeof(T) + 3) / 4; ++k) bits[k] = __ldcg(reinterpret_cast<const unsigned*>(place) + k);
+  T value;
+  memcpy(&value, bits, sizeof(T));
+  return value;
+}
+
+//@ split: needs team, fixed, span, from_meeting
 // `parts` blocks on one row, or on a stripe of them. They meet in global memory, so all of them must be resident
 // (the launcher sees to it). Nothing can be kept: how much of a row a thread has is known at run time only.
-constexpr int MEETING_BYTES = 32;
 struct meeting {
   unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two folds
   char* rooms;        // [2][parts][rows of a block], MEETING_BYTES each
   int part, parts;
   unsigned due = 0;
   int room = 0;
-  bool last = false;  // whether this block has come last
   // One thread per block: what the block wrote before is visible to the others' blocks after.
   FN void wait() {
     due += parts;
@@ -89,21 +99,8 @@ struct meeting {
     while (int(*static_cast<volatile unsigned*>(arrived) - due) < 0) __nanosleep(32);
     __threadfence();
   }
-  // All threads of a block: whether it is the last one, which sees what the leaders of the others wrote before.
-  FN bool comes_last() {
-    bool mine = false;
-    if (threadIdx.x == 0) {
-      __threadfence();
-      mine = atomicAdd(arrived, 1) + 1 == unsigned(parts);
-      __threadfence();
-    }
-    return last = __syncthreads_or(mine);
-  }
 };
-// LAST: nothing but numbers of the row comes after the only fold, so nobody waits: the block that comes last stores them,
-// and what the others make of their own parts is dropped.
-template <class Block, int VECTOR, int BURST = 8, bool LAST = false>
-struct split : words<split<Block, VECTOR, BURST, LAST>> {
+template <class Block, int VECTOR, int BURST = 8> struct split : words<split<Block, VECTOR, BURST>> {
   static constexpr int vector = VECTOR, threads = Block::threads, across = Block::across, burst = BURST;
   static constexpr bool spread = true;
   Block& block;
@@ -111,13 +108,12 @@ struct split : words<split<Block, VECTOR, BURST, LAST>> {
   FN split(Block& block, meeting& hall) : block(block), hall(hall) {}
   FN long member() const { return long(hall.part) * threads + block.member(); }
   FN long members() const { return long(hall.parts) * threads; }
-  FN bool leads() const { return LAST ? hall.last && block.leads() : member() == 0; }
+  FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
   }
   template <class Reducer, class T> FN T join_parts(T mine) {
-    mine = exchange<Reducer>(mine);
-    return LAST && !hall.last ? mine : block.template join<Reducer>(mine);
+    return block.template join<Reducer>(exchange<Reducer>(mine));
   }
   // Every block hands in what its leader has; each member joins some of all these parts.
   template <class Reducer, class T> FN T exchange(T mine) {
@@ -125,36 +121,23 @@ struct split : words<split<Block, VECTOR, BURST, LAST>> {
     char* const room = hall.rooms + (long(hall.room) * hall.parts * across + block.lane()) * MEETING_BYTES;
     if (block.leads()) *reinterpret_cast<T*>(room + long(hall.part) * across * MEETING_BYTES) = mine;
     if (across > 1) __syncthreads();
-    if (LAST) {
-      if (!hall.comes_last()) return mine;
-    } else {
-      if (threadIdx.x == 0) hall.wait();
-      __syncthreads();
-    }
+    if (threadIdx.x == 0) hall.wait();
+    __syncthreads();
     hall.room ^= 1;
     T all = Reducer::none();
 #pragma unroll 1
     for (int part = block.member(); part < hall.parts; part += threads)
-      all = Reducer::join(all, from_meeting<T>(room + long(part) * across * MEETING_BYTES));
+      all = Reducer::join(all, from_meeting(reinterpret_cast<const T*>(room + long(part) * across * MEETING_BYTES)));
     return all;
   }
-  // Past L1, which may still hold what this room contained two folds ago.
-  template <class T> static FN T from_meeting(const char* place) {
-    unsigned bits[(sizeof(T) + 3) / 4];
-#pragma unroll
-    for (unsigned k = 0; k < (sizeof(T) + 3) / 4; ++k) bits[k] = __ldcg(reinterpret_cast<const unsigned*>(place) + k);
-    T value;
-    memcpy(&value, bits, sizeof(T));
-    return value;
-  }
 };
-template <class Block, int VECTOR, int BURST, bool LAST, long I, class Sink, class F, class... Ops>
-FN void walk(split<Block, VECTOR, BURST, LAST>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
+template <class Block, int VECTOR, int BURST, long I, class Sink, class F, class... Ops>
+FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
   walk(team, line_span{I}, sink, f, operand...);
 }
-template <class Block, int VECTOR, int BURST, bool LAST, long O, long I, class Sink, class F, class... Ops>
-FN void walk(split<Block, VECTOR, BURST, LAST>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
-  split<Block, I % VECTOR == 0 ? VECTOR : 1, BURST, LAST> narrowed(team.block, team.hall);
+template <class Block, int VECTOR, int BURST, long O, long I, class Sink, class F, class... Ops>
+FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
+  split<Block, I % VECTOR == 0 ? VECTOR : 1, BURST> narrowed(team.block, team.hall);
   walk(narrowed, sheet_span{O, I}, sink, f, operand...);
 }
 
@@ -227,44 +210,6 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
 }
 #endif
 
-//@ run_split_last: needs split, resident, meeting_place
-// Where the last block of a row finishes it. Nobody waits, so no block need be resident. A launch has one counter
-// for each of its rows, or stripes of rows, and as many launches follow each other as those take.
-template <class Block, int SIZE, int VECTOR, int BURST, class Body>
-__global__ void __launch_bounds__(SIZE) split_last_kernel(const Body body, long first, long rows, int parts, char* workspace) {
-  const int share = blockIdx.x / parts;
-  meeting hall{reinterpret_cast<unsigned*>(workspace + share * COUNTER_BYTES),
-               workspace + SPLIT_ROWS * COUNTER_BYTES + 2L * share * parts * Block::across * MEETING_BYTES,
-               int(blockIdx.x % parts), parts};
-  Block block;
-  const long row = first + long(share) * Block::across + block.lane();
-  if (row < rows) body(row, split<Block, VECTOR, BURST, true>(block, hall));
-}
-#ifdef __CUDACC_RTC__
-template <class Block, int SIZE, int VECTOR, int BURST, class Body>
-FN int run_split_last(const Body&, long, void*, int, void*) {
-  return &split_last_kernel<Block, SIZE, VECTOR, BURST, Body> == nullptr;
-}
-#else
-template <class Block, int SIZE, int VECTOR, int BURST, class Body>
-int run_split_last(const Body& body, long rows, void* workspace, int device, void* stream) {
-  if (rows <= 0) return 0;
-  const device_scope scope(device);
-  constexpr auto kernel = split_last_kernel<Block, SIZE, VECTOR, BURST, Body>;
-  const auto on = static_cast<cudaStream_t>(stream);
-  int blocks = 0, error = resident_blocks<kernel>(SIZE, SPLIT_BLOCKS<Block>, device, blocks);
-  for (long first = 0; first < rows && !error; first += SPLIT_ROWS * Block::across) {
-    const long stripes = (rows - first + Block::across - 1) / Block::across;
-    const int shares = stripes < SPLIT_ROWS ? int(stripes) : SPLIT_ROWS, parts = blocks > shares ? blocks / shares : 1;
-    error = cudaMemsetAsync(workspace, 0, shares * COUNTER_BYTES, on);
-    if (error) return error;
-    kernel<<<shares * parts, SIZE, 0, on>>>(body, first, rows, parts, static_cast<char*>(workspace));
-    error = cudaGetLastError();
-  }
-  return error;
-}
-#endif
-
 //@ run_rows_split: needs run_split
 static_assert(SPLIT_BYTES<team<1, 1>> == 278528, "the number that whoever allocates the workspace writes");
 template <int THREADS, int VECTOR, int IN_FLIGHT = 4, class Body>
@@ -272,23 +217,11 @@ int run_rows_split(const Body& body, long rows, void* workspace, int device, voi
   return run_split<team<THREADS, 1>, THREADS, VECTOR, 8, IN_FLIGHT>(body, rows, workspace, device, stream);
 }
 
-//@ run_rows_split_last: needs run_split_last
-template <int THREADS, int VECTOR, class Body>
-int run_rows_split_last(const Body& body, long rows, void* workspace, int device, void* stream) {
-  return run_split_last<team<THREADS, 1>, THREADS, VECTOR, 8>(body, rows, workspace, device, stream);
-}
-
 //@ run_stripes_split: needs run_split, stripe
 static_assert(SPLIT_BYTES<stripe<1, 32>> == 2113536, "the number that whoever allocates the workspace writes");
 template <int DOWN, int ACROSS, int BURST, class Body>
 int run_stripes_split(const Body& body, long rows, void* workspace, int device, void* stream) {
   return run_split<stripe<DOWN, ACROSS>, DOWN * ACROSS, 1, BURST, SPLIT_ROWS>(body, rows, workspace, device, stream);
-}
-
-//@ run_stripes_split_last: needs run_split_last, stripe
-template <int DOWN, int ACROSS, int BURST, class Body>
-int run_stripes_split_last(const Body& body, long rows, void* workspace, int device, void* stream) {
-  return run_split_last<stripe<DOWN, ACROSS>, DOWN * ACROSS, 1, BURST>(body, rows, workspace, device, stream);
 }
 
 //@
