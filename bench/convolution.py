@@ -31,7 +31,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import BETWEEN, CHUNKS, WIDTHS, Problem, Subject, meaning  # noqa: E402
+from convolution_subjects import (  # noqa: E402
+    BETWEEN,
+    CHUNKS,
+    OWN_PHASES,
+    WIDTHS,
+    Problem,
+    Subject,
+    meaning,
+)
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
@@ -101,9 +109,11 @@ def variants(
                 together = problem.together
                 parts = 2 if full else 1
                 yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype, parts)
-        between = () if full or problem.transposed else {(s.width, s.swapped) for s in BETWEEN}
-        for width, swapped in sorted(between):
-            yield Subject(body, width, swapped, vector, chunk, dtype=dtype)
+        more = OWN_PHASES if problem.transposed else BETWEEN
+        for width, swapped, blocks in sorted({(s.width, s.swapped, s.blocks) for s in more}):
+            if not full:
+                together = problem.together
+                yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype)
 
 
 def launcher(library: Library, subject: Subject, job: Layer) -> tuple[Callable[[], None], Tensor]:
@@ -194,7 +204,9 @@ def measure(library: Library, job: Layer, scratch: Tensor, options: argparse.Nam
 
 def name_of(subject: Subject) -> str:
     side = "channels" if subject.swapped else "pixels"
-    blocks = ", two blocks" * (subject.blocks - 1)
+    blocks = ""
+    if subject.blocks > 1:
+        blocks = ", two blocks" if subject.width == 64 else ", groups own tiles"
     return f"{subject.width} {side} wide, chunk {subject.chunk}{blocks}"
 
 

@@ -33,6 +33,7 @@ from convolution_subjects import (  # noqa: E402
     HALF_BETWEEN,
     HALVES,
     LAST,
+    OWN_PHASES,
     SCHEDULES,
     TRANSPOSED,
     Problem,
@@ -42,7 +43,7 @@ from product_fuzz import fuzz  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
 SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST, *CELLS)
-OF_HOPPER = (*BETWEEN, *HALF_BETWEEN)
+OF_HOPPER = (*BETWEEN, *HALF_BETWEEN, *OWN_PHASES)
 # Of images that are large or small: their sizes.
 SIZES = {
     torch.float32: (1e20, 1e-20), torch.bfloat16: (1e20, 1e-20), torch.float16: (1e3, 1e-6),

@@ -20,9 +20,12 @@ TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
-# The same where each group of a block's warps has tiles of its own, and how many times as long as
-# both one group takes for what follows a product.  facts.md: own tiles
-OWN_RATE = {128: (721, 3.2), 160: (742, 4.0), 192: (755, 4.0)}
+# The same where each group of a block's warps has tiles of its own, by width and `swapped`, while
+# the group multiplies; and how many times as long as both one group takes for what follows a tile,
+# or, of convolutions, whose rates have that within, how many steps.  facts.md: own tiles
+OWN = {(128, False): (721, 3.2), (160, False): (742, 4.0), (192, False): (755, 4.0)}
+CONVOLUTION_OWN = {(160, False): (867, 10.0), (160, True): (793, 10.0)}
+TRANSPOSED_OWN = {(192, True): (1040, 10.0)}  # of 64 rows
 # The same of convolutions in full float32, whose sums take three times the registers: a prediction.
 FULL_RATE = {64: 130, 128: 200}
 EACH = {False: (0, 1), True: (0, 1)}
@@ -77,8 +80,8 @@ class Family:
     cluster: int = 1
     adding: tuple[float, ...] = ()
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
-    own: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    own: Mapping[tuple[int, bool], tuple[int, float]] = field(default_factory=dict)
 
 
 def _matrix(n: Node) -> Matrix:
@@ -134,7 +137,7 @@ HALF = replace(
     rate=HALF_RATE,
     cluster=2,
     adding=(12, 1.8),
-    own=OWN_RATE,
+    own=OWN,
     numeric="{dtype} with float32 sums",
     why="{dtype} as it is, float32 sums",
 )
@@ -173,13 +176,16 @@ def _last(ordinary: Family) -> Family:
 def _transposed(ordinary: Family) -> Family:
     name = ordinary.launcher.replace("convolution", "transposed")
     why = f"{ordinary.why}, a convolution for each phase"
-    return replace(ordinary, launcher=name, why=why, folds="", between=((), ()))
+    own = TRANSPOSED_OWN if ordinary.own else {}
+    return replace(ordinary, launcher=name, why=why, folds="", between=((), ()), own=own)
 
 
 LAST = _last(CONVOLUTION)
 # Operator, whether it has 16 bits, the parts of a number, and whether channels lie last.
 OF_CONVOLUTIONS = {
-    ("convolution", False, 1, False): replace(CONVOLUTION, between=((160, 224), (96, 160, 224))),
+    ("convolution", False, 1, False): replace(
+        CONVOLUTION, between=((160, 224), (96, 160, 224)), own=CONVOLUTION_OWN
+    ),
     ("convolution", False, 2, False): FULL_CONVOLUTION,
     ("convolution", True, 1, False): replace(HALF_CONVOLUTION, between=((), (96, 160, 224))),
     ("convolution", False, 1, True): LAST,
@@ -193,7 +199,9 @@ OF_CONVOLUTIONS |= {
 TRANSPOSED, TRANSPOSED_LAST = _transposed(CONVOLUTION), _transposed(LAST)
 # Of stride 1, tiles leave as those of any convolution do.
 OF_STRIDE_1 = {
-    ("transposed_convolution", half, parts, last): replace(_transposed(kind), between=kind.between)
+    ("transposed_convolution", half, parts, last): replace(
+        _transposed(kind), between=kind.between, own=kind.own
+    )
     for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
     if op == "convolution"
 }
@@ -211,7 +219,7 @@ OF_CELLS = {
     if op == "convolution" and not last
 }
 WINDOWED = {
-    key: replace(found, launcher="run_convolution_windows", folds="", between=((), ()))
+    key: replace(found, launcher="run_convolution_windows", folds="", between=((), ()), own={})
     for key, found in OF_CONVOLUTIONS.items()
     if found.launcher == CONVOLUTION.launcher
 }

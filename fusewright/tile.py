@@ -147,10 +147,13 @@ def own_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
     skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
     """
     kind = family(product)
-    if target.product != "sm90" or not kind.own:
+    if target.product != "sm90":
         return ()
-    narrow = min(kind.own)
-    some = (Tile(w, False, own=True) for w in kind.own if segment == 0 or w == narrow)
+    found = tuple(Tile(width, swapped, own=True) for width, swapped in kind.own)
+    if product.op in CONVOLUTIONS:
+        return () if segment else found
+    narrow = min(kind.own, default=(0, False))[0]
+    some = (t for t in found if segment == 0 or t.width == narrow)
     some = (t for t in some if t.width % 64 == 0 or not factors(product)[1].turned)
     return tuple(t for t in some if segment <= 0 or HOLDS[kind.folds](product, t, segment))
 

@@ -24,6 +24,7 @@ CROSSING, SHARED_CROSSING, SHARED_WIDTH = 213, 85, 64
 # What follows the product of a tile, in steps of its depth: 16 bits stored for each element, more
 # bytes, folds.  facts.md: own tiles
 LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
+MOST_OWNED = 160  # columns of 128 rows of a convolution that a group of warps has registers for
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
@@ -50,7 +51,7 @@ def fastest(
     if some == ALL:
         options += own_tiles(product, segment, target)
     if target.product != "sm90":
-        options = tuple(tile for tile in options if tile.width in WIDTHS)
+        options = tuple(tile for tile in options if tile.width in WIDTHS and not tile.own)
     kind = family(product, inline=bool(across))
     if kind.packs and not both:
         left, right = (_elements(f, graph) for f in factors(product))
@@ -85,8 +86,10 @@ class Waves:
         self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
         self.some, self.ending = some, ending
         self.kind, self.shares = kind, shares and bool(kind.adding)
+        self.convolution = product.op in CONVOLUTIONS
+        self.within = kind is not HALF  # what follows a tile is in its rate
         # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
-        self.ampere = target.product == "sm80" and product.op not in CONVOLUTIONS
+        self.ampere = target.product == "sm80" and not self.convolution
         self.rate = AMPERE_RATE if self.ampere else kind.rate
 
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:
@@ -95,7 +98,7 @@ class Waves:
         shares = self.shares and not tile.own
         last = self._last(tile)[0] if shares else count % self.blocks > 0
         rounds = self._rounds(tile, count // self.blocks + last)
-        rate = self.kind.own[tile.width][0] if tile.own else self.rate[tile.width]
+        rate = self._own(tile)[0] if tile.own else self.rate[tile.width]
         cost = rounds * self._high(tile) * tile.width / rate
         if tile.joined:
             share = (SPLIT_ROWS if tile.swapped else tile.width) / self.columns
@@ -108,19 +111,23 @@ class Waves:
         shares = self.shares and not tile.own
         return replace(tile, parts=self._last(tile)[1] * self.kind.cluster if shares else 0)
 
+    def _own(self, tile: Tile) -> tuple[int, float]:
+        return self.kind.own[tile.width, tile.swapped]
+
     def _rounds(self, tile: Tile, rounds: float) -> float:
-        """The same with what follows each product, where that was measured: of two groups that have
-        tiles of their own, one hides it behind the other's product, but for the last."""
-        if not self.kind.own:
-            return rounds
+        """The same with what follows each product, unless rates have that within: of two groups that
+        have tiles of their own, one hides it behind the other's product, but for the last."""
         if not tile.own:
-            return rounds * (1 + self.ending / self.steps)
-        end = self.kind.own[tile.width][1] * self.ending / self.steps
-        return rounds * max(1.0, (1 + end) / 2) + end
+            return rounds * (1 + (0 if self.within else self.ending) / self.steps)
+        end = self._own(tile)[1] * (1 if self.within else self.ending) / self.steps
+        each = max(1.0, (1 + end) / 2)
+        return (rounds - 1) * each + 1 + end
 
     def _high(self, tile: Tile) -> int:
-        """Rows of the split factor in a tile: Ampere has the same registers for any width."""
-        return SPLIT_ROWS // 2 if self.ampere and tile.width > SPLIT_ROWS else SPLIT_ROWS
+        """Rows of the split factor in a tile: Ampere has the same registers for any width, and a
+        group that has a convolution's tile alone no more than for 160 columns of 128 rows."""
+        own = self.convolution and tile.own and tile.width > MOST_OWNED
+        return SPLIT_ROWS // 2 if own or (self.ampere and tile.width > SPLIT_ROWS) else SPLIT_ROWS
 
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewright.codegen.skeleton import select
-from fusewright.family import FULL_RATE
+from fusewright.family import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
 from fusewright.phases import Phases, phases
 
 WIDTHS = (64, 128, 192, 256)
@@ -170,15 +170,27 @@ EXTRAS = tuple(
     for body in ("mish_twice", "bias_sigmoid", "residual")
     for width, swapped, blocks in ((256, False, 1), (128, True, 1), (64, True, 2))
 )
-# Tiles whose last 64 columns are 32, of pixels or channels.
+# Of Hopper only: tiles whose last 64 columns are 32, of pixels or channels, and tiles that a group
+# of warps owns.
 BETWEEN = tuple(
     Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk)
     for width, swapped in ((96, True), (160, True), (160, False), (224, True), (224, False))
-    for chunk in (16, 64)
-    for vector in (1, 4)
+    for chunk, vector in ((16, 1), (64, 1), (64, 4))
+)
+BETWEEN += tuple(
+    Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk, 2)
+    for width, swapped in (*CONVOLUTION_OWN, *TRANSPOSED_OWN)
+    for chunk, vector in ((16, 1), (64, 4))
 )
 BETWEEN += tuple(replace(s, body="residual") for s in BETWEEN if s.chunk == 64 and s.vector == 4)
-HALF_BETWEEN = tuple(replace(s, dtype=dtype) for dtype in KINDS for s in BETWEEN if s.swapped)
+OWN_PHASES = tuple(
+    Subject(("bias_relu", "copy")[vector == 1], width, True, vector, 64, 2, 2)
+    for width, _ in TRANSPOSED_OWN
+    for vector in (1, 4)
+)
+HALF_BETWEEN = tuple(
+    replace(s, dtype=dtype) for dtype in KINDS for s in BETWEEN if s.swapped and s.blocks == 1
+)
 
 
 # Transposed ones of stride 1, of every class.
@@ -245,7 +257,7 @@ JOINED = tuple(
     if parts == 1 or (s.width in FULL_RATE and s.blocks == 1)
     if s.chunk == 64 or (s.width == 128 and dtype is torch.float32 and parts == 1)
 )
-JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64)
+JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64 and s.blocks == 1)
 
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:

@@ -19,6 +19,7 @@ from convolution_subjects import (
     EXTRAS,
     HALF_BETWEEN,
     HALVES,
+    OWN_PHASES,
     SCHEDULES,
     TRANSPOSED,
     WIDTHS,
@@ -52,7 +53,8 @@ BACKWARDS = tuple(
     for s in TRANSPOSED
     if s.chunk == 64 and full(s) and (s.together == 2 or (s.vector == 4 and s.swapped))
 )
-COMPILED = (*CHOSEN, *TAILS, *BACKWARDS, *(s for s in BETWEEN if s.body == "residual"))
+RESIDUALS = tuple(s for s in BETWEEN if s.body == "residual")
+COMPILED = (*CHOSEN, *TAILS, *BACKWARDS, *OWN_PHASES, *RESIDUALS)
 
 
 @needs_nvcc

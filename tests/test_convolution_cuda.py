@@ -16,6 +16,7 @@ from convolution_subjects import (
     BETWEEN,
     CHUNKS,
     EXTRAS,
+    OWN_PHASES,
     SCHEDULES,
     TOGETHER,
     TRANSPOSED,
@@ -38,7 +39,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def library(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("convolutions")
-    more = BETWEEN if arch == "sm_90a" else ()
+    more = (*BETWEEN, *OWN_PHASES) if arch == "sm_90a" else ()
     return convolutions.library((*SCHEDULES, *EXTRAS, *TRANSPOSED, *more), folder, arch=arch)
 
 
@@ -48,7 +49,7 @@ def both(*pads: int) -> tuple[tuple[int, int], ...]:
 
 def copies(together: int = 0) -> Iterator[Subject]:
     """Each width, side and chunk with a body that only stores."""
-    every = (*SCHEDULES, *BETWEEN, *TRANSPOSED)
+    every = (*SCHEDULES, *BETWEEN, *TRANSPOSED, *OWN_PHASES)
     return (s for s in every if s.body == "copy" and s.together == together)
 
 
@@ -155,7 +156,7 @@ def test_sizes(library: Library, problem: Problem) -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", [*SCHEDULES, *EXTRAS, *BETWEEN, *TRANSPOSED], ids=lambda s: str(s.entry)
+    "subject", [*SCHEDULES, *EXTRAS, *BETWEEN, *TRANSPOSED, *OWN_PHASES], ids=lambda s: str(s.entry)
 )
 def test_tails(library: Library, subject: Subject) -> None:
     torch.manual_seed(2)

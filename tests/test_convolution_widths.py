@@ -32,7 +32,7 @@ struct scale_and_bias {
 };
 template <int WIDTH>
 void hand_out(const scale_and_bias& body, const float* sums, const convolution_shape& all,
-              int suspect, int warp) {
+              int suspect, int warp, bool own) {
   static float boxes[8 * BOX];
   const convolution_source<convolution_shape, float, 1> source{sums, nullptr, all};
   using factors = convolution_factors<0, convolution_source<convolution_shape, float, 1>>;
@@ -41,30 +41,31 @@ void hand_out(const scale_and_bias& body, const float* sums, const convolution_s
   const float scales[2] = {2, 4};
   for (int image = 0; image < all.images; ++image)
     for (int c = 0; c * 128 < rows; ++c)
-      for (int p = 0; p * WIDTH < columns; ++p) {
-        float held[quarters<WIDTH>][32];
-        for (int i = 0; i < quarters<WIDTH> * 32; ++i) {
-          const int channel = c * 128 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
-          const int within = i / 4 * 8 + lane % 4 * 2 + i % 2, pixel = p * WIDTH + within;
-          const long place = (long(image) * rows + channel) * columns + pixel;
-          const bool inside = channel < rows && pixel < columns && within < WIDTH;
-          held[i / 32][i % 32] = inside ? sums[place] / scales[i / 2 % 2] : 1e9f;
+      for (int p = 0; p * WIDTH < columns; ++p)
+        for (int slab = warp; slab < 8; slab += own ? 4 : 8) {
+          float held[quarters<WIDTH>][32];
+          for (int i = 0; i < quarters<WIDTH> * 32; ++i) {
+            const int channel = c * 128 + slab * 16 + lane / 4 + i / 2 % 2 * 8;
+            const int within = i / 4 * 8 + lane % 4 * 2 + i % 2, pixel = p * WIDTH + within;
+            const long place = (long(image) * rows + channel) * columns + pixel;
+            const bool inside = channel < rows && pixel < columns && within < WIDTH;
+            held[i / 32][i % 32] = inside ? sums[place] / scales[i / 2 % 2] : 1e9f;
+          }
+          const consumer<scale_and_bias, factors> me{
+              body, {source, source, image == suspect}, product, boxes, slab};
+          me.template rows_out<WIDTH, 0, 4>(held, {image, c, p}, scales);
         }
-        const consumer<scale_and_bias, factors> me{
-            body, {source, source, image == suspect}, product, boxes};
-        me.template rows_out<WIDTH, 0, 4>(held, {image, c, p}, scales);
-      }
 }
 """
 ENTRY = """
 extern "C" void run_{width}(const float* sums, const float* bias, float* out, const int* sizes,
-                          int suspect) {{
+                          int suspect, bool own) {{
   const convolution_shape all{{sizes[0], 1, 0, sizes[1], {{}}, {{1, 1, sizes[2]}}}};
   const scale_and_bias body{{bias, out, sizes[2], sizes[1]}};
-  for (int warp = 0; warp < 8; ++warp)
+  for (int warp = 0; warp < (own ? 4 : 8); ++warp)
     launch(dim3(1), 32, [=] {{
       threadIdx.x += warp * 32;
-      hand_out<{width}>(body, sums, all, suspect, warp);
+      hand_out<{width}>(body, sums, all, suspect, warp, own);
       threadIdx.x -= warp * 32;
     }});
 }}
@@ -84,9 +85,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(("channels", "pixels"), [(64, 516), (144, 300), (20, 452)])
+@pytest.mark.parametrize("own", [False, True])
 def test_tiles_leave_whole_and_at_edges(
-    library: ctypes.CDLL, width: int, channels: int, pixels: int
+    library: ctypes.CDLL, width: int, channels: int, pixels: int, own: bool
 ) -> None:
+    """own: a warp has two times 16 rows, one after the other."""
     sums = torch.randperm(2 * channels * pixels).view(2, channels, pixels).float()
     more, bias = torch.randn(2, channels, pixels), torch.randn(channels)
     wanted = torch.addcmul(bias.view(1, -1, 1).double(), sums.double(), more.double())
@@ -94,7 +97,7 @@ def test_tiles_leave_whole_and_at_edges(
     sizes, suspect = (ctypes.c_int * 3)(2, channels, pixels), 1
     given = (sums, torch.cat([bias, more.flatten()]), out)
     pointers = (ctypes.c_void_p(t.data_ptr()) for t in given)
-    library[f"run_{width}"](*pointers, sizes, suspect)
+    library[f"run_{width}"](*pointers, sizes, suspect, own)
     # The second image is suspect: its box is scaled, too.
     torch.testing.assert_close(out.double(), wanted, rtol=1e-6, atol=1e-5)
 
@@ -118,8 +121,8 @@ def get_inputs():
 @pytest.mark.parametrize(
     ("target", "channels", "side", "chosen"),
     [
-        ("sm_90a", 160, 64, "<160, true, 0, 4"),
-        ("sm_90a", 256, 28, "<160, false, 0, 4"),
+        ("sm_90a", 160, 64, "<160, true, 0, 4, 64, 2>"),
+        ("sm_90a", 256, 28, "<160, false, 0, 4, 64>"),
         ("sm_80", 160, 64, "<192, true, 0, 4"),
     ],
 )

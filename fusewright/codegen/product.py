@@ -63,8 +63,10 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     chosen = f"{tile.width}, {str(tile.swapped).lower()}, {max(nest.segment, 0)}, {vector}"
     if product.op == "attention":  # it folds nothing, and has one side
         chosen = f"{tile.width}, {vector}"
-    chosen += f", {tile.parts}" if tile.parts else ", 0, true" if tile.own else ""
-    chosen += _convolution_choice(product, tile) if product.op in CONVOLUTIONS else ""
+    if product.op in CONVOLUTIONS:
+        chosen += _convolution_choice(product, tile)
+    else:
+        chosen += f", {tile.parts}" if tile.parts else ", 0, true" if tile.own else ""
     scratch = "workspace" if workspace(product, tile) else "nullptr"
     extra = [scratch] if name in SCRATCH and not tile.summed else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
@@ -115,7 +117,7 @@ def _convolution_choice(product: Node, tile: Tile) -> str:
     lie channels last, too; the parts of a number; and whether channels that lie last have groups.
     """
     g = geometry(product)
-    blocks = 2 if tile.width == WIDTHS[0] and g.parts == 1 else 1
+    blocks = 2 if tile.own or (tile.width == WIDTHS[0] and g.parts == 1) else 1
     parts = f", {g.parts}" * (g.parts > 1)
     if max(g.windows) > 1:
         return f", {g.chunk}, {blocks}, {', '.join(map(str, g.windows))}{parts}"

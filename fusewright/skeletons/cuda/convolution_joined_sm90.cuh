@@ -74,7 +74,7 @@ FN auto undo_of_tile(const joined_source<T, PARTS>& source, const packed_image& 
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
 int run_convolution_joined(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace,
                            int device, void* stream) {
-  static_assert(SEGMENT == 0, "tails are maps");
+  static_assert(SEGMENT == 0 && !convolution_stage<WIDTH, BLOCKS, PARTS>::own, "tails are maps, and groups share tiles");
 #ifndef __CUDACC_RTC__
   if (shape.out_pixels() < convolution_stage<WIDTH, BLOCKS, PARTS>::pixels(SWAPPED)) return cudaErrorInvalidValue;
 #endif

@@ -17,7 +17,7 @@ template <int BLOCKS, int SEGMENT, class Body> FN decltype(auto) tail_of(const B
     return (body);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class Shape, class Body, class T>
-__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::threads), BLOCKS)
+__global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::threads), (convolution_stage<WIDTH, BLOCKS, PARTS>::blocks))
     convolution_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
                        const __grid_constant__ Body body, const __grid_constant__ Shape shape, const T* image,
                        const T* weight, const packed_image packed, const product_shape product, const tile_pairs all) {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::thre
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < stage::count; ++slot) {
       barrier_init(full + 8 * slot, 1);
-      barrier_init(empty + 8 * slot, 8 * CLUSTER);
+      barrier_init(empty + 8 * slot, stage::readers * CLUSTER);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -35,12 +35,12 @@ __global__ void __launch_bounds__((convolution_stage<WIDTH, BLOCKS, PARTS>::thre
   wait_for_previous_kernel();
   cluster_sync();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  if (BLOCKS == 1 ? warp < 4 : warp >= 8) {
-    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+  if (stage::blocks == 1 ? warp < 4 : warp >= 8) {
+    if constexpr (stage::blocks == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == stage::producer)
       convolution_produce<WIDTH, SWAPPED, CHUNK, BLOCKS, PARTS>(weights, pixels, shape, packed, all, stages, full, empty);
   } else {
-    if constexpr (BLOCKS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    if constexpr (stage::blocks == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     const convolution_source<Shape, T, PARTS> source{image, weight, shape};
     const auto& tail = tail_of<BLOCKS, SEGMENT>(body, shape);
     float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
@@ -93,7 +93,7 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   int blocks = 0;
   if (int error = prepare_product<kernel>(stage::shared_bytes, device, blocks)) return error;
-  blocks *= BLOCKS;
+  blocks *= stage::blocks;
   const long pixel_tiles = (places + stage::pixels(SWAPPED) - 1) / stage::pixels(SWAPPED);
   const long channel_tiles = (channels + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
   const long pairs = (images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.products();

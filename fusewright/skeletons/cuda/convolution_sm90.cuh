@@ -14,48 +14,9 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "convolution.cuh"
+#include "convolution_turned_sm90.cuh"
 #include "product_half_sm90.cuh"
 namespace fusewright {
-
-//@ turned_source: needs convolution_repair
-// Where channels are folded they are the columns of a tile, and pixels its rows. Sums have been scaled by then.
-template <class Source> struct turned_source {
-  const Source& from;
-};
-template <class Source> FN float plain_sum(const turned_source<Source>& turned, int batch, int pixel, int row) {
-  return plain_sum(turned.from, batch, row, pixel);
-}
-template <int FIRST_WARP, class Source> struct turned_factors {
-  static constexpr bool split = false, packed = false, marked = Source::marked, scaled = false;
-  static constexpr int first_warp = FIRST_WARP, each = 2;
-  turned_source<Source> left, right;
-  bool suspect;
-};
-
-//@ turned_body: needs finish, ahead
-// A body that folds channels: its rows are pixels, whose channels lie far apart in memory. So a warp takes many neighbouring
-// pixels at once: 8 of up to 128 channels, whose elements in one channel are a sector. Their order is one in which no two
-// rows that a quarter of the warp reads share banks. Teams behind the end do the last pixel once more.
-template <class Body> struct turned_body {
-  const Body& body;
-};
-template <int SEGMENT, class Body> FN void ahead(const turned_body<Body>&, long, int, int) {}
-template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const turned_body<Body>& to, const float* box, int begin, int end, box_corner at, int columns) {
-  constexpr int THREADS = COLUMNS > 128 ? 8 : SEGMENT / VECTOR > 2 ? 4 : 2, TEAMS = 32 / THREADS;
-  const int team = lane_here() / THREADS, segments = columns / SEGMENT, first = at.column / SEGMENT;
-  const int behind = min(segments - first, COLUMNS / SEGMENT);
-  __builtin_assume(at.row >= 0 && segments > 0);
-#pragma unroll 1
-  for (int next = begin; next < end; next += TEAMS) {
-    const int row = min(next + (team & ~3 | team << 1 & 2 | team >> 1 & 1), end - 1);
-#pragma unroll 1
-    for (int s = 0; s < behind; ++s)
-      to.body((at.row + row) * segments + first + s, lanes_team<THREADS, VECTOR>(),
-              product_row{box + row * COLUMNS, s * SEGMENT, twist_of<ACROSS>(row)});
-  }
-}
 
 //@ convolution_scale: needs convolution_undo, tile_order, here
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
@@ -75,6 +36,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) share[i] = SWAPPED ? packed.weight_exponents[channel + lane + i * 32] : 0;
   }
+  FN void further() { exponents += SWAPPED ? 0 : 64; }  // 64 rows of the tile further
   FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
   // Whether one power of two is enough for each of the warp's channels, and none is suspect.
   FN bool plain() const {
@@ -127,6 +89,7 @@ template <int WIDTH, bool SWAPPED, class Source> struct scale_undo<WIDTH, SWAPPE
   const packed_image& packed;
   int image;
   FN scale_undo(const packed_image& packed, int image_number, int, int) : packed(packed), image(image_number) {}
+  FN void further() {}
   FN bool run(float (&)[quarters<WIDTH>][32]) const {
     if constexpr (Source::marked)
       return __any_sync(~0u, packed.image_exponents[image]);
@@ -144,16 +107,21 @@ FN auto undo_of_tile(const Source& source, const packed_image& packed, tiles::pl
 // BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
 // block multiplies while the other hands a tile to it; but tiles are narrow, and read more. Registers are shared out equally
 // then, and a single warp, behind the consumers, copies. Two PARTS are two times a tall and a wide one.
+// With two and more than 64 columns it is one block, each of whose two groups has tiles of its `own`: all 128 rows of them, or
+// 64 of wide ones. Stages come in the order of tiles, and a group reads those of every second tile.
 template <int WIDTH, int BLOCKS, int PARTS> struct convolution_stage {
-  static_assert(WIDTH * PARTS <= 256 && (BLOCKS == 1 || (WIDTH == 64 && PARTS == 1)), "there are registers for no more");
-  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, part_bytes = tall_bytes + WIDTH * HALF_LINE;
+  static constexpr bool own = BLOCKS == 2 && WIDTH > 64;
+  static constexpr int blocks = own ? 1 : BLOCKS, readers = own ? 4 : 8, tiles = own ? 2 : 1;
+  static constexpr int rows = own && WIDTH > 160 ? 64 : TILE_ROWS, slabs = own ? rows / 64 : 1;  // 64 rows each, of a group
+  static_assert(WIDTH * PARTS <= 256 && (BLOCKS == 1 || PARTS == 1), "there are registers for no more");
+  static constexpr int tall_bytes = rows * HALF_LINE, part_bytes = tall_bytes + WIDTH * HALF_LINE;
   static constexpr int bytes = PARTS * part_bytes;
-  static constexpr int count = (BLOCKS == 1 ? 196608 : 81920) / bytes, boxes = count * bytes;
+  static constexpr int count = (blocks == 1 ? 196608 : 81920) / bytes, boxes = count * bytes;
   static constexpr int barriers = boxes + 8 * BOX * 4, shared_bytes = barriers + 16 * count;
-  static constexpr int threads = BLOCKS == 1 ? PRODUCT_THREADS : 288, producer = BLOCKS == 1 ? 0 : 256;
-  static constexpr int first_warp = BLOCKS == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START / PARTS : 0;
-  BOTH static constexpr int pixels(bool swapped) { return swapped ? TILE_ROWS : WIDTH; }
-  BOTH static constexpr int channels(bool swapped) { return swapped ? WIDTH : TILE_ROWS; }
+  static constexpr int threads = blocks == 1 ? PRODUCT_THREADS : 288, producer = blocks == 1 ? 0 : 256;
+  static constexpr int first_warp = blocks == 1 ? 4 : 0, head_start = BLOCKS == 1 ? HEAD_START / PARTS : 0;
+  BOTH static constexpr int pixels(bool swapped) { return swapped ? rows : WIDTH; }
+  BOTH static constexpr int channels(bool swapped) { return swapped ? WIDTH : rows; }
 };
 
 //@ convolution_tiles: needs tile_order, convolution_shape, cluster
@@ -251,12 +219,12 @@ template <int CHUNK, int ROWS> struct pixel_operand {
   }
   FN static constexpr int step(int j) { return (j * 16 / CHUNK * ROWS * CHUNK * 2 + j * 16 % CHUNK * 2) >> 4; }
 };
-template <int WIDTH, bool SWAPPED, int CHUNK, class T>
+template <int ROWS, int WIDTH, bool SWAPPED, int CHUNK, class T>
 FN void convolution_chunk(float (&sums)[quarters<WIDTH>][32], unsigned tall_part, unsigned wide_part, int group, bool accumulate) {
-  using pixels = pixel_operand<CHUNK, SWAPPED ? TILE_ROWS : WIDTH>;
+  using pixels = pixel_operand<CHUNK, SWAPPED ? ROWS : WIDTH>;
   using weights = half_operand<false>;
   const unsigned tall = tall_part + group * 64 * (SWAPPED ? CHUNK * 2 : HALF_LINE);
-  const unsigned wide = wide_part + TILE_ROWS * HALF_LINE;
+  const unsigned wide = wide_part + ROWS * HALF_LINE;
   const unsigned long p = pixels::at(SWAPPED ? tall : wide), w = weights::at(SWAPPED ? wide : tall);
   multiply_fence();
 #pragma unroll
@@ -267,27 +235,37 @@ FN void convolution_chunk(float (&sums)[quarters<WIDTH>][32], unsigned tall_part
   }
   multiply_commit();
 }
-// The sums of a tile as they grow. LATER: what is begun after the last multiplication that reads the stage before.
-template <int WIDTH, bool SWAPPED, int CHUNK, class T, int PARTS> struct growing_sums {
-  static constexpr int LATER = 1;
-  float sums[quarters<WIDTH>][32];
-  FN growing_sums() { pin_all<WIDTH>(sums); }
+// The sums of a tile as they grow: 64 rows of it, or, where a group owns it, both times 64. LATER: what is begun after the last
+// multiplication that reads the stage before.
+template <int WIDTH, bool SWAPPED, int CHUNK, class T, int PARTS, int ROWS, int SLABS> struct growing_sums {
+  static constexpr int LATER = SLABS;
+  float sums[quarters<WIDTH>][32], more[quarters<WIDTH>][32];
+  FN growing_sums() { end(); }
   FN void multiply(unsigned here, int group, bool first) {
-    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(sums, here, here, group, !first);
+    convolution_chunk<ROWS, WIDTH, SWAPPED, CHUNK, T>(sums, here, here, group, !first);
+    if constexpr (SLABS > 1) convolution_chunk<ROWS, WIDTH, SWAPPED, CHUNK, T>(more, here, here, 1, !first);
   }
   FN void grow() {}
-  FN void end() { pin_all<WIDTH>(sums); }
+  FN void end() {
+    pin_all<WIDTH>(sums);
+    if constexpr (SLABS > 1) pin_all<WIDTH>(more);
+  }
+  // The last rows take the place of the first.
+  FN void further() {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) sums[i / 32][i % 32] = more[i / 32][i % 32];
+  }
 };
 // Both small products stay where they are, since what the tensor core drops of them is too small to matter; the large one
 // comes first, and is added up while they are at work.
-template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH, SWAPPED, CHUNK, T, 2> {
+template <int WIDTH, bool SWAPPED, int CHUNK, class T> struct growing_sums<WIDTH, SWAPPED, CHUNK, T, 2, TILE_ROWS, 1> {
   static constexpr int LATER = 2, TO_LOST = convolution_stage<WIDTH, 1, 2>::part_bytes;
   float sums[quarters<WIDTH>][32], large[quarters<WIDTH>][32], small[quarters<WIDTH>][32];
   FN growing_sums() : sums{} { pin_all<WIDTH>(large), pin_all<WIDTH>(small); }
   FN void multiply(unsigned here, int group, bool first) {
-    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(large, here, here, group, false);
-    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(small, here + TO_LOST, here, group, !first);
-    convolution_chunk<WIDTH, SWAPPED, CHUNK, T>(small, here, here + TO_LOST, group, true);
+    convolution_chunk<TILE_ROWS, WIDTH, SWAPPED, CHUNK, T>(large, here, here, group, false);
+    convolution_chunk<TILE_ROWS, WIDTH, SWAPPED, CHUNK, T>(small, here + TO_LOST, here, group, !first);
+    convolution_chunk<TILE_ROWS, WIDTH, SWAPPED, CHUNK, T>(small, here, here + TO_LOST, group, true);
   }
   FN void grow() {
     pin_all<WIDTH>(large);
@@ -318,17 +296,28 @@ template <class Body, class Source, int FIRST_WARP> struct convolution_work {
   const packed_image& packed;
   const product_shape& product;
   float* boxes;
-  template <bool TURNED> FN auto of_tile(bool suspect) const {
+  template <bool TURNED> FN auto of_tile(bool suspect, int slab) const {
     if constexpr (TURNED)
-      return consumer<Body, turned_factors<FIRST_WARP, Source>>{body, {{source}, {source}, suspect}, product, boxes};
+      return consumer<Body, turned_factors<FIRST_WARP, Source>>{body, {{source}, {source}, suspect}, product, boxes, slab};
     else
-      return consumer<Body, convolution_factors<FIRST_WARP, Source>>{body, {source, source, suspect}, product, boxes};
+      return consumer<Body, convolution_factors<FIRST_WARP, Source>>{body, {source, source, suspect}, product, boxes, slab};
   }
 };
 template <int FIRST_WARP, class Body, class Source>
 FN convolution_work<Body, Source, FIRST_WARP> work_of(const Body& body, const Source& source, const packed_image& packed,
                                                       const product_shape& product, float* boxes) {
   return {body, source, packed, product, boxes};
+}
+// 64 rows of a finished tile, of each warp 16, go to the body.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Work, class Undo>
+FN void hand_out(const Work& work, float (&sums)[quarters<WIDTH>][32], tiles::place tile, Undo& undo, int slab) {
+  const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(sums), slab);
+  if constexpr (SEGMENT > 0)
+    me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+  else if constexpr (SWAPPED != Work::from::last) {
+    if (!phases_out<WIDTH, VECTOR>(me, sums, tile)) me.template columns_out<WIDTH, SEGMENT, VECTOR>(sums, tile, nullptr);
+  } else if (!windows_out<WIDTH, VECTOR>(me, sums, tile, undo.by))
+    me.template rows_out<WIDTH, SEGMENT, VECTOR>(sums, tile, undo.by);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCKS, int PARTS, class Work>
 FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned stages, unsigned full, unsigned empty) {
@@ -337,47 +326,65 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
   const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
   const int rank = cluster_rank(), lane = threadIdx.x % 32;
   constexpr bool ACROSS = SWAPPED != Work::from::last;  // what the tensor core has as rows are the result's columns
-  int slot = 0;
-  unsigned phase = 0;
+  int number = blockIdx.x / CLUSTER;
+  unsigned next = 0;  // which of all 64 k comes next
   const auto chunks_at = [&](int number) {
     return chunks_of(work.source.shape, work.packed, all.at<SWAPPED>(number, rank).tile.batch % products);
   };
-  if (stage::head_start > 0 && group == 1 && chunks_at(blockIdx.x / CLUSTER) > stage::head_start)
+  // The other group's stages.
+  const auto pass = [&](int number) {
+    if (stage::own && number < all.count) next += chunks_at(number);
+  };
+  // Of a tile of 64 rows, what half it is of one with 128, which it becomes.
+  const auto first_slab = [&](tiles::place& tile) {
+    const int half = stage::rows < TILE_ROWS ? tile.row % 2 : 0;
+    if (stage::rows < TILE_ROWS) tile.row /= 2;
+    return stage::own ? warp % 4 + half * 4 : warp;
+  };
+  if (stage::own && group == 1) pass(number), number += gridDim.x / CLUSTER, group_arrive(4, 256);  // the first turn is group 0's
+  if (stage::head_start > 0 && group == 1 && chunks_at(number) > stage::head_start)
     barrier_wait(full + 8 * stage::head_start, 0);
-  for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
-    growing_sums<WIDTH, SWAPPED, CHUNK, factor, PARTS> grown;
+  for (; number < all.count; number += gridDim.x / CLUSTER * stage::tiles) {
+    growing_sums<WIDTH, SWAPPED, CHUNK, factor, PARTS, stage::rows, stage::slabs> grown;
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
     const int chunks = chunks_at(number);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      barrier_wait(full + 8 * slot, phase);
-      grown.multiply(stages + slot * stage::bytes, group, chunk == 0);
-      if (SEGMENT == 0 && chunk < quarters<WIDTH>) {
-        const auto me = work.template of_tile<false>(false);
-        me.template ask_quarter<WIDTH, ACROSS, SEGMENT>(all.at<SWAPPED>(number, rank).tile, chunk * 64);
+    // Until all stages before have come: a barrier that is two phases behind looks as if it was done.
+    if (stage::own) group_sync(4 + group, 256);
+    for (int chunk = 0; chunk < chunks; ++chunk, ++next) {
+      const int slot = next % stage::count;
+      barrier_wait(full + 8 * slot, next / stage::count & 1);
+      grown.multiply(stages + slot * stage::bytes, stage::own ? 0 : group, chunk == 0);
+      if (SEGMENT == 0 && chunk < quarters<WIDTH> * stage::slabs) {
+        tiles::place tile = all.at<SWAPPED>(number, rank).tile;
+        const int later = chunk >= quarters<WIDTH>, slab = first_slab(tile) + later * 4;
+        work.template of_tile<false>(false, slab).template ask_quarter<WIDTH, ACROSS, SEGMENT>(
+            tile, (chunk - later * quarters<WIDTH>) * 64);
       }
       multiply_wait<grown.LATER>();
       if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
       before = empty + 8 * slot;
       grown.grow();
-      if (++slot == stage::count) slot = 0, phase ^= 1;
     }
+    if (stage::own) group_arrive(5 - group, 256);
     const tile_pairs::place place = all.at<SWAPPED>(number, rank);
-    const tiles::place tile = place.tile;
+    tiles::place tile = place.tile;
+    const int pixel = SWAPPED ? tile.row * stage::rows : tile.column * WIDTH;
+    const int first = first_slab(tile);
     const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    const int pixel = SWAPPED ? tile.row * TILE_ROWS : tile.column * WIDTH;
-    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, warp);
+    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, SWAPPED && stage::own ? warp % 4 : first);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();
+    pass(number + gridDim.x / CLUSTER);
     if (place.alone) continue;
-    const auto me = work.template of_tile<(SEGMENT > 0)>(undo.run(grown.sums));
-    if constexpr (SEGMENT > 0)
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    else if constexpr (ACROSS) {
-      if (!phases_out<WIDTH, VECTOR>(me, grown.sums, tile))
-        me.template columns_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, nullptr);
-    } else if (!windows_out<WIDTH, VECTOR>(me, grown.sums, tile, undo.by))
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(grown.sums, tile, undo.by);
+    if constexpr (stage::slabs > 1) {
+#pragma unroll 1
+      for (int slab = first; slab < 8; slab += 4) {
+        if (slab > 3) undo.further(), grown.further();
+        hand_out<WIDTH, SWAPPED, SEGMENT, VECTOR>(work, grown.sums, tile, undo, slab);
+      }
+    } else
+      hand_out<WIDTH, SWAPPED, SEGMENT, VECTOR>(work, grown.sums, tile, undo, first);
   }
 }
 

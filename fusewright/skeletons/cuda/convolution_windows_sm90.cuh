@@ -155,7 +155,7 @@ template <int WIDTH, int VECTOR, class Sums, int PIXELS, class Body, class Facto
 FN bool windows_out(const consumer<windowed_body<PIXELS, Body>, Factors>& me, Sums& sums, tiles::place tile, const float* scales) {
   constexpr int EACH = WIDTH / PIXELS;  // windows of a tile
   if constexpr (Factors::scaled && VECTOR % 2 == 0) {
-    const int top = tile.row * TILE_ROWS + (warp_here() - Factors::first_warp) * 16, end = (tile.column + 1) * EACH;
+    const int top = tile.row * TILE_ROWS + me.slab * 16, end = (tile.column + 1) * EACH;
     if (__all_sync(~0u, !me.factors.suspect && top + 16 <= me.shape.rows && end <= me.body.windows)) {
       const int lane = lane_here();
       const columns_range<true> mine{end - EACH + lane % 4 * 2, 8, me.body.windows};

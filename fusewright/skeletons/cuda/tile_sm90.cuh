@@ -185,8 +185,7 @@ template <class Body, class Factors> struct consumer {
   // Long before a tile is finished: whatever else the body will read for it shall be in L2 by then. A lane asks for one
   // line of 128 bytes of one row at a time.
   template <int WIDTH, bool SWAPPED, int SEGMENT> FN void ask_quarter(tiles::place tile, int q) const {
-    const int lane = lane_here();
-    const int along = tile.row * TILE_ROWS + slab * 16, across = tile.column * WIDTH + q;
+    const int lane = lane_here(), along = tile.row * TILE_ROWS + slab * 16, across = tile.column * WIDTH + q;
     const int row = (SWAPPED ? across + slab % 4 * 16 : along) + lane / 2;
     const int column = (SWAPPED ? along - slab % 4 * 16 : across) + lane % 2 * AHEAD_COLUMNS;
     const box_corner at = corner_of(factors, shape, tile, row, column);
