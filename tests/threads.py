@@ -20,6 +20,7 @@ BEFORE = r"""
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -45,14 +46,13 @@ inline dim3 gridDim(1), blockIdx(0), threadIdx(0);
 struct barrier { unsigned wanted, arrived, number; };
 constexpr std::size_t STACK = 1 << 18;
 struct fiber {
-  ucontext_t first;
-  jmp_buf here;  // once it has begun: switching contexts would ask the kernel about signals
+  jmp_buf here;
   std::unique_ptr<char[]> stack{new char[STACK]};
   const barrier* waits = nullptr;
   unsigned number = 0;
   bool begun = false, done = false;
 };
-inline std::vector<fiber> fibers;
+inline std::deque<fiber> fibers;  // which stay for further blocks
 inline fiber* running;
 inline jmp_buf home;
 inline std::function<void()> work;
@@ -70,20 +70,25 @@ inline void wait_at(barrier& b) {
 }
 inline void __syncthreads() { wait_at(block); }
 inline void run_fiber() {
-  work();
-  running->done = true;  // nobody waits for who has left
-  if (--block.wanted > 0 && block.arrived == block.wanted) block.arrived = 0, ++block.number;
-  _longjmp(home, 1);
+  for (;;) {
+    work();
+    running->done = true;  // nobody waits for who has left
+    if (--block.wanted > 0 && block.arrived == block.wanted) block.arrived = 0, ++block.number;
+    if (!_setjmp(running->here)) _longjmp(home, 1);
+  }
+}
+// Only the first time by its context: that asks the kernel about signals.
+inline void begin(fiber& f, unsigned t) {
+  ucontext_t first;
+  getcontext(&first);
+  // Stacks that begin at the same place of a page would share few lines of a cache.
+  first.uc_stack.ss_sp = f.stack.get(), first.uc_stack.ss_size = STACK - t % 128 * 128;
+  makecontext(&first, run_fiber, 0);
+  setcontext(&first);
 }
 inline void run_block(unsigned threads) {
   block = {threads, 0, 0};
-  for (unsigned t = 0; t < threads; ++t) {
-    fiber& f = fibers[t];
-    getcontext(&f.first);
-    f.first.uc_stack.ss_sp = f.stack.get(), f.first.uc_stack.ss_size = STACK;
-    f.begun = f.done = false, f.waits = nullptr;
-    makecontext(&f.first, run_fiber, 0);
-  }
+  for (unsigned t = 0; t < threads; ++t) fibers[t].done = false, fibers[t].waits = nullptr;
   bool some = true;
   for (bool back = false; some; back = !back) {
     some = false;
@@ -94,7 +99,7 @@ inline void run_block(unsigned threads) {
       some = true, f.waits = nullptr, running = &f, threadIdx = dim3(t);
       if (_setjmp(home)) continue;
       if (std::exchange(f.begun, true)) _longjmp(f.here, 1);
-      setcontext(&f.first);
+      begin(f, t);
     }
   }
   for (unsigned t = 0; t < threads; ++t)

@@ -20,7 +20,9 @@ BEFORE = r"""
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <utility>
 #include <vector>
+#include <setjmp.h>
 #include <ucontext.h>
 #define __device__
 #define __host__
@@ -80,15 +82,16 @@ inline unsigned atomicMin(unsigned* p, unsigned x) { return *p = min(*p, x); }
 struct meeting { int wanted, arrived, number; };
 struct late_copy { unsigned to; const void* from; bool exists; };
 struct fiber {
-  ucontext_t at;
+  ucontext_t first;
+  jmp_buf here;  // once it has begun: switching contexts would ask the kernel about signals
   std::vector<char> stack = std::vector<char>(1 << 17);
   const meeting* waits = nullptr;
   int number = 0;
-  bool done = false;
+  bool begun = false, done = false;
   std::vector<std::vector<late_copy>> copies;
 };
 inline std::vector<fiber> fibers;
-inline ucontext_t home;
+inline jmp_buf home;
 inline std::function<void()> work;
 inline dim3 gridDim(1), blockDim(1), blockIdx(0), threadIdx(0);
 inline meeting whole, warps[32];
@@ -101,25 +104,24 @@ inline void meet(meeting& m) {
     return;
   }
   me.waits = &m, me.number = m.number;
-  swapcontext(&me.at, &home);
+  if (!_setjmp(me.here)) _longjmp(home, 1);
 }
 inline void start() {
   work();
   self().done = true;
   for (meeting* m : {&whole, &warps[threadIdx.x / 32]})  // nobody waits for who has left
     if (--m->wanted > 0 && m->arrived == m->wanted) m->arrived = 0, ++m->number;
-  swapcontext(&self().at, &home);
+  _longjmp(home, 1);
 }
 inline void run_block(unsigned threads) {
   std::memset(shared, 0xff, sizeof shared);
   whole = {int(threads), 0, 0};
   for (auto& w : warps) w = {32, 0, 0};
   for (auto& f : fibers) {
-    getcontext(&f.at);
-    f.at.uc_stack.ss_sp = f.stack.data(), f.at.uc_stack.ss_size = f.stack.size();
-    f.at.uc_link = &home;
-    f.done = false, f.waits = nullptr, f.copies.assign(1, {});
-    makecontext(&f.at, start, 0);
+    getcontext(&f.first);
+    f.first.uc_stack.ss_sp = f.stack.data(), f.first.uc_stack.ss_size = f.stack.size();
+    f.begun = f.done = false, f.waits = nullptr, f.copies.assign(1, {});
+    makecontext(&f.first, start, 0);
   }
   for (bool some = true; some;) {
     some = false;
@@ -127,7 +129,9 @@ inline void run_block(unsigned threads) {
       fiber& f = fibers[t];
       if (f.done || (f.waits && f.waits->number == f.number)) continue;
       some = true, f.waits = nullptr, threadIdx.x = t;
-      swapcontext(&home, &f.at);
+      if (_setjmp(home)) continue;
+      if (std::exchange(f.begun, true)) _longjmp(f.here, 1);
+      setcontext(&f.first);
     }
   }
   for (auto& f : fibers)
