@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusewright.family import CONVOLUTION, INLINE, TILE_RATE, family
-from fusewright.geometry import geometry
+from fusewright.geometry import CONVOLUTIONS, geometry
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
 from fusewright.product import factors

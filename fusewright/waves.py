@@ -115,8 +115,8 @@ class Waves:
         return self.kind.own[tile.width, tile.swapped]
 
     def _rounds(self, tile: Tile, rounds: float) -> float:
-        """The same with what follows each product, unless rates have that within: of two groups that
-        have tiles of their own, one hides it behind the other's product, but for the last."""
+        """The same with what follows each product, unless rates have that within: of two groups
+        that have tiles of their own, one hides it behind the other's product, but for the last."""
         if not tile.own:
             return rounds * (1 + (0 if self.within else self.ending) / self.steps)
         end = self._own(tile)[1] * (1 if self.within else self.ending) / self.steps
