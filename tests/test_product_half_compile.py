@@ -25,8 +25,10 @@ needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 def chosen(half: Half) -> bool:
     """The tail that needs most registers with every tile; every tail, layout and number of parts
-    with the widest, which leaves fewest."""
+    with the widest, which leaves fewest, and with the widest that a group has alone."""
     s, plain = half.subject, half.turned == (False, False)
+    if half.own and s.width > 128:
+        return True
     if s.width == 256:
         return not plain or half.dtype is torch.bfloat16 or s.vector == 8
     return (s.segment, s.vector) in ((64, 4), (64, 8)) or half.turned == (True, True)
