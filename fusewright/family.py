@@ -200,7 +200,7 @@ TRANSPOSED, TRANSPOSED_LAST = _transposed(CONVOLUTION), _transposed(LAST)
 # Of stride 1, tiles leave as those of any convolution do.
 OF_STRIDE_1 = {
     ("transposed_convolution", half, parts, last): replace(
-        _transposed(kind), between=kind.between, own=kind.own
+        _transposed(kind), between=kind.between, own={}
     )
     for (op, half, parts, last), kind in OF_CONVOLUTIONS.items()
     if op == "convolution"

@@ -33,12 +33,13 @@ def shown(n: Node) -> Node:
 
 
 def tails(graph: Graph) -> Iterator[bool]:
-    """Whether a map reads each node, in the order of `rebuild`; it may join its kernel. A cast is
-    none by itself."""
+    """Whether a map or a cat reads each node, in the order of `rebuild`; its kernel may compute the
+    one, or store where the other wants it. A cast is none by itself."""
     nodes = toposort((*graph.inputs, *graph.roots))
     read = set[int]()
     for n in reversed(nodes):
-        if n.row.kind == "map" and (n.op != "cast" or id(n) in read):
+        joins = n.op == "library" and n["name"] == "aten.cat"
+        if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
             read |= {id(base(a)) for a in n.args}
     return (id(n) in read for n in nodes)
 

@@ -199,7 +199,7 @@ BACK = tuple(
     for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
     for s in (*SCHEDULES, *EXTRAS, *BETWEEN)
     if (s.chunk == 64 and s.width in (64, 128) and s.blocks == (2 if s.width == 64 else 1))
-    or (s.width == 160 and s.swapped and s.body == "residual" and dtype is torch.float32)
+    or (s.entry == "residual_160_swapped_4_64_1" and dtype is torch.float32)
     if parts == 1 or s.width == 128
 )
 

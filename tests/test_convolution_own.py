@@ -19,7 +19,8 @@ from fusewright.tile import SPLIT_ROWS
 from fusewright.waves import MOST_OWNED
 
 # A stage holds the number of its 64 k; a copy comes late. Who waits for ever gives up.
-INCLUDES = "#include <atomic>\n#include <chrono>\n"
+INCLUDES = "#include <atomic>\n#include <chrono>\n#include <thread>\n"
+PLACES = "inline dim3 gridDim(1), blockIdx(0), threadIdx(0);"  # all threads are at work at once
 ENGINE = """
 struct phased { std::atomic<int> arrived{0}, phase{0}; int wanted = 1; };
 inline phased barriers[2][64];  // full, empty
@@ -86,15 +87,15 @@ template <int WIDTH, bool SWAPPED> int run(const tile_pairs& all, int* out) {
   const convolution_source<uneven_shape, float, 1> source{nullptr, nullptr, shape};
   const no_body body{};
   const auto work = work_of<stage::first_warp>(body, source, packed, product, nullptr);
-  gridDim = dim3(4);
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
+    gridDim = dim3(4);
     const tensor_map none{};
     convolution_produce<WIDTH, SWAPPED, 64, 2, 1>(none, none, shape, packed, all, 0, 0, 4096);
   });
   for (int group = 0; group < 2; ++group)
     threads.emplace_back([&, group] {
-      threadIdx = dim3((stage::first_warp + group * 4) * 32);
+      gridDim = dim3(4), threadIdx = dim3((stage::first_warp + group * 4) * 32);
       convolution_consume<WIDTH, SWAPPED, 0, 4, 64, 2, 1>(work, all, 0, 0, 4096);
     });
   for (auto& thread : threads) thread.join();
@@ -155,7 +156,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=w, swapped=s) for w, s in KINDS)
-    whole = f"{INCLUDES}{BEFORE}{WARP}#define __CUDACC_RTC__\n{text}{PRODUCTS}{entries}}}\n"
+    assert PLACES in BEFORE
+    before = BEFORE.replace(PLACES, PLACES.replace("inline", "inline thread_local"))
+    whole = f"{INCLUDES}{before}{WARP}#define __CUDACC_RTC__\n{text}{PRODUCTS}{entries}}}\n"
     return built(whole, tmp_path_factory.mktemp("own") / "own.cpp")
 
 

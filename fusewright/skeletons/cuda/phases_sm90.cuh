@@ -140,7 +140,7 @@ FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* bo
   }
 }
 template <int WIDTH, int LINES, int TOGETHER, class Consumer>
-FN void boxes_out(const Consumer& me, const float (&sums)[quarters<WIDTH>][32], tiles::place tile) {
+FN void boxes_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
   const transposed_shape<TOGETHER>& s = me.body.shape;
   const int warp = warp_here() - decltype(me.factors)::first_warp, group = warp / 4, top = tile.column * WIDTH;
   const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + me.slab / 4 * 64;
@@ -150,8 +150,8 @@ FN void boxes_out(const Consumer& me, const float (&sums)[quarters<WIDTH>][32], 
   const auto here = elements.template of<LINES>(s, 0);
   float* const box = me.boxes + group * 4 * BOX;
 #pragma unroll 1
-  for (int number = 0; number < quarters<WIDTH>; ++number) {
-    const int row = top + number * 64, behind = min(me.shape.rows, top + WIDTH) - row, rows = behind < 64 ? behind : 64;
+  for (int number = 0; number < WIDTH / 64; ++number) {
+    const int row = top + number * 64, behind = me.shape.rows - row, rows = behind < 64 ? behind : 64;
     if (rows <= 0) break;
     if (number > 0) group_sync(1 + group, 128);
     choose_lines<TOGETHER>(box, sums, number, warp % 4);
