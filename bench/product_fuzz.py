@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import product_subjects as subjects  # noqa: E402
-from product_subjects import EXTRAS, PARTS, SCHEDULES, SHARED, Call, Library, Subject  # noqa: E402
+from product_subjects import BETWEEN, EXTRAS, PARTS, SCHEDULES, SHARED, Call, Library, Subject  # noqa: E402  # noqa: E402
 
-SUBJECTS = (*SCHEDULES, *EXTRAS, *SHARED)
+SUBJECTS = (*SCHEDULES, *BETWEEN, *EXTRAS, *SHARED)
 LARGEST = 300
 # Of one element, in units of (norm of its left row) x (norm of its right row).
 PRODUCT_TOLERANCE = 4e-7
@@ -61,7 +61,7 @@ def size(dice: random.Random, largest: int = LARGEST) -> int:
 def trial(seed: int, number: int, arch: str) -> Trial:
     """Problem `number` of a seed."""
     dice = random.Random(f"{seed} {number}")
-    subject = dice.choice(SUBJECTS)
+    subject = dice.choice([s for s in SUBJECTS if arch != "sm_80" or s not in BETWEEN])
     if arch == "sm_80":
         subject = replace(subject, parts=0)
     step = max(subject.segment, subject.vector)

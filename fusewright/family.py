@@ -16,6 +16,8 @@ from fusewright.product import batches, factors, is_half
 
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
+# Those of 96 and of 224 are predictions.
+SPLIT_RATE = {**TILE_RATE, 96: 190, 160: 213, 224: 233}
 # The same of Ampere's kernels, for as many elements of a tile.
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
@@ -61,6 +63,7 @@ class Family:
     own: rates of tiles that one group of a block's warps has alone, on Hopper.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
     over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
+    high: rows of a tile by its width, where they are not 128 (on Hopper).
     cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
     takes, in steps of its depth, once and for each part (a prediction); (): nobody shares a tile.
     numeric: its class.  why: how it computes, for the decision record.
@@ -82,6 +85,7 @@ class Family:
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     own: Mapping[tuple[int, bool], tuple[int, float]] = field(default_factory=dict)
+    high: Mapping[int, int] = field(default_factory=dict)
 
 
 def _matrix(n: Node) -> Matrix:
@@ -121,14 +125,17 @@ SPLIT = Family(
     _split_sides,
     {False: (0,), True: (1,)},
     {False: (1, 3), True: (3, 1)},
-    TILE_RATE,
+    SPLIT_RATE,
     "ieee: full float32 from float16 parts",
     "float32 in two float16 parts, three products, float32 sums every 64 k",
     packs=True,
     adding=(3, 0.6),
+    between=((), (96, 160, 224)),
+    high={64: 192, 96: 192},
 )
 INLINE = replace(
-    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, packs=False, adding=(),
+    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, rate=TILE_RATE, packs=False,
+    adding=(), between=((), ()), high={},
 )  # fmt: skip
 HALF = replace(
     INLINE,

@@ -127,7 +127,9 @@ class Waves:
         """Rows of the split factor in a tile: Ampere has the same registers for any width, and a
         group that has a convolution's tile alone no more than for 160 columns of 128 rows."""
         own = self.convolution and tile.own and tile.width > MOST_OWNED
-        return SPLIT_ROWS // 2 if own or (self.ampere and tile.width > SPLIT_ROWS) else SPLIT_ROWS
+        if own or (self.ampere and tile.width > SPLIT_ROWS):
+            return SPLIT_ROWS // 2
+        return SPLIT_ROWS if self.ampere else self.kind.high.get(tile.width, SPLIT_ROWS)
 
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""
@@ -151,19 +153,20 @@ class Waves:
         if rest == 0:
             return 0.0, 0
         cut = self._equal_parts if self.kind.cluster == 1 else self._ranges
-        cost, parts = min([(float(self.steps), 0), *cut(rest, tile.width)])
+        cost, parts = min([(float(self.steps), 0), *cut(rest, tile)])
         return cost / self.steps, parts
 
-    def _equal_parts(self, rest: int, width: int) -> Iterator[tuple[float, int]]:
+    def _equal_parts(self, rest: int, tile: Tile) -> Iterator[tuple[float, int]]:
         """Cost in steps, and parts: `share_depth`, which cuts each tile into equal parts."""
-        room, (once, each) = MOST_PARTS_BYTES // (SPLIT_ROWS * width * 4), self.kind.adding
+        room = MOST_PARTS_BYTES // (self._high(tile) * tile.width * 4)
+        once, each = self.kind.adding
         for count in range(2, min(self.steps // PART_STEPS, room // rest) + 1):
             length = ceil(self.steps / count)
             parts = ceil(self.steps / length)
             rounds = ceil(rest * parts / self.blocks)
             yield rounds * (length + once + each * parts), rest * parts
 
-    def _ranges(self, rest: int, _width: int) -> Iterator[tuple[float, int]]:
+    def _ranges(self, rest: int, _: Tile) -> Iterator[tuple[float, int]]:
         """The same of `share_ranges`, which cuts all steps in a row, one piece for each cluster."""
         steps, (once, each) = self.steps, self.kind.adding
         for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fusewright.codegen.skeleton import select
+from fusewright.family import SPLIT
 
 # Name of an architecture -> its skeleton, and what nvcc is asked for. The sm_80 kernels run on a
 # newer GPU: their PTX is compiled for it ahead, because the driver would take minutes for all.
@@ -179,6 +180,12 @@ SHARED = tuple(
     for s in SCHEDULES
     if (s.segment, s.vector) in ((0, 1), (0, 4), (64, 4), (128, 4), (256, 4))
 )
+# Widths between those, on Hopper where the left factor is packed; what is asked for ahead, too.
+BETWEEN = tuple(
+    Subject(body, width, True, 0, vector, parts=parts)
+    for width in (96, 160, 224)
+    for body, vector, parts in (("copy", 1, 0), ("residual_scale", 4, 512))
+)
 # What else runs, on a few schedules only.
 EXTRAS = (
     Subject("residual_scale", 256, False, 0, 4),
@@ -196,7 +203,7 @@ EXTRAS = (
 
 def known_to(arch: str, subjects: Iterable[Subject]) -> tuple[Subject, ...]:
     """Those that an architecture has kernels for."""
-    return tuple(s for s in subjects if arch == "sm_90a" or not s.parts)
+    return tuple(s for s in subjects if arch == "sm_90a" or not (s.parts or s in BETWEEN))
 
 
 def source(arch: str, subjects: Iterable[Subject]) -> str:
@@ -297,7 +304,8 @@ def workspace_bytes(packed: Tensor, subject: Subject) -> int:
     """What packing this factor needs, and what sharing the depth of tiles needs."""
     rows, depth = -(-packed.shape[-2] // 64) * 64, -(-packed.shape[-1] // 32)
     batches = packed.shape[0] if strides(packed)[0] else 1
-    sums = subject.parts * (128 * subject.width * 4 + 8)
+    high = SPLIT.high.get(subject.width, 128)
+    sums = subject.parts * (high * subject.width * 4 + high // 16)
     return batches * rows * (depth * 128 + 4 + -(-depth // 2) * 4) + sums
 
 

@@ -333,8 +333,10 @@ TILES = [
     # forward, left, right; the tile
     (RELU, (1024, 1024), (8192, 1024), Tile(256, True)),  # two waves of 256, three of 192
     (RELU, (8192, 1024), (1024, 1024), Tile(256, False)),
-    (RELU, (64, 1024), (8192, 1024), Tile(64, True, parts=128)),  # 64 tiles for 132 processors
-    (RELU, (8192, 1024), (64, 1024), Tile(64, False, parts=128)),
+    (RELU, (64, 1024), (8192, 1024), Tile(64, True, parts=129)),  # 43 tiles for 132 processors
+    (RELU, (8192, 1024), (64, 1024), Tile(64, False, parts=129)),
+    (RELU, (96, 4096), (8192, 4096), Tile(96, True, parts=129)),
+    (RELU, (160, 1024), (8192, 1024), Tile(160, True, parts=128)),
     (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False, parts=64)),  # of four steps at least
     # a row of 128 lies in packed columns; more parts would take longer to add up
     (SOFTMAX, (100, 12288), (128, 12288), Tile(128, False, parts=16)),

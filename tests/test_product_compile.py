@@ -13,7 +13,7 @@ from pathlib import Path
 import product_subjects as subjects
 import pytest
 from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
-from product_subjects import INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
+from product_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
 
 from fusewright import tile
 from fusewright.codegen.skeleton import select
@@ -29,7 +29,7 @@ def chosen(s: Subject) -> bool:
     return (s.segment, s.vector) == (64, 4) or (s.width in (128, 256) and not s.swapped)
 
 
-COMPILED = tuple(s for s in (*SCHEDULES, *INLINE) if chosen(s))
+COMPILED = tuple(s for s in (*SCHEDULES, *INLINE) if chosen(s)) + BETWEEN[::2]
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 pytestmark = pytest.mark.timeout(1200)  # some minutes of compilers, more where others work, too
 
@@ -69,8 +69,8 @@ def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
     structs = {"sm_80": ("tile", "splitter"), "sm_90a": ("stage", "block_ring")}[arch]
     checks = "".join(
         f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
-        for width in WIDTHS
-        for struct in structs
+        for width in (*WIDTHS, *(s.width for s in subjects.known_to(arch, BETWEEN)))
+        for struct in structs[: len(structs) if width in WIDTHS else 1]
     )
     text = f"{select(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)

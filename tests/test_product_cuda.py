@@ -14,7 +14,17 @@ from pathlib import Path
 import product_subjects as subjects
 import pytest
 import torch
-from product_subjects import EXTRAS, INLINE, PARTS, SCHEDULES, SHARED, Call, Library, Subject
+from product_subjects import (
+    BETWEEN,
+    EXTRAS,
+    INLINE,
+    PARTS,
+    SCHEDULES,
+    SHARED,
+    Call,
+    Library,
+    Subject,
+)
 from torch import Tensor
 
 ARCHS = tuple(PARTS)
@@ -24,7 +34,7 @@ ARCHS = tuple(PARTS)
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
     archs = [a for a in ARCHS if a == "sm_80" or torch.cuda.get_device_capability() == (9, 0)]
     folder = tmp_path_factory.mktemp("products")
-    return subjects.libraries(archs, (*SCHEDULES, *EXTRAS, *SHARED, *INLINE), folder)
+    return subjects.libraries(archs, (*SCHEDULES, *BETWEEN, *EXTRAS, *SHARED, *INLINE), folder)
 
 
 @pytest.fixture
@@ -63,7 +73,7 @@ def run(library: Library, subject: Subject, left: Tensor, right: Tensor, *ins: T
 
 def copies(library: Library) -> Iterator[Subject]:
     """Each width and side once, again with a shared depth, and packing nothing; only storing."""
-    some = (s for s in (*SCHEDULES, *SHARED, *INLINE) if s.body == "copy")
+    some = (s for s in (*SCHEDULES, *BETWEEN, *SHARED, *INLINE) if s.body == "copy")
     return (s for s in some if s.entry in library.parts)
 
 
@@ -373,7 +383,7 @@ ODD_TAILS = ((1, 1, 4), (37, 333, 100), (130, 65, 36))
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ARCHS, indirect=True)
 @pytest.mark.parametrize(
-    "subject", [*SCHEDULES, *EXTRAS, *SHARED, *INLINE], ids=lambda s: str(s.entry)
+    "subject", [*SCHEDULES, *BETWEEN, *EXTRAS, *SHARED, *INLINE], ids=lambda s: str(s.entry)
 )
 def test_tails(library: Library, subject: Subject) -> None:
     if subject.entry not in library.parts:

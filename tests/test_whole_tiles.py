@@ -23,7 +23,7 @@ template <int WIDTH, int SEGMENT, int EACH, class Body>
 void hand_out(const Body& body, const float* sums, int rows, int columns, int slab) {
   static float boxes[8 * BOX], scales[WIDTH];
   for (int i = 0; i < WIDTH; ++i) scales[i] = i % 2 ? -0.5f : 0.5f;  // negative ones tell of more
-  using factors = std::conditional_t<EACH == 4, split_factors, whole_factors<EACH, WIDTH % 128 ? 64 : 128>>;
+  using factors = std::conditional_t<EACH == 4, split_factors<>, whole_factors<EACH, WIDTH % 128 ? 64 : 128>>;
   const factor none{nullptr, 0, 0, 0};
   const product_shape shape{1, rows, columns, 0};
   const auto both = [&]() -> factors {

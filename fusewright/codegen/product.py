@@ -143,12 +143,14 @@ def _cell_sizes(product: Node) -> str:
 
 def _packed(product: Node, tile: Tile) -> str:
     left, right = factors(product)
-    return (left if tile.swapped else right).packed_bytes + f" + {_sums(tile)}" * (tile.parts > 0)
+    packed, sums = (left if tile.swapped else right).packed_bytes, _sums(product, tile)
+    return f"{packed} + {sums}" if sums else packed
 
 
-def _sums(tile: Tile) -> str:
-    """Room for the sums of the parts of tiles, and two counts for each: `add_parts` needs it."""
-    return str(tile.parts * (SPLIT_ROWS * tile.width * 4 + 8)) if tile.parts else ""
+def _sums(product: Node, tile: Tile) -> str:
+    """Room for the sums of the parts of tiles, and a count for 64 rows each: as in `add_parts`."""
+    rows = family(product).high.get(tile.width, SPLIT_ROWS)
+    return str(tile.parts * (rows * tile.width * 4 + rows // 16)) if tile.parts else ""
 
 
 def _box_parts(product: Node) -> str:
@@ -177,7 +179,7 @@ ARGUMENTS: Mapping[str, Callable[[Node], list[str]]] = {
 }
 SCRATCH: Mapping[str, Callable[[Node, Tile], str]] = {
     SPLIT.launcher: _packed,
-    HALF.launcher: lambda _, tile: _sums(tile),
+    HALF.launcher: _sums,
     **{
         name: lambda n, _: geometry(n).packed_bytes
         for name in (*SHAPED, CELLS.launcher, TRANSPOSED.launcher)

@@ -31,9 +31,10 @@ _HOPPER = tuple(
     f"cuda/{name}.cuh"
     for name in (
         "cluster_sm90", "hopper", "runs_sm90", "tile_sm90", "band_sm90", "parts_sm90",
-        "product_sm90", "product_inline_sm90", "product_half_sm90", "deferred_sm90", "pack_image",
-        "pack_half_image", "convolution", "convolution_turned_sm90", "convolution_sm90",
-        "convolution_launch_sm90", "transposed", "phases_sm90", "cells", "convolution_last_sm90",
+        "rings_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90", "deferred_sm90",
+        "pack_image", "pack_half_image", "convolution", "convolution_turned_sm90",
+        "convolution_sm90", "convolution_launch_sm90", "transposed", "phases_sm90", "cells",
+        "convolution_last_sm90",
         "transposed_last_sm90", "convolution_windows_sm90", "convolution_sums_sm90",
         "convolution_joined_sm90",
     )

@@ -27,7 +27,7 @@ FN bool group_any(int number, int threads, bool mine) {
 }
 
 //@ wgmma: needs wgmma_groups
-// acc (+)= a x b for 64 rows, 64 columns, 16 k: a from registers, b from shared memory, float16 -> float32.
+// acc (+)= a x b for 64 rows, 64 or 32 columns, 16 k: a from registers, b from shared memory, float16 -> float32.
 FN void multiply(float (&d)[32], const unsigned (&a)[4], unsigned long b, bool accumulate) {
   asm volatile(
       "{\n"
@@ -44,15 +44,27 @@ FN void multiply(float (&d)[32], const unsigned (&a)[4], unsigned long b, bool a
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));
 }
+FN void multiply(float (&d)[16], const unsigned (&a)[4], unsigned long b, bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));
+}
 
 //@ wgmma_groups
 FN void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 FN void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> FN void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 // Ties the accumulators to this point of the program: the compiler does not see what wgmma does to them later.
-template <int COUNT = 32> FN void pin(float (&d)[32]) {
+template <int COUNT = 32, int SUMS> FN void pin(float (&d)[SUMS]) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < (COUNT < SUMS ? COUNT : SUMS); ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 // Rows of 128 bytes in 8-row atoms of 1024 bytes, 128-byte swizzle, k running along the row.
 FN unsigned long descriptor(unsigned address) {

@@ -21,14 +21,14 @@ struct tile_parts {
 };
 // A group's share of a part's sums goes to memory, four numbers of a lane side by side. True for the group that is the
 // last of its tile: it has the sums of all parts then.
-template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const tile_parts& parts) {
-  constexpr int QUADS = WIDTH / 8;
+template <int WIDTH, int GROUPS = 2> FN bool add_parts(float (&master)[quarters<WIDTH>][32], const tile_parts& parts) {
+  constexpr int QUADS = WIDTH / 8, THREADS = GROUPS * 128;
   const int thread = thread_here() - 128, group = thread / 128;
-  float4* const mine = reinterpret_cast<float4*>(parts.sums) + long(parts.mine) * QUADS * 256 + thread;
+  float4* const mine = reinterpret_cast<float4*>(parts.sums) + long(parts.mine) * QUADS * THREADS + thread;
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
     const float* const from = &master[i / 8][i % 8 * 4];
-    __stcg(mine + i * 256, make_float4(from[0], from[1], from[2], from[3]));
+    __stcg(mine + i * THREADS, make_float4(from[0], from[1], from[2], from[3]));
   }
   __threadfence();
   group_sync(1 + group, 128);
@@ -36,7 +36,7 @@ template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const ti
   if (thread % 128 == 0) last = atomicAdd(parts.arrived + group, 1) == unsigned(parts.count - 1);
   if (!__any_sync(~0u, group_any(1 + group, 128, last))) return false;
   __threadfence();
-  const float4* const first = reinterpret_cast<float4*>(parts.sums) + long(parts.first) * QUADS * 256 + thread;
+  const float4* const first = reinterpret_cast<float4*>(parts.sums) + long(parts.first) * QUADS * THREADS + thread;
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
     float* const to = &master[i / 8][i % 8 * 4];
@@ -46,7 +46,7 @@ template <int WIDTH> FN bool add_parts(float (&master)[WIDTH / 64][32], const ti
   for (int part = 0; part < parts.count; ++part)
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
-      const float4 more = __ldcg(first + (part * QUADS + i) * 256);
+      const float4 more = __ldcg(first + (part * QUADS + i) * THREADS);
       float* const to = &master[i / 8][i % 8 * 4];
       to[0] += more.x, to[1] += more.y, to[2] += more.z, to[3] += more.w;
     }
@@ -68,19 +68,19 @@ template <bool PARTS, int LEAST> FN piece piece_at(int number, int steps, const 
   const int chunks = rest < parts.chunks ? rest : parts.chunks;
   return {parts.whole + shared / parts.count, first, chunks < LEAST ? LEAST : chunks, shared};
 }
-FN tile_parts parts_of(const depth_parts& parts, int shared) {
+template <int GROUPS> FN tile_parts parts_of(const depth_parts& parts, int shared) {
   const int tile = shared / parts.count;
-  return {parts.sums, parts.arrived + tile * 2, tile * parts.count, parts.count, shared};
+  return {parts.sums, parts.arrived + tile * GROUPS, tile * parts.count, parts.count, shared};
 }
 
 //@ share_depth: needs parts
 #ifndef __CUDACC_RTC__
 // How the k of the last wave's tiles is shared, by what the pieces and the adding cost, in tenths of a chunk. There is room
-// for the sums of ROOM parts, and behind them for two counts of each.
+// for the sums of ROOM parts, and behind them for a count of each and each group.
 constexpr int LEAST_CHUNKS = 4, ADDING = 30, ADDING_PART = 6;
-template <int WIDTH, int ROOM> depth_parts share_depth(int tiles, int steps, int blocks, float* sums) {
+template <int ROWS, int WIDTH, int ROOM> depth_parts share_depth(int tiles, int steps, int blocks, float* sums) {
   const int rest = tiles % blocks;
-  depth_parts best{tiles, 1, steps, tiles, sums, reinterpret_cast<unsigned*>(sums + long(ROOM) * TILE_ROWS * WIDTH)};
+  depth_parts best{tiles, 1, steps, tiles, sums, reinterpret_cast<unsigned*>(sums + long(ROOM) * ROWS * WIDTH)};
   long least = 10l * steps;
   for (int count = 2; rest * count <= ROOM && count * LEAST_CHUNKS <= steps && rest > 0; ++count) {
     const int chunks = (steps + count - 1) / count, parts = (steps + chunks - 1) / chunks;

@@ -1,60 +1,20 @@
 // Matrix products on Hopper (sm_90a): TMA, mbarriers, warp-specialised wgmma, one persistent block per processor.
 //
-// A block has three groups of four warps. One thread of the first keeps STAGES units of 32 k on their way into shared
-// memory; the two others own 64 rows each of a tile of 128 x WIDTH. A consumer splits its rows of float32 in registers (the
-// `split` factor, the larger one) and multiplies them with the `packed` factor in shared memory, 64 k at a time: first the
-// two products with a low half, then the product of the high halves, so that the truncation step of the tensor core is
-// small for two thirds of the work. The finished sum is added to `master`, undoing the row's power of two on the way.
+// A block has groups of four warps. Threads of the first keep units of 32 k on their way into shared memory
+// (rings_sm90.cuh); the two others, or three for narrow tiles, own 64 rows each of a tile. A consumer splits its rows of
+// float32 in registers (the `split` factor, the larger one) and multiplies them with the `packed` factor in shared memory,
+// 64 k at a time: first the two products with a low half, then the product of the high halves, so that the truncation step
+// of the tensor core is small for two thirds of the work. The finished sum is added to `master`, undoing the row's power of
+// two on the way.
 //
-// The surprising fact: the two consumers take turns. Splitting needs the arithmetic units and multiplying the tensor
-// cores, and if both do the same at the same time the tensor cores idle for a sixth of it.
+// The surprising fact: the consumers take turns. Splitting needs the arithmetic units and multiplying the tensor
+// cores, and if all do the same at the same time the tensor cores idle for a sixth of it.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "ampere.cuh"
-#include "parts_sm90.cuh"
+#include "rings_sm90.cuh"
 namespace fusewright {
-
-//@ product_tiles: needs parts, factor, pack
-constexpr int CHUNK_UNITS = 2;
-template <int WIDTH> struct stage {
-  static constexpr int split_bytes = TILE_ROWS * UNIT * 4, bytes = split_bytes + WIDTH * UNIT_BYTES;
-  static constexpr int count = 196608 / bytes / CHUNK_UNITS * CHUNK_UNITS, chunks = count / CHUNK_UNITS;
-  static constexpr int boxes = count * bytes, scales = boxes + 8 * BOX * 4, barriers = scales + 2 * WIDTH * 4;
-  static constexpr int shared_bytes = barriers + 16 * count;
-};
-
-//@ produce: needs product_tiles, tensor_map, barriers
-// One thread: every unit of every tile of this block, as soon as its stage is free.
-template <int WIDTH, bool PARTS, class Tiles>
-FN void produce(const tensor_map& map, const packed& other, const Tiles& all, const depth_parts& parts, bool batched,
-                unsigned stages, unsigned full, unsigned empty) {
-  using stage = stage<WIDTH>;
-  // This kernel may have started before the packing one was done.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  int slot = 0;
-  unsigned phase = 1, scales = stages + stage::scales;
-  for (int number = blockIdx.x; number < parts.pieces; number += gridDim.x) {
-    const piece mine = piece_at<PARTS, stage::chunks>(number, other.depth_steps, parts);
-    const tiles::place tile = all.at(mine.tile);
-    const int begin = mine.first * CHUNK_UNITS, units = mine.chunks * CHUNK_UNITS;
-    const int end = mine.shared < 0 ? other.depth_units : begin + parts.chunks * CHUNK_UNITS;
-    const int row = tile.column * WIDTH, rows = other.rows - row < WIDTH ? other.rows - row : WIDTH;
-    for (int i = 0; i < units; ++i) {
-      const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
-      barrier_wait(empty + 8 * slot, phase);
-      barrier_expect(ready, stage::split_bytes + rows * (i == 0 ? UNIT_BYTES + 4 : UNIT_BYTES));
-      if (i == 0) load_bytes(scales, other.inverse + other.first_inverse(tile.batch, row), rows * 4, ready);
-      // Behind its last k the split factor reads as zero; its partner only has to be a number.
-      const bool inside = begin + i < end && begin + i < other.depth_units;
-      const int unit = inside ? begin + i : other.depth_units;
-      load_box(to, map, ready, unit * UNIT, tile.row * TILE_ROWS, batched ? tile.batch : 0);
-      load_bytes(to + stage::split_bytes, other.unit(tile.batch, inside ? unit : unit - 1, row), rows * UNIT_BYTES, ready);
-      if (++slot == stage::count) slot = 0, phase ^= 1;
-    }
-    scales ^= (stages + stage::scales) ^ (stages + stage::scales + WIDTH * 4);
-  }
-}
 
 //@ fragments: needs halves, load_matrices
 // A warp's 16 rows of 64 k of the split factor, as wgmma wants them: hi and lo of four groups of 16 k.
@@ -115,7 +75,8 @@ FN void split_rows(fragments& f, unsigned address, int unit_bytes) {
 
 //@ multiply_quarter: needs wgmma, fragments
 // The fragments' 64 rows x 64 packed rows x 64 k into acc; the second 32 k of the packed rows lie FURTHER bytes on.
-template <int FURTHER> FN void multiply_quarter(float (&acc)[32], const fragments& f, unsigned long base) {
+template <int FURTHER, int SUMS>
+FN void multiply_quarter(float (&acc)[SUMS], const fragments& f, unsigned long base) {
   const auto at = [&](int j, int lo) { return base + (unsigned long)(((j >> 1) * FURTHER + (j & 1) * 32 + lo * 64) >> 4); };
   pin(acc);
   multiply_fence();
@@ -128,8 +89,8 @@ template <int FURTHER> FN void multiply_quarter(float (&acc)[32], const fragment
   multiply_commit();
 }
 
-//@ consume: needs product_tiles, barriers, multiply_quarter, tile_out, tiles_of
-template <class Body> struct splitting_consumer : consumer<Body, split_factors> {
+//@ consume: needs chunk_place, barriers, multiply_quarter, tile_out, tiles_of
+template <class Body, int ROWS> struct splitting_consumer : consumer<Body, split_factors<ROWS>> {
   const packed& other;
   const float* scales;  // of this tile's packed rows and of the next tile's
 };
@@ -152,10 +113,10 @@ template <int WIDTH> FN void find_steps(float* boxes, const packed& other, tiles
   }
   __syncwarp();
 }
-FN void undo_columns(float (&acc)[32], const float* undo) {
+template <int SUMS> FN void undo_columns(float (&acc)[SUMS], const float* undo) {
   undo += (lane_here() & 3) * 2;
 #pragma unroll
-  for (int i = 0; i < 32; i += 4) {
+  for (int i = 0; i < SUMS; i += 4) {
     const float2 mine = *reinterpret_cast<const float2*>(undo + i * 2);
     acc[i] *= mine.x, acc[i + 1] *= mine.y, acc[i + 2] *= mine.x, acc[i + 3] *= mine.y;
   }
@@ -164,20 +125,30 @@ FN void undo_columns(float (&acc)[32], const float* undo) {
 // 64 rows x WIDTH x 64 k into `master`. Quarters of 64 columns alternate between two accumulators: while the tensor core
 // works on one, the other is added up.
 template <int WIDTH>
-FN void multiply_chunk(float (&master)[WIDTH / 64][32], const fragments& f, unsigned packed_rows, int next_turn, bool uneven,
-                       float* boxes) {
-  constexpr int QUARTERS = WIDTH / 64;
-  float acc[2][32];
+FN void multiply_chunk(float (&master)[quarters<WIDTH>][32], const fragments& f, unsigned packed_rows, int next_turn,
+                       bool uneven, float* boxes) {
+  constexpr int QUARTERS = quarters<WIDTH>;
+  float acc[2][32], half[16];
   const unsigned long base = descriptor(packed_rows);
-  const auto add = [&](int q) {
-    pin(acc[q % 2]);
-    if (uneven) undo_columns(acc[q % 2], steps_room(boxes) + q * 64);
+  const auto add_up = [&](int q, auto& sums) {
+    pin(sums);
+    if (uneven) undo_columns(sums, steps_room(boxes) + q * 64);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) master[q][i] = fmaf(acc[q % 2][i], f.undo[i >> 1 & 1], master[q][i]);
+    for (int i = 0; i < int(sizeof(sums) / 4); ++i) master[q][i] = fmaf(sums[i], f.undo[i >> 1 & 1], master[q][i]);
+  };
+  const auto add = [&](int q) {
+    if (WIDTH % 64 > 0 && q == QUARTERS - 1)
+      add_up(q, half);
+    else
+      add_up(q, acc[q % 2]);
   };
 #pragma unroll
   for (int q = 0; q < QUARTERS; ++q) {
-    multiply_quarter<stage<WIDTH>::bytes>(acc[q % 2], f, base + (q * 64 * 128 >> 4));
+    const unsigned long at = base + (q * 64 * 128 >> 4);
+    if (WIDTH % 64 > 0 && q == QUARTERS - 1)
+      multiply_quarter<stage<WIDTH>::packed_unit>(half, f, at);
+    else
+      multiply_quarter<stage<WIDTH>::packed_unit>(acc[q % 2], f, at);
     if (q == QUARTERS - 1) group_arrive(next_turn, 256);
     if (q > 0) multiply_wait<1>(), add(q - 1);
   }
@@ -192,16 +163,16 @@ template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
   return __any_sync(~0u, mine);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-FN void consume(const splitting_consumer<Body>& me, const tiles_of<Body>& all, const depth_parts& parts, unsigned stages,
-                unsigned full, unsigned empty) {
+FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const tiles_of<Body>& all, const depth_parts& parts,
+                unsigned shared) {
   using stage = stage<WIDTH>;
-  const int group = threadIdx.x / 128 - 1;
-  const unsigned my_row = first_chunk((threadIdx.x / 32 - 4) * 16, threadIdx.x % 32);
+  const int group = threadIdx.x / 128 - 1, next_turn = 4 + (group + 1) % stage::groups;
+  const unsigned my_row = first_chunk((threadIdx.x / 32 - 4) % (stage::box_rows / 16) * 16, threadIdx.x % 32);
   if constexpr (tiles_of<Body>::blanks)
-    all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp_here() - 4, 8);
-  int slot = 0;
-  unsigned phase = 0, turn = 0;
-  if (group == 1) group_arrive(4, 256);  // the first turn is group 0's
+    all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp_here() - 4, stage::groups * 4);
+  chunk_place<WIDTH> place;
+  unsigned turn = 0;
+  if (group == stage::groups - 1) group_arrive(4, 256);  // the first turn is group 0's
   for (int number = blockIdx.x; number < parts.pieces; number += gridDim.x) {
     // Asked again wherever it is needed, or all of it would be kept in registers from here on.
     const auto here = [&] {
@@ -209,33 +180,29 @@ FN void consume(const splitting_consumer<Body>& me, const tiles_of<Body>& all, c
       asm volatile("" : "+r"(again));
       return piece_at<PARTS, stage::chunks>(again, me.other.depth_steps, parts);
     };
-    const float* const scales = me.scales + turn * WIDTH;
-    barrier_wait(full + 8 * slot, phase);
+    const float* const scales = me.scales + turn * quarters<WIDTH> * 64;
+    place.begin(shared);
     const bool uneven = any_uneven<WIDTH>(scales, me.other.rows - all.at(here().tile).column * WIDTH);
-    float master[WIDTH / 64][32] = {};
+    float master[quarters<WIDTH>][32] = {};
     for (int left = here().chunks; left > 0; --left) {
-      const unsigned units = stages + slot * stage::bytes;
-#pragma unroll
-      for (int u = 0; u < CHUNK_UNITS; ++u) barrier_wait(full + 8 * (slot + u), phase);
+      const unsigned rows = place.split(shared, group);
       fragments f;
-      split_rows(f, units + my_row, stage::bytes);
+      split_rows(f, rows + my_row, stage::split_unit);
       reads_end();
+      place.split_read(shared, group);
+      const unsigned packed_rows = place.packed(shared);
       group_sync(4 + group, 256);
       if (uneven) {
         const piece mine = here();
         find_steps<WIDTH>(me.boxes, me.other, all.at(mine.tile), mine.first + mine.chunks - left);
       }
-      multiply_chunk<WIDTH>(master, f, units + stage::split_bytes, 5 - group, uneven, me.boxes);
-      if (threadIdx.x % 32 == 0)
-#pragma unroll
-        for (int u = 0; u < CHUNK_UNITS; ++u) barrier_arrive(empty + 8 * (slot + u));
-      slot += CHUNK_UNITS;
-      if (slot == stage::count) slot = 0, phase ^= 1;
+      multiply_chunk<WIDTH>(master, f, packed_rows, next_turn, uneven, me.boxes);
+      place.packed_read(shared);
     }
     turn ^= 1;
     const piece mine = here();
     if constexpr (PARTS)
-      if (mine.shared >= 0 && !add_parts<WIDTH>(master, parts_of(parts, mine.shared))) continue;
+      if (mine.shared >= 0 && !add_parts<WIDTH, stage::groups>(master, parts_of<stage::groups>(parts, mine.shared))) continue;
     const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
@@ -244,34 +211,34 @@ FN void consume(const splitting_consumer<Body>& me, const tiles_of<Body>& all, c
   }
 }
 
-//@ run_product: needs produce, consume, prepare_product, share_depth
+//@ run_product: needs init_stages, produce, produce_rings, consume, prepare_product, share_depth
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+__global__ void __launch_bounds__(product_threads<WIDTH>, 1)
     product_kernel(const __grid_constant__ tensor_map map, const __grid_constant__ Body body, const factor left,
                    const factor right, const product_shape shape, const packed other, const tiles_of<Body> all,
                    const depth_parts parts) {
   using stage = stage<WIDTH>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
-  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
-  if (threadIdx.x == 0) {
-    for (int slot = 0; slot < stage::count; ++slot) {
-      barrier_init(full + 8 * slot, 1);
-      barrier_init(empty + 8 * slot, 8);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+  const unsigned start = shared_address(shared);
+  if (threadIdx.x == 0) init_stages<WIDTH>(start);
+  // Half a quarter has no columns, but takes part in looking for what is not finite.
+  if (WIDTH % 64 > 0 && threadIdx.x < 64)
+    reinterpret_cast<float*>(shared + stage::scales)[threadIdx.x / 32 * quarters<WIDTH> * 64 + WIDTH + threadIdx.x % 32] = 0;
   __syncthreads();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const bool batched = (SWAPPED ? right : left).batch_stride != 0;
-    if (threadIdx.x == 0) produce<WIDTH, PARTS>(map, other, all, parts, batched, stages, full, empty);
+    if constexpr (stage::groups == 3)
+      produce_rings<WIDTH, PARTS>(map, other, all, parts, batched, start);
+    else if (threadIdx.x == 0)
+      produce<WIDTH, PARTS>(map, other, all, parts, batched, start);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(stage::registers));
     float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
     const float* const scales = reinterpret_cast<float*>(shared + stage::scales);
-    const splitting_consumer<Body> me{{body, {left, right}, shape, boxes}, other, scales};
-    consume<WIDTH, SWAPPED, SEGMENT, VECTOR, PARTS>(me, all, parts, stages, full, empty);
+    const splitting_consumer<Body, stage::rows> me{{body, {left, right}, shape, boxes}, other, scales};
+    consume<WIDTH, SWAPPED, SEGMENT, VECTOR, PARTS>(me, all, parts, start);
   }
 }
 #ifdef __CUDACC_RTC__
@@ -289,15 +256,16 @@ int launch_product(const Body& body, factor left, factor right, product_shape sh
   if (int error = prepare_product<kernel>(stage<WIDTH>::shared_bytes, device, blocks)) return error;
   tensor_map map;
   const factor &split = SWAPPED ? right : left, &small = SWAPPED ? left : right;
-  if (int error = map_factor(map, split, shape.batches, SWAPPED ? shape.columns : shape.rows, shape.depth)) return error;
-  other.zeroed = parts.arrived, other.zeroes = PARTS ? 2 * (all.count - parts.whole) : 0;
+  const int split_rows = SWAPPED ? shape.columns : shape.rows;
+  if (int error = map_factor(map, split, shape.batches, split_rows, shape.depth, stage<WIDTH>::box_rows)) return error;
+  other.zeroed = parts.arrived, other.zeroes = PARTS ? stage<WIDTH>::groups * (all.count - parts.whole) : 0;
   other.quads = !SWAPPED;
   if (int error = pack(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
   const dim3 grid(unsigned(all.used(parts.pieces, blocks)));
-  const cudaLaunchConfig_t launch{grid, dim3(PRODUCT_THREADS), stage<WIDTH>::shared_bytes, on, early, 1};
+  const cudaLaunchConfig_t launch{grid, dim3(product_threads<WIDTH>), stage<WIDTH>::shared_bytes, on, early, 1};
   cudaLaunchKernelEx(&launch, kernel, map, body, left, right, shape, other, all, parts);
   return cudaGetLastError();
 }
@@ -306,16 +274,17 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
                 void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  const int down = int(((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS);
+  constexpr int ROWS = stage<WIDTH>::rows;
+  const int down = int(((SWAPPED ? columns : rows) + ROWS - 1) / ROWS);
   const int across = int(((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH);
   if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
-  const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, TILE_ROWS, WIDTH, SWAPPED);
+  const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, ROWS, WIDTH, SWAPPED);
   int blocks = 0;
   if (int error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device)) return error;
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
   const packed other = packed_in(workspace, SWAPPED ? left : right, batches, int(SWAPPED ? rows : columns), int(depth));
   float* const sums = other.steps + batches * other.rows * other.depth_steps;
-  const depth_parts parts = share_depth<WIDTH, ROOM>(all.count, other.depth_steps, blocks, sums);
+  const depth_parts parts = share_depth<ROWS, WIDTH, ROOM>(all.count, other.depth_steps, blocks, sums);
   const auto on = static_cast<cudaStream_t>(stream);
   if constexpr (ROOM > 0)
     if (parts.count > 1)

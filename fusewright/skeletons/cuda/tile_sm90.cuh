@@ -41,7 +41,7 @@ template <class Body, class = void> struct tiles_of : tiles {
 // If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
 // wrong: true then. Marked factors say themselves whether that can be. Scaled ones want a power of two for each row.
 // `first_warp`: of the consumers. `each`: how many neighbouring columns a lane has. `most`: columns that are worked on at once.
-struct split_factors {
+template <int ROWS = TILE_ROWS> struct split_factors {
   static constexpr bool split = true, packed = true, marked = false, scaled = false;
   static constexpr int first_warp = 4, each = 4;
   const factor &left, &right;
@@ -55,6 +55,8 @@ template <int EACH, int MOST = 256> struct whole_factors {
   static constexpr bool split = false, packed = false, marked = false, scaled = false;
   static constexpr int first_warp = 4, each = EACH, most = MOST;
 };
+template <class Factors> constexpr int tile_rows = TILE_ROWS;
+template <int ROWS> constexpr int tile_rows<split_factors<ROWS>> = ROWS;
 template <class Factors, int COLUMNS, int WIDTH>
 FN bool fill_rows(float* box, const float (&master)[quarters<WIDTH>][32], int first_column, int first_row) {
   constexpr int ROWS = BOX / COLUMNS;
@@ -200,7 +202,7 @@ template <class Body, class Factors> struct consumer {
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void runs_out(const float (&master)[quarters<WIDTH>][32], tiles::place tile, const float* scales, bool wrong) const {
     constexpr int EACH = Factors::each;
-    const int warp = warp_here() - Factors::first_warp, lane = lane_here(), top = tile.row * TILE_ROWS + slab * 16;
+    const int warp = warp_here() - Factors::first_warp, lane = lane_here(), top = tile.row * tile_rows<Factors> + slab * 16;
     const box_corner corner = corner_of(factors, shape, tile, top, tile.column * WIDTH);
     if constexpr (Factors::marked) wrong = factors.suspect;
     int done = 0;  // columns
@@ -252,7 +254,7 @@ template <class Body, class Factors> struct consumer {
     constexpr int COLUMNS = box_columns<SEGMENT, WIDTH>, ROWS = BOX / COLUMNS, ALL = (WIDTH + COLUMNS - 1) / COLUMNS;
     const int warp = warp_here() - Factors::first_warp;
     float* const box = boxes + warp * BOX;
-    const int top = tile.row * TILE_ROWS + slab * 16;
+    const int top = tile.row * tile_rows<Factors> + slab * 16;
 #pragma unroll 1
     for (int number = 0; number < ALL * (16 / ROWS); ++number) {
       const int r = number % (16 / ROWS) * ROWS;
@@ -292,7 +294,7 @@ template <class Body, class Factors> struct consumer {
       // Half of the rows are shared out, too, but where a channel's phases are more than 8.
       const int share = left > 32 || !takes_runs<Body> ? 16 : 8, begin = warp * share, behind = left - begin;
       const int end = begin + (behind < 0 ? 0 : behind < share ? behind : share);
-      box_corner at = corner_of(factors, shape, tile, top, tile.row * TILE_ROWS + slab / 4 * 64);
+      box_corner at = corner_of(factors, shape, tile, top, tile.row * tile_rows<Factors> + slab / 4 * 64);
       if (at.column >= shape.columns) continue;
       if constexpr (Factors::marked) wrong = factors.suspect;
       do {
