@@ -162,12 +162,20 @@ FN auto fold(Reducer reducer, Team& team, Span span, const F& f, Ops... operand)
 }
 
 //@ sum: needs fold
-// Pairwise inside a burst of vectors; what the additions of bursts round away is summed apart (Knuth's two-sum).
+// Pairwise inside a burst of short vectors; what the additions of bursts round away is summed apart (Knuth's two-sum).
 template <class T> struct sum_of {
   static constexpr bool kept = false, symmetric = true;
+  static constexpr int MOST = 16;  // elements at a time: rows that are kept have no registers for more
   T total = 0, lost = 0;
   template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
-    take<U * W>(0, [&](int k) { return !GUARDED || live[k / W] ? T(element(k / W, k % W)) : T(0); });
+    constexpr int some = 2 * W < MOST ? MOST / W : 1, step = some < U ? some : U;
+#pragma unroll
+    for (int u = 0; u < U; u += step)
+      if (!GUARDED || step > 1 || live[u])
+        take<step * W>(0, [&](int k) {
+          const int at = u + k / W;
+          return at < U && (!GUARDED || live[at]) ? T(element(at, k % W)) : T(0);
+        });
   }
   template <int COUNT, class Place, class Element> FN void take(const Place&, const Element& element) {
     T x[COUNT];
