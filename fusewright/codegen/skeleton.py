@@ -34,9 +34,8 @@ _HOPPER = tuple(
         "rings_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90", "deferred_sm90",
         "pack_image", "pack_half_image", "convolution", "convolution_turned_sm90",
         "convolution_sm90", "convolution_launch_sm90", "transposed", "phases_sm90", "cells",
-        "convolution_last_sm90",
-        "transposed_last_sm90", "convolution_windows_sm90", "convolution_sums_sm90",
-        "convolution_joined_sm90",
+        "convolution_last_sm90", "transposed_last_sm90", "convolution_windows_sm90",
+        "convolution_sums_sm90", "convolution_joined_sm90",
     )
 )  # fmt: skip
 # A language, or the product kernels that a CUDA target has (`Target.product`).
