@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -176,14 +177,37 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     return _twin(module, fused, {})
 
 
-def refused(
+def warn_if_refused(
+    fused: nn.Module,
+    signature: str,
+    prelude: Sequence[str],
+    conditions: Sequence[str],
+    inputs: Sequence[object],
+    device: str,
+) -> None:
+    """Say which condition of the guard of `fused` does not hold for these inputs, if any.
+
+    Inputs of another device say nothing: the module is yet to be moved.
+    """
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    why = _refusal(fused, signature, prelude, conditions, inputs)
+    if why and all(t.device.type == device for t in (*tensors, *fused.parameters())):
+        warnings.warn(
+            "fusewright.optimize: calls with such example inputs run "
+            f"{type(fused).__name__}'s own forward, because this does not hold: {why}. "
+            "Give it what later calls will have: a module without hooks, and tensors without gaps.",
+            stacklevel=3,
+        )
+
+
+def _refusal(
     fused: nn.Module,
     signature: str,
     prelude: Sequence[str],
     conditions: Sequence[str],
     inputs: Sequence[object],
 ) -> str:
-    """The first condition of the guard of `fused` that does not hold for these inputs, or ""."""
+    """The first condition that does not hold, or ""."""
     asked = [f"    if not ({c}):\n        return {c!r}" for c in conditions]
     lines = [f"def asked(self, {signature}):", *(f"    {line}" for line in prelude), *asked]
     found: dict[str, Any] = {}

@@ -6,7 +6,6 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,9 +19,9 @@ from fusewright.build import (
     cache_folder,
     cross_compile,
     fused_module,
-    refused,
     require_tools,
     scope_of,
+    warn_if_refused,
 )
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
@@ -294,7 +293,7 @@ def optimize(
 
     example_inputs: the positional arguments of forward.  target: as on the command line.  The
     result is built but not judged: use `fusewright.judge` on files for that. Warns where kernels
-    would not run on the example inputs.
+    would not run on the example inputs, if these are on the target.
     """
     machine, here = resolve_target(target)
     if not here:
@@ -307,15 +306,9 @@ def optimize(
         return fused_module(module, "")
     runtime, new = _code(made, module, scope_of(module))
     fused = fused_module(module, emit_class(runtime, new))
-    why = refused(fused, new.signature, new.prelude, new.conditions, example_inputs)
-    if why:
-        warnings.warn(
-            "fusewright.optimize: calls with such example inputs run "
-            f"{type(module).__name__}'s own forward, because this does not hold: {why}. "
-            "Give it what later calls will have: a module without hooks, and tensors on "
-            f"{machine.device} without gaps.",
-            stacklevel=2,
-        )
+    warn_if_refused(
+        fused, new.signature, new.prelude, new.conditions, example_inputs, machine.device
+    )
     return fused
 
 
