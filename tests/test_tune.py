@@ -23,6 +23,7 @@ from fusewright import pipeline
 from fusewright.build import NO_TIME, build_all
 from fusewright.choices import MODEL, Choices, choices
 from fusewright.errors import BadUsage, InternalError
+from fusewright.family import SPLIT
 from fusewright.judge.judging import open_site
 from fusewright.judge.site import Site
 from fusewright.memory import Memory, Tuned, key_of
@@ -404,7 +405,8 @@ def test_tiles_of_a_product() -> None:
     tiles = [s.tile for s in choices_of(given).others["fused_0"]]
     assert tiles[0] == replace(default, parts=0)
     shapes = {(t.width, t.swapped) for t in tiles if t}
-    assert shapes == {(width, side) for width in WIDTHS for side in (False, True)}
+    widths = {side: (*WIDTHS, *SPLIT.between[side]) for side in (False, True)}
+    assert shapes == {(width, side) for side, some in widths.items() for width in some}
 
 
 # ---- real runs on the CPU ------------------------------------------------------------------------
