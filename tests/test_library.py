@@ -18,7 +18,7 @@ def leaf(position: int = 0) -> Value:
 
 def called(name: str, overload: str, *args: object, results: int = 1, **kwargs: object) -> object:
     result = Result((2, 3), torch.float32, ())
-    return library_call(Call(name, overload, args, kwargs, (result,) * results), [])
+    return library_call(Call(name, overload, args, kwargs, (result,) * results), [], alone=True)
 
 
 def text_of(value: object) -> str:
@@ -53,8 +53,8 @@ def test_random_calls_are_effects_in_their_order() -> None:
     effects: list[Node] = []
     result = (Result((2, 3), torch.float32, ()),)
     for name in ("aten.rand_like", "aten.bernoulli"):
-        library_call(Call(name, "default", (leaf(),), {}, result), effects)
-    library_call(Call("aten.layer_norm", "default", (leaf(),), {}, result), effects)
+        library_call(Call(name, "default", (leaf(),), {}, result), effects, alone=True)
+    library_call(Call("aten.layer_norm", "default", (leaf(),), {}, result), effects, alone=True)
     assert [(n["name"], n["random"]) for n in effects] == [
         ("aten.rand_like", 0),
         ("aten.bernoulli", 1),
@@ -64,7 +64,7 @@ def test_random_calls_are_effects_in_their_order() -> None:
 def test_the_same_random_call_twice_is_two_calls() -> None:
     effects: list[Node] = []
     call = Call("aten.rand_like", "default", (leaf(),), {}, (Result((2, 3), torch.float32, ()),))
-    first, second = library_call(call, effects), library_call(call, effects)
+    first, second = (library_call(call, effects, alone=True) for _ in range(2))
     assert isinstance(first, Value)
     assert isinstance(second, Value)
     assert first.node is not second.node
