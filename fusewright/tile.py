@@ -176,7 +176,8 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     if family(product, inline=True) is not INLINE or not all(f.splits for f in factors(product)):
         return ()
     widest = max(WIDTHS)
-    fitting = [t for t in tiles(product, segment) if segment == 0 or t.width < widest]
+    every = (t for t in tiles(product, segment) if t.width in WIDTHS)
+    fitting = [t for t in every if segment == 0 or t.width < widest]
     return tuple(replace(tile, inline=True) for tile in fitting)
 
 
