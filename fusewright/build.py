@@ -190,8 +190,9 @@ def warn_if_refused(
     Inputs of another device say nothing: the module is yet to be moved.
     """
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    why = _refusal(fused, signature, prelude, conditions, inputs)
-    if why and all(t.device.type == device for t in (*tensors, *fused.parameters())):
+    if any(t.device.type != device for t in (*tensors, *fused.parameters())):
+        return
+    if why := _refusal(fused, signature, prelude, conditions, inputs):
         warnings.warn(
             "fusewright.optimize: calls with such example inputs run "
             f"{type(fused).__name__}'s own forward, because this does not hold: {why}. "

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fusewright.attention import scores, sides, width
 from fusewright.geometry import CONVOLUTIONS, geometry, known, parts, sources
 from fusewright.ir import Node, Size, numel, times
 from fusewright.product import batches, factors, is_half
 
+SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 # Those of 96 and of 224 are predictions.
@@ -22,16 +24,28 @@ SPLIT_RATE = {**TILE_RATE, 96: 190, 160: 213, 224: 233}
 AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
-# The same where each group of a block's warps has tiles of its own, by width and `swapped`, while
-# the group multiplies; and how many times as long as both one group takes for what follows a tile,
-# or, of convolutions, whose rates have that within, how many steps.  facts.md: own tiles
-OWN = {(128, False): (721, 3.2), (160, False): (742, 4.0), (192, False): (755, 4.0)}
-CONVOLUTION_OWN = {(160, False): (867, 10.0), (160, True): (793, 10.0)}
-TRANSPOSED_OWN = {(192, True): (1040, 10.0)}  # of 64 rows
 # The same of convolutions in full float32, whose sums take three times the registers: a prediction.
 FULL_RATE = {64: 130, 128: 200}
 EACH = {False: (0, 1), True: (0, 1)}
 ONCE = {False: (1, 1), True: (1, 1)}
+
+
+class Own(NamedTuple):
+    """A tile that one group of a block's warps has alone.
+
+    rate: as in `TILE_RATE`, while the group multiplies.  end: how many times as long as both groups
+    one takes for what follows a tile or, where rates have that within, how many steps.  high: rows.
+    """
+
+    rate: int
+    end: float
+    high: int = SPLIT_ROWS
+
+
+# By width and `swapped`.  facts.md: own tiles
+OWN = {(128, False): Own(721, 3.2), (160, False): Own(742, 4.0), (192, False): Own(755, 4.0)}
+CONVOLUTION_OWN = {(160, False): Own(867, 10.0), (160, True): Own(793, 10.0)}
+TRANSPOSED_OWN = {(192, True): Own(1040, 10.0, high=SPLIT_ROWS // 2)}
 
 
 @dataclass(frozen=True)
@@ -58,9 +72,9 @@ class Family:
     reads as a whole, in the order of its arguments.  sides: which values `swapped` can have.
     boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
     passes: swapped -> how often each tensor's bytes move, once for those not named.
-    rate: TFLOP/s by the width of a tile.  widths: of its tiles.  between: [swapped] more of them,
-    on Hopper, where nothing is folded.
-    own: rates of tiles that one group of a block's warps has alone, on Hopper.
+    rate: TFLOP/s by the width of a tile.  ends: without what follows its product.  widths: of its
+    tiles.  between: [swapped] more of them, on Hopper, where nothing is folded.
+    own: by width and `swapped`, on Hopper.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
     over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
     high: rows of a tile by its width, where they are not 128 (on Hopper).
@@ -82,9 +96,10 @@ class Family:
     folds: str = "columns"
     cluster: int = 1
     adding: tuple[float, ...] = ()
+    ends: bool = False
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    own: Mapping[tuple[int, bool], tuple[int, float]] = field(default_factory=dict)
+    own: Mapping[tuple[int, bool], Own] = field(default_factory=dict)
     high: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -142,6 +157,7 @@ HALF = replace(
     launcher="run_product_half",
     sides=lambda _: (False, True),
     rate=HALF_RATE,
+    ends=True,
     cluster=2,
     adding=(12, 1.8),
     own=OWN,

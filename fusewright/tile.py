@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusewright.family import CONVOLUTION, INLINE, TILE_RATE, family
+from fusewright.family import CONVOLUTION, INLINE, SPLIT_ROWS, TILE_RATE, family
 from fusewright.geometry import CONVOLUTIONS, geometry
 from fusewright.ir import Node, Size, numel, size_text
 from fusewright.loops import Incompatible, Loops, merge, walks
@@ -24,7 +24,6 @@ from fusewright.product import factors
 from fusewright.target import Target
 
 WIDTHS = tuple(TILE_RATE)
-SPLIT_ROWS = 128
 WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import ceil, gcd
 
 from fusewright.band import ALL, Band
-from fusewright.family import AMPERE_RATE, HALF, Family, family
+from fusewright.family import AMPERE_RATE, HALF, SPLIT_ROWS, Family, Own, family
 from fusewright.geometry import CONVOLUTIONS, geometry, is_stacked
 from fusewright.ir import Batch, Graph, Node, numel, times
 from fusewright.nest import Nest
 from fusewright.product import STEP, Factor, factors
 from fusewright.target import Target
-from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile, inline_tiles, joined_tiles, own_tiles, tiles
+from fusewright.tile import WIDTHS, Tile, inline_tiles, joined_tiles, own_tiles, tiles
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
@@ -24,7 +24,6 @@ CROSSING, SHARED_CROSSING, SHARED_WIDTH = 213, 85, 64
 # What follows the product of a tile, in steps of its depth: 16 bits stored for each element, more
 # bytes, folds.  facts.md: own tiles
 LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
-MOST_OWNED = 160  # columns of 128 rows of a convolution that a group of warps has registers for
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
@@ -84,10 +83,10 @@ class Waves:
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
         self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
-        self.some, self.ending = some, ending
+        self.some = some
         self.kind, self.shares = kind, shares and bool(kind.adding)
         self.convolution = product.op in CONVOLUTIONS
-        self.within = kind is not HALF  # what follows a tile is in its rate
+        self.ending = ending if kind.ends else 0.0  # else it is in the rate of a tile
         # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
         self.ampere = target.product == "sm80" and not self.convolution
         self.rate = AMPERE_RATE if self.ampere else kind.rate
@@ -98,7 +97,7 @@ class Waves:
         shares = self.shares and not tile.own
         last = self._last(tile)[0] if shares else count % self.blocks > 0
         rounds = self._rounds(tile, count // self.blocks + last)
-        rate = self._own(tile)[0] if tile.own else self.rate[tile.width]
+        rate = self._own(tile).rate if tile.own else self.rate[tile.width]
         cost = rounds * self._high(tile) * tile.width / rate
         if tile.joined:
             share = (SPLIT_ROWS if tile.swapped else tile.width) / self.columns
@@ -111,25 +110,25 @@ class Waves:
         shares = self.shares and not tile.own
         return replace(tile, parts=self._last(tile)[1] * self.kind.cluster if shares else 0)
 
-    def _own(self, tile: Tile) -> tuple[int, float]:
+    def _own(self, tile: Tile) -> Own:
         return self.kind.own[tile.width, tile.swapped]
 
     def _rounds(self, tile: Tile, rounds: float) -> float:
         """The same with what follows each product, unless rates have that within: of two groups
         that have tiles of their own, one hides it behind the other's product, but for the last."""
         if not tile.own:
-            return rounds * (1 + (0 if self.within else self.ending) / self.steps)
-        end = self._own(tile)[1] * (1 if self.within else self.ending) / self.steps
+            return rounds * (1 + self.ending / self.steps)
+        end = self._own(tile).end * (self.ending if self.kind.ends else 1) / self.steps
         each = max(1.0, (1 + end) / 2)
         return (rounds - 1) * each + 1 + end
 
     def _high(self, tile: Tile) -> int:
-        """Rows of the split factor in a tile: Ampere has the same registers for any width, and a
-        group that has a convolution's tile alone no more than for 160 columns of 128 rows."""
-        own = self.convolution and tile.own and tile.width > MOST_OWNED
-        if own or (self.ampere and tile.width > SPLIT_ROWS):
-            return SPLIT_ROWS // 2
-        return SPLIT_ROWS if self.ampere else self.kind.high.get(tile.width, SPLIT_ROWS)
+        """Rows of the split factor in a tile; Ampere has the same registers for any width."""
+        if self.ampere:
+            return SPLIT_ROWS // 2 if tile.width > SPLIT_ROWS else SPLIT_ROWS
+        if tile.own:
+            return self._own(tile).high
+        return self.kind.high.get(tile.width, SPLIT_ROWS)
 
     def _count(self, tile: Tile) -> int:
         """How many tiles there are, or couples of neighbours where clusters work."""

@@ -28,8 +28,8 @@ from test_convolution_cuda import (
     strange_truth,
 )
 from test_convolution_last import laid_out
-from test_convolution_last_cuda import MORE, fits
-from torch import Tensor, nn
+from test_convolution_last_cuda import MORE, check_all
+from torch import nn
 
 import fusewright
 from fusewright import convolution as convolution_module
@@ -77,15 +77,6 @@ def takes(kind: Kind, problem: Problem) -> bool:
     return kind[0] is torch.float32 or not problem.transposed or seen
 
 
-def check_all(
-    library: Library, kind: Kind, problem: Problem, image: Tensor, weight: Tensor
-) -> None:
-    truth = convolutions.exact(problem, image, weight, kind[1])
-    for subject in some(kind):
-        if fits(subject, replace(problem, out_channels=problem.out_channels // problem.groups)):
-            check(library, subject, problem, image, weight, truth)
-
-
 def name(problem: Problem) -> str:
     return "-".join(map(str, problem.numbers()))
 
@@ -96,7 +87,8 @@ def test_sizes(library: Library, problem: Problem, kind: Kind) -> None:
     if not takes(kind, problem):
         pytest.skip("another kernel's")
     torch.manual_seed(1)
-    check_all(library, kind, problem, problem.image().to(kind[0]), problem.weight().to(kind[0]))
+    image, weight = problem.image().to(kind[0]), problem.weight().to(kind[0])
+    check_all(library, some(kind), problem, image, weight, kind[1])
 
 
 @pytest.mark.parametrize("subject", ALL, ids=lambda s: str(s.entry))
@@ -119,7 +111,8 @@ def test_tails(library: Library, subject: Subject) -> None:
 def test_images_of_any_size(library: Library, hazard: str, together: int, parts: int) -> None:
     problem, kind = BACK if together else replace(CONV, groups=2), (torch.float32, parts)
     image = hazards()[hazard]
-    check_all(library, (*kind, not together, together), problem, image, problem.weight())
+    subjects = some((*kind, not together, together))
+    check_all(library, subjects, problem, image, problem.weight(), parts)
 
 
 @every_class

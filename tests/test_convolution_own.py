@@ -15,8 +15,7 @@ from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
 from fusewright.codegen.skeleton import SPOKEN, text_for
-from fusewright.tile import SPLIT_ROWS
-from fusewright.waves import MOST_OWNED
+from fusewright.family import CONVOLUTION_OWN, TRANSPOSED_OWN
 
 # A stage holds the number of its 64 k; a copy comes late. Who waits for ever gives up.
 INCLUDES = "#include <atomic>\n#include <chrono>\n#include <thread>\n"
@@ -115,7 +114,7 @@ extern "C" int run_{width}_{swapped}(int tiles, int* out) {{
   return run<{width}, {swapped}>({{3, 2, 3, 2 * tiles - 1, 6 * tiles}}, out);
 }}
 """
-KINDS = ((160, "false"), (160, "true"), (192, "true"))
+OWN = {(w, str(s).lower()): own.high for (w, s), own in (CONVOLUTION_OWN | TRANSPOSED_OWN).items()}
 
 
 # Functions of the text, and what they do here; others keep their heads.
@@ -155,7 +154,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     text = replaced(text_for("sm90", {"convolution_produce", "convolution_consume", *SPOKEN}))
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
-    entries = "".join(ENTRY.format(width=w, swapped=s) for w, s in KINDS)
+    entries = "".join(ENTRY.format(width=w, swapped=s) for w, s in OWN)
     assert PLACES in BEFORE
     before = BEFORE.replace(PLACES, PLACES.replace("inline", "inline thread_local"))
     whole = f"{INCLUDES}{before}{WARP}#define __CUDACC_RTC__\n{text}{PRODUCTS}{entries}}}\n"
@@ -182,7 +181,7 @@ def expected(tiles: int, swapped: bool, high: int) -> list[Group]:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")
-@pytest.mark.parametrize(("width", "swapped"), KINDS)
+@pytest.mark.parametrize(("width", "swapped"), OWN)
 @pytest.mark.parametrize("tiles", [1, 2, 9])
 def test_groups_read_their_own_stages(
     library: ctypes.CDLL, width: int, swapped: str, tiles: int
@@ -190,8 +189,7 @@ def test_groups_read_their_own_stages(
     out = (ctypes.c_int * 4096)()
     assert library[f"run_{width}_{swapped}"](tiles, out) == 0
     numbers = iter(out)
-    high = SPLIT_ROWS // 2 if width > MOST_OWNED else SPLIT_ROWS
-    for reads, handed in expected(tiles, swapped == "true", high):
+    for reads, handed in expected(tiles, swapped == "true", OWN[width, swapped]):
         assert [next(numbers) for _ in range(next(numbers))] == reads
         found = [tuple(next(numbers) for _ in range(4)) for _ in range(next(numbers))]
         assert found == handed

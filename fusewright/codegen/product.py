@@ -14,6 +14,7 @@ from fusewright.family import (
     INLINE,
     LAST,
     SPLIT,
+    SPLIT_ROWS,
     TRANSPOSED,
     TRANSPOSED_LAST,
     WINDOWED,
@@ -23,7 +24,7 @@ from fusewright.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
 from fusewright.ir import Node, size_text, times
 from fusewright.nest import Nest
 from fusewright.product import Factor, factors
-from fusewright.tile import SPLIT_ROWS, WIDTHS, Tile
+from fusewright.tile import WIDTHS, Tile
 
 
 def whole(product: Node) -> list[str]:
