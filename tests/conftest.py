@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def _composites_once() -> None:
         import composites
 
         composites.keep()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _warm_once() -> Iterator[None]:
+    """All judgings of this process fork their workers from the same warm processes."""
+    site = sys.modules.get("fusewright.judge.site")
+    if site is None:  # no test here judges anything
+        yield
+        return
+    site.share((site.CHECKED,))
+    yield
+    for nursery in site.SHARED.values():
+        nursery.close()
+    site.SHARED.clear()
 
 
 @pytest.fixture

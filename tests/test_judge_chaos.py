@@ -24,7 +24,7 @@ from fusewright.judge.findings import CHECKS, Ledger, Verdict
 from fusewright.judge.judging import judge_request, replay
 from fusewright.judge.processes import Worker
 from fusewright.judge.session import Limits, Request, Session
-from fusewright.judge.site import Site
+from fusewright.judge.site import CHECKED, Site
 from fusewright.report import to_json, verdict_report
 
 PROBLEMS = Path(__file__).resolve().parent / "problems"
@@ -175,9 +175,10 @@ def test_without_the_nursery_nothing_is_verified(
 
     def killing(self: Session, *rest: Any) -> None:
         run_phase(self, *rest)
-        for nursery in self.site.nurseries.values():
-            os.kill(nursery.pid, signal.SIGKILL)
-            nursery._process.wait(10)
+        nursery = self.site.nursery(CHECKED)
+        os.kill(nursery.pid, signal.SIGKILL)
+        while nursery.alive():
+            time.sleep(0.01)
 
     monkeypatch.setattr(Session, "run_phase", killing)
     verdict = judged(request(tmp_path))

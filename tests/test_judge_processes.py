@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import pytest
 from fusewright.errors import NotVerifiable
 from fusewright.judge import processes, sandbox, warden
 from fusewright.judge import site as sites
+from fusewright.judge.nursery import MARK_LENGTH
 from fusewright.judge.processes import Worker
 from fusewright.judge.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
 from fusewright.judge.site import CHECKED, Site, open_site
@@ -38,8 +41,10 @@ ModelNew = object
 
 @contextmanager
 def isolated(how: str) -> Iterator[Site]:
-    """The strongest isolation of this machine, or none."""
+    """The strongest isolation of this machine, with a nursery of its own; or none, and a shared."""
     with pytest.MonkeyPatch.context() as patch:
+        if how == "best":
+            patch.setattr(sites, "SHARED", {})
         if how == "plain":
             every = sandbox.candidates_for
             patch.setattr(sandbox, "candidates_for", lambda **kw: every(**kw)[-1:])
@@ -165,7 +170,7 @@ def test_a_site_that_lost_its_nursery_says_so(
     worker = start(own_site)
     assert answer(worker, 0) == "ready"
     assert not own_site.lost()
-    (nursery,) = own_site.nurseries.values()
+    nursery = own_site.nursery(CHECKED)
     with monkeypatch.context() as patch:  # one that was stopped is lost, too
         patch.setattr(processes, "KILL_S", 1.0)
         os.kill(nursery.pid, signal.SIGSTOP)
@@ -192,6 +197,51 @@ def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
     end = worker.finish(20)
     assert end.clean
     assert end.tail.strip() == "1"
+
+
+# --- nurseries of many sites ------------------------------------------------------------------
+
+
+def test_sites_that_share_have_nurseries_of_their_own() -> None:
+    shared = sites.SHARED[frozenset(CHECKED)]
+    with open_site("cpu") as first, open_site("cpu") as second:
+        pids = {site.nursery(CHECKED).pid for site in (first, second)}
+        assert len(pids) == 2
+        assert pids <= set(warden.children(shared.pid))
+        assert first.reference.pid not in warden.descendants(shared.pid)
+        worker, other = start(first), start(second)
+        assert answer(worker, 0) == answer(other, 0) == "ready"
+        os.kill(first.nursery(CHECKED).pid, signal.SIGKILL)
+        assert not worker.finish(20).clean
+        assert first.lost()
+        assert not second.lost()
+        run_source(other, "ModelNew = object")
+        assert answer(other, 1) == "done"
+    assert not pids & set(warden.children(shared.pid))
+
+
+def test_a_site_does_without_what_was_shared_and_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "SHARED", {})
+    sites.share((CHECKED,))
+    for shared in sites.SHARED.values():
+        os.kill(shared.pid, signal.SIGKILL)
+        while shared.alive():
+            time.sleep(0.01)
+    with open_site("cpu") as site:
+        assert answer(start(site), 0) == "ready"
+        assert site.reference.pid in warden.children(site.nursery(sites._TRUSTED).pid)
+
+
+def test_a_nursery_is_as_likely_to_be_killed_for_memory_as_who_asked_for_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {processes.MARK: secrets.token_hex(MARK_LENGTH // 2)}
+    order = {"do": "nursery", "environment": environment, "killed": "321"}
+    with ours:
+        with theirs:
+            sites.SHARED[frozenset(CHECKED)]._send(order, [theirs.fileno()])
+        ours.send(b'{"do": "answer"}')
+        pid = int(ours.recv(64))
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "321"
 
 
 # --- what a fork must not hand on -------------------------------------------------------------

@@ -2,9 +2,11 @@
 
     parent ── nursery ──┬── warden ── [init ──] worker        one fork an order
                         └── warden ── [init ──] worker
+    suite ── shared nursery ──┬── nursery ── ...              one fork a judging
+                              └── nursery ── ...
 
-It loads PyTorch and the judge's own program for candidates, nothing of a candidate or a problem,
-and touches no device. Each order brings the worker's descriptors and its environment; what a
+It loads PyTorch and one program of the judge's own, nothing of a candidate or a problem, and
+touches no device. Each order brings the worker's descriptors and its environment; what a
 process reads only when it starts is made good after the fork: the mark in its environment block,
 glibc's allocator, and nothing of the nursery's own stays open. It is a subreaper: what outlives a
 warden that was killed comes to it, and is killed here. When the parent goes away, all of it dies.
@@ -21,21 +23,22 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fusewright.judge import sandbox, warden
 
 MARK = "FUSEWRIGHT_RUN"  # in a process's first environment, where the kernel shows it to others
 MARK_LENGTH = 32
-WARM = ("torch", "numpy", "fusewright.judge.candidate")
 MOST_BYTES = 1 << 16  # of an order
 MOST_DESCRIPTORS = 64
 # glibc reads these when a process starts; afterwards it has to be told.
 _MALLOC = {"MALLOC_PERTURB_": -6}
 
 
-def main(arguments: list[str]) -> None:
-    """argv: the socket of the orders. Returns in every worker, too, when its program is over."""
+def main(arguments: Sequence[str | int]) -> None:
+    """argv: the socket of the orders. Returns in every worker when its program is over."""
     orders = socket.socket(fileno=int(arguments[0]))
     sandbox.prctl(sandbox.PR_SET_CHILD_SUBREAPER, 1)
     sandbox.prctl(sandbox.PR_SET_DUMPABLE, 0)
@@ -47,28 +50,33 @@ def main(arguments: list[str]) -> None:
             break  # the parent is gone, or has no more orders
         order = json.loads(body)
         if order["do"] == "load":
-            for name in WARM:
-                importlib.import_module(name)
+            importlib.import_module(order["program"])
             gc.freeze()  # the collector of a child would touch, and so copy, all of it
             continue
         if order["do"] == "answer":
-            orders.send(b"0")
+            orders.send(str(os.getpid()).encode())
             continue
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
         pid = os.fork()
         if not pid:
             orders.close()
             _become(order, descriptors)
-            warden.main(descriptors)
+            if order["do"] == "nursery":
+                _die_like(order["killed"])
+                main(descriptors)
+            else:
+                warden.main(descriptors)
             return
         wardens.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
         for descriptor in descriptors:
             os.close(descriptor)
-        with contextlib.suppress(OSError):  # the next receive tells that the parent is gone
-            orders.send(str(pid).encode())
+        if order["do"] == "fork":  # a nursery is asked itself: many wait for theirs
+            with contextlib.suppress(OSError):  # the next receive tells that the parent is gone
+                orders.send(str(pid).encode())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     warden.kill_all()
+    os._exit(0)  # tidying up an interpreter that has loaded PyTorch takes a while
 
 
 def _bury(wardens: set[int]) -> None:
@@ -99,6 +107,12 @@ def _become(order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     sandbox.prctl(sandbox.PR_SET_DUMPABLE, 1)
 
 
+def _die_like(score: str) -> None:
+    """Where memory runs out, the kernel chooses among the workers of this one as it would have."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(score)
+
+
 def _close_all_but(kept: Sequence[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
@@ -110,9 +124,16 @@ def _close_all_but(kept: Sequence[int]) -> None:
 
 def _show_mark(mark: str) -> None:
     """Write it over the nursery's own, in the memory that /proc/PID/environ shows to others."""
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_void_p
-    place = getenv(MARK.encode())
+    place = _place()
     if not place or len(ctypes.string_at(place)) != len(mark):
         raise RuntimeError(f"this process was started without {MARK}, or its form has changed")
     ctypes.memmove(place, mark.encode(), len(mark))
+
+
+@cache
+def _place() -> int | None:
+    """Of the mark, before any change of the environment; a fork of a fork has it from the first."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    found: int | None = getenv(MARK.encode())
+    return found

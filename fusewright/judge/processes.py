@@ -151,21 +151,43 @@ def _kill_marked(mark: str) -> int:
 
 
 class Nursery:
-    """A warm process that forks the workers of one kind of environment."""
+    """A warm process that forks the workers of one kind of environment.
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+    shared: a nursery of many sites, which forks this one while it lives; else this one is started.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        log: Path,
+        shared: Nursery | None = None,
+        program: str = "candidate",
+    ) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._loading = self._used = False
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
         with theirs:
             own = [theirs.fileno()]
-            self._process = spawn(command("nursery", own), environment, log, own)
-        self.pid = self._process.pid
+            self._loading = self._used = shared is not None and shared._share(environment, own)
+            if not self._used:
+                self._process = spawn(command("nursery", own), environment, log, own)
+        self.pid = self._process.pid if self._process else self._ask({"do": "answer"}, [], START_S)
 
     def load(self) -> None:
         """Import PyTorch, once, while the caller goes on."""
         if not self._loading:
             self._loading = True
-            self._send({"do": "load"}, [])
+            self._send({"do": "load", "program": f"fusewright.judge.{self._program}"}, [])
+
+    def _share(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> bool:
+        """Fork a nursery with this socket; False if that is not possible any more."""
+        score = Path("/proc/self/oom_score_adj")
+        order = {"do": "nursery", "environment": dict(environment), "killed": score.read_text()}
+        with contextlib.suppress(NotVerifiable):
+            self.load()
+            self._send(order, descriptors)
+            return True
+        return False
 
     def fork(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
         """The process id of a new warden that holds these descriptors."""
@@ -174,10 +196,10 @@ class Nursery:
 
     def alive(self) -> bool:
         """Is it there, and not stopped? Then it has what a dead warden left, and has killed it."""
-        if not self._used:
+        if self._process and not self._used:
             return self._process.poll() is None
         with contextlib.suppress(NotVerifiable):
-            return self._ask({"do": "answer"}, [], KILL_S) == 0
+            return self._ask({"do": "answer"}, [], KILL_S) == self.pid
         return False
 
     def _ask(self, order: Mapping[str, object], descriptors: Sequence[int], within_s: float) -> int:
@@ -201,13 +223,19 @@ class Nursery:
 
     def close(self) -> None:
         """It kills all that is left below it, and goes."""
-        if not warden.children(self.pid):
+        if self._process and not warden.children(self.pid):
             self._process.kill()  # it may be busy with its imports
-        self._orders.close()
+        self._orders.settimeout(KILL_S)
         try:
-            self._process.wait(KILL_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._orders.shutdown(socket.SHUT_WR)
+            while self._orders.recv(64):
+                continue
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+        except OSError:  # it has gone before
+            pass
+        self._orders.close()
+        if self._process:
             self._process.wait(KILL_S)
 
 

@@ -380,3 +380,4 @@ def main(config: Mapping[str, Any]) -> None:
     plan = plan_from(config["plan"])
     found = probe(plan, options["secret"], options["judge"], options["must_read"])
     channel.send_json(found, time.monotonic() + 5)
+    os._exit(0)  # tidying up an interpreter that has loaded PyTorch takes a while

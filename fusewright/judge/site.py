@@ -1,8 +1,9 @@
 """A device -> a `Site`: a private folder, an isolation plan that proved itself, warm processes.
 
 Candidates' workers are forked by a nursery of the site. The judge's own worker is started by exec,
-and so are those under a launcher: the first shares no address, no hash seed and no heap with a
-candidate. Everything starts at once, so that it gets ready while the caller does something else.
+or, where many sites share, by a nursery of its own; it shares no address, no hash seed and no heap
+with a candidate. Workers under a launcher are started by exec. Everything starts at once, so that
+it gets ready while the caller does something else.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Site:
             descriptors += _ends(pair, trusted=trusted)
         full = self.environment(folder) | dict(environment) | {MARK: mark}
         try:
-            if trusted or launcher:
+            if launcher or (trusted and frozenset(environment) not in SHARED):
                 arguments = [*launcher, *command("warden", descriptors)]
                 log = self.folder / f"{name}.log"
                 worker.process = spawn(arguments, full, log, descriptors)
@@ -116,7 +117,7 @@ class Site:
             _make_private(folder, None)
             own = {MARK: secrets.token_hex(MARK_LENGTH // 2)}
             full = self.environment(folder) | dict(environment) | own
-            self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"))
+            self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"), SHARED.get(kind))
         return self.nurseries[kind]
 
     def close(self) -> None:
@@ -156,6 +157,24 @@ class Site:
             "CUDA_VISIBLE_DEVICES": visible if self.device == "cuda" else "",
         }  # fmt: skip
         return own | {name: os.environ[name] for name in _INHERITED if name in os.environ}
+
+
+# By the names of their variables: the nurseries that fork those of sites.
+SHARED: dict[frozenset[str], Nursery] = {}
+
+
+def share(kinds: Sequence[Mapping[str, str]]) -> None:
+    """Have sites of this process, and of those it forks, get their nurseries from common ones.
+
+    Those import PyTorch when the first site asks. They end when nobody is left to ask.
+    """
+    nowhere = Path("/")
+    common = Site(nowhere, sandbox.Plan(0), "cuda", nowhere).environment(nowhere)
+    for environment in (_TRUSTED, *kinds):
+        program = "reference" if environment is _TRUSTED else "candidate"
+        full = common | dict(environment) | {MARK: secrets.token_hex(MARK_LENGTH // 2)}
+        nursery = Nursery(full, Path(os.devnull), program=program)
+        SHARED[frozenset(environment)] = nursery
 
 
 def _ends(pair: tuple[Region, Region], *, trusted: bool) -> list[int]:
