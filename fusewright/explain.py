@@ -17,6 +17,7 @@ from itertools import chain, repeat
 from fusewright import diagonal
 from fusewright.band import ALL, band
 from fusewright.capture import Captured
+from fusewright.codegen.struct import operators
 from fusewright.convolution import allows_tf32
 from fusewright.family import SPLIT, family
 from fusewright.geometry import known
@@ -136,11 +137,8 @@ def _step_lines(
             return []
         shape = shape_text(step.node.shape)
         return [f"  library  {report.name} -> {shape}: {step.reason}; {_amount(report)}"]
-    names = Counter(report.operators)
-    operators = ", ".join(f"{op} x{k}" if k > 1 else op for op, k in names.items())
-    shapes = " and ".join(shape_text(n.shape) for n in step.outputs)
     lines = [
-        f"  {step.name}  {operators} -> {shapes}; {_amount(report)}",
+        f"  {step.name}  {operators(step)}; {_amount(report)}",
         *(f"           {why}" for why in _why(step, tiles, factors)),
     ]
     for _, leaf in layout.in_place[step.name]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Sections that the kernels of tests may need beside those that they name.
+SPOKEN = ("each", "once", "sum", "keep", "fixed", "span", "read", "write", "load", "store")
 WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import convolution_subjects as subjects
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 
 SHUFFLED = """
 inline float __shfl_xor_sync(unsigned all, float mine, int distance) {

@@ -23,6 +23,7 @@ from fusewright.codegen.attention import function
 from fusewright.codegen.cuda import cuda_source
 from fusewright.codegen.runtime import cuda_flags
 from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.struct import words
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, toposort
 from fusewright.pipeline import Made, design, make
@@ -216,13 +217,13 @@ def test_the_tuner_may_leave_it_out() -> None:
 def test_the_struct_reads_each_operand_where_it_lies() -> None:
     inputs = FITS["causal by numbers"][1]
     _, after, _ = graphs(whole("causal by numbers"), inputs)
-    assert function(found(after)[0], "fused_0").text.splitlines() == [
+    assert function(found(after)[0], "fused_0").splitlines() == [
         "struct fused_0_scores {",
         "  const bool* s0;  long batch;",
-        "  FN float operator()(long matrix, int row, int column, float score) const {",
+        "  FN float operator()(long matrix, int row, int key, float score) const {",
         "    const float v0 = score;",
         "    const float v1 = v0 * 0.125f;",
-        "    const bool x0 = read(s0, row * 256 + column);",
+        "    const bool x0 = read(s0, row * 256 + key);",
         "    const float v2 = where(x0, -infinity<float>(), v1);",
         "    return v2;",
         "  }",
@@ -234,15 +235,15 @@ def test_the_struct_reads_each_operand_where_it_lies() -> None:
     ("name", "place"),
     [
         ("causal", "!x0"),
-        ("bias", "((int)(matrix % 4)) * 76800 + row * 300 + column"),
-        ("mask of keys", "(matrix / 4) * 300 + (long)column"),
-        ("bias, heads last", "((int)(matrix % 4)) * 65536 + row * 256 + column"),
-        ("in another shape", "((int)(matrix / 8)) * 65536 + row * 256 + column"),
+        ("bias", "((int)(matrix % 4)) * 76800 + row * 300 + key"),
+        ("mask of keys", "(matrix / 4) * 300 + (long)key"),
+        ("bias, heads last", "((int)(matrix % 4)) * 65536 + row * 256 + key"),
+        ("in another shape", "((int)(matrix / 8)) * 65536 + row * 256 + key"),
     ],
 )  # fmt: skip
 def test_addresses(name: str, place: str) -> None:
     _, after, _ = graphs(whole(name), FITS[name][1])
-    assert place in function(found(after)[0], "f").text
+    assert place in function(found(after)[0], "f")
 
 
 def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
@@ -289,10 +290,10 @@ def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
 def cpp_text(n: Node, number: int) -> str:
     """The skeleton and the struct in a namespace of their own, and a loop over all scores."""
     made = function(n, "f")
-    pointers = re.findall(r"const \w+\* (s\d+);", made.text)
-    declared = "".join(f", {text}" for text in re.findall(r"const \w+\* s\d+", made.text))
-    text = f"""{text_for("cpp", made.words)}
-{made.text}
+    pointers = re.findall(r"const \w+\* (s\d+);", made)
+    declared = "".join(f", {text}" for text in re.findall(r"const \w+\* s\d+", made))
+    text = f"""{text_for("cpp", words(made))}
+{made}
 extern "C" void scores_{number}(const float* given, float* out{declared}, long batch,
     long matrices, int rows, int columns) {{
   const f_scores f{{{", ".join([*pointers, "batch"])}}};

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from convolution_subjects import Problem, last
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 
 HANDED = """
 struct bias_and_residual {

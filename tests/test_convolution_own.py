@@ -11,10 +11,11 @@ import re
 import shutil
 
 import pytest
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 from fusewright.family import CONVOLUTION_OWN, TRANSPOSED_OWN
 
 # A stage holds the number of its 64 k; a copy comes late. Who waits for ever gives up.

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from cudac import SPOKEN
 from emitting import emit_text
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 
 WIDTHS = (128, 160, 224, 256)
 TIMES = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")

@@ -28,7 +28,7 @@ FLOW = [
     "tile", "plan", "counters", "band", "down", "nest", "abreast", "storage", "keep", "light",
     "shared", "chunks", "staging", "waves", "schedule",
     "codegen/__init__", "codegen/number", "codegen/struct", "codegen/body",
-    "codegen/skeleton", "codegen/cpp",
+    "codegen/skeleton", "codegen/prune", "codegen/cpp",
     "codegen/attention", "codegen/product", "codegen/cuda",
     "codegen/quick", "codegen/runtime",
     "guard", "forward", "emit", "build",

@@ -11,9 +11,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from cudac import compile_text, nvrtc_folder, nvrtc_log
-from emitting import EXAMPLES, emit_example, emit_text
+from emitting import EXAMPLES, Emitted, emit_example, emit_text
 
+from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.prune import for_nvcc
 from fusewright.codegen.runtime import cuda_flags
+from fusewright.target import TARGETS
 
 # Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
 MIXTURE = """
@@ -102,12 +105,16 @@ needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
 @cache
-def cuda_text(name: str, arch: str) -> str:
-    """The kernels of an emitted file."""
+def emitted_file(name: str, arch: str) -> Emitted:
     with TemporaryDirectory() as folder:
         path = Path(folder)
         text = PROBLEMS.get(name)
-        emitted = emit_text(text, path, arch) if text else emit_example(name, path, arch)
+        return emit_text(text, path, arch) if text else emit_example(name, path, arch)
+
+
+def cuda_text(name: str, arch: str) -> str:
+    """The kernels of an emitted file."""
+    emitted = emitted_file(name, arch)
     found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', emitted.text, re.DOTALL)
     assert found is not None
     return found[1]
@@ -137,7 +144,9 @@ def test_nvrtc_12_1(arch: str) -> None:
     folder = nvrtc_folder()
     assert folder is not None
     for name in NAMES:
-        assert nvrtc_log(folder, cuda_text(name, arch), arch) == (0, ""), name
+        text = cuda_source(emitted_file(name, arch).made.kernels, TARGETS[arch])
+        assert for_nvcc(text) == cuda_text(name, arch), "the same but for what NVRTC needs"
+        assert nvrtc_log(folder, text, arch) == (0, ""), name
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

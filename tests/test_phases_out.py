@@ -14,11 +14,12 @@ from itertools import product
 import pytest
 import torch
 from convolution_subjects import Problem
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 from torch import Tensor
 
-from fusewright.codegen.skeleton import SPOKEN, sections, text_for
+from fusewright.codegen.skeleton import sections, text_for
 
 GROUP = (
     (r"FN bool group_any\(.*?\n}\n",

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 
 SECTIONS = ("tile_out", "turned_body", "turned_source")

@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import SPOKEN, text_for
+from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 
 Sizes = tuple[int, ...]

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from fusewright.attention import scores, sides
-from fusewright.codegen.number import literal, sections
+from fusewright.codegen.number import literal
 from fusewright.codegen.struct import TYPES, computed, spelling
 from fusewright.ir import Batch, Node, Size, numel, size_text
 from fusewright.loops import Read, Strides, Walk
 from fusewright.nest import digits, summed, term
 
 FACTORS = ("queries", "keys", "values")
-# A place among the scores; columns are keys. Offsets have 32 bits where they fit, since the kernel
+# A place among the scores. Offsets have 32 bits where they fit, since the kernel
 # has no registers to spare.
-COORDINATES = ("matrix", "row", "column")
-KINDS = {"matrix": "long", "row": "int", "column": "int"}
+COORDINATES = ("matrix", "row", "key")
+KINDS = {"matrix": "long", "row": "int", "key": "int"}
 MOST_INT = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class Function:
-    """A struct as text. words: the skeleton sections that it calls."""
-
-    text: str
-    words: set[str]
-
-
 @cache
-def function(n: Node, name: str) -> Function:
-    """What the kernel called `name` makes of a score."""
+def function(n: Node, name: str) -> str:
+    """What the kernel called `name` makes of a score, as a struct."""
     return _Printer(n).function(name)
 
 
@@ -72,7 +63,6 @@ class _Printer:
         self.names = {id(self.scores.score): "score"}
         self.reads: dict[str, str] = {}  # text of a value -> its name
         self.lines: list[str] = []
-        self.words = {TYPES[t.dtype][0] for t in self.scores.tensors} & {"half_t", "bfloat_t"}
         # The axes of the scores, and the coordinate of each as text and its type.
         self.axes = [axis for some in self.scores.axes for axis in some]
         self.coordinates = [
@@ -81,11 +71,10 @@ class _Printer:
             for text in digits(name, [axis.size for axis in some])
         ]
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> str:
         for m in self.scores.members:
             arguments = [self._argument(m, k) for k in range(len(m.args))]
-            text, words = spelling(m, arguments, computed(m))
-            self.words |= words
+            text = spelling(m, arguments, computed(m))
             self.names[id(m)] = f"v{len(self.names) - 1}"
             self.lines.append(f"const {computed(m)} {self.names[id(m)]} = {text};")
         result = list(self.names.values())[-1]
@@ -93,13 +82,13 @@ class _Printer:
         lines = [
             f"struct {name}_scores {{",
             f"  {fields}",
-            "  FN float operator()(long matrix, int row, int column, float score) const {",
+            "  FN float operator()(long matrix, int row, int key, float score) const {",
             *(f"    {line}" for line in self.lines),
             f"    return {result};",
             "  }",
             "};",
         ]
-        return Function("\n".join(lines), self.words)
+        return "\n".join(lines)
 
     def _argument(self, m: Node, k: int) -> str:
         edge = self.scores.loops.edges[id(m), k]
@@ -115,7 +104,6 @@ class _Printer:
         if leaf.op == "constant":
             text = self._number(leaf["value"], leaf)
         else:
-            self.words.add("read")
             count = numel(leaf.shape)
             kind = "int" if isinstance(count, int) and count <= MOST_INT else "long"
             place = self._place(walk.strides, walk.offset, kind)
@@ -132,9 +120,7 @@ class _Printer:
 
     def _number(self, value: object, leaf: Node) -> str:
         assert isinstance(value, int | float | bool | Batch), "a constant is a number"
-        text = literal(value, computed(leaf))
-        self.words |= sections(text)
-        return text
+        return literal(value, computed(leaf))
 
     def _inside(self, strides: Strides, offset: Size, size: Size) -> str:
         """Whether an element exists: 0 <= its place < size."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fusewright.abreast import turns
 from fusewright.band import ALL, band
-from fusewright.codegen.number import literal, sections
+from fusewright.codegen.number import literal
 from fusewright.codegen.struct import (
     ABREAST,
     TYPES,
@@ -23,6 +23,7 @@ from fusewright.codegen.struct import (
     Pointer,
     computed,
     counting,
+    operators,
     slots,
     spelling,
 )
@@ -56,7 +57,6 @@ class _Printer:
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
         self.lines: list[str] = []
-        self.words: set[str] = set()
         self.row_reads: dict[Hashable, str] = {}
         self.inverted: dict[str, str] = {}
         self.slots = slots(self.row)
@@ -90,7 +90,8 @@ class _Printer:
         if self.kernel.product:
             runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
-        head = [f"struct {self.kernel.name} {{", f"  {pointers}  long batch;", rows]
+        head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
+        head += [f"  {pointers}  long batch;", rows]
         if self.abreast:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.is_map:
@@ -101,10 +102,9 @@ class _Printer:
         self.lines = [*self._kept_lines(), *self.lines]
         inside = [*self._kinds(), *self.nest.coordinates, *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
-        words = frozenset([*self.words, *["lap"] * ("lap(" in text)])
         count = len(self.row.passes)
         return Body(
-            self.kernel.name, text, self.pointers, self.in_place, words, self.is_map, count,
+            self.kernel.name, text, self.pointers, self.in_place, self.is_map, count,
             self.abreast, frozenset(self.lifted), self.abreast and turns(self.nest),
         )  # fmt: skip
 
@@ -155,7 +155,6 @@ class _Printer:
             self.lines.append(f"const {kind} {name} = m{number}.max;")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
-            self.words |= {"scan_abreast"} if self.abreast else set()
         elif first.op == "mean" and not text.parameters and 0 not in self._sizes():
             self.lines.append(f"const {kind} {name} = {value};")  # of equal numbers, unrounded
         elif first.op == "mean":
@@ -176,7 +175,6 @@ class _Printer:
         self._team_call("each", "", text)
 
     def _team_call(self, verb: str, result: str, text: Lambda, row: str = "") -> None:
-        self.words.add(verb)
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span(self.kernel.loops.short * (verb == "each"))
@@ -189,7 +187,6 @@ class _Printer:
     def _span(self, short: int = 0) -> str:
         inside = str(short) if short else ", ".join(map(size_text, self._sizes()))
         run_time = any(isinstance(s, Batch) for s in self._sizes())
-        self.words.add("span" if run_time else "fixed")
         return f"span({inside})" if run_time else f"fixed<{inside}>"
 
     def _sizes(self) -> list[Size]:
@@ -204,7 +201,6 @@ class _Printer:
         rows = [n for n in self.kernel.outputs if not any(n is o for o in last.outputs)]
         once += [self._row_write(n) for n in rows] + counting(self.pointers)
         if rows or self.kernel.counters:
-            self.words.update({"once", "write"})
             self.lines += ["team.once([&] {", *(f"  {line}" for line in once), "});"]
 
     def _row_write(self, n: Node) -> str:
@@ -239,7 +235,6 @@ class _Printer:
         if by not in self.inverted:
             self.inverted[by] = f"d{len(self.inverted)}"
             self.lines.append(f"denominator {self.inverted[by]}({by});")
-            self.words.add("denominator")
         text.denominator = self.inverted[by] * (text.divides == "divided")
         return f"const float {self.names[id(m)]} = {text.divides}({value}, {self.inverted[by]});"
 
@@ -272,7 +267,6 @@ class _Printer:
         step, fill = size_text(head.columns), self._number(head.fill or 0, head.leaf)
         line = f"auto w{number} = column<{length}>(team, {lies}, {step}, {fill}, {where});"
         self.lines += [line] * (line not in self.lines)
-        self.words.add("column")
         return f"below<{place}>(w{number})"
 
     def _load_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> bool:
@@ -295,7 +289,6 @@ class _Printer:
         kinds = {self.slots[key]: self._kind(keep.node) for key, keep in self.row.keeps.items()}
         count = times(self.nest.outer, self.nest.columns)
         some = "" if isinstance(count, Batch) else f", {count}"
-        self.words |= {"keep"} if kinds else set()
         return [f"auto {at} = team.template keep<{kind}{some}>();" for at, kind in kinds.items()]
 
     # -- values of a row
@@ -321,20 +314,16 @@ class _Printer:
         if leaf.op == "constant":
             text = self._number(leaf["value"], leaf)
         else:
-            self.words.add("read")
             verb = "team.beside" if self.abreast and access.beside else "read"
             text = f"{verb}({self.pointer_of[id(leaf)]}, {access.base})"
         if not access.limits:
             return text
-        self.words.add("extent")
         return f"holds({access.limits}) ? {text} : {self._number(access.fill, leaf)}"
 
     def _number(self, value: Attribute, leaf: Node) -> str:
         """A number as text of the type in which the leaf is computed."""
         assert isinstance(value, int | float | bool | Batch)
-        text = literal(value, computed(leaf))
-        self.words |= sections(text)
-        return text
+        return literal(value, computed(leaf))
 
     # -- spelling
 
@@ -343,8 +332,7 @@ class _Printer:
         return f"const {self._kind(m)} {self.names[id(m)]} = {self._spelling(m, arguments)};"
 
     def _spelling(self, m: Node, arguments: list[str]) -> str:
-        text, words = spelling(m, arguments, self._kind(m))
-        self.words |= words
+        text = spelling(m, arguments, self._kind(m))
         if m.row.needs and self.abreast and m.op not in ("cast", "where"):
             self.lifted.add((m.row.needs, m.row.arity))
         return text
@@ -352,14 +340,12 @@ class _Printer:
     def _load(self, leaf: Node, access: Access) -> str:
         """The operand of a value that varies along the row; only some of its elements may exist."""
         if leaf.op == "constant":
-            self.words.add("everywhere")
             inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
         else:
             inner = self._operand("load", self.pointer_of[id(leaf)], access)
             inner = self.placed.get(read_key(access), "{}").format(inner)
         if not access.limits:
             return inner
-        self.words.add("within")
         fill = f"({computed(leaf)}){self._number(access.fill, leaf)}"
         exists = f"[&](long o) {{ return {access.limits}; }}"
         return f"within<{self.nest.index}>({inner}, {fill}, {exists})"
@@ -368,19 +354,16 @@ class _Printer:
         inner = self._row_operand(verb, name, access)
         if not self.abreast or access.beside == 1:
             return inner
-        self.words.add("spaced")
         return f"spaced({inner}, {size_text(access.beside)})"
 
     def _row_operand(self, verb: str, name: str, access: Access) -> str:
         if access.wrap and not self.abreast:
             inside, further = access.wrap
             row = self._row_operand(verb, name, replace(access, gather="", wrap=None))
-            self.words.add("wrapped")
             sizes = f"{self.nest.index}, {known_factor(access, self.nest)}"
             return f"wrapped<{sizes}>({row}, {further}, [&](long o) {{ return {inside}; }})"
         if access.gather:
             function = "gather" if verb == "load" else "gather_store"
-            self.words.add(function)
             offset = access.gather if access.base == "0" else f"{access.base} + {access.gather}"
             return f"{function}({name}, [&](long o, long i) {{ return {offset}; }})"
         start, base = name, access.base
@@ -389,12 +372,9 @@ class _Printer:
         outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
         if access.columns == 1:
             verb = self.loads if verb == "load" else verb
-            self.words.add(verb)
             return f"{verb}({', '.join([start, base, *outer])})"
         if access in self.staged:
-            self.words.add("staged")
             slot, inner = self.staged.index(access), size_text(access.columns)
             return f"staged<{slot}>({start}, {base}, {inner})"
         function = "strided" if verb == "load" else "strided_store"
-        self.words.add(function)
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.codegen.prune import prune
 from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import Body
+from fusewright.codegen.struct import Body, words
 from fusewright.ir import Batch, numel, size_text, times
 
 
 def cpp_source(bodies: Sequence[Body]) -> str:
     """The whole C++ text of an emitted file."""
-    parts = [text_for("cpp", _words(bodies)), *_lifted(bodies)]
+    parts = _lifted(bodies)
     for body in bodies:
         parts += [body.text, _entry(body)]
-    return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-
-
-def _words(bodies: Sequence[Body]) -> set[str]:
-    stored = {p.stored for body in bodies for p in body.pointers} & {"half_t", "bfloat_t"}
-    calls = {_launch(body) for body in bodies} | {"lift" for body in bodies if body.lifted}
-    return {word for body in bodies for word in body.words} | stored | calls | {"fresh_pages"}
+    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    return f"{prune(text_for('cpp', words(generated)), generated)}\n\n{generated}"
 
 
 def _launch(body: Body) -> str:

@@ -16,8 +16,9 @@ from fusewright.band import ALL, band
 from fusewright.chunks import CHUNK_EACH
 from fusewright.codegen import product
 from fusewright.codegen.body import body as print_body
+from fusewright.codegen.prune import prune
 from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import Body
+from fusewright.codegen.struct import Body, words
 from fusewright.ir import size_text, times
 from fusewright.nest import Nest, at_batch
 from fusewright.schedule import Schedule, otherwise
@@ -47,11 +48,13 @@ def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
     one variable for all files in a process whose kernels have the same name.
     """
     spares = [_spare(*kernel) for kernel in kernels]
-    parts = [text_for(target.product or "cuda", _words(kernels, spares))]
+    parts: list[str] = []
     for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
         texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
-    return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    skeletons = text_for(target.product or "cuda", _words(kernels, generated))
+    return f"{prune(skeletons, generated)}\n\n{generated}"
 
 
 def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
@@ -74,16 +77,12 @@ def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
     return f"{kind}_{how}" if schedule.split else kind
 
 
-def _words(kernels: Sequence[Printed], spares: Sequence[Spare]) -> set[str]:
-    words = {"aligned"}
-    for (body, nest, schedule), spare in zip(kernels, spares, strict=True):
-        for each, how in ((body, schedule), *spare):
-            words |= each.words | {launcher(each, nest, h) for h in (how, replace(how, staged=0))}
-        words |= {"span_chunks"} if schedule.each and "span" in body.words else set()
-        words |= {p.stored for p in body.pointers} & {"half_t", "bfloat_t"}
-        words |= product.words(nest.kernel.product) if nest.kernel.product else set()
-        words |= {"band"} if band(nest.kernel) != ALL else set()
-    return words
+def _words(kernels: Sequence[Printed], generated: str) -> set[str]:
+    """The sections of the skeletons that a text calls; two go with two others."""
+    found = words(generated) - {"team"}  # what bodies call theirs
+    if any(schedule.each and "span" in body.words for body, _, schedule in kernels):
+        found.add("span_chunks")
+    return found | {"band" for _, nest, _ in kernels if band(nest.kernel) != ALL}
 
 
 def _functions(body: Body, nest: Nest) -> list[str]:

@@ -9,11 +9,6 @@ import torch
 from fusewright.ir import Batch, Size, size_text
 
 
-def sections(text: str) -> set[str]:
-    """The sections of the skeletons that a number's text needs."""
-    return {word for word in ("infinity", "not_a_number") if word in text}
-
-
 def literal(value: Size | float | bool, kind: str) -> str:
     """A number as C++ text of type `kind`; floats keep every bit."""
     if isinstance(value, Batch):

@@ -37,12 +37,7 @@ def whole(product: Node) -> list[str]:
 
 def structs(product: Node, name: str) -> list[str]:
     """What the kernel called `name` takes beside its body, as C++ text."""
-    return [attention.function(product, name).text] if product.op == "attention" else []
-
-
-def words(product: Node) -> set[str]:
-    """The sections of the skeletons that these call."""
-    return attention.function(product, "").words if product.op == "attention" else set()
+    return [attention.function(product, name)] if product.op == "attention" else []
 
 
 def prepared(product: Node, name: str) -> list[str]:

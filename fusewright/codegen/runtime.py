@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.cuda import cuda_source, whole, workspace
+from fusewright.codegen.prune import for_nvcc
 from fusewright.codegen.quick import CPU_MEMORY, CUDA_MEMORY, SEEN
 from fusewright.codegen.struct import Body
 from fusewright.nest import Nest
@@ -314,7 +315,7 @@ def cuda_runtime(
     kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target, code: Iterable[str]
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
-    source, arch = cuda_source(kernels, target), target.arch
+    source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
     table = {b.name: len(b.pointers) + len(whole(n)) + bool(workspace(n, s)) for b, n, s in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
 

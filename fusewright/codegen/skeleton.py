@@ -98,13 +98,6 @@ def select(language: str, words: Iterable[str]) -> str:
     return "\n\n".join(s.text for s in sections(language) if s.name in wanted)
 
 
-# Words that a team always understands, whether or not they have a section of their own.
-SPOKEN = frozenset(
-    {"each", "once", "sum", "keep", "fixed", "span", "read", "write", "load", "store"}
-)
-
-
 def text_for(language: str, words: Iterable[str]) -> str:
-    """`select`, but words that belong to every team need no section."""
-    known = {s.name for s in sections(language)}
-    return select(language, sorted(w for w in words if w in known or w not in SPOKEN))
+    """`select`, where not every word is a section."""
+    return select(language, sorted({s.name for s in sections(language)} & set(words)))

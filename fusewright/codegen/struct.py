@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import torch
 
 from fusewright.errors import InternalError
 from fusewright.geometry import known
-from fusewright.ir import Node
+from fusewright.ir import Node, shape_text
 from fusewright.keep import Row
+from fusewright.plan import Kernel
 
 # torch type -> (how it is stored, how it is computed)
 TYPES = {
@@ -26,6 +30,8 @@ TYPES = {
     torch.int64: ("long", "long"),
     torch.bool: ("bool", "bool"),
 }
+NO_CODE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')  # strings and comments
+WORD = re.compile(r"(\.(?:template )?)?\b([A-Za-z_]\w*)")
 # How one number of a row is called where a team may take many rows.
 ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "long": "whole"}
 
@@ -56,7 +62,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel as text. words: the skeleton sections it calls by name.  passes: over each row.
+    """A kernel as text. passes: over each row.
     abreast: whether it also takes many rows together.  turned: and these lie along memory.  lifted:
     functions it calls then, and of how many arguments."""
 
@@ -64,12 +70,16 @@ class Body:
     text: str
     pointers: tuple[Pointer, ...]
     in_place: tuple[tuple[Node, Node], ...]
-    words: frozenset[str]
     is_map: bool
     passes: int
     abreast: bool = False
     lifted: frozenset[tuple[str, int]] = frozenset()
     turned: bool = False
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The names in its text."""
+        return frozenset(words(self.text))
 
 
 @dataclass
@@ -97,23 +107,36 @@ class Lambda:
         return name
 
 
+def words(text: str) -> set[str]:
+    """The names in a text of C++; those behind a dot also as `.sum`."""
+    found = WORD.findall(NO_CODE.sub("", text))
+    return {name for _, name in found} | {f".{name}" for dot, name in found if dot}
+
+
+def operators(kernel: Kernel) -> str:
+    """What a kernel computes, as text: its operators in order, and what it writes."""
+    stored = [m.op for m in kernel.members if m.op != "copy" or kernel.product not in m.args]
+    names = ", ".join(f"{op} x{k}" if k > 1 else op for op, k in Counter(stored).items())
+    return f"{names} -> {' and '.join(shape_text(n.shape) for n in kernel.outputs)}"
+
+
 def counting(pointers: Sequence[Pointer]) -> list[str]:
     """Lines that count up single numbers, which the first row does."""
     counts = [p for p in pointers if p.name.startswith("count")]
     return [f"if (row == 0) *{p.name} += {p.node.args[1]['value']};" for p in counts]
 
 
-def spelling(m: Node, arguments: Sequence[str], kind: str) -> tuple[str, set[str]]:
-    """An operator of type `kind` as text, and the sections of the skeletons that it needs."""
+def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
+    """An operator of type `kind` as text."""
     if m.op != "cast":
-        return m.row.cpp.format(*arguments, **dict(m.attributes)), {m.row.needs} - {""}
+        return m.row.cpp.format(*arguments, **dict(m.attributes))
     (value,) = arguments
     stored, computed_as = TYPES[m.dtype]
     if m.dtype is torch.bool:
-        return f"{value} != 0", set()
+        return f"{value} != 0"
     if stored != computed_as and m["rounds"]:
-        return f"round_to<{stored}>(({kind}){value})", {"round_to", stored}
-    return f"({kind}){value}", set()
+        return f"round_to<{stored}>(({kind}){value})"
+    return f"({kind}){value}"
 
 
 def slots(row: Row) -> dict[Hashable, str]:

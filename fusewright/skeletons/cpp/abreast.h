@@ -359,7 +359,7 @@ FN void scan(Scan, Span s, kept<rows_of<T, R>, N, Small>& row, F f, Ops... ops) 
   }
 }
 
-//@ run_abreast: needs abreast, solo, run_rows
+//@ run_abreast: needs scan_abreast, lift, solo, run_rows
 // `beside`: how many neighbouring rows lie side by side.
 template <long N, class Body>
 __attribute__((noinline, flatten)) void abreast_rows(const Body& body, long row, long end) {

@@ -11,6 +11,9 @@
 #pragma once
 
 //@ begin
+// The kernels are the structs at the end; a function behind each starts it. Their bodies ask a
+// `team` for loops and folds. What a team and its operands are, and how kernels are started, comes
+// before.
 #include <omp.h>
 #include <stdlib.h>
 #include <sys/mman.h>

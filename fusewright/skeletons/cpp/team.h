@@ -132,7 +132,7 @@ template <class T> FN store_operand<T> store(T* p, long base, long outer = 0) {
   return {p + base, outer};
 }
 
-//@ extent
+//@ extent_of
 // Which inner indices of a row have elements: those where offset + step * i lies in [0, size).
 struct extent {
   long first, last;
@@ -150,7 +150,7 @@ FN extent operator&(extent a, extent b) {
 }
 FN bool holds(extent a) { return a.first < a.last; }
 
-//@ staging: needs extent
+//@ staging: needs extent_of
 // Addresses that jump would stop a lambda from being vectorised, or make gcc use gather
 // instructions, which are slower than scalar loads. Such lines fetch STAGE values before the loop
 // over the lambda, or scatter them after it. Whether a line does so is known once everything is
@@ -272,7 +272,7 @@ template <class T> struct everywhere_operand {
 };
 template <class T> FN everywhere_operand<T> everywhere(T value) { return {value}; }
 
-//@ within: needs extent, everywhere, staging
+//@ within: needs extent_of, everywhere, staging
 // An operand of which only the elements inside the extent exist; the others are the fill. What
 // comes from memory is staged, since no loop over it may touch what does not exist.
 template <class Line, class T> struct within_line {
@@ -728,8 +728,6 @@ struct from_highest {
 template <class T> struct argmin_of : first_of<T, smaller, from_highest> {};
 
 //@ words: needs fixed, kept, loop
-// The interface, said once: a team brings each() and fold<Reducer>(), and the reducers come as they
-// are needed.
 template <class T> struct sum_of;
 template <class T> struct prod_of;
 template <class T> struct max_of;
@@ -763,6 +761,8 @@ template <> struct folded<bool> {
   FN void name(Span s, kept<T, N, Small>& row, F f, Ops... ops) const {                      \
     scan(name##_of<T>(), s, row, f, ops...);                                                 \
   }
+// The interface, said once: a team brings each() and fold<Reducer>(), and the reducers come as they
+// are needed.
 template <class Team> struct words {
   template <class T> using one = T;  // how a team holds one number of a row
   template <class T> FN computed<T> beside(const T* p, long offset) const { return widen(p[offset]); }

@@ -8,7 +8,7 @@
 #include "launch.cuh"
 namespace fusewright {
 
-//@ column: needs read, extent, visit
+//@ column: needs read, extent_of, visit
 template <class T, int PLACES, int R, class Where> struct column_of {
   const T *p, *spot;
   int base;

@@ -167,8 +167,8 @@ FN void load_box_twice(unsigned to, const tensor_map& map, unsigned barrier, int
 }
 
 //@ prepare_product
-// How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
 #ifndef __CUDACC_RTC__
+// How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
 template <auto KERNEL> int prepare_product(int shared_bytes, int device, int& blocks) {
   static int known[64];
   const bool listed = device >= 0 && device < 64;

@@ -22,8 +22,8 @@ inline dim3 grid_of(long blocks) {
 #endif
 
 //@ device_scope
-// The caller's device is current again at the end; most often it already is.
 #ifndef __CUDACC_RTC__
+// The caller's device is current again at the end; most often it already is.
 struct device_scope {
   int before = -1;
   bool moved = false;

@@ -8,6 +8,8 @@
 #pragma once
 
 //@ begin
+// The kernels are the structs at the end; a function behind each starts it. Their bodies ask a `team` for loops, folds and
+// vectors. What a team and its operands are, and how kernels are started, comes before.
 #pragma nv_diag_suppress 177  // not every launch asks a kernel for its size
 #define FN __device__ __forceinline__
 namespace fusewright {

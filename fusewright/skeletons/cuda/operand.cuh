@@ -504,7 +504,7 @@ struct index_operand {
 };
 FN index_operand index() { return {}; }
 
-//@ extent
+//@ extent_of
 // Which inner indices of a row have elements: those where offset + step * i lies in [0, size). They are counted
 // in the type of the index: half of what a guard does is done in it.
 template <class Index> struct extent {
@@ -551,7 +551,7 @@ template <class A> FN bool holds(const A& a) {
 // How much further an element stands where a dimension goes round: not at all before its end.
 FN long lap(long place, long size, long by) { return (unsigned long)place < (unsigned long)size ? 0 : by; }
 
-//@ wrapped: needs load, extent
+//@ wrapped: needs load, extent_of
 // A row that goes round: the elements outside the extent stand `by` further on. Its ends, and all that is added to
 // addresses, are multiples of WHOLE. Index is wide enough for every inner index.
 template <class Index, int WHOLE, class T, bool CONSTANT, class Where> struct wrapped_operand {
@@ -601,7 +601,7 @@ template <class T> struct everywhere_operand {
 };
 template <class T> FN everywhere_operand<T> everywhere(T value) { return {value}; }
 
-//@ within: needs extent
+//@ within: needs extent_of
 // An operand of which only the elements inside the extent exist; the others are the fill. A vector is fetched
 // if any of its elements exists: whoever picked W knows that then all of it may be read. Index is wide enough
 // for every inner index.

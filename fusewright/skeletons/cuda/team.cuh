@@ -9,8 +9,6 @@
 namespace fusewright {
 
 //@ words
-// The interface, said once: a team brings member(), members(), leads() and join<Reducer>(); what the words
-// themselves need comes with the section that has the word's name.
 template <class Team, long TOTAL> struct layout;
 template <class T, int SLOTS, int W> struct kept_row;
 template <class T> struct sum_of;
@@ -49,6 +47,8 @@ struct nothing {
     for (int j = 0; j < W; ++j) element(j);
   }
 };
+// The interface, said once: a team brings member(), members(), leads() and join<Reducer>(); what the words
+// themselves need comes with the section that has the word's name.
 template <class Team> struct words {
   static constexpr int burst = 8;  // most vectors that a member has in flight
   FN Team& self() { return static_cast<Team&>(*this); }

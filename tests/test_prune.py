@@ -1,0 +1,113 @@
+"""Emitted kernels hold the definitions of the skeletons that they reach, and all of these."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from emitting import emit_example
+
+from fusewright.codegen.prune import definitions, for_nvcc, prune
+from fusewright.codegen.skeleton import sections
+from fusewright.codegen.struct import words
+
+# What others do not call by a name of its own: it stays.
+NAMELESS = re.compile(
+    r"#include|#pragma|namespace|static_assert|.*\boperator\b|HALF_MULTIPLIES\(half_t"
+)
+SKELETON = """
+// Of all types.
+template <class T> struct box {
+  FUSEWRIGHT_MAKE(first, T)
+  FUSEWRIGHT_MAKE(second, T)
+};
+template <> struct box<odd> {};
+#define FUSEWRIGHT_MAKE(name, T) void name() { name##_of<T>(); }
+#define WIDE_4 8
+#define WIDE_8 \\
+  16
+#define WIDE(N) WIDE_##N
+FN void first_of() {}
+FN void second_of() {}
+struct odd {};
+constexpr int SIZE = 4, MORE = 5;
+
+FN int size(int x) { return SIZE; }
+FN int size(float x) {
+  return "other"[0];  // not other
+}
+FN int other() { return size(1); }
+#ifndef __CUDACC_RTC__
+// On the host.
+FN int host() { return 1; }
+FN int guest() { return 2; }
+#endif
+#ifdef __CUDACC_RTC__
+FN int run() { return 3; }
+#else
+inline int run() { return MORE; }
+#endif
+static_assert(sizeof(odd) == 1);"""
+
+
+def names(text: str) -> list[str]:
+    """What a text defines, in order; the text of what has no name."""
+    return [" ".join(sorted(d.names)) or d.text for d in definitions(text)]
+
+
+@pytest.mark.parametrize("language", ["cpp", "sm80", "sm90"])
+def test_the_skeletons_are_understood(language: str) -> None:
+    for section in sections(language):
+        found = definitions(section.text)
+        everything = section.text + "".join(f" .{word}" for word in words(section.text))
+        assert prune(section.text, everything) == section.text
+        for d in found:
+            code = [x for x in d.text.split("\n") if not x.startswith("//")]
+            assert d.names or not code or NAMELESS.match(code[0]), f"{section.name}: {d.text}"
+
+
+def test_what_is_reached_stays() -> None:
+    assert names(prune(SKELETON, "size(2)")) == ["MORE SIZE", "size", "size"]
+    assert "// Of all types." in prune(SKELETON, "box<int>()")
+    assert names(prune(SKELETON, "other()")) == ["MORE SIZE", "size", "size", "other"]
+    assert prune(SKELETON, '"other"  // size') == ""
+
+
+def test_a_specialisation_goes_with_its_type() -> None:
+    assert names(prune(SKELETON, "box<int>")) == ["box"]
+    both = ["box", "box", "odd", "static_assert(sizeof(odd) == 1);"]
+    assert names(prune(SKELETON, "box<odd>")) == both
+
+
+def test_macros_reach_what_they_paste() -> None:
+    text = prune(SKELETON, "box<int>().first()")
+    assert names(text) == ["box", "FUSEWRIGHT_MAKE", "first_of"]
+    assert "second" not in text
+    assert names(prune(SKELETON, "WIDE(4)")) == ["WIDE_4", "WIDE_8", "WIDE"]
+
+
+def test_conditions_stay_around_what_they_are_for() -> None:
+    text = prune(SKELETON, "host()")
+    assert text == "\n".join(
+        ["#ifndef __CUDACC_RTC__", "// On the host.", "FN int host() { return 1; }", "#endif"]
+    )
+    assert for_nvcc(text) == "// On the host.\nFN int host() { return 1; }"
+    assert for_nvcc(prune(SKELETON, "run()")).split("\n")[-1] == "inline int run() { return MORE; }"
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_an_emitted_file_has_nothing_else(target: str, tmp_path: Path) -> None:
+    text = emit_example("swish_bias_groupnorm", tmp_path, target).text
+    found = re.search(r'_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""', text, re.DOTALL)
+    assert found is not None
+    assert "__CUDACC_RTC__" not in found[1]
+    kept = definitions(found[1].partition("struct fused_0")[0])
+    for d in kept:
+        others = words(found[1].replace(d.text, ""))
+        assert not d.names or d.names & others, f"nothing calls {d.text}"
+    there = {name for d in kept for name in d.names}
+    for section in sections("cpp" if target == "cpu" else "sm90"):
+        if {d.text for d in definitions(for_nvcc(section.text))} & {d.text for d in kept}:
+            missing = [d for d in definitions(section.text) if not d.names & there and d.names]
+            assert not any(d.names & words(found[1]) for d in missing), section.name
