@@ -60,7 +60,7 @@ TEXTS = [
 def test_the_text_has_no_loop_of_its_own(text: str, x: torch.Tensor) -> None:
     for made in bodies(text, x):
         assert not re.search(r"\b(for|while|goto|__syncthreads|threadIdx|omp)\b", made.text)
-        assert made.text.startswith(f"struct {made.name} {{")
+        assert re.match(rf"// \S.* -> \[.*\]\nstruct {made.name} {{\n", made.text)
 
 
 def test_every_section_that_the_text_calls_is_in_the_file() -> None:

@@ -16,7 +16,7 @@ from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, mode
 
 import fusewright.product
 from fusewright.codegen.body import body
-from fusewright.codegen.cpp import cpp_source
+from fusewright.codegen.skeleton import text_for
 from fusewright.codegen.struct import Body
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, numel
@@ -80,13 +80,14 @@ def build(found: list[Tail], folder: Path) -> ctypes.CDLL:
 
 def text_of(number: int, tail: Tail) -> str:
     """The skeleton and the struct in a namespace of their own, and a loop over the rows."""
-    text = cpp_source([tail.printed]).partition('extern "C"')[0]
+    sections = text_for("cpp", {*tail.printed.words, "load", "box", "solo"})
     columns = tail.product.shape[-1]
     piece = f"box{{0, 1, 0, {columns}, {columns}}}, " if tail.printed.is_map else ""
     product = f"load(product, row * {tail.layout.segment or columns})"
     fields = ", ".join([*(p.name for p in tail.printed.pointers), "batch"])
     pointers = ", ".join(p.declaration for p in tail.printed.pointers)
-    whole = f"""{text}
+    whole = f"""{sections}
+{tail.printed.text}
 extern "C" void tail_{number}(const float* product, {pointers}, long batch) {{
   const {tail.printed.name} body{{{fields}}};
   for (long row = 0; row < body.rows(); ++row) body(row, {piece}solo(), {product});
