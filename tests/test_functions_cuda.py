@@ -27,7 +27,7 @@ __global__ void {name}_kernel(const float* from, float* to, long n) {{
   const float x = from[i];
   to[i] = {text};
 }}
-extern "C" int {name}(const float* from, float* to, long n) {{
+extern "C" int run_{name}(const float* from, float* to, long n) {{
   {name}_kernel<<<unsigned((n + 255) / 256), 256>>>(from, to, n);
   return cudaDeviceSynchronize();
 }}
@@ -37,8 +37,9 @@ extern "C" int {name}(const float* from, float* to, long n) {{
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("functions")
-    text = select("cuda", ["sigmoid", "tanh_softplus"])
-    text += "".join(KERNEL.format(name=n, text=t) for n, (t, _) in FUNCTIONS.items())
+    text = select("cuda", ["short_sigmoid", "sigmoid", "tanh_softplus"])
+    spelled = {n: t for n, (t, _) in FUNCTIONS.items()} | {"short_sigmoid": "short_sigmoid(x)"}
+    text += "".join(KERNEL.format(name=n, text=t) for n, t in spelled.items())
     (folder / "functions.cu").write_text(text + "}\n", encoding="utf-8")
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     subprocess.run(
@@ -52,7 +53,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def computed(library: ctypes.CDLL, name: str, x: Tensor) -> Tensor:
     to = torch.empty_like(x)
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, to)]
-    assert getattr(library, name)(*addresses, ctypes.c_long(x.numel())) == 0
+    assert getattr(library, f"run_{name}")(*addresses, ctypes.c_long(x.numel())) == 0
     return to
 
 
@@ -93,3 +94,20 @@ def test_every_size_and_what_is_not_finite(library: ctypes.CDLL, name: str) -> N
     error = (got.double() - exact).abs()[plain]
     allowed = 6 * 2.0**-24 * exact.abs()[plain] + (meaning(x).double() - exact).abs()[plain]
     assert bool((error <= 2 * allowed + 87.5 * 2.0**-126).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_ones_are_no_further_than_eager_in_16_bits(
+    library: ctypes.CDLL, dtype: torch.dtype
+) -> None:
+    """Of every number of 16 bits, rounded."""
+    bits = torch.arange(-(2**15), 2**15, device="cuda").to(torch.int16)
+    x = bits.view(dtype)
+    exact, eager = torch.sigmoid(x.double()), torch.sigmoid(x)
+    got = computed(library, "short_sigmoid", x.float()).to(dtype)
+    assert torch.equal(got.isnan(), eager.isnan())
+    plain = ~x.isnan()
+    ours, theirs = ((t.double() - exact).abs()[plain] for t in (got, eager))
+    assert bool((ours <= theirs + 2.0**-16 * exact[plain] + 2.0**-126).all())
+    assert ours.square().sum() <= theirs.square().sum() * 1.001

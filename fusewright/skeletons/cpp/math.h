@@ -222,6 +222,9 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 
+//@ short_sigmoid: needs sigmoid
+FN float short_sigmoid(float x) { return sigmoid(x); }
+
 //@ tanh_softplus: needs exp
 // tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
 FN float tanh_softplus(float x) {

@@ -29,6 +29,16 @@ FN void narrow(float x, half_t& h) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits)
 //@ bfloat_t
 struct bfloat_t { unsigned short bits; };
 FN float widen(bfloat_t h) { return __uint_as_float(unsigned(h.bits) << 16); }
+// One instruction, whichever half of a word it is in: alone, the upper half takes two.
+template <int W> FN float widen_at(const bfloat_t (&held)[W], int j) {
+  if constexpr (W % 2 == 0) {
+    unsigned both;
+    memcpy(&both, &held[j / 2 * 2], sizeof(both));
+    return __uint_as_float(j % 2 ? both & 0xffff0000u : both << 16);
+  } else {
+    return widen(held[j]);
+  }
+}
 FN void narrow(float x, bfloat_t& h) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(x)); }
 
 //@ values
@@ -36,6 +46,7 @@ FN void narrow(float x, bfloat_t& h) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bi
 template <class T> FN T widen(T x) { return x; }
 template <class T> FN void narrow(T x, T& place) { place = x; }
 template <class T> using computed = decltype(widen(T()));
+template <int W, class T> FN computed<T> widen_at(const T (&held)[W], int j) { return widen(held[j]); }
 
 //@ round_to: needs values
 // What a value becomes when it is stored as a T and read again.
@@ -346,7 +357,7 @@ template <class T, bool CONSTANT> struct load_operand {
       for (int j = 0; j < W; ++j)
         fetch_vector<CONSTANT, 1>(p + (base + at.outer(j) * outer_stride + at.inner(j)), &held[u][j]);
     }
-    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen_at(held[u], j); }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
@@ -433,7 +444,7 @@ template <class T, bool CONSTANT, class F> struct gather_operand {
       for (int j = 0; j < W; ++j)
         fetch_vector<CONSTANT, 1>(p + offset(at.outer(j), at.inner(j)), &held[u][j]);
     }
-    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen_at(held[u], j); }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
@@ -575,7 +586,7 @@ template <class Index, int WHOLE, class T, bool CONSTANT, class Where> struct wr
         fetch_vector<CONSTANT, step>(row.p + (row.base + o * row.outer_stride + i + further), &held[u][j]);
       }
     }
-    template <class Place> FN value element(int u, int j, const Place&) { return widen(held[u][j]); }
+    template <class Place> FN value element(int u, int j, const Place&) { return widen_at(held[u], j); }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
