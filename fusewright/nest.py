@@ -9,12 +9,12 @@ along it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
-from fusewright.down import Down
+from fusewright.down import Down, further
 from fusewright.ir import Attribute, Batch, Graph, Node, Size, concrete, numel, size_text, times
 from fusewright.loops import Axis, Limit, Strides, Walk, merge, walks
 from fusewright.plan import Kernel
@@ -62,8 +62,8 @@ class Nest:
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
-    its folds take, 0 without.  axes: sizes of the axes of the rows.  down: along the columns, what
-    windows have in common, and where its heads lie.
+    its folds take, 0 without.  axes: sizes of the axes of the rows.  down: what windows have in
+    common along outer.  heads: where they lie, at each of their places along the columns.
     """
 
     kernel: Kernel
@@ -76,7 +76,7 @@ class Nest:
     segment: int = 0
     axes: tuple[Size, ...] = ()
     down: Down | None = None
-    heads: tuple[Access, ...] = ()
+    heads: tuple[tuple[Access, ...], ...] = ()
 
     @property
     def beside(self) -> Size:
@@ -96,15 +96,17 @@ class Nest:
 
 
 def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
-    """Order and merge the axes of `kernel`. down: what its columns are to go along."""
+    """Order and merge the axes of `kernel`. down: what its windows are to go along."""
     tensors = walks(kernel.loops, kernel.outputs)
     behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
     if down:
-        rows, inner = [a for a in rows if a != down.axis], [down.axis]
+        rows, inner = [a for a in rows if a not in (down.axis, down.beside)], []
     steps = [each for walk in tensors.values() for each in walk.all_strides]
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
-    if not kernel.folds and not merged[1] and merged[0]:
+    if down:
+        merged[1] = [Axis((a,), kernel.loops.sizes[a]) for a in (down.axis, down.beside)]
+    elif not kernel.folds and not merged[1] and merged[0]:
         merged = [merged[0][:-1], merged[0][-1:]]
     outer, columns = merged[1][:-1], merged[1][-1:]
     build = _Addresses(merged[0], outer, columns, graph)
@@ -121,8 +123,13 @@ def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
         behind.segment if behind else 0,
         tuple(axis.size for axis in merged[0]),
         down,
-        tuple(map(build.access, down.heads)) if down else (),
+        _heads(down, build.access) if down else (),
     )
+
+
+def _heads(down: Down, access: Callable[[Walk], Access]) -> tuple[tuple[Access, ...], ...]:
+    places = zip(down.heads, map(range, down.widths), strict=True)
+    return tuple(tuple(access(further(h, down.beside, n)) for n in each) for h, each in places)
 
 
 def _from_memory(

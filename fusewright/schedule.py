@@ -5,7 +5,7 @@ The defaults come from sizes alone: the same model gives the same file on every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
@@ -141,7 +141,9 @@ def schedule(
     if nest.kernel.in_chunks:
         return _chunks(nest, target, graph, rules)
     if nest.down:
-        return Schedule(False, 0, 1, 1, down=results(nest.down, inner, graph.hint(nest.rows)))
+        high, wide, rows = map(graph.hint, (nest.outer, nest.columns, nest.rows))
+        below, vector = results(nest.down, high, wide, rows, _vector(nest))
+        return Schedule(False, 0, 1, vector, down=below)
     vector = _vector(nest)
     wide, multiples = staged_vector(nest, graph)
     if wide:
@@ -253,7 +255,8 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
     """One step from a schedule with a team of threads for each row."""
     threads, vector = default.threads, default.vector
     if default.down:
-        return [replace(default, down=n) for n in (default.down // 2, default.down * 2) if n]
+        found = [replace(default, down=n) for n in (default.down // 2, default.down * 2) if n]
+        return found + [replace(default, vector=1)] * (vector > 1)
     if default.blocks > 1:
         return [Schedule(False, 0, threads_for(inner, vector), vector)]
     if default.staged:
@@ -357,12 +360,26 @@ def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -
 def _vector(nest: Nest) -> int:
     """The widest access of at most 16 bytes that every tensor allows at every row."""
     width = 16
-    moving = [a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies]
+    reads = list(nest.reads.values())
+    if nest.down:  # windows have a place for their vectors, numbers need none
+        alone = nest.reads.keys() - nest.down.places.keys()
+        reads = [a for key in alone if (a := nest.reads[key]).leaf.op != "constant"]
+    moving = [a for a in (*reads, *nest.writes.values()) if a.varies]
+    for head in nest.heads:
+        aligned = known_factor(whole_place(head, nest), nest) if head[0].columns == 1 else 1
+        width = gcd(width, aligned, 16 // head[0].leaf.dtype.itemsize)
+    if nest.down and isinstance(nest.columns, int):
+        width = gcd(width, nest.columns)
     for each in moving:
         width = min(width, 16 // each.leaf.dtype.itemsize)
         if (each.columns == 1 and not each.wrap) or each.limits:
             width = gcd(width, known_factor(each, nest))
     return max(width, 1)
+
+
+def whole_place(head: Sequence[Access], nest: Nest) -> Access:
+    """Where along the columns windows begin that vectors read."""
+    return max(head, key=lambda a: known_factor(a, nest))
 
 
 def known_factor(access: Access, nest: Nest) -> int:

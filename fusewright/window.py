@@ -128,7 +128,7 @@ def _pool(
 def _largest(pool: _Pool) -> Value:
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
         return fold("max", *_tiled(pool))
-    return reduce(lambda a, b: apply("maximum", a, b), _pieces(pool, -float("inf")))
+    return _joined(pool, -float("inf"), lambda a, b: apply("maximum", a, b))
 
 
 def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value:
@@ -137,7 +137,7 @@ def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value
         taken = "sum" if divisor else "mean"
         result = fold(taken, wide(tiled), dims)
         return cast(result / float(divisor) if divisor else result, pool.image.dtype)
-    total = reduce(lambda a, b: a + b, _pieces(pool, 0.0))
+    total = _joined(pool, 0.0, lambda a, b: a + b)
     return total / (float(divisor) if divisor else _count(pool, counts))
 
 
@@ -169,6 +169,14 @@ def _counted(pool: _Pool, d: int, counts: bool) -> Value | float:
     padded = pad(ones, [sides if k == d else (0, 0) for k in range(rank)])
     pieces = (_piece(pool, padded, d, d, place) for place in range(pool.kernel[d]))
     return reduce(lambda a, b: a + b, pieces)
+
+
+def _joined(pool: _Pool, fill: float, join: Callable[[Value, Value], Value]) -> Value:
+    """Each window's elements: those of a line, then lines, which other windows have, too."""
+    found = list(_pieces(pool, fill))
+    for size in reversed(pool.kernel):
+        found = [reduce(join, found[k : k + size]) for k in range(0, len(found), size)]
+    return found[0]
 
 
 def _pieces(pool: _Pool, fill: float) -> Iterator[Value]:

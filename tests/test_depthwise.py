@@ -206,24 +206,29 @@ def made(name: str, dtype: torch.dtype, arch: str) -> Made:
         return make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
 
 
-# layer -> results of a thread that lie one below the other, and how often it loads: a window alone
-# would be taps x results. 0: neighbours are not below each other, or share too little.
+# layer -> results of a thread below each other, and beside each other in each of those; how
+# often it loads: a window alone would be taps x results. 0: too little is shared.
 DOWN = {
-    "padded": (5, 3 * 7),
-    "strided": (5, 3 * 6),
-    "dilated": (5, 3 * 9),
-    "5 x 5": (5, 5 * 9),
-    "7 x 7": (4, 7 * 10),
-    "several results": (5, 3 * 7),
-    "3 dimensions": (3, 9 * 5),
-    "one tap": (0, 0),
-    "1 dimension, long": (0, 0),
+    "padded": (4, 4, 6 * 3),
+    "without bias": (3, 2, 5 * 3),
+    "strided": (5, 1, 6 * 3),
+    "dilated": (4, 2, 8 * 3),
+    "same": (4, 4, 7 * 2),
+    "5 x 5": (4, 4, 8 * 5),
+    "7 x 7": (2, 4, 8 * 7),
+    "several results": (4, 4, 6 * 3),
+    "3 dimensions": (3, 1, 9 * 5),
+    "one tap": (0, 4, 0),
+    "1 dimension, long": (0, 1, 0),
 }
 
 
 # What is left of the rows, weights and limits of every kind, and sums of 16 bits.
 RUN = [
-    *((n, torch.float32) for n in ("strided", "uneven", "several results", "3 dimensions")),
+    *(
+        (n, torch.float32)
+        for n in ("strided", "dilated", "uneven", "several results", "3 dimensions")
+    ),
     *((n, torch.float32) for n in ("1 dimension", "taps that no window has inside")),
     ("padded", torch.float16),
 ]
@@ -232,7 +237,8 @@ RUN = [
 @pytest.mark.parametrize("name", DOWN)
 def test_windows_below_each_other_are_loaded_once(name: str) -> None:
     ((_, nest, schedule),) = made(name, torch.float32, "sm_90a").kernels
-    assert (schedule.down, nest.down.loads(schedule.down) if nest.down else 0) == DOWN[name]
+    loads = nest.down.loads(schedule.down) if nest.down else 0
+    assert (schedule.down, schedule.vector, loads) == DOWN[name]
 
 
 @torch.no_grad()

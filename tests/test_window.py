@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
 import torch
 from emitting import emit_text
+from threads import library_of
 from torch import Tensor, nn
 
+from fusewright import down
 from fusewright.capture import capture
+from fusewright.codegen.cuda import cuda_source
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, check, toposort
 from fusewright.late import late, written
+from fusewright.pipeline import make
 from fusewright.plan import plan
 from fusewright.rewrite import rewrite
 from fusewright.target import TARGETS
@@ -134,11 +139,69 @@ def test_the_cpu_has_maps_of_pieces_too() -> None:
     assert not library_calls(late(before, TARGETS["cpu"]))
 
 
+class Overlapping(nn.Module):
+    """Windows whose vectors are whole at their second place, at their first, and nowhere."""
+
+    POOLS = (
+        nn.MaxPool2d(3, 1, 1),
+        nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+        nn.AvgPool2d(3, 1),
+        nn.MaxPool2d((4, 3), (2, 1), 1),
+        nn.MaxPool2d(3, 1, (1, 0), 2),
+        nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(pool(x) for pool in self.POOLS)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_threads_compute_the_values_of_windows_that_overlap(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an image that begins at a multiple of 16 bytes, and of one that does not."""
+    monkeypatch.setattr(down, "BUSY", 0)
+    memory = torch.randn(1 + 2 * 3 * 11 * 16).to(dtype)
+    memory[torch.tensor([20, 300, 500])] = torch.tensor([torch.nan, torch.inf, -torch.inf]).to(
+        dtype
+    )
+    made = make(Overlapping(), [memory[1:].view(2, 3, 11, 16)], GPU)
+    library = library_of(cuda_source(made.kernels, GPU), tmp_path)
+    vectors = [schedule.vector for _, _, schedule in made.kernels if schedule.down]
+    assert {2, 8 if dtype.itemsize == 2 else 4} <= set(vectors)
+    for x in (memory[1:].view(2, 3, 11, 16), memory[:-1].view(2, 3, 11, 16)):
+        for body, _, _ in made.kernels:
+            ours = {
+                id(p.node): torch.empty(2, *p.node.shape[1:], dtype=dtype)
+                for p in body.pointers
+                if p.written
+            }
+            tensors = [ours.get(id(p.node), x) for p in body.pointers]
+            entry = getattr(library, f"run_{body.name}")
+            assert (
+                entry(
+                    *(ctypes.c_void_p(t.data_ptr()) for t in tensors),
+                    ctypes.c_long(2),
+                    0,
+                    ctypes.c_void_p(0),
+                )
+                == 0
+            )
+            for k, output in enumerate(made.plan.graph.outputs):
+                if id(output) in ours:
+                    wanted = Overlapping.POOLS[k](x.double())
+                    close = 1e-6 if dtype is torch.float32 else 1e-2
+                    torch.testing.assert_close(
+                        ours[id(output)].double(), wanted, rtol=close, atol=close, equal_nan=True
+                    )
+
+
 # Sixteen bytes for a thread, but no more than four vectors.
 @pytest.mark.parametrize(
     ("row", "launch"),
     [
-        ("torch.max_pool2d(x, 3, 1, 1)", "run_map_down<2>"),
+        ("torch.max_pool2d(x, 3, 1, 1)", "run_map_down<2, 1>"),
         ("x.relu()", "run_map<4>"),
         ("x[..., :6].relu()", "run_map<2, 2>"),
         ("x.double().relu()", "run_map<2>"),

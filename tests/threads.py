@@ -105,6 +105,7 @@ inline void run_block(unsigned threads) {
   for (unsigned t = 0; t < threads; ++t)
     if (!fibers[t].done) std::abort();  // it waits for what nobody does
 }
+inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
 template <class T> T __ldg(const T* p) { return *p; }
 template <class F> void launch(dim3 grid, unsigned threads, F kernel) {
   gridDim = grid, work = kernel;
@@ -118,6 +119,7 @@ TWINS = (
     (r"(\w+(?:<[\w, ]+>)?)\s*<<<([^;]*?), ([^;,]*?), 0, [^;]*?>>>\(([^;]*)\);",
      r"launch(\2, \3, [=] { \1(\4); });"),
     (r'asm volatile\("st\.global[^;]*;[^;]*;', "*to = v;"),
+    (r'asm\("(max|min)\.NaN\.f32[^;]*;[^;]*;', r"c = a != a ? a : b != b ? b : f\1f(a, b);"),
     (r'asm\("" : "\+l"', 'asm("" : "+r"'),
     (r'asm\("cvt\.f32\.f16[^;]*;[^;]*;', "x = __builtin_bit_cast(_Float16, h.bits);"),
     (r'asm\("cvt\.rn\.f16\.f32[^;]*;[^;]*;',

@@ -74,7 +74,6 @@ inline int __all_sync(unsigned, int mine) { return !__any_sync(0, !mine); }
 """
 # Instructions of a GPU in the functions that bodies call. Others are not run, or change nothing.
 MORE_TWINS = (
-    (r'asm\("(max|min)\.NaN\.f32[^;]*;[^;]*;', r"c = a != a ? a : b != b ? b : f\1f(a, b);"),
     (r'asm\("rcp\.approx[^;]*;[^;]*;', "y = 1 / x;"),
     (r'asm\("ex2\.approx[^;]*;[^;]*;', "y = exp2f(x);"),
     (r"asm( volatile)?\s*\((?:[^;\"]|\"[^\"]*\")*\);", ";"),

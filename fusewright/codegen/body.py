@@ -26,6 +26,7 @@ from fusewright.codegen.struct import (
     operators,
     slots,
     spelling,
+    windows,
 )
 from fusewright.ir import Attribute, Batch, Node, Size, size_text, times
 from fusewright.keep import Pass, read_key, row_plan
@@ -94,6 +95,8 @@ class _Printer:
         head += [f"  {pointers}  long batch;", rows]
         if self.abreast:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
+        if self.nest.down:
+            head.append(f"  FN long lines() const {{ return {size_text(self.nest.outer)}; }}")
         if self.is_map:
             head.append(f"  FN long columns() const {{ return {size_text(self.nest.columns)}; }}")
         if (some := band(self.kernel)) != ALL:  # column - row of what is not thrown away
@@ -258,16 +261,13 @@ class _Printer:
         self._store_kept(text, key, kind, name)
         return name
 
-    def _below(self, number: int, place: int) -> str:
+    def _below(self, number: int, place: int, beside: int) -> str:
         """One place of windows that overlap, which are loaded together."""
-        assert self.nest.down is not None
-        head, length = self.nest.heads[number], self.nest.down.lengths[number]
-        lies = f"{self.pointer_of[id(head.leaf)]} + {head.line}, {size_text(head.offset)}"
-        where = f"[&](long o) {{ return {head.limits or 'extent_of(0, 0, 1)'}; }}"
-        step, fill = size_text(head.columns), self._number(head.fill or 0, head.leaf)
-        line = f"auto w{number} = column<{length}>(team, {lies}, {step}, {fill}, {where});"
+        leaf, fill = self.nest.heads[number][0].leaf, self.nest.heads[number][0].fill
+        text = windows(self.nest, number, self.pointer_of[id(leaf)], self._number(fill or 0, leaf))
+        line = f"auto w{number} = {text};"
         self.lines += [line] * (line not in self.lines)
-        return f"below<{place}>(w{number})"
+        return f"below<{place}, {beside}>(w{number})"
 
     def _load_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)

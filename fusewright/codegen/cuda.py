@@ -173,8 +173,9 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
         parameters = f"{vector}, {len(found.reads)}"
         return f"{launcher(body, nest, schedule)}<{parameters}>(body, {sizes}, device, stream)"
     if schedule.down:
-        sizes = ", ".join(map(size_text, (nest.rows, nest.columns, nest.beside)))
-        return f"{launcher(body, nest, schedule)}<{schedule.down}>(body, {sizes}, device, stream)"
+        sizes = ", ".join(map(size_text, (nest.rows, nest.outer, nest.columns)))
+        shape = f"{schedule.down}, {vector}"
+        return f"{launcher(body, nest, schedule)}<{shape}>(body, {sizes}, device, stream)"
     if body.is_map:
         columns, each = size_text(nest.columns), _each(nest, schedule, vector)
         sizes = f"{vector}, {each}" if each > 1 else f"{vector}"

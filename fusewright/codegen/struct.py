@@ -13,9 +13,11 @@ import torch
 
 from fusewright.errors import InternalError
 from fusewright.geometry import known
-from fusewright.ir import Node, shape_text
+from fusewright.ir import Node, shape_text, size_text
 from fusewright.keep import Row
+from fusewright.nest import Nest
 from fusewright.plan import Kernel
+from fusewright.schedule import whole_place
 
 # torch type -> (how it is stored, how it is computed)
 TYPES = {
@@ -156,3 +158,15 @@ def slots(row: Row) -> dict[Hashable, str]:
         busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
         slots[keep.key] = name
     return slots
+
+
+def windows(nest: Nest, number: int, pointer: str, fill: str) -> str:
+    """What windows that overlap have in common, as text: their head, and at which of its places
+    vectors are whole."""
+    assert nest.down is not None
+    head = nest.heads[number]
+    first, whole = head[0], head.index(whole_place(head, nest))
+    sizes = f"{nest.down.lengths[number]}, {nest.down.widths[number]}, {whole}"
+    numbers = ", ".join(map(size_text, (first.offset, first.outer, first.columns)))
+    where = f"[&](int o) {{ return {first.limits or 'extent_of(0, 0, 1)'}; }}"
+    return f"windows<{sizes}>(team, {pointer} + {first.line}, {numbers}, {fill}, {where})"

@@ -110,7 +110,7 @@ template <class T> FN void write(T* p, long offset, computed<T> value) { narrow(
 
 //@ visit
 // An address of its own: what is added to it later stays apart, as a constant in the instruction.
-template <class T> FN T* apart(T* p) {
+template <class T> FN T apart(T p) {
   asm("" : "+l"(p));
   return p;
 }
@@ -640,7 +640,7 @@ template <class Index, class Operand, class Where> struct within_operand {
     Where where;
     FN explicit packet(const within_operand& o) : bare(o.operand), fill(o.fill), where(o.where) {}
     FN extent<Index> live(long o) const { return where(o).template in<Index>(); }
-    FN bool has(long o, Index i) const { return W == 1 ? where(o).has(i) : inside(live(o), i); }
+    FN bool has(long o, Index i) const { return W == 1 || !Operand::bytes ? where(o).has(i) : inside(live(o), i); }
     template <class Place> FN void fetch(int u, const Place& at) {
       const Index i = Index(at.inner(0));
       if constexpr (single) {
