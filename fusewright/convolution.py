@@ -45,17 +45,18 @@ PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
-# float32, PyTorch's are as fast up to the larger sizes where results are thin (`_is_thin`), or
-# where single pixels round and nothing follows. For Ampere all are predictions: nobody has timed
-# these kernels on an A100.
-THIN, BARE, EMPTY, THIN_RESULTS = "thin results", "bare single pixels", "empty tiles", 64
-LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, BARE: 1 << 32, EMPTY: 1 << 60}
+# float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
+# thin, or where single pixels become fewer (`_shrinks`). For Ampere all are predictions: nobody has
+# timed these kernels on an A100.
+THIN, SHRUNK, EMPTY, THIN_RESULTS = "thin results", "single pixels", "empty tiles", 64
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, EMPTY: 1 << 60}
 LEAST_FLOPS |= dict.fromkeys((torch.float32, *HALVES), 230_000_000)
 # How often a kernel of float32 multiplies what has to be multiplied once (`_waste`), by its parts:
-# beyond that, PyTorch's is as fast at any size. facts.md: random convolutions
-MOST_WASTE = {1: 6.0, 2: 15.0}
+# beyond that, PyTorch's is as fast at any size. LIGHT_WASTE: of flat images that round as TF32 and
+# have a tail. facts.md: random convolutions
+MOST_WASTE, LIGHT_WASTE = {1: 6.0, 2: 15.0}, 8.0
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
-LEAST_CHANNELS, TF32_CHANNELS = 8, 32
+LEAST_CHANNELS, TF32_CHANNELS, THIN_CHANNELS = 8, 32, 128
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
@@ -298,7 +299,8 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
     if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     flops = graph.hint(_flops(call, n))
-    if flops < LEAST_FLOPS[THIN if _is_thin(made) and n.dtype not in HALVES else n.dtype]:
+    thin = made.last and made.out_channels // made.groups < THIN_RESULTS
+    if flops < LEAST_FLOPS[THIN if thin and n.dtype not in HALVES else n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](made.walk)
 
@@ -308,26 +310,26 @@ def _flops(call: _Call, n: Node) -> Size:
     return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
 
 
-def _is_thin(g: Geometry) -> bool:
-    """Whether single pixels, or any that lie channels last, have less results than a tile takes;
-    single ones, too, with less than half as many as channels."""
-    results, depth = g.out_channels // g.groups, g.in_channels // g.groups
-    few = results < THIN_RESULTS and (g.taps == 1 or g.last)
-    return few or (g.taps == 1 and 2 * results < depth)
+def _shrinks(g: Geometry, *, bare: bool) -> bool:
+    """Whether single pixels of many channels, one beside the other, have fewer results: fewer than
+    half as many where a tail follows."""
+    alone = g.taps == g.groups == max(g.stride) == 1
+    return alone and g.in_channels > THIN_CHANNELS and g.out_channels * (2 - bare) < g.in_channels
 
 
 def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
-    """Why PyTorch's own of float32 is as fast, since nothing follows (`bare`) or tiles are too
-    empty; "" if it is not. In full float32, it is slow where taps are apart, and in groups of two
-    dimensions."""
+    """Why PyTorch's own of float32 is as fast, since single pixels become fewer or tiles are too
+    empty; "" if it is not. It is slow where taps are apart, and in groups of two dimensions."""
     g = geometry(n)
     if n.dtype in HALVES:
         return ""
-    if bare and not full and g.taps == 1 and flops < LEAST_FLOPS[BARE]:
-        return "nothing follows its single pixels, and they are few"
-    slow = max(g.dilation) > 1 if g.groups == 1 else g.in_size[0] == 1
+    if not full and _shrinks(g, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+        return "its single pixels have few results, and they are few"
+    flat = g.in_size[0] == 1
+    slow = max(g.dilation) > 1 if g.groups == 1 else flat
     waste = _waste(g) * (3 if full else 1)
-    if waste <= MOST_WASTE[1 + full] or (full and slow) or flops >= LEAST_FLOPS[EMPTY]:
+    most = LIGHT_WASTE if flat and not (full or bare or g.phases) else MOST_WASTE[1 + full]
+    if waste <= most or slow or flops >= LEAST_FLOPS[EMPTY]:
         return ""
     return f"tiles would be {waste:.1f} times its work"
 

@@ -114,16 +114,17 @@ def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
     assert not one_of(nn.Conv2d(*channels, 1), (8, channels[0], 64, 64), TARGETS["sm_80"])
 
 
-@pytest.mark.parametrize("rounds", [bool, never])
 @pytest.mark.parametrize(
-    ("channels", "results", "side", "images", "kernels"),
+    ("channels", "results", "side", "images", "rounded", "bare", "full"),
     [
-        (63, 64, 3, 4, 0),
-        (64, 64, 3, 4, 1),
-        (64, 32, 3, 8, 1),
-        (64, 8, 3, 400, 0),  # tiles are empty
-        (256, 96, 1, 8, 0),  # thin
-        (192, 96, 1, 8, 1),
+        (63, 64, 3, 4, 0, 0, 0),
+        (64, 64, 3, 4, 1, 1, 1),
+        (64, 32, 3, 8, 1, 1, 1),
+        (64, 8, 3, 400, 1, 0, 0),  # tiles are empty
+        (256, 96, 1, 8, 0, 0, 1),  # of many channels, few results
+        (192, 96, 1, 8, 1, 0, 1),
+        (192, 192, 1, 8, 1, 1, 1),
+        (128, 32, 1, 64, 1, 1, 1),
     ],
 )
 def test_the_smallest_that_pay(
@@ -131,19 +132,22 @@ def test_the_smallest_that_pay(
     results: int,
     side: int,
     images: int,
-    kernels: int,
-    rounds: Rounds,
+    rounded: int,
+    bare: int,
+    full: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below and above 0.23 GFLOP, and, of thin ones, 2^31; of bare single pixels, 2^32."""
+    """Below and above 0.23 GFLOP, and, of single pixels that become fewer, 2^32."""
     monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
     layer, x = nn.Conv2d(channels, results, side, padding=side // 2), (channels, 28, 28)
-    _, after = graphs(Tailed(layer), torch.empty(images, *x), rounds)
-    assert len(convolutions(after)) == kernels
-    few = 0 if side == 1 and rounds(after.roots[0]) else kernels
-    for many, found in ((images, few), (200, int(results > 8))):
-        _, after = graphs(layer, torch.empty(many, *x), rounds)
-        assert len(convolutions(after)) == found
+
+    def kernels(layer: nn.Module, images: int, rounds: Rounds) -> int:
+        return len(convolutions(graphs(layer, torch.empty(images, *x), rounds)[1]))
+
+    assert kernels(Tailed(layer), images, bool) == rounded
+    assert kernels(layer, images, bool) == bare
+    assert kernels(Tailed(layer), images, never) == kernels(layer, images, never) == full
+    assert kernels(layer, 200, bool) == kernels(layer, 200, never) == int(results > 8)
 
 
 def test_short_sums_stay() -> None:
