@@ -32,7 +32,15 @@ import torch
 from fusewright.cells import cells
 from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
-from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
+from fusewright.geometry import (
+    CHUNKS,
+    CONVOLUTIONS,
+    TRANSPOSED,
+    Geometry,
+    geometry,
+    known,
+    parts,
+)
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.last import inner, laid, last_order, lies_last, tails
 from fusewright.library import stays
@@ -311,10 +319,11 @@ def _flops(call: _Call, n: Node) -> Size:
 
 
 def _shrinks(g: Geometry, *, bare: bool) -> bool:
-    """Whether single pixels of many channels, one beside the other, have fewer results: fewer than
-    half as many where a tail follows."""
+    """Whether single pixels of many channels, or not of whole chunks, one beside the other, have
+    fewer results: fewer than half as many where a tail follows."""
     alone = g.taps == g.groups == max(g.stride) == 1
-    return alone and g.in_channels > THIN_CHANNELS and g.out_channels * (2 - bare) < g.in_channels
+    few = g.out_channels * (2 - bare) < g.in_channels
+    return alone and few and (g.in_channels > THIN_CHANNELS or g.chunk < max(CHUNKS))
 
 
 def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
