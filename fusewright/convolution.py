@@ -32,15 +32,7 @@ import torch
 from fusewright.cells import cells
 from fusewright.depthwise import Window, depthwise
 from fusewright.formula import Value, reshape
-from fusewright.geometry import (
-    CHUNKS,
-    CONVOLUTIONS,
-    TRANSPOSED,
-    Geometry,
-    geometry,
-    known,
-    parts,
-)
+from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.last import inner, laid, last_order, lies_last, tails
 from fusewright.library import stays
@@ -64,7 +56,7 @@ LEAST_FLOPS |= dict.fromkeys((torch.float32, *HALVES), 230_000_000)
 # have a tail. facts.md: random convolutions
 MOST_WASTE, LIGHT_WASTE = {1: 6.0, 2: 15.0}, 8.0
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
-LEAST_CHANNELS, TF32_CHANNELS, THIN_CHANNELS = 8, 32, 128
+LEAST_CHANNELS, TF32_CHANNELS, WHOLE = 8, 32, (64, 128)  # WHOLE: one or two chunks
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
@@ -318,12 +310,13 @@ def _flops(call: _Call, n: Node) -> Size:
     return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
 
 
-def _shrinks(g: Geometry, *, bare: bool) -> bool:
-    """Whether single pixels of many channels, or not of whole chunks, one beside the other, have
-    fewer results: fewer than half as many where a tail follows."""
-    alone = g.taps == g.groups == max(g.stride) == 1
+def _shrinks(g: Geometry, *, full: bool, bare: bool) -> bool:
+    """Whether single pixels have fewer results than channels, or less than half as many where a
+    tail follows, and are not one or two whole chunks. One beside the other, full float32 pays."""
     few = g.out_channels * (2 - bare) < g.in_channels
-    return alone and few and (g.in_channels > THIN_CHANNELS or g.chunk < max(CHUNKS))
+    slower = g.out_channels < THIN_RESULTS if max(g.stride) > 1 else not full
+    shrinks = few and not (g.channels in WHOLE and 2 * g.out_channels >= THIN_RESULTS)
+    return g.taps == g.groups == 1 and shrinks and slower
 
 
 def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
@@ -332,7 +325,7 @@ def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
     g = geometry(n)
     if n.dtype in HALVES:
         return ""
-    if not full and _shrinks(g, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+    if _shrinks(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
         return "its single pixels have few results, and they are few"
     flat = g.in_size[0] == 1
     slow = max(g.dilation) > 1 if g.groups == 1 else flat

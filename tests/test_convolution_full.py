@@ -126,6 +126,7 @@ def test_single_pixels_that_no_product_takes(channels: tuple[int, int]) -> None:
         (192, 192, 1, 8, 1, 1, 1),
         (128, 32, 1, 64, 1, 1, 1),
         (96, 32, 1, 64, 0, 0, 1),  # of chunks that are not whole
+        (64, 16, 1, 250, 0, 0, 1),
     ],
 )
 def test_the_smallest_that_pay(
@@ -148,7 +149,7 @@ def test_the_smallest_that_pay(
     assert kernels(Tailed(layer), images, bool) == rounded
     assert kernels(layer, images, bool) == bare
     assert kernels(Tailed(layer), images, never) == kernels(layer, images, never) == full
-    assert kernels(layer, 900, bool) == kernels(layer, 900, never) == int(results > 8)
+    assert kernels(layer, 3600, bool) == kernels(layer, 3600, never) == int(results > 8)
 
 
 def test_short_sums_stay() -> None:
