@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "var": (lambda x: x.var(1), ODD),
     "argmax": (lambda x: x.argmax(1), ROWS),
     "any": (lambda x: (x > 4).any(1), ROWS),
+    "all": (lambda x: (x > -2).all(1), ROWS),
     "count": (lambda x: (x > 1).sum(1), ODD),
     "double": (lambda x: x.double().var(1), ROWS),
     "mean of planes": (lambda x: x.mean((0, 2)), PLANES),

@@ -27,25 +27,25 @@ template <class Block, class Folding, int VECTOR, int BURST, int BYTES, bool JOI
 struct in_parts : words<in_parts<Block, Folding, VECTOR, BURST, BYTES, JOINS>> {
   static constexpr int vector = VECTOR, threads = Block::threads, across = Block::across, burst = BURST;
   static constexpr bool spread = true;
-  Block& all;
+  Block& whole;
   Folding& block;
   part_of_row at;
-  FN in_parts(Block& all, Folding& block, part_of_row at) : all(all), block(block), at(at) {}
-  FN bool leads() const { return JOINS && all.leads(); }
+  FN in_parts(Block& whole, Folding& block, part_of_row at) : whole(whole), block(block), at(at) {}
+  FN bool leads() const { return JOINS && whole.leads(); }
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
   }
   template <class Reducer, class T> FN T join_parts(T mine) {
     static_assert(sizeof(T) <= BYTES, "a part of a fold fits its room");
-    T* const room = reinterpret_cast<T*>(at.room) + all.lane();
+    T* const room = reinterpret_cast<T*>(at.room) + whole.lane();
     if constexpr (JOINS) {
       mine = Reducer::none();
 #pragma unroll 4
-      for (int part = all.member(); part < at.parts; part += threads)
+      for (int part = whole.member(); part < at.parts; part += threads)
         mine = Reducer::join(mine, from_meeting(room + long(part) * across));
-      return all.template join<Reducer>(mine);
+      return whole.template join<Reducer>(mine);
     } else {
-      if (all.leads()) room[long(at.part) * across] = mine;
+      if (whole.leads()) room[long(at.part) * across] = mine;
       return mine;
     }
   }
@@ -54,17 +54,17 @@ struct in_parts : words<in_parts<Block, Folding, VECTOR, BURST, BYTES, JOINS>> {
     constexpr int U = in_flight<vector_bytes<VECTOR, Ops...>, BURST, BURST>::count;
     const long vectors = span.inner / VECTOR, each = (vectors + at.parts - 1) / at.parts;
     const long from = at.part * each, end = from + each < vectors ? from + each : vectors;
-    long p = from + all.member();
+    long p = from + whole.member();
 #pragma unroll 1
     for (; p + (U - 1) * threads < end; p += U * threads)
       visit_line<false, VECTOR, U>(p, end, threads, sink, f, operand...);
     if (p < end) visit_line<true, VECTOR, U>(p, end, threads, sink, f, operand...);
     if (VECTOR > 1 && at.part == at.parts - 1)
-      for (long i = vectors * VECTOR + all.member(); i < span.inner; i += threads)
+      for (long i = vectors * VECTOR + whole.member(); i < span.inner; i += threads)
         visit_line<false, 1, 1>(i, span.inner, 1, sink, f, operand...);
   }
   template <class Sink, class F, class... Ops> FN void walk_part(sheet_span span, Sink& sink, const F& f, Ops... operand) {
-    part_walker<threads, VECTOR, BURST> walker{long(at.part) * threads + all.member(), long(at.parts) * threads};
+    part_walker<threads, VECTOR, BURST> walker{long(at.part) * threads + whole.member(), long(at.parts) * threads};
     walk(walker, span, sink, f, operand...);
   }
 };
@@ -82,7 +82,7 @@ FN void walk(in_parts<B, G, V, U, N, J>& team, fixed_span<I>, Sink& sink, const 
 }
 template <class B, class G, int V, int U, int N, bool J, long O, long I, class Sink, class F, class... Ops>
 FN void walk(in_parts<B, G, V, U, N, J>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
-  in_parts<B, G, I % V == 0 ? V : 1, U, N, J> narrowed(team.all, team.block, team.at);
+  in_parts<B, G, I % V == 0 ? V : 1, U, N, J> narrowed(team.whole, team.block, team.at);
   walk(narrowed, sheet_span{O, I}, sink, f, operand...);
 }
 
