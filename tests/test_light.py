@@ -140,6 +140,11 @@ def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
             (64, 1 << 20),
             "run_rows_in_parts<256, 4, 4, 8, 8>(body, batch, 1048576, workspace,",
         ),
+        (  # channels lie inside of each other: parts of all of them are read at the same time
+            lambda x: x.mean((0, 2)),
+            (256, 64, 4096),
+            "run_rows_in_parts<512, 4, 2, 2, 4, true>(body, 64, batch * 4096,",
+        ),
         (lambda x: x.softmax(0), (65536, 1024), "run_stripes_split<16, 32, 16>"),
         (lambda x: x.sum(1) + x.amax(1), (64, 1 << 20), "run_rows_split<512, 4, 4>"),
     ],

@@ -201,7 +201,8 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
 
 def _in_parts(body: Body, nest: Nest, stripe: str, vector: int) -> str:
     """Threads of a row, its vector, accesses of a thread in flight (or what is said of a stripe),
-    those in a part of the row, and what a part of the only folds takes."""
+    those in a part of the row, what a part of the only folds takes, and whether rows lie inside of
+    each other, so that parts of all of them are read at the same time."""
     dear = bool(body.words & DEAR)
     folds, size = {f.op for f in nest.kernel.folds}, 4
     for f in nest.kernel.folds:
@@ -211,7 +212,9 @@ def _in_parts(body: Body, nest: Nest, stripe: str, vector: int) -> str:
     size *= 4 if folds & {"argmax", "argmin"} else 3 if "m2" in folds else len(folds)
     threads, *some = ROW_PARTS[dear]
     row = [threads, vector, *(max(2, n // vector) for n in some)]
-    return ", ".join(map(str, ([stripe, STRIPE_PARTS[dear]] if stripe else row) + [size]))
+    if stripe:
+        return f"{stripe}, {STRIPE_PARTS[dear]}, {size}"
+    return ", ".join(map(str, [*row, size])) + ", true" * (nest.outer != 1)
 
 
 def _part(nest: Nest, schedule: Schedule) -> str:

@@ -89,18 +89,17 @@ FN void walk(in_parts<B, G, V, U, N, J>& team, fixed_span<O, I>, Sink& sink, con
 //@ run_in_parts: needs in_parts, next_kernel, resident
 // A thread takes LOADS vectors, BURST at a time, or more where scratch memory has no room for so many parts. 0: as many as make
 // one wave of blocks, which is faster where the join of a block is dear. `workspace` is device memory of
-// IN_PARTS_BYTES, any contents, for this launch alone. `length` is that of a row; only speed depends on it. Neighbouring
-// stripes are read at the same time.
+// IN_PARTS_BYTES, any contents, for this launch alone. `length` is that of a row; only speed depends on it. Rows that lie
+// BESIDE each other's parts, as stripes do, are read at the same time.
 template <class Block> constexpr long IN_PARTS_BYTES = Block::across > 1 ? 2113536 : 278528;  // as codegen/cuda.py has them
 template <class Block, int BYTES> FN part_of_row part_at(char* workspace, int share, int part, int parts) {
   return {workspace + long(share) * parts * Block::across * BYTES, part, parts};
 }
-template <class Block, int SIZE, int VECTOR, int BURST, int BYTES, class Body>
+template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int BYTES, class Body>
 __global__ void __launch_bounds__(SIZE) leave_kernel(const Body body, long first, long rows, int parts, char* workspace) {
   let_next_kernel_start();
-  constexpr bool STRIPES = Block::across > 1;
-  const int shares = gridDim.x / parts, share = STRIPES ? blockIdx.x % shares : blockIdx.x / parts;
-  const int part = STRIPES ? blockIdx.x / shares : blockIdx.x % parts;
+  const int shares = gridDim.x / parts, share = BESIDE ? blockIdx.x % shares : blockIdx.x / parts;
+  const int part = BESIDE ? blockIdx.x / shares : blockIdx.x % parts;
   Block block;
   const long row = first + long(share) * Block::across + block.lane();
   const part_of_row at = part_at<Block, BYTES>(workspace, share, part, parts);
@@ -116,9 +115,9 @@ __global__ void __launch_bounds__(SIZE) join_kernel(const Body body, long first,
   if (row < rows) body(row, in_parts<Block, alone, VECTOR, BURST, BYTES, true>(block, nobody, at));
 }
 #ifdef __CUDACC_RTC__
-template <class Block, int SIZE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
+template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
 FN int run_in_parts(const Body&, long, long, void*, int, void*) {
-  return &leave_kernel<Block, SIZE, VECTOR, BURST, BYTES, Body> == nullptr ||
+  return &leave_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body> == nullptr ||
          &join_kernel<Block, SIZE, VECTOR, BURST, BYTES, Body> == nullptr;
 }
 #else
@@ -128,11 +127,11 @@ constexpr bool may_start_early() {
   for (const int arch : {__CUDA_ARCH_LIST__}) all = all && arch >= 900;
   return all;
 }
-template <class Block, int SIZE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
+template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
 int run_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
   constexpr int across = Block::across, most = IN_PARTS_BYTES<Block> / (across * BYTES);
   const device_scope scope(device);
-  constexpr auto leave = leave_kernel<Block, SIZE, VECTOR, BURST, BYTES, Body>;
+  constexpr auto leave = leave_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body>;
   int wave = 0, error = LOADS ? 0 : resident_blocks<leave>(SIZE, most, device, wave);
   const auto on = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute early[1];
@@ -154,16 +153,17 @@ int run_in_parts(const Body& body, long rows, long length, void* workspace, int 
 #endif
 
 //@ run_rows_in_parts: needs run_in_parts
-template <int THREADS, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
+template <int THREADS, int VECTOR, int BURST, int LOADS, int BYTES, bool BESIDE = false, class Body>
 int run_rows_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
-  return run_in_parts<team<THREADS, 1>, THREADS, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
+  using block = team<THREADS, 1>;
+  return run_in_parts<block, THREADS, BESIDE, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
 }
 
 //@ run_stripes_in_parts: needs run_in_parts, stripe
 template <int DOWN, int ACROSS, int BURST, int LOADS, int BYTES, class Body>
 int run_stripes_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
   using block = stripe<DOWN, ACROSS>;
-  return run_in_parts<block, DOWN * ACROSS, 1, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
+  return run_in_parts<block, DOWN * ACROSS, true, 1, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
 }
 
 //@
