@@ -41,8 +41,8 @@ template <int COUNT> struct lines_range {
   int column[COUNT];
   bool live[COUNT];
 };
-template <int COUNT> struct lines_lane : words<lines_lane<COUNT>> {
-  static constexpr int vector = 1;
+template <int COUNT, int VECTOR = 1> struct lines_lane : words<lines_lane<COUNT, VECTOR>> {
+  static constexpr int vector = VECTOR;
 };
 // An address of a row that stays apart from its columns, and still is known to be one of global memory.
 template <class T> FN T* row_apart(T* p) {
@@ -54,12 +54,12 @@ struct line_column : phase_column {
   template <class T> FN T* of(T* p, long) const { return row_apart(p) + flat; }
 };
 template <> inline constexpr bool reads_all<line_column> = true;
-template <int COUNT, class Sink, class F, class... Ops>
-FN void walk(lines_lane<COUNT>&, const lines_range<COUNT>& r, Sink& sink, const F& f, Ops... operand) {
+template <int COUNT, int VECTOR, class Sink, class F, class... Ops>
+FN void walk(lines_lane<COUNT, VECTOR>&, const lines_range<COUNT>& r, Sink& sink, const F& f, Ops... operand) {
   line_column at[COUNT];
 #pragma unroll
   for (int u = 0; u < COUNT; ++u) at[u] = {{{r.column[u], r.column[u], 0, u}, u}};
-  visit<true, 1, COUNT>(at, r.live, sink, f, typename Ops::template packet<1, COUNT>(operand)...);
+  visit<true, VECTOR, COUNT>(at, r.live, sink, f, typename Ops::template packet<VECTOR, COUNT>(operand)...);
 }
 // The product as an operand: from each line, every 32nd element.
 template <int LINES, int EACH> struct phase_lines {
@@ -160,12 +160,96 @@ FN void boxes_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
     box_out<LINES>(me.body, box, elements, here, first + (row / TOGETHER >> s.line_bits), lines >> s.line_bits);
   }
 }
+// Two phases along W of two places, as an operand: what a lane has, and stores, as two vectors.
+struct phase_pairs {
+  using value = float;
+  static constexpr int bytes = 0;
+  static constexpr bool kept = true;
+  float pair[2][2];
+  template <int W, int U> struct packet {
+    static_assert(W <= 2 && U == 2, "pairs, or one of each");
+    float pair[2][2];
+    FN explicit packet(const phase_pairs& o) : pair{{o.pair[0][0], o.pair[0][1]}, {o.pair[1][0], o.pair[1][1]}} {}
+    FN void fetch(int, const line_column&) {}
+    FN float element(int u, int j, const line_column&) { return pair[u][j]; }
+    FN void flush(int, const line_column&) {}
+  };
+};
+// Where lines of channels begin for whoever has phases of `row` and of every 4th row behind it.
+struct pair_rows {
+  int first, row, bits;
+  FN long channel(int further) const { return long(unsigned(first + (row + further >> bits))); }
+};
+// Pairs of a whole tile of 64 places go from the registers that they are in to where they lie: no line is seen by two lanes.
+// BETWEEN: where a place's first pixel is an odd one, its pair is its second one and the next place's first, from the next
+// lane. What a warp lacks for that is in shared memory, and so are the tile's own ends, which leave alone.
+template <bool BETWEEN, int WIDTH, class Consumer>
+FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
+  const transposed_shape<2>& s = me.body.shape;
+  const int warp = warp_here() - decltype(me.factors)::first_warp, lane = lane_here(), g = lane / 4, t = lane % 4;
+  const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + me.slab / 4 * 64;
+  const product_phases phases = s.phases_of(tile.batch - image * s.products());
+  const int channel = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
+  const int first = channel + (tile.column * WIDTH / 2 >> s.line_bits), height = (1 << s.height_bits) - 1;
+  const int (&size)[3] = s.given.out_size;
+  // The pixel of a place's phase in a row's line, and that many behind it, if they are all there.
+  const auto find = [&](lines_range<2>& found, int i, int mine, int row, int phase, int pixels) {
+    const phase_place p = place_of_phase(s, phases, mine, phase);
+    const int line = row & (1 << s.line_bits) - 1, z = p.z + (line >> s.height_bits), y = p.y + (line & height);
+    const bool inside = p.x >= 0 && p.x + pixels <= size[2] && unsigned(z) < unsigned(size[0]) && unsigned(y) < unsigned(size[1]);
+    found.live[i] = inside && mine < me.shape.columns;
+    found.column[i] = found.live[i] ? (z * size[1] + y) * size[2] + p.x : 0;
+  };
+  lines_range<2> here;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) find(here, i, place + warp % 4 * 16 + i * 8 + g, t, BETWEEN, 2);
+  float* const ends = me.boxes + warp / 4 * 4 * BOX + t;
+  if constexpr (BETWEEN) {
+    // What nobody wants has a place, too: a branch that lanes part at would make the tensor cores wait elsewhere.
+    const bool last = warp % 4 == 3 && g == 7;
+    float* const mine = ends + (g == 0 ? warp % 4 : last ? 4 : 5) * (WIDTH / 2);
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; ++j) mine[j * 4] = last ? sums[j / 8][j % 8 * 4 + 3] : sums[j / 8][j % 8 * 4];
+    here.live[1] = here.live[1] && !last;
+    group_sync(1 + warp / 4, 128);
+    if (warp % 4 * 32 < WIDTH / 2) {
+      const int row = warp % 4 * 32 + lane;
+      const float* const from = ends - t + row;
+      lines_range<2> alone;
+      find(alone, 0, place, row, 0, 1), find(alone, 1, place + 63, row, 1, 1);
+      me.body.body(pair_rows{first, row, s.line_bits}.channel(0), alone, lines_lane<2>(),
+                   phase_pairs{{{from[0], 0}, {from[WIDTH / 2 * 4], 0}}});
+    }
+  }
+  const int beside = (lane + 4) % 32;
+  const float* const behind = ends + (warp % 4 + 1) * (WIDTH / 2);
+  const pair_rows rows{first, t, s.line_bits};
+#pragma unroll
+  for (int j = 0; j < WIDTH / 8; ++j) {
+    const float* const held = sums[j / 8] + j % 8 * 4;
+    phase_pairs found{{{held[0], held[1]}, {held[2], held[3]}}};
+    if constexpr (BETWEEN) {
+      const float next = g == 0 ? held[2] : held[0], after = g == 0 ? behind[j * 4] : held[2];
+      found = {{{held[1], __shfl_sync(~0u, next, beside)}, {held[3], __shfl_sync(~0u, after, beside)}}};
+    }
+    me.body.body(rows.channel(j * 4), here, lines_lane<2, 2>(), found);
+  }
+}
 // False, and nothing done, if a tile is suspect.
 template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Factors>
 FN bool phases_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Factors>& me, const Sums& sums, tiles::place tile) {
   if constexpr (TOGETHER > 1) {
     if (group_any(1 + (warp_here() - Factors::first_warp) / 4, 128, me.factors.suspect)) return false;
-    if (TOGETHER == 2 && me.body.shape.line_bits > 0)
+    const transposed_shape<TOGETHER>& s = me.body.shape;
+    if constexpr (TOGETHER == 2 && VECTOR % 2 == 0)
+      if (s.given.out_size[2] % 2 == 0 && s.line_bits < 3 && (tile.column + 1) * WIDTH <= me.shape.rows) {
+        if (s.shift[2] % 2)
+          pairs_out<true, WIDTH>(me, sums, tile);
+        else
+          pairs_out<false, WIDTH>(me, sums, tile);
+        return true;
+      }
+    if (TOGETHER == 2 && s.line_bits > 0)
       boxes_out<WIDTH, 2, TOGETHER>(me, sums, tile);
     else
       boxes_out<WIDTH, 1, TOGETHER>(me, sums, tile);
