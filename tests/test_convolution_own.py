@@ -112,10 +112,12 @@ template <int WIDTH, bool SWAPPED> int run(const tile_pairs& all, int* out) {
 """
 ENTRY = """
 extern "C" int run_{width}_{swapped}(int tiles, int* out) {{
-  return run<{width}, {swapped}>({{3, 2, 3, 2 * tiles - 1, 6 * tiles}}, out);
+  return run<{width}, {swapped}>({{3, 2, 3, 2 * tiles - 1, 6 * tiles, {dividers}}}, out);
 }}
 """
 OWN = {(w, str(s).lower()): own.high for (w, s), own in (CONVOLUTION_OWN | TRANSPOSED_OWN).items()}
+# Of 6, 2 and 3, exact where tiles are few.
+DIVIDERS = ", ".join(f"{{{-(-(1 << 32) // n)}u, 32}}" for n in (6, 2, 3))
 
 
 # Functions of the text, and what they do here; others keep their heads.
@@ -155,7 +157,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     text = replaced(text_for("sm90", {"convolution_produce", "convolution_consume", *SPOKEN}))
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
-    entries = "".join(ENTRY.format(width=w, swapped=s) for w, s in OWN)
+    entries = "".join(ENTRY.format(width=w, swapped=s, dividers=DIVIDERS) for w, s in OWN)
     assert PLACES in BEFORE
     before = BEFORE.replace(PLACES, PLACES.replace("inline", "inline thread_local"))
     whole = f"{INCLUDES}{before}{WARP}#define __CUDACC_RTC__\n{text}{PRODUCTS}{entries}}}\n"

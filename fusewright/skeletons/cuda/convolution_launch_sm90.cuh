@@ -98,7 +98,8 @@ int launch_convolution(const Body& body, const T* image, const T* weight, const 
   const long channel_tiles = (channels + stage::channels(SWAPPED) - 1) / stage::channels(SWAPPED);
   const long pairs = (images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.products();
   if (count * CLUSTER > 0x7fffffff || places > 0x7fffff00) return cudaErrorInvalidValue;
-  const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(images * pixel_tiles - 1), int(count)};
+  const tile_pairs all{given.products(), int(channel_tiles), int(pixel_tiles), int(images * pixel_tiles - 1), int(count),
+                       divider_by(given.products() * int(channel_tiles)), divider_by(int(channel_tiles)), divider_by(int(pixel_tiles))};
   packed_image packed;
   packed_image_in<CHUNK, PARTS>(workspace, given, packed);
   constexpr bool TURNED = SEGMENT > 0 || Shape::last;  // channels are the result's columns

@@ -45,10 +45,21 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     for (int i = 0; i < (SWAPPED ? SHARE : 2); ++i) all &= unsigned((SWAPPED ? image + share[i] : both(i)) + 126) < 254;
     return __all_sync(~0u, all);
   }
-  // Of the i-th channel, where one power of two is enough; columns are in other lanes' shares.
-  FN float power_of(int i) const {
-    if constexpr (!SWAPPED) return power(both(i));
-    return __shfl_sync(~0u, power(image + share[SWAPPED ? i / 8 : 0]), i / 2 % 4 * 8 + i % 2 + lane_here() % 4 * 2);
+  // Where one power of two is enough for each column: they are in other lanes' shares, two in a word, since a power has no
+  // bits in its lower half.
+  FN void multiply_columns(float (&sums)[quarters<WIDTH>][32]) const {
+    unsigned two[SHARE];
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+      const unsigned mine = __float_as_uint(power(image + share[i]));
+      two[i] = mine >> 16 | __shfl_sync(~0u, mine, (lane_here() + 1) % 32);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+      const unsigned found = __shfl_sync(~0u, two[i / 8], i / 2 % 4 * 8 + lane_here() % 4 * 2);
+      each(sums, i, [&](float& x, int) { x *= __uint_as_float(found << 16); });
+      each(sums, i + 1, [&](float& x, int) { x *= __uint_as_float(found & 0xffff0000u); });
+    }
   }
   // Sums of the i-th channel of this lane, each with its pixel behind the lane's first one.
   template <class F> FN static void each(float (&sums)[quarters<WIDTH>][32], int i, const F& f) {
@@ -64,13 +75,11 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
   FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     bool suspect = false;
     if (plain()) {
+      if constexpr (SWAPPED) multiply_columns(sums);
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i) {
-        const float power_of_it = power_of(i);
-        if constexpr (AT_ONCE)
-          each(sums, i, [&](float& x, int) { x *= power_of_it; });
-        else
-          by[i] = power_of_it;
+      for (int i = 0; i < (SWAPPED ? 0 : COUNT); ++i) {
+        by[i] = power(both(i));
+        if constexpr (AT_ONCE) each(sums, i, [&](float& x, int) { x *= by[i]; });
       }
       return false;
     }
@@ -124,20 +133,22 @@ template <int WIDTH, int BLOCKS, int PARTS> struct convolution_stage {
   BOTH static constexpr int channels(bool swapped) { return swapped ? WIDTH : rows; }
 };
 
-//@ convolution_tiles: needs tile_order, convolution_shape, cluster
+//@ convolution_tiles: needs tile_order, convolution_shape, cluster, divider
 // What the clusters have to do: pairs of tiles that differ in their pixels only, and may belong to two images. The last one
 // may be alone. Where images are `joined`, they count as one.
 struct tile_pairs {
   int products, channel_tiles, pixel_tiles, last, count;  // pixel_tiles: of an image; last: tile of pixels of all images
+  divider per_kinds, per_channels, per_image;
   struct place {
     tiles::place tile;
     bool alone;  // the same as the partner's, who finishes it
+    int image, product;
   };
   template <bool SWAPPED> FN place at(int number, int rank) const {
-    const int kinds = products * channel_tiles, kind = number % kinds, mine = number / kinds * CLUSTER + rank;
-    const int pixels = mine < last ? mine : last, channels = kind % channel_tiles;
-    const int image = pixels / pixel_tiles, column = pixels % pixel_tiles;
-    return {{image * products + kind / channel_tiles, SWAPPED ? column : channels, SWAPPED ? channels : column}, mine > last};
+    const int pair = per_kinds(number), kind = number - pair * products * channel_tiles, mine = pair * CLUSTER + rank;
+    const int product = per_channels(kind), channels = kind - product * channel_tiles, pixels = mine < last ? mine : last;
+    const int image = per_image(pixels), column = pixels - image * pixel_tiles;
+    return {{image * products + product, SWAPPED ? column : channels, SWAPPED ? channels : column}, mine > last, image, product};
   }
 };
 
@@ -179,10 +190,10 @@ FN void convolution_produce(const tensor_map& weights, const tensor_map& image, 
     if (++slot == stage::count) slot = 0, phase ^= 1;
   };
   for (int number = blockIdx.x / CLUSTER; number < all.count; number += gridDim.x / CLUSTER) {
-    const tiles::place tile = all.at<SWAPPED>(number, rank).tile;
-    const int number_of_product = tile.batch % shape.products(), group = shape.group_of(number_of_product);
+    const auto [tile, alone, image_number, number_of_product] = all.at<SWAPPED>(number, rank);
+    const int group = shape.group_of(number_of_product);
     const int row = (SWAPPED ? tile.column : tile.row) * CHANNELS + rank * HALF;
-    const int pixel = (SWAPPED ? tile.row : tile.column) * PIXELS, image_number = tile.batch / shape.products();
+    const int pixel = (SWAPPED ? tile.row : tile.column) * PIXELS;
     const tile_patches<PIXELS, RUN_OF<PIXELS, SWAPPED, Shape>, CHUNK, Shape> patches(shape, image_number, pixel);
     const int chunks = chunks_of(shape, packed, number_of_product);
     tap_walk at(shape.spans_of(number_of_product));
@@ -323,31 +334,35 @@ template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK, int BLOCK
 FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned stages, unsigned full, unsigned empty) {
   using stage = convolution_stage<WIDTH, BLOCKS, PARTS>;
   using factor = typename Work::from::packed;
-  const int warp = warp_here() - stage::first_warp, group = warp / 4, products = work.source.shape.products();
-  const int rank = cluster_rank(), lane = threadIdx.x % 32;
+  const int warp = warp_here() - stage::first_warp, group = warp / 4, rank = cluster_rank(), lane = threadIdx.x % 32;
   constexpr bool ACROSS = SWAPPED != Work::from::last;  // what the tensor core has as rows are the result's columns
   int number = blockIdx.x / CLUSTER;
   unsigned next = 0;  // which of all 64 k comes next
   const auto chunks_at = [&](int number) {
-    return chunks_of(work.source.shape, work.packed, all.at<SWAPPED>(number, rank).tile.batch % products);
+    return chunks_of(work.source.shape, work.packed, all.at<SWAPPED>(number, rank).product);
   };
-  // The other group's stages.
-  const auto pass = [&](int number) {
-    if (stage::own && number < all.count) next += chunks_at(number);
-  };
+  // How many stages are the other group's.
+  const auto passed = [&](int number) { return stage::own && number < all.count ? chunks_at(number) : 0; };
   // Of a tile of 64 rows, what half it is of one with 128, which it becomes.
   const auto first_slab = [&](tiles::place& tile) {
     const int half = stage::rows < TILE_ROWS ? tile.row % 2 : 0;
     if (stage::rows < TILE_ROWS) tile.row /= 2;
     return stage::own ? warp % 4 + half * 4 : warp;
   };
-  if (stage::own && group == 1) pass(number), number += gridDim.x / CLUSTER, group_arrive(4, 256);  // the first turn is group 0's
+  if (stage::own && group == 1) next = passed(number), number += gridDim.x / CLUSTER, group_arrive(4, 256);  // the first turn is group 0's
   if (stage::head_start > 0 && group == 1 && chunks_at(number) > stage::head_start)
     barrier_wait(full + 8 * stage::head_start, 0);
   for (; number < all.count; number += gridDim.x / CLUSTER * stage::tiles) {
     growing_sums<WIDTH, SWAPPED, CHUNK, factor, PARTS, stage::rows, stage::slabs> grown;
     unsigned before = 0;  // the barrier of the stage that the tensor core may still read
-    const int chunks = chunks_at(number);
+    auto [tile, alone, image, product] = all.at<SWAPPED>(number, rank);
+    const int pixel = SWAPPED ? tile.row * stage::rows : tile.column * WIDTH;
+    const int first = first_slab(tile);
+    const int channel = product * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
+    // Asked for, and divided, while a group waits for its turn.
+    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, SWAPPED && stage::own ? warp % 4 : first);
+    const unsigned between = passed(number + gridDim.x / CLUSTER);
+    const int chunks = chunks_of(work.source.shape, work.packed, product);
     // Until all stages before have come: a barrier that is two phases behind looks as if it was done.
     if (stage::own) group_sync(4 + group, 256);
     for (int chunk = 0; chunk < chunks; ++chunk, ++next) {
@@ -355,8 +370,7 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
       barrier_wait(full + 8 * slot, next / stage::count & 1);
       grown.multiply(stages + slot * stage::bytes, stage::own ? 0 : group, chunk == 0);
       if (SEGMENT == 0 && chunk < quarters<WIDTH> * stage::slabs) {
-        tiles::place tile = all.at<SWAPPED>(number, rank).tile;
-        const int later = chunk >= quarters<WIDTH>, slab = first_slab(tile) + later * 4;
+        const int later = chunk >= quarters<WIDTH>, slab = first + later * 4;
         work.template of_tile<false>(false, slab).template ask_quarter<WIDTH, ACROSS, SEGMENT>(
             tile, (chunk - later * quarters<WIDTH>) * 64);
       }
@@ -366,17 +380,11 @@ FN void convolution_consume(const Work& work, const tile_pairs& all, unsigned st
       grown.grow();
     }
     if (stage::own) group_arrive(5 - group, 256);
-    const tile_pairs::place place = all.at<SWAPPED>(number, rank);
-    tiles::place tile = place.tile;
-    const int pixel = SWAPPED ? tile.row * stage::rows : tile.column * WIDTH;
-    const int first = first_slab(tile);
-    const int channel = tile.batch % products * work.product.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
-    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, SWAPPED && stage::own ? warp % 4 : first);
     multiply_wait<0>();
     if (lane < CLUSTER) cluster_arrive(before, lane);
     grown.end();
-    pass(number + gridDim.x / CLUSTER);
-    if (place.alone) continue;
+    next += between;
+    if (alone) continue;
     if constexpr (stage::slabs > 1) {
 #pragma unroll 1
       for (int slab = first; slab < 8; slab += 4) {

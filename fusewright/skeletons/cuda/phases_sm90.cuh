@@ -196,8 +196,8 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
   const auto find = [&](lines_range<2>& found, int i, int mine, int row, int phase, int pixels) {
     const phase_place p = place_of_phase(s, phases, mine, phase);
     const int line = row & (1 << s.line_bits) - 1, z = p.z + (line >> s.height_bits), y = p.y + (line & height);
-    const bool inside = p.x >= 0 && p.x + pixels <= size[2] && unsigned(z) < unsigned(size[0]) && unsigned(y) < unsigned(size[1]);
-    found.live[i] = inside && mine < me.shape.columns;
+    const bool inside = unsigned(z) < unsigned(size[0]) && unsigned(y) < unsigned(size[1]) && mine < me.shape.columns;
+    found.live[i] = inside && p.x >= 0 && p.x + pixels <= size[2];
     found.column[i] = found.live[i] ? (z * size[1] + y) * size[2] + p.x : 0;
   };
   lines_range<2> here;
@@ -205,21 +205,20 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
   for (int i = 0; i < 2; ++i) find(here, i, place + warp % 4 * 16 + i * 8 + g, t, BETWEEN, 2);
   float* const ends = me.boxes + warp / 4 * 4 * BOX + t;
   if constexpr (BETWEEN) {
-    // What nobody wants has a place, too: a branch that lanes part at would make the tensor cores wait elsewhere.
+    // What nobody wants has a place, too: where lanes part, the compiler no longer lets multiplications overlap.
     const bool last = warp % 4 == 3 && g == 7;
     float* const mine = ends + (g == 0 ? warp % 4 : last ? 4 : 5) * (WIDTH / 2);
 #pragma unroll
     for (int j = 0; j < WIDTH / 8; ++j) mine[j * 4] = last ? sums[j / 8][j % 8 * 4 + 3] : sums[j / 8][j % 8 * 4];
     here.live[1] = here.live[1] && !last;
     group_sync(1 + warp / 4, 128);
-    if (warp % 4 * 32 < WIDTH / 2) {
-      const int row = warp % 4 * 32 + lane;
-      const float* const from = ends - t + row;
-      lines_range<2> alone;
-      find(alone, 0, place, row, 0, 1), find(alone, 1, place + 63, row, 1, 1);
-      me.body.body(pair_rows{first, row, s.line_bits}.channel(0), alone, lines_lane<2>(),
-                   phase_pairs{{{from[0], 0}, {from[WIDTH / 2 * 4], 0}}});
-    }
+    const int row = (warp % 4 * 32 + lane) % (WIDTH / 2);
+    const float* const from = ends - t + row;
+    lines_range<2> alone;
+    find(alone, 0, place, row, 0, 1), find(alone, 1, place + 63, row, 1, 1);
+    for (bool& live : alone.live) live = live && warp % 4 * 32 < WIDTH / 2;
+    me.body.body(pair_rows{first, row, s.line_bits}.channel(0), alone, lines_lane<2>(),
+                 phase_pairs{{{from[0], 0}, {from[WIDTH / 2 * 4], 0}}});
   }
   const int beside = (lane + 4) % 32;
   const float* const behind = ends + (warp % 4 + 1) * (WIDTH / 2);
