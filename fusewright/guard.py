@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -335,7 +336,9 @@ def _class(kind: type, scope: Scope) -> str:
         return scope.classes[kind]
     if getattr(nn, kind.__name__, None) is kind:
         return f"torch.nn.{kind.__name__}"
-    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else ""
+    named = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+    known = named and kind.__module__.startswith("torch.")  # parametrized classes have no name
+    return f"{kind.__module__}.{kind.__qualname__}" if known else ""
 
 
 def _tied(module: nn.Module) -> list[list[str]]:

@@ -158,7 +158,9 @@ class _Planner:
         maps = (n for n in self.order if n.row.kind == "map" and n.args and not n.shape)
         known = (n for n in maps if all(a.op == "constant" for a in n.args) and id(n) not in roots)
         read = ((n, self.wanted[id(n)]) for n in known)
-        return {id(n) for n, by in read if by and all(r.row.computed for r in by)}
+        return {
+            id(n) for n, by in read if by and all(r.row.computed and not _counter(r) for r in by)
+        }
 
     # -- grouping
 
@@ -353,7 +355,9 @@ def _named(steps: list[Step]) -> list[Step]:
 
 def _counter(n: Node) -> bool:
     """An integer without dimensions, as num_batches_tracked: a kernel costs more than it saves."""
-    return n.row.kind == "map" and not n.shape and n.dtype is torch.int64
+    if n.op not in ("add", "sub", "mul") or n.shape or n.dtype is not torch.int64:
+        return False  # PyTorch's other functions do not take a number in place of a tensor
+    return n.args[0].op != "constant" and all(a.row.kind != "view" for a in n.args)
 
 
 def _reason(n: Node) -> str:

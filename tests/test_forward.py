@@ -38,6 +38,15 @@ def problem(
 RUNNING = 'self.register_buffer("a", torch.zeros(16))\nself.register_buffer("b", torch.ones(16))'
 # what -> the lines of the constructor and of forward
 MODELS: dict[str, tuple[str, str]] = {
+    "integers without dimensions": (
+        "self.register_buffer('n', torch.tensor(2))",
+        "self.n += 1\none = torch.ones(2, dtype=torch.int64)[0]\n"
+        "return x * self.n.clamp(max=3), torch.full((), 3), self.n * one, 5 - self.n",
+    ),
+    "a class that PyTorch makes": (
+        "self.l = nn.utils.parametrizations.weight_norm(nn.Linear(16, 8))",
+        "return torch.relu(self.l(x)) * 2",
+    ),
     "tuple": ("", "z = x * y\nreturn z + 1, z.sum(1)"),
     "list": ("", "return [torch.relu(x), x - y]"),
     "dictionary": ("", 'return {"sum": x + y, "more": (x * 2,)}'),
