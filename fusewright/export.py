@@ -14,19 +14,35 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from traceback import extract_tb
 from typing import Any
 
 import torch
 from torch import nn
-from torch._decomp import decompositions
+from torch._decomp import decomposition_table, decompositions
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 
 _MESSAGE_LIMIT = 300
+# Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
+COMPOSED = (
+    *("multiply", "divide", "true_divide", "subtract", "negative", "absolute", "clip", "fix"),
+    *("greater", "greater_equal", "less", "less_equal", "not_equal", "arcsin", "arccos", "arctan"),
+    *("arctan2", "arcsinh", "arccosh", "arctanh", "special_expit", "special_softmax"),
+    *("special_log_softmax", "special_logsumexp", "special_log1p", "special_expm1", "special_erf"),
+    *("special_erfc", "special_exp2", "concat", "concatenate", "hstack", "vstack", "dstack"),
+    *("column_stack", "atleast_1d", "atleast_2d", "tile", "type_as", "diff", "outer"),
+    *("linalg_norm", "linalg_vecdot"),
+    *("l1_loss", "pairwise_distance", "triplet_margin_loss", "cosine_embedding_loss"),
+    *("hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss"),
+    *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+)
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
 
@@ -60,10 +76,15 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
     """The error that says where in the user's file tracing stopped, and why."""
     lines = str(error).strip().splitlines()
     first = lines[0][:_MESSAGE_LIMIT] if lines else type(error).__name__
+    advice = (
+        "Control flow that depends on tensor values cannot be exported: use torch.where, or move "
+        "that part out of forward."
+    )
+    if any(f.filename.endswith("batchnorm.py") for f in extract_tb(error.__traceback__)):
+        advice = "BatchNorm with momentum=None reads its counter: give it a momentum."
     return CaptureFailed(
         f"{_user_line(error, model)}: the model cannot be turned into a graph "
-        f"({type(error).__name__}: {first}). Control flow that depends on tensor values cannot be "
-        "exported: use torch.where, or move that part out of forward."
+        f"({type(error).__name__}: {first}). {advice}"
     )
 
 
@@ -109,12 +130,21 @@ def _batch_size(inputs: Sequence[object]) -> int:
     return next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), 0)
 
 
+@cache
+def _compositions() -> dict[Any, Any]:
+    """How the calls of `COMPOSED` are written with others; what PyTorch lacks is left out."""
+    packets = [getattr(torch.ops.aten, name, None) for name in COMPOSED]
+    calls = [getattr(p, kind) for p in packets if p for kind in p.overloads() if "out" not in kind]
+    table = {**decomposition_table, **default_decompositions()}
+    return {call: table[call] for call in calls if call in table}
+
+
 def _run_export(
     module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...] | None
 ) -> ExportedProgram:
     with silence(), torch.no_grad(), _whole_recurrences():
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
-        decomposed: ExportedProgram = program.run_decompositions({})
+        decomposed: ExportedProgram = program.run_decompositions(_compositions())
         _lay_as_eager(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(

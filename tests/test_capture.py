@@ -221,6 +221,11 @@ def test_random_numbers_that_nobody_uses_are_refused() -> None:
         captured(forward)
 
 
+def test_a_batch_norm_that_weighs_by_its_counter_is_named() -> None:
+    with pytest.raises(CaptureFailed, match="give it a momentum"):
+        capture(nn.BatchNorm1d(6, momentum=None), [torch.randn(4, 6)])
+
+
 def test_attention_that_drops_nothing_may_go_unused() -> None:
     def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
         nn.functional.scaled_dot_product_attention(x, x, x)

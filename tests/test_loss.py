@@ -18,6 +18,9 @@ from fusewright.target import TARGETS
 CPU = TARGETS["cpu"]
 # x, y: [6, 300]; t: classes
 WRITTEN = [
+    *("F.l1_loss(x, y)", "F.triplet_margin_loss(x, y, y + 1)", "F.hinge_embedding_loss(x, y)"),
+    *("F.binary_cross_entropy_with_logits(x, y)", "F.margin_ranking_loss(x, y, y)", "F.glu(x)"),
+    *("F.cosine_embedding_loss(x, y, y[:, 0].sign())", "F.smooth_l1_loss(x, y, beta=0.0)"),
     *(
         "F.mse_loss(x, y)",
         "F.mse_loss(x, y, reduction='sum')",
@@ -36,7 +39,7 @@ CLASSES = [
     "F.cross_entropy(x.reshape(6, 15, 20), torch.arange(120).reshape(6, 20) % 15, ignore_index=4)",
 ]
 KEPT = [
-    *("F.smooth_l1_loss(x, y, beta=0.0)", "F.cosine_similarity(x, y, dim=0)"),
+    "F.cosine_similarity(x, y, dim=0)",
     *("F.cross_entropy(x, t, label_smoothing=0.1)", "F.cross_entropy(x, y.softmax(1))"),
 ]
 

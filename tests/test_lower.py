@@ -145,6 +145,8 @@ INTEGERS = [
     *("i.any(1)", "b.all(1)", "b.any()", "i.max()", "k.argmin(1)", "i.float().mean(1)"),
 ]
 VIEWS = [
+    *("x.clone().fill_(2.0) + x", "x.clone().zero_() - x", "x.new_zeros(5, 1) + 1 + z.sum()"),
+    *("x.new_ones(5, 1) * z.sum()", "F.pairwise_distance(x, x * 2)"),
     *("x.view(-1) * 2", "x.reshape(7, -1) + 1", "x.t() + 1", "x.transpose(0, 1).contiguous() * 2"),
     *("x.flatten() * 2", "x.unsqueeze(1) * y.unsqueeze(0)", "x.unsqueeze(-1).squeeze(-1) + 1"),
     *("w.permute(0, 2, 3, 1) * 2", "w.permute(3, 1, 0, 2) + w.permute(3, 1, 0, 2)", "w.mT + 1"),
@@ -260,7 +262,7 @@ LIBRARY = [
         "torch.cat([x, y], 1)",
         "x.sort(1)[0]",
     ),
-    *("F.glu(y[:, :6])", "torch.bitwise_not(i)", "x.nan_to_num()"),
+    *("torch.bitwise_not(i)", "x.nan_to_num()"),
     *("s.softmax(0)", "s.logsumexp(0)", "s.max(0)[0]"),  # a number has no dimension
 ]
 

@@ -116,7 +116,7 @@ def _logsumexp(call: Call) -> Lowered:
 
 def _vector_norm(call: Call) -> Lowered:
     x: Value = call.args[0]
-    power = call.get(1, "ord", 2)
+    power = 2 if call.args[1:2] == (None,) else call.get(1, "ord", 2)
     dims = dims_of(x, call.get(2, "dim"))
     if not call.folds(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
         return None
@@ -148,4 +148,5 @@ LOWER: dict[str, Lowering] = {
     "aten.log_softmax": _softmax(composite.log_softmax),
     "aten.logsumexp": _logsumexp,
     "aten.linalg_vector_norm": _vector_norm,
+    "aten.norm": _vector_norm,
 }

@@ -10,9 +10,12 @@ from fusewright import formula
 from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape
 from fusewright.lower.call import Call, Lowered
 
-FILLED = {"aten.zeros": 0, "aten.ones": 1, "aten.zeros_like": 0, "aten.ones_like": 1}
+FILLED = {
+    **{f"aten.{name}": 0 for name in ("zeros", "zeros_like", "new_zeros", "zero")},
+    **{f"aten.{name}": 1 for name in ("ones", "ones_like", "new_ones")},
+}
 RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
-FILLS = [*FILLED, "aten.full", "aten.full_like"]
+FILLS = [*FILLED, "aten.full", "aten.full_like", "aten.fill"]
 SAME = ["aten.detach"]
 
 
