@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from fusewright.judge.doubles import POOL, SMALL, Doubles, generator, repeated, scaled, shaken
 from fusewright.judge.patterns import _lower, _odd, rounded
-from fusewright.judge.states import redrawn
+from fusewright.judge.states import redrawn, twin
 
 BIG = 2 * SMALL
 
@@ -91,3 +92,16 @@ def test_large_probes_are_like_small_ones() -> None:
     lower = _lower(large)
     assert torch.equal(lower.double(), rounded(large, 11))
     assert float((lower == large).double().mean()) < 0.5
+
+
+def test_a_twin_takes_plain_tensors_and_closed_over_modules_along() -> None:
+    model = nn.Sequential(layer := nn.Linear(4, 4))
+    model.shift = torch.ones(4)  # type: ignore[assignment]
+    model.function = lambda x: layer(x)  # type: ignore[assignment]
+    wide = twin(model, model.state_dict(keep_vars=True))
+    wide.load_state_dict(model.state_dict())
+    x = torch.randn(2, 4)
+    found = wide.function(x.double()) + wide.shift  # type: ignore[operator]
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, (layer(x) + 1).double(), rtol=1e-5, atol=1e-6)
+    assert model.shift.dtype is layer.weight.dtype is torch.float32

@@ -326,7 +326,7 @@ class Lab:
     def cast(self, dtype: torch.dtype) -> Lab:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""
         other = copy.copy(self)
-        other.model = copy.deepcopy(self.model).to(dtype)
+        other.model = states.cast(self.model, dtype, {})
         other.state = {
             n: t.to(dtype) if t.is_floating_point() else t for n, t in self.state.items()
         }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from types import CellType, FunctionType
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fusewright.judge.doubles import POOL, repeated, scaled
 
@@ -26,12 +28,34 @@ def memory(device: str) -> int:
 
 def twin(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """The model for float64; the memory of parameters that every call replaces is never used."""
-    memo = {
+    memo: dict[int, object] = {
         id(p): nn.Parameter(torch.empty(p.shape, dtype=torch.float64, device=p.device), False)
         for p in state.values()
         if type(p) is nn.Parameter and p.is_floating_point()
     }
-    return copy.deepcopy(model, memo).double()
+    return cast(model, torch.float64, memo)
+
+
+def cast(model: nn.Module, dtype: torch.dtype, memo: dict[int, object]) -> nn.Module:
+    """A copy of another type: plain tensors, too, and functions that close over its modules.
+
+    memo: what stands for what already.
+    """
+    for t in (t for m in model.modules() for t in pytree.tree_leaves(vars(m))):
+        if type(t) is Tensor and t.is_floating_point():
+            memo.setdefault(id(t), t.detach().to(dtype, copy=True))
+    other = copy.deepcopy(model, memo).to(dtype)
+    for m in other.modules():
+        for name, f in [*vars(m).items()]:
+            if isinstance(f, FunctionType) and f.__closure__:
+                vars(m)[name] = _closing_over(f, memo)
+    return other
+
+
+def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:
+    inside = [c.cell_contents for c in f.__closure__ or ()]
+    cells = tuple(CellType(memo.get(id(v), v)) for v in inside)
+    return FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, cells)
 
 
 def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
