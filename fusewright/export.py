@@ -90,7 +90,8 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Within the block nothing is printed: torch.export shows graphs, logs and warnings."""
+    """Within the block nothing is printed: torch.export shows graphs, logs and warnings. What
+    `torch.compile` decorates runs as written: its kernels would take fake tensors for memory."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -98,6 +99,7 @@ def silence() -> Iterator[None]:
             warnings.catch_warnings(),
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
+            torch.compiler.set_stance("force_eager"),
         ):
             warnings.simplefilter("ignore")
             yield

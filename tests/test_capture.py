@@ -221,6 +221,14 @@ def test_random_numbers_that_nobody_uses_are_refused() -> None:
         captured(forward)
 
 
+def test_a_compiled_function_runs_as_written() -> None:
+    def backend(*_: object) -> Callable[..., object]:
+        raise AssertionError("nobody compiles here")
+
+    double = torch.compile(lambda x: x * 2, backend=backend)
+    assert [o.op for o in captured(lambda m, x: double(x)).graph.outputs] == ["mul"]
+
+
 def test_a_batch_norm_that_weighs_by_its_counter_is_named() -> None:
     with pytest.raises(CaptureFailed, match="give it a momentum"):
         capture(nn.BatchNorm1d(6, momentum=None), [torch.randn(4, 6)])
