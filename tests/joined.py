@@ -25,6 +25,9 @@ inline float __shfl_xor_sync(unsigned all, float mine, int distance) {
 inline float __shfl_sync(unsigned all, float mine, int from) {
   return bits_as<float>(__shfl_sync(all, bits_as<int>(mine), from));
 }
+inline unsigned __shfl_sync(unsigned all, unsigned mine, int from) {
+  return unsigned(__shfl_sync(all, int(mine), from));
+}
 """
 MULTIPLIED = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")
 HANDED = """
