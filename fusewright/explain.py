@@ -91,16 +91,15 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport
         return KernelReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
-    stored = [m for m in step.members if m.op != "copy" or step.product not in m.args]
-    names = tuple(m.op for m in stored)
     if step.product is None:
-        return KernelReport(step.name, "fused", names, moved, flops)
+        return KernelReport(step.name, "fused", step.operators, moved, flops)
     tile = tiles[step.name]
     kind = family(step.product, inline=tile.inline)
     whole = kind.whole(step.product)
     every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
     moved += sum(passes * nbytes(n, graph) for passes, n in every)
-    return KernelReport(step.name, "product", names, moved, flops + _product_flops(step, graph))
+    flops += _product_flops(step, graph)
+    return KernelReport(step.name, "product", step.operators, moved, flops)
 
 
 def _product_flops(kernel: Kernel, graph: Graph) -> int:

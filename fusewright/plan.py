@@ -55,6 +55,11 @@ class Kernel:
         return next((m for m in self.members if m.row.kind == "product"), None)
 
     @property
+    def operators(self) -> tuple[str, ...]:
+        """What it computes, in order; storing a product's result as it is counts as the product."""
+        return tuple(m.op for m in self.members if m.op != "copy" or self.product not in m.args)
+
+    @property
     def leaves(self) -> tuple[Node, ...]:
         """The tensors it reads element by element, each once, numbers not counted."""
         reads = [e.leaf for e in self.loops.edges.values() if isinstance(e, Read)]

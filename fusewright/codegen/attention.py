@@ -13,8 +13,8 @@ from fusewright.loops import Read, Strides, Walk
 from fusewright.nest import digits, summed, term
 
 FACTORS = ("queries", "keys", "values")
-# A place among the scores. Offsets have 32 bits where they fit, since the kernel
-# has no registers to spare.
+# A place among the scores. Offsets have 32 bits where they fit, since the kernel has no registers
+# to spare.
 COORDINATES = ("matrix", "row", "key")
 KINDS = {"matrix": "long", "row": "int", "key": "int"}
 MOST_INT = (1 << 31) - 1

@@ -117,11 +117,10 @@ def words(text: str) -> set[str]:
 
 def operators(kernel: Kernel) -> str:
     """What a kernel computes, as text: its operators in order, and what it writes."""
-    stored = [m.op for m in kernel.members if m.op != "copy" or kernel.product not in m.args]
     written = [shape_text(n.shape) for n in kernel.outputs]
     names, shapes = (
         [f"{each} x{k}" if k > 1 else each for each, k in Counter(some).items()]
-        for some in (stored, written)
+        for some in (kernel.operators, written)
     )
     return f"{', '.join(names)} -> {' and '.join(shapes)}"
 
