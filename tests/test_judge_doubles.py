@@ -97,7 +97,7 @@ def test_large_probes_are_like_small_ones() -> None:
 def test_a_twin_takes_plain_tensors_and_closed_over_modules_along() -> None:
     model = nn.Sequential(layer := nn.Linear(4, 4))
     model.shift = torch.ones(4)  # type: ignore[assignment]
-    model.function = lambda x: layer(x)  # type: ignore[assignment]
+    model.function = lambda x, *, by=1.0: layer(x) * by  # type: ignore[assignment]
     wide = twin(model, model.state_dict(keep_vars=True))
     wide.load_state_dict(model.state_dict())
     x = torch.randn(2, 4)

@@ -55,7 +55,9 @@ def cast(model: nn.Module, dtype: torch.dtype, memo: dict[int, object]) -> nn.Mo
 def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:
     inside = [c.cell_contents for c in f.__closure__ or ()]
     cells = tuple(CellType(memo.get(id(v), v)) for v in inside)
-    return FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, cells)
+    found = FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, cells)
+    found.__kwdefaults__ = f.__kwdefaults__
+    return found
 
 
 def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
