@@ -205,11 +205,12 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
   for (int i = 0; i < 2; ++i) find(here, i, place + warp % 4 * 16 + i * 8 + g, t, BETWEEN, 2);
   float* const ends = me.boxes + warp / 4 * 4 * BOX + t;
   if constexpr (BETWEEN) {
-    // What nobody wants has a place, too: where lanes part, the compiler no longer lets multiplications overlap.
-    const bool last = warp % 4 == 3 && g == 7;
-    float* const mine = ends + (g == 0 ? warp % 4 : last ? 4 : 5) * (WIDTH / 2);
+    // What nobody wants has a place, too, one of each lane: where lanes part, the compiler no longer lets multiplications overlap.
+    const bool last = warp % 4 == 3 && g == 7, wanted = g == 0 || last;
+    const int unwanted = 5 * (WIDTH / 2) - t + warp % 4 * 32 + lane, step = wanted ? 4 : 0;
+    float* const mine = ends + (wanted ? (last ? 4 : warp % 4) * (WIDTH / 2) : unwanted);
 #pragma unroll
-    for (int j = 0; j < WIDTH / 8; ++j) mine[j * 4] = last ? sums[j / 8][j % 8 * 4 + 3] : sums[j / 8][j % 8 * 4];
+    for (int j = 0; j < WIDTH / 8; ++j) mine[j * step] = last ? sums[j / 8][j % 8 * 4 + 3] : sums[j / 8][j % 8 * 4];
     here.live[1] = here.live[1] && !last;
     group_sync(1 + warp / 4, 128);
     const int row = (warp % 4 * 32 + lane) % (WIDTH / 2);
