@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from emitting import emit_example
 
 from fusewright.codegen.prune import definitions, for_nvcc, prune
-from fusewright.codegen.skeleton import sections
+from fusewright.codegen.skeleton import sections, select
 from fusewright.codegen.struct import words
 
 # What others do not call by a name of its own: it stays.
@@ -65,6 +67,31 @@ def test_the_skeletons_are_understood(language: str) -> None:
         for d in found:
             code = [x for x in d.text.split("\n") if not x.startswith("//")]
             assert d.names or not code or NAMELESS.match(code[0]), f"{section.name}: {d.text}"
+
+
+GCC = ("g++", "-fsyntax-only")
+NVCC = ("nvcc", "-ptx", "-o", "all.ptx")
+
+
+@pytest.mark.parametrize(
+    ("language", "command"),
+    [
+        ("cpp", GCC),
+        ("sm80", (*NVCC, "-arch=compute_80")),
+        ("sm90", (*NVCC, "-arch=compute_90a")),
+    ],
+)
+def test_all_sections_go_together(language: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    """A model may need any of them beside any other, so no name may mean two things."""
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]} here")
+    text = select(language, [s.name for s in sections(language)]) + "\n}  // namespace fusewright\n"
+    name = "all.cpp" if language == "cpp" else "all.cu"
+    (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [*command, "-std=c++17", name], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_reached_stays() -> None:

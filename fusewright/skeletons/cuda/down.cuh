@@ -11,7 +11,7 @@ namespace fusewright {
 
 //@ windows: needs read, extent_of, visit
 // Of each line, vectors that begin at place WHOLE exist as a whole or not at all, and what stands at their sides is alone.
-template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> struct windows_of {
+template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> struct window_vectors {
   const T* p;
   int base;
   long outer, inner;
@@ -39,7 +39,7 @@ template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> str
   }
 };
 template <int HIGH, int WIDE, int WHOLE, class Team, class T, class Where>
-FN windows_of<T, HIGH, WIDE, WHOLE, Team::down, Team::vector, Where> windows(const Team&, const T* p, int base, long outer,
+FN window_vectors<T, HIGH, WIDE, WHOLE, Team::down, Team::vector, Where> windows(const Team&, const T* p, int base, long outer,
                                                                             long inner, computed<T> fill, Where where) {
   return {p, base, outer, inner, fill, {}, where};
 }
