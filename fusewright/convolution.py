@@ -35,7 +35,7 @@ from fusewright.formula import Value, reshape
 from fusewright.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry, known, parts
 from fusewright.ir import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.last import inner, laid, last_order, lies_last, tails
-from fusewright.library import stays
+from fusewright.library import stays, unbiased
 from fusewright.lower import reordered
 from fusewright.pixels import pointwise
 from fusewright.product import HALVES, UNIT, arguments
@@ -88,6 +88,7 @@ def convolution(
 
     def change(n: Node) -> Node:
         bare, part = not next(joined), next(within)
+        left = partial(_left, alone=bare and not part)
         if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
             return whole(n) or n
         if n.op != "library" or n["name"] not in NAMES:
@@ -101,7 +102,7 @@ def convolution(
         if call and call.bias is None and bare and n.order and n.dtype in HALVES:
             why = why or "channels last and without a tail, PyTorch's own is as fast"
         if call is None or why:
-            return stays(n, why)
+            return left(call, n, why)
         number, half = next(numbers), n.dtype in HALVES
         more = _cells(call, n, target)
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
@@ -109,12 +110,12 @@ def convolution(
         lossless = full and "full" in target.convolutions
         flops = graph.hint(_flops(call, n))
         if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
-            return stays(n, why)
+            return left(call, n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         reads = full != lossless or (half and target.half_products)
         direct = _pointwise(call, n, number) if reads else None
         if full and not lossless and not direct:
-            return stays(n, "our kernels for this GPU round as TF32 does")
+            return left(call, n, "our kernels for this GPU round as TF32 does")
         last.extend([n] * bool(n.order))
         made = direct or (_made(call, n, number, parts=2, **more) if full else rounded)
         return _with_bias(made, call.bias, n.order)
@@ -129,8 +130,7 @@ Rounds = Callable[[Node], bool]
 
 
 def mostly_rounds(n: Node) -> bool:
-    """Whether most convolutions of this kind are TF32 on an H200 under cuDNN 9: facts.md. None is
-    where PyTorch's flags forbid it."""
+    """Whether most of this kind are TF32 on an H200 under cuDNN 9 (facts.md), if flags allow it."""
     if not allows_tf32():
         return False
     g = geometry(n)
@@ -257,8 +257,7 @@ def _cells(call: _Call, n: Node, target: Target) -> dict[str, Attribute]:
 def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
     """Of single pixels, the product that it is, if both factors can be read where they lie."""
     steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
-    moved = call.behind is not None or any(map(any, call.pads))
-    if steps != {1} or moved:
+    if steps != {1} or call.behind is not None or any(map(any, call.pads)):
         return None
     return pointwise(call.image, call.weight, n, number)
 
@@ -272,6 +271,14 @@ def was_convolution(n: Node) -> bool:
 def rounds_as_tf32(n: Node) -> bool:
     """Whether a kernel for a node of float32 rounds operands to 11 bits."""
     return n.op in CONVOLUTIONS and parts(n) == 1
+
+
+def _left(call: _Call | None, n: Node, why: str, *, alone: bool) -> Node:
+    """PyTorch's own. But for depthwise ones, it adds a bias in a kernel of its own: a tail does."""
+    beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in LEAST_FLOPS
+    if call is None or not beside or alone or len(n.shape) != len(call.weight.shape):
+        return stays(n, why)
+    return _with_bias(unbiased(n, why), call.bias, n.order)
 
 
 def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
@@ -294,8 +301,7 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return why
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
-    more = _cells(call, n, target)
-    made = geometry(_made(call, n, 0, **more))
+    made = geometry(_made(call, n, 0, **_cells(call, n, target)))
     if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     flops = graph.hint(_flops(call, n))

@@ -104,6 +104,14 @@ def stays(n: Node, why: str) -> Node:
     return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
 
+def unbiased(n: Node, why: str) -> Node:
+    """`stays` without the last of its tensors."""
+    *args, _ = n.args
+    call = str(n["call"]).replace(f"{{{len(args)}}}", "None")
+    attributes: Mapping[str, Attribute] = {**dict(n.attributes), "call": call, "why": why}
+    return node(n.op, args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
     elements = concrete(numel(result), batch)

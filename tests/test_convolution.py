@@ -254,6 +254,32 @@ def test_a_library_call_says_why(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layer", "shape", "taken"),
+    [
+        (nn.Conv1d(16, 8, 3, groups=2), (2, 16, 9), 1),
+        (nn.Conv2d(64, 64, 3).bfloat16(), (2, 64, 6, 6), 1),
+        (nn.ConvTranspose3d(8, 12, 2, stride=2), (2, 8, 4, 4, 4), 1),
+        (nn.Conv2d(16, 16, 9, groups=16), (2, 16, 12, 12), 0),
+        (nn.Conv2d(64, 64, 3, bias=False), (2, 64, 6, 6), 0),
+        (nn.Conv2d(64, 64, 3).double(), (2, 64, 6, 6), 0),
+        (nn.Conv2d(64, 64, 3), (64, 6, 6), 0),
+    ],
+)
+def test_a_tail_adds_the_bias_of_a_library_call(
+    layer: nn.Module, shape: tuple[int, ...], taken: int
+) -> None:
+    """PyTorch adds it in a kernel of its own, but for depthwise maps; alone, it stays there."""
+    module, x = Tailed(layer), torch.randn(shape, dtype=next(layer.parameters()).dtype)
+    before, after = graphs(module, x)
+    made = plan(after, GPU)
+    assert made.kernels[-1].operators == (*["add"] * taken, "relu", "add")
+    calls = [p.libraries[0].node for p in (made, plan(graphs(layer, x)[1], GPU))]
+    whole = 2 + (layer.bias is not None)
+    assert [len(n.args) for n in calls] == [whole - taken, whole]
+    check_meaning(before, after, module, (x,))
+
+
+@pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"rules": frozenset({"no-prepack"})}, "our kernels pack"),
