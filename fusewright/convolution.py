@@ -40,23 +40,20 @@ from fusewright.lower import reordered
 from fusewright.pixels import pointwise
 from fusewright.product import HALVES, UNIT, arguments
 from fusewright.target import Target
+from fusewright.waste import TF32_CHANNELS, THIN_RESULTS, is_deep, most_waste, shrinks, waste
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
 # float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
-# thin, or where single pixels become fewer (`_shrinks`). For Ampere all are predictions: nobody has
+# thin, or where single pixels become fewer (`shrinks`). For Ampere all are predictions: nobody has
 # timed these kernels on an A100.
-THIN, SHRUNK, EMPTY, THIN_RESULTS = "thin results", "single pixels", "empty tiles", 64
-LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, EMPTY: 1 << 60}
+THIN, SHRUNK, DEEP, EMPTY = "thin results", "single pixels", "deep sums", "empty tiles"
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, DEEP: 1 << 30, EMPTY: 1 << 60}
 LEAST_FLOPS |= dict.fromkeys((torch.float32, *HALVES), 230_000_000)
-# How often a kernel of float32 multiplies what has to be multiplied once (`_waste`), by its parts:
-# beyond that, PyTorch's is as fast at any size. LIGHT_WASTE: of flat images that round as TF32 and
-# have a tail. facts.md: random convolutions
-MOST_WASTE, LIGHT_WASTE = {1: 6.0, 2: 15.0}, 8.0
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
-LEAST_CHANNELS, TF32_CHANNELS, WHOLE = 8, 32, (64, 128)  # WHOLE: one or two chunks
+LEAST_CHANNELS = 8
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
@@ -316,39 +313,19 @@ def _flops(call: _Call, n: Node) -> Size:
     return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
 
 
-def _shrinks(g: Geometry, *, full: bool, bare: bool) -> bool:
-    """Whether single pixels have fewer results than channels, or less than half as many where a
-    tail follows, and are not one or two whole chunks. One beside the other, full float32 pays."""
-    few = g.out_channels * (2 - bare) < g.in_channels
-    slower = g.out_channels < THIN_RESULTS if max(g.stride) > 1 else not full
-    shrinks = few and not (g.channels in WHOLE and 2 * g.out_channels >= THIN_RESULTS)
-    return g.taps == g.groups == 1 and shrinks and slower
-
-
 def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
-    """Why PyTorch's own of float32 is as fast, since single pixels become fewer or tiles are too
-    empty; "" if it is not. It is slow where taps are apart, and in groups of two dimensions."""
-    g = geometry(n)
+    """Why PyTorch's own of float32 is as fast; "" if it is not."""
     if n.dtype in HALVES:
         return ""
-    if _shrinks(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+    g = geometry(n)
+    if shrinks(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
         return "its single pixels have few results, and they are few"
-    flat = g.in_size[0] == 1
-    slow = max(g.dilation) > 1 if g.groups == 1 else flat
-    waste = _waste(g) * (3 if full else 1)
-    most = LIGHT_WASTE if flat and not (full or bare or g.phases) else MOST_WASTE[1 + full]
-    if waste <= most or slow or flops >= LEAST_FLOPS[EMPTY]:
+    if is_deep(g) and flops < LEAST_FLOPS[DEEP]:
+        return "its few results are deep sums, which PyTorch shares among more processors"
+    times = waste(g) * (3 if full else 1)
+    if times <= most_waste(g, full=full, bare=bare) or flops >= LEAST_FLOPS[EMPTY]:
         return ""
-    return f"tiles would be {waste:.1f} times its work"
-
-
-def _waste(g: Geometry) -> float:
-    """What a product multiplies over what has to be: channels and results are filled up, and
-    patches of transposed ones reach beyond the image."""
-    pixels = prod(g.in_size) if g.phases else g.pixels
-    needed = g.out_channels * pixels * g.in_channels // g.groups * prod(g.kernel)
-    rows = -(-g.rows // THIN_RESULTS) * THIN_RESULTS * g.products
-    return rows * g.pixels * g.walk.taps * g.channels / needed
+    return f"tiles would be {times:.1f} times its work"
 
 
 def _misplaced(call: _Call, n: Node, target: Target) -> str:
