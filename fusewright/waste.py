@@ -13,7 +13,8 @@ from fusewright.geometry import Geometry
 TF32_CHANNELS, WHOLE = 32, (64, 128)  # WHOLE: one or two chunks
 THIN_RESULTS, DEEP_SUMS = 64, 2000
 # How often a kernel multiplies what has to be multiplied once, by its parts. LIGHT_WASTE: of TF32
-# in flat images with a tail, or in lines. BARE_WASTE: of few results in full float32 without one.
+# in flat images with a tail, or in lines, and of transposed ones of many channels in full float32.
+# BARE_WASTE: of few channels and results without a tail.
 MOST_WASTE, LIGHT_WASTE, BARE_WASTE = {1: 6.0, 2: 15.0}, 8.0, 5.5
 APART = 4 / 3  # so much more where taps are apart
 
@@ -31,17 +32,19 @@ def most_waste(g: Geometry, *, full: bool, bare: bool) -> float:
     """How much of it pays, times 3 in full float32. PyTorch's own is slow in groups of two
     dimensions, and where few channels have taps that are apart."""
     depth, height, _ = g.in_size
-    flat, apart = depth == 1, max(g.dilation) > 1
-    if (apart and g.in_channels < TF32_CHANNELS) if g.groups == 1 else flat:
+    flat, apart, few = depth == 1, max(g.dilation) > 1, g.in_channels < TF32_CHANNELS
+    if (apart and few) if g.groups == 1 else flat:
         return float("inf")
-    most = MOST_WASTE[1 + full]
+    backwards = full and g.phases and g.groups == 1 and not few
+    most = LIGHT_WASTE if backwards else MOST_WASTE[1 + full]
     if apart and g.groups == 1:
         return most * APART
     if not flat or g.phases:
         return most
+    bare = bare and height > 1
     if full:
-        return BARE_WASTE if bare and height > 1 and g.out_channels < THIN_RESULTS else most
-    return most if bare and height > 1 else LIGHT_WASTE
+        return BARE_WASTE if bare and few and g.out_channels < THIN_RESULTS else most
+    return most if bare else LIGHT_WASTE
 
 
 def shrinks(g: Geometry, *, full: bool, bare: bool) -> bool:

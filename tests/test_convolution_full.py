@@ -152,6 +152,38 @@ def test_the_smallest_that_pay(
     assert kernels(layer, 3600, bool) == kernels(layer, 3600, never) == int(results > 8)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "bare", "rounded", "full"),
+    [
+        (nn.Conv2d(16, 32, 3, padding=1), (64, 16, 28, 28), True, 1, 0),  # nothing behind it
+        (nn.Conv2d(16, 32, 3, padding=1), (64, 16, 28, 28), False, 1, 1),
+        (nn.Conv1d(256, 8, 5), (16, 256, 1000), True, 1, 0),
+        (nn.ConvTranspose3d(160, 8, 3, dilation=2), (1, 160, 24, 24, 24), True, 0, 0),
+        (nn.Conv2d(160, 8, 4, dilation=2), (8, 160, 64, 64), False, 1, 0),
+        (nn.Conv2d(12, 8, 5, dilation=2), (32, 12, 96, 96), False, 1, 1),  # few channels
+        (nn.ConvTranspose2d(96, 192, 5, dilation=2), (4, 96, 14, 14), False, 0, 0),  # deep sums
+        (nn.ConvTranspose2d(96, 192, 5, dilation=2), (8, 96, 14, 14), False, 1, 1),
+        (nn.ConvTranspose2d(128, 16, 3, padding=1), (4, 128, 56, 56), True, 1, 0),
+        (nn.ConvTranspose2d(24, 24, 3, padding=1), (16, 24, 56, 56), True, 1, 1),
+        (nn.Conv2d(256, 96, 1, stride=2), (32, 256, 56, 56), False, 0, 0),
+        (nn.Conv1d(160, 64, 1, stride=2), (8, 160, 4096), False, 1, 1),
+    ],
+)
+def test_the_waste_that_pays(
+    layer: nn.Module,
+    shape: tuple[int, ...],
+    bare: bool,
+    rounded: int,
+    full: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Random ones that were measured: facts.md."""
+    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    module, x = layer if bare else Tailed(layer), torch.empty(shape)
+    taken = [len(convolutions(graphs(module, x, rounds)[1])) for rounds in (bool, never)]
+    assert taken == [rounded, full]
+
+
 def test_short_sums_stay() -> None:
     _, after = graphs(nn.Conv2d(24, 512, 1), torch.randn(8, 24, 80, 80), never)
     (step,) = plan(after, GPU).libraries
