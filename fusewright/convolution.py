@@ -50,8 +50,9 @@ NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank 
 # thin, or where single pixels become fewer (`shrinks`). For Ampere all are predictions: nobody has
 # timed these kernels on an A100.
 THIN, SHRUNK, DEEP, EMPTY = "thin results", "single pixels", "deep sums", "empty tiles"
+GROUPED = "groups"  # PyTorch's own is several kernels for each group
 LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, DEEP: 1 << 30, EMPTY: 1 << 60}
-LEAST_FLOPS |= dict.fromkeys((torch.float32, *HALVES), 230_000_000)
+LEAST_FLOPS |= {GROUPED: 1 << 22} | dict.fromkeys((torch.float32, *HALVES), 230_000_000)
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
 LEAST_CHANNELS = 8
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
@@ -303,7 +304,8 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     flops = graph.hint(_flops(call, n))
     thin = made.last and made.out_channels // made.groups < THIN_RESULTS
-    if flops < LEAST_FLOPS[THIN if thin and n.dtype not in HALVES else n.dtype]:
+    kind = THIN if thin and n.dtype not in HALVES else n.dtype
+    if flops < LEAST_FLOPS[GROUPED if call.groups > 1 and not made.last else kind]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return MISFITS[target.product](made.walk)
 

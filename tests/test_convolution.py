@@ -34,7 +34,8 @@ from fusewright.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 # So that the layers here may be small.
-LEAST_FLOPS = dict.fromkeys(convolution_module.LEAST_FLOPS, 1 << 28)
+MEASURED = convolution_module.LEAST_FLOPS
+LEAST_FLOPS = dict.fromkeys(MEASURED, 1 << 28)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -437,3 +438,14 @@ def test_the_guard_asks_whether_operands_are_rounded(
         assert len(calls) == 8
     finally:
         cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_groups_have_kernels(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own takes several kernels for each group."""
+    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    x = torch.randn(8, 64, 14, 14, dtype=dtype)
+    for groups, kernels in ((1, 0), (4, 1)):
+        layer = nn.Conv2d(64, 64, 3, padding=1, groups=groups, dtype=dtype)
+        _, made = graphs(nn.Sequential(layer, nn.ReLU()), x)
+        assert len(convolutions(made)) == kernels
