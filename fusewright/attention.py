@@ -42,6 +42,7 @@ from fusewright.product import (
     factor_of,
     form_of,
     placed,
+    scattered,
     written,
 )
 from fusewright.target import Target
@@ -162,7 +163,7 @@ def _batched(form: Form) -> tuple[Node, Node]:
 
 def _even(factor: Node) -> Node:
     """A factor whose matrices lie evenly in memory; if need be a copy, in the order as it lies."""
-    if factor.row.kind != "view" or factor_of(factor, False).tensor is not factor:
+    if factor.row.kind != "view" or not scattered(factor, False):
         return factor
     found = part_of(factor)
     if found is None or found[1].form.strides[-1] == 1:

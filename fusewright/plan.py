@@ -176,10 +176,24 @@ class _Planner:
         options = [near, *([g] for g in near)] if len(near) > 1 else [near] if near else []
         for option in options:
             members = self._sorted([n, *(m for g in option for m in self.groups[g])])
-            if self._legal(members):
+            if self._legal(members) and not self._folded_elsewhere(n, members):
                 self._join(option, members)
                 return
         self._join([], self._sorted([n]))
+
+    def _folded_elsewhere(self, n: Node, members: list[Node]) -> bool:
+        """Whether only a kernel of folds behind a product reads n, and reads what n is made of too:
+        x * x of a norm's rows, which would be stored beside x."""
+        if not _products(members) or n.row.kind != "map" or n in self.graph.roots:
+            return False
+        folds = self.wanted[id(n)]
+        if not folds or any(f.row.kind != "fold" for f in folds):
+            return False
+        mask = self._mask(folds)
+        later = [i for i, bits in enumerate(self.before) if bits & mask]
+        read = {id(s) for i in later for s in self._sources(self.order[i])}
+        mine = {id(s) for s in self._sources(n)}
+        return mine <= read and not any(self._legal(self._sorted([*members, f])) for f in folds)
 
     def _sources(self, n: Node) -> list[Node]:
         found: list[Node] = []

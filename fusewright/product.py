@@ -35,7 +35,7 @@ from fusewright.ir import (
     times,
 )
 from fusewright.library import stays
-from fusewright.part import strides
+from fusewright.part import part_of, strides
 from fusewright.target import Target
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -124,7 +124,8 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             return stays(n, why)
         # The number keeps two products apart: each has its own kernel, which stores what follows
         # it and never the product.
-        both, number = [form.left, form.right], next(numbers)
+        flat, number = len(form.right.shape) == 2, next(numbers)
+        both = [gathered(f, flat) for f in (form.left, form.right)]
         return written(form, node("product", both, shape=n.shape, dtype=n.dtype, number=number))
 
     return rebuild(graph, change) if target.product else graph
@@ -323,11 +324,25 @@ def factor_of(n: Node, flat: bool) -> Factor:
 
 
 def even(n: Node, flat: bool) -> Node:
-    """`n`, or a row-major copy of a stored tensor that does not lie evenly. Views are copied by
-    who calls the kernel."""
+    """`n`, or a row-major copy of a stored tensor that does not lie evenly."""
     if n.row.kind == "view" or not n.order or _factor(n, flat, *(placed(n) or (n, ()))):
         return n
     return copy(Value(n)).node
+
+
+def gathered(n: Node, flat: bool) -> Node:
+    """`n`, or a copy of a view that does not lie evenly: PyTorch's takes twice as long, or more."""
+    return copy(Value(n)).node if scattered(n, flat) else n
+
+
+def scattered(n: Node, flat: bool) -> bool:
+    """Whether the memory that a factor is read from is a view, and no row-major one."""
+    memory = factor_of(n, flat).tensor
+    found = part_of(memory) if memory.row.kind == "view" else None
+    if found is None:
+        return False
+    both = zip(memory.shape, found[1].form.strides, strides(memory.shape), strict=True)
+    return any(size != 1 and step != dense for size, step, dense in both)
 
 
 def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Factor | None:

@@ -269,6 +269,10 @@ APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
     "layer norm over 4096": (
         "return F.layer_norm(self.wide(x), (4096,))", (torch.randn(512, 256),),
         ["product add", "mean sub m2"], "a row of 4096 does not fit a tile of 256"),
+    "a norm of its squares": (
+        "x = x @ y\nreturn x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)",
+        (torch.randn(1024, 512), torch.randn(512, 384)),
+        ["product copy", "mul mean add rsqrt mul"], "a row of 384 does not fit a tile of 256"),
     "group norm of 96 columns": (
         "return F.group_norm(x @ y, 4)", (torch.randn(1024, 512), torch.randn(512, 384)),
         ["product copy", "mean sub m2"], "a row of 96 does not fit the columns of a tile"),
