@@ -48,6 +48,7 @@ from fusewright.product import (
 from fusewright.target import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, skeletons/cuda/attention.cuh
+LEAST_KEYS = 64 * 64  # numbers of a head: with fewer, PyTorch's products are faster (facts.md)
 CHEAP = 4  # float operations that are computed again for each score rather than read from memory
 
 
@@ -183,7 +184,7 @@ def _check(made: Node, x: Node, graph: Graph) -> None:
         raise _Unfit
     if max(depth, columns) > max(WIDTHS) or min(depth, length) < UNIT:
         raise _Unfit  # a few k do not average out what the product of the low halves would add
-    if flops(made, graph) < LEAST_FLOPS[torch.float32]:
+    if length * depth < LEAST_KEYS or flops(made, graph) < LEAST_FLOPS[torch.float32]:
         raise _Unfit
     scores(made)
 

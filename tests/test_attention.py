@@ -100,6 +100,7 @@ REFUSED: dict[str, tuple[str, tuple[torch.Tensor, ...]]] = {
     "too wide": (f"s = q @ k.mT\n{SOFTMAX}", (torch.randn(4, 4, 256, 160),) * 3),
     "values too wide": (f"s = q @ k.mT\n{SOFTMAX}", (Q, K, torch.randn(4, 4, 256, 136))),
     "small": (f"s = q @ k.mT\n{SOFTMAX}", (torch.randn(2, 2, 64, 64),) * 3),
+    "few keys": (f"s = q @ k.mT\n{SOFTMAX}", (torch.randn(512, 3, 49, 32),) * 3),
     "transposed scores": (f"s = (q @ k.mT).mT\n{SOFTMAX}", (Q, K, V)),
     "heads in another order": (
         "s = (q @ k.mT).transpose(0, 1)\nreturn torch.softmax(s, -1) @ v", (Q, K, V)),

@@ -19,7 +19,7 @@ from fusewright.codegen.cuda import cuda_source, workspace
 from fusewright.codegen.struct import Body
 from fusewright.errors import BadUsage
 from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, concrete, show, toposort
+from fusewright.ir import Graph, Node, base, concrete, show, toposort
 from fusewright.nest import Nest, nest
 from fusewright.pipeline import Made, emitted_text, make, optimize_file
 from fusewright.plan import Kernel, Plan, plan
@@ -164,6 +164,17 @@ def test_the_rewritten_graph_has_the_same_meaning(form: str) -> None:
     check_meaning(before, after, module, inputs)
 
 
+def test_views_that_do_not_lie_evenly_are_copied_by_kernels() -> None:
+    """Heads of a projection, and halves of one: no factor is left to .contiguous()."""
+    heads = "x, y = (z.reshape(16, 512, 4, 64).transpose(1, 2) for z in x.chunk(2, -1))\n"
+    text, inputs = heads + "return x.mT @ y", (torch.randn(16, 512, 512),)
+    before, after, module = graphs(text, inputs)
+    (found,) = products(after)
+    assert [base(f).op for f in found.args] == ["copy", "copy"]
+    assert [f.tensor.op for f in factors(found)] == ["copy", "copy"]
+    check_meaning(before, after, module, inputs)
+
+
 def walked(factor: Factor, graph: Graph, inputs: tuple[torch.Tensor, ...], module: nn.Module,
            count: int) -> torch.Tensor:  # fmt: skip
     """The factor as its kernel reads it: one address and three strides."""
@@ -213,6 +224,9 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
         "return x @ y", (torch.randn(4096, 16), torch.randn(16, 4096)), "32 or more k"),
     "along rows": (
         "return self.plain.weight.t() @ self.back.weight + x", (X,), "no factor lies row by row"),
+    "small matrices of a batch": (
+        "return x @ y", (torch.randn(600, 100, 64), torch.randn(600, 64, 100)),
+        "as small as these"),
     "columns by fours": (
         "return x @ y", (torch.randn(300, 4098), torch.randn(4098, 300)), "not 4098"),
 }  # fmt: skip
