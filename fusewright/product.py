@@ -41,7 +41,8 @@ from fusewright.target import Target
 HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
-LEAST_MATRIX = 1 << 20  # multiply-adds of each matrix of a batch, as above: facts.md
+# Matrices of a batch with fewer results and multiply-adds are faster in PyTorch: facts.md.
+LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
 LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster: facts.md
 UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
 PACK_ROWS = 64
@@ -263,8 +264,9 @@ def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
     if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     rows = left[-2] if len(right) > 2 else numel(left[:-1])
-    each = graph.hint(rows) * graph.hint(n.shape[-1]) * depth
-    if not is_half(n) and len(right) > 2 and each < LEAST_MATRIX:
+    each = graph.hint(rows) * graph.hint(n.shape[-1])
+    thin = each < LEAST_RESULTS and each * depth < LEAST_MATRIX
+    if thin and len(right) > 2 and not is_half(n):
         return "matrices of a batch as small as these are faster in PyTorch"
     if is_half(n) and min(graph.hint(rows), graph.hint(n.shape[-1])) < LEAST_HALF_ROWS:
         return f"fewer than {LEAST_HALF_ROWS} rows or columns are faster in PyTorch"

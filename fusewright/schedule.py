@@ -30,6 +30,7 @@ from fusewright.shared import (
     deferrable,
     deferred,
     gathered,
+    more_threads,
     row_in_place,
     threads_for,
 )
@@ -161,6 +162,8 @@ def schedule(
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
     keeps = fixed and inner <= threads * REGISTERS
+    if keeps and nest.kernel.folds and not nest.kernel.scans and not only_reads(nest):
+        threads = more_threads(threads, inner // vector, graph.hint(nest.rows))
     if not fixed and not nest.kernel.scans:
         threads = _fewer(threads, inner // vector, graph.hint(nest.rows))
         if inner <= LEAST_KEPT and (alone := _alone(nest, graph, threads, vector)):

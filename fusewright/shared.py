@@ -22,6 +22,7 @@ REGISTERS = 32  # kept values per thread
 MAX_THREADS = 1024
 STRIPE_THREADS, LEAST_ACROSS = 512, 8  # of a block whose rows lie across memory, and its rows
 BUSY_THREADS = 132 * 2048  # keep a GPU busy
+FEW_THREADS = 128  # of a kept row of which there are few
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
@@ -60,6 +61,15 @@ def threads_for(elements: int, vector: int) -> int:
     most = PAIRED_THREADS if elements <= PAIRED_THREADS * REGISTERS else MAX_THREADS
     threads = 4
     while threads < most and threads * vector * 4 < elements:
+        threads *= 2
+    return threads
+
+
+def more_threads(threads: int, vectors: int, rows: int) -> int:
+    """The same for a row that is kept, where rows are too few to keep a GPU busy: up to a vector
+    each. facts.md: few rows."""
+    busy = BUSY_THREADS // 2
+    while 32 <= threads < FEW_THREADS and threads < vectors and 2 * threads * rows <= busy:
         threads *= 2
     return threads
 

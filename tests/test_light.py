@@ -54,6 +54,12 @@ def test_threads_of_light_rows(function: Function, columns: int, threads: int, o
     assert ("load_once(in0" in made.kernels[0][0].text) == once
 
 
+@pytest.mark.parametrize(("rows", "threads"), [(64, 128), (1024, 128), (8192, 32)])
+def test_kept_rows_of_which_there_are_few_have_more_threads(rows: int, threads: int) -> None:
+    made = made_of(lambda x: nn.functional.layer_norm(x, x.shape[1:]), rows, 512)
+    assert schedule_of(made).threads == threads
+
+
 def test_two_large_tensors_are_not_light() -> None:
     made = make(Called(lambda x: (x[0] - x[1]).sum(1)), [torch.empty(2, 1000, 4096)], HOPPER)
     assert [s.once for _, _, s in made.kernels] == [False]
