@@ -25,7 +25,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     }
 )
 # Room -> lines. A file belongs to the longest prefix; "" is the compiler, outside every other room.
-ROOMS: Mapping[str, int] = MappingProxyType({"": 17_710, "judge/": 7_880, "skeletons/": 12_790})
+ROOMS: Mapping[str, int] = MappingProxyType({"": 17_815, "judge/": 7_880, "skeletons/": 12_790})
 
 
 @dataclass(frozen=True)
