@@ -1,7 +1,7 @@
 """The package's source -> files and functions that have outgrown a reader.
 
-Every line counts: blanks, comments, Python, skeletons and templates. There is no total: a file is as
-long as its subject, and a limit that is met asks whether it still has one subject.
+Every line counts: blanks, comments, Python, skeletons and templates. There is no total: a file is
+as long as its subject, and a limit that is met asks whether it still has one subject.
 """
 
 from __future__ import annotations
