@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fusewright.judge import contract, measure
 from fusewright.judge.doubles import Doubles
+from fusewright.judge.legal import Illegal
 
 
 def load_zoo() -> ModuleType:
@@ -371,7 +372,7 @@ def test_nearby_inputs_may_be_no_arguments() -> None:
 
     def only(i: Sequence[Tensor], s: Mapping[str, Tensor]) -> list[Tensor]:
         if not bool((i[0] == 0.5).all()):
-            raise ValueError("no such index")
+            raise Illegal("no such index")
         return [i[0] / 3]
 
     (near,) = contract.noise(only, only, [x], {}, seed=0, doubles=Doubles())

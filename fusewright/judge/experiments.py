@@ -178,15 +178,23 @@ def stale_cache(t: Trial) -> Steps:
         changed = lab.inputs("changed", number)
         label = "new content in the same memory"
         yield from t.call(changed, label=label, reports_to=check, reuse=True, typical=True)
-    near = _nudged(changed, lab.seed("nudge"))
-    label = "one element changed"
+    label, near = _nearly(lab, changed)
     yield from t.call(near, label=label, reports_to=check, reuse=True, typical=True)
     label, known = "the same content elsewhere", t.known()
     yield from t.call(near, label=label, reports_to=check, known=known, typical=True)
     t.say(check, "pass", f"{2 * warm} warm calls, then 3 changes in place")
 
 
-def _nudged(values: Sequence[object], seed: int) -> list[object]:
+def _nearly(lab: Lab, values: Sequence[object]) -> tuple[str, list[object]]:
+    """What was changed, and what came of it: as little as the reference takes."""
+    for label, negated in (("one element changed", True), ("one element taken twice", False)):
+        near = _nudged(values, lab.seed("nudge"), negated=negated)
+        if lab.takes(near):
+            return label, near
+    return "another draw", lab.inputs("nudge")
+
+
+def _nudged(values: Sequence[object], seed: int, *, negated: bool = True) -> list[object]:
     """One random element of every float argument takes another element's value, negated."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -196,7 +204,8 @@ def _nudged(values: Sequence[object], seed: int) -> list[object]:
     def change(x: Tensor) -> Tensor:
         new: Tensor = copy.deepcopy(x.detach())  # gaps and all, so that it lies as `x` does
         if x.is_floating_point() and x.numel() > 1:
-            new[place(x)] = -new[place(x)] - 1
+            taken = new[place(x)].clone()
+            new[place(x)] = -taken - 1 if negated else taken
         new.requires_grad_(x.requires_grad)
         return new
 
@@ -241,6 +250,9 @@ def modes(t: Trial) -> Steps:
     if lab.random_modes:
         other = lab.random_modes[0]
         t.say("mode", "pass", f"{lab.modes[0]} only: eager itself is random in {other}")
+    elif lab.raising_modes:
+        ((other, why),) = lab.raising_modes.items()
+        t.say("mode", "pass", f"{lab.modes[0]} only: eager itself raises in {other}: {why}")
     else:
         t.say("mode", "pass", "train and eval, back and forth")
 
@@ -250,7 +262,7 @@ def buffers(t: Trial) -> Steps:
     lab = t.lab
     names = [n for n, kind in lab.kinds.items() if kind == "B"]
     if not names or "train" not in lab.modes:
-        why = "there are none" if not names else "eager is random in train mode"
+        why = "there are none" if not names else "eager is random, or raises, in train mode"
         t.say("buffers", "skip", why)
         return
     yield from t.load(lab.state)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fusewright.judge import cases, layout
 from fusewright.judge.cases import Case
 from fusewright.judge.experiments import construct
+from fusewright.judge.legal import Illegal, ShortOfMemory
 from fusewright.judge.tree import mapped, tensors
 from fusewright.judge.trial import Refused, Steps, Trial
 
@@ -44,14 +45,19 @@ class Tally:
     right: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, list[str]] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
+    starved: dict[str, list[str]] = field(default_factory=dict)  # no memory: name and bytes
 
     def add(self, where: dict[str, list[str]], check: str, name: str) -> None:
         where.setdefault(check, []).append(name)
 
     def say(self, t: Trial, check: str) -> None:
         names, refusals = self.right.get(check, []), self.refused.get(check, [])
-        late = self.late.get(check, 0)
+        late, starved = self.late.get(check, 0), self.starved.get(check, [])
         more = f"; no time for {late}" if late else ""
+        if starved:
+            more += f"; no memory for {len(starved)} ({starved[0]})"
+            if len(names) + len(refusals) < FEWEST_CASES:
+                t.say(check, "gap", f"only {len(names)} cases could be tried{more}")
         if refusals:
             t.say("specialised", "note", f"refuses {', '.join(refusals[:12])}")
         if names or refusals:
@@ -75,6 +81,7 @@ def hazards(t: Trial) -> Steps:
                 yield from _try(t, case, only, tally)
     else:
         yield from _in_time(t, inputs, tally)
+        yield from _at_least(t, tally)
     for check in CHECKS:
         tally.say(t, check)
     t.say("values", "pass", f"{len(tally.right.get('values', []))} resampled draws")
@@ -97,6 +104,16 @@ def _in_time(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
             tally.late[check] = tally.late.get(check, 0) + 1
         elif not t.stopped:
             yield from _try(t, case, name, tally)
+
+
+def _at_least(t: Trial, tally: Tally) -> Steps:
+    """A reference that takes next to nothing that it was not made for is given what it takes."""
+    check = "hazard-values"
+    for number in range(FEWEST_CASES - len(tally.right.get(check, ()))):
+        if not t.stopped and check not in tally.starved:
+            build = partial(t.lab.inputs, "drawn", number)
+            case = Case(f"drawn-{number}", "drawn", True, False, build)
+            yield from _try(t, case, case.name, tally)
 
 
 def _check_of(case: Case) -> str:
@@ -146,6 +163,11 @@ def _try(
         if _refused(t, refusal, check):
             tally.add(tally.refused, check, name)
         return False
+    except Illegal:  # taken by eager, but not in float64
+        return False
+    except ShortOfMemory as error:
+        tally.add(tally.starved, check, f"{name}: {error}")
+        return False
     if accepted:
         tally.add(tally.right, check, name)
     return accepted
@@ -189,15 +211,18 @@ def dtypes(t: Trial) -> Steps:
                 continue
             t.lab = lab.cast(dtype) if whole else lab
             values = mapped(lab.own_values, partial(_cast, dtype=dtype))
-            expected = None if t.stopped else t.lab.accepts(values, lab.modes[0])
-            if expected is None:
-                continue
             try:
-                yield from _cast_call(t, values, name, check, expected, whole=whole)
-                tally.add(tally.right, check, name)
+                expected = None if t.stopped else t.lab.accepts(values, lab.modes[0])
+                if expected is not None:
+                    yield from _cast_call(t, values, name, check, expected, whole=whole)
+                    tally.add(tally.right, check, name)
             except Refused as refusal:
                 if _refused(t, refusal, check):
                     tally.add(tally.refused, check, name)
+            except Illegal:
+                continue
+            except ShortOfMemory as error:
+                tally.add(tally.starved, check, f"{name}: {error}")
     finally:
         t.lab = lab
     tally.say(t, check)

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -26,6 +26,7 @@ from fusewright.judge import contract, layout, states
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
+from fusewright.judge.legal import Illegal, asked
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
 
@@ -103,7 +104,8 @@ class Lab:
         self.requires = {n: t.requires_grad for n, t in kept.items()}
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
         self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
-        self.state = self.new_state("state")
+        self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
+        self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
         self.weak: list[str] = []
@@ -112,6 +114,7 @@ class Lab:
         self.seconds = 0.0  # one expectation and one comparison
         self.call_bytes = 0
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
+        self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
         self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
         self.modes = tuple(m for m in self.modes if m not in self.random_modes)
         if not self.modes:
@@ -141,21 +144,52 @@ class Lab:
         self._seed_all(self.seed("inputs", *tag))
         return mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
 
-    def new_state(self, *tag: object) -> dict[str, Tensor]:
+    def legal_state(self, tag: str, enough: Callable[[Iterable[bool]], bool]) -> dict[str, Tensor]:
+        """Random values that the reference takes in enough modes, as far from its own as may be."""
+        for spread in states.SPREADS:
+            state = self.new_state(tag, spread)
+            if enough(self._takes(mode, state) for mode in self.modes):
+                return state
+        why = next(iter(self.raising_modes.values()))
+        raise NotJudgeable(f"the reference raises on its inputs and random parameters: {why}")
+
+    def takes(self, values: Sequence[object]) -> bool:
+        """Does eager, and does float64, answer to these arguments?"""
+        mode, copies = self.modes[0], partial(mapped, values, Tensor.clone)
+        try:
+            self.run_quietly(copies(), self.own(self.state), mode)
+            self.truth(mode)(mapped(values, upcast), self.doubles.exact(self.state))
+        except Illegal as error:
+            self._outlives(error)
+            return False
+        return True
+
+    def _takes(self, mode: str, state: State) -> bool:
+        """Does eager take a draw of its own inputs in this mode? Notes what it says if not."""
+        try:
+            self.run_quietly(self.inputs("takes"), {n: t.clone() for n, t in state.items()}, mode)
+        except Illegal as error:
+            self._outlives(error)
+            self.raising_modes[mode] = str(error)
+            return False
+        self.raising_modes.pop(mode, None)
+        return True
+
+    def new_state(self, tag: str, spread: states.Spread = "far") -> dict[str, Tensor]:
         """Random values for every parameter and buffer, none of them a default."""
         made: dict[int, Tensor] = {}  # tied parameters stay tied
         state = {}
         for name, t in self.model.state_dict(keep_vars=True).items():
             if id(t) not in made:
-                draws = generator(t, self.seed("state", name, *tag))
-                made[id(t)] = states.redrawn(t.detach(), self.kinds[name], draws)
+                draws = generator(t, self.seed("state", name, tag))
+                made[id(t)] = states.redrawn(t.detach(), self.kinds[name], draws, spread)
             state[name] = made[id(t)]
         return state
 
     @cached_property
     def changed(self) -> dict[str, Tensor]:
         """A second state, for those who ask whether a change is noticed."""
-        return self.new_state("changed")
+        return self.legal_state("changed", all)
 
     def own(self, state: State) -> dict[str, Tensor]:
         """What a run of eager may write to: copies of all that it ever writes to."""
@@ -165,7 +199,8 @@ class Lab:
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
-        return functional_call(model, dict(state), tuple(values), strict=False)
+        with asked():
+            return functional_call(model, dict(state), tuple(values), strict=False)
 
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
@@ -187,7 +222,7 @@ class Lab:
         try:
             with watch:
                 return self.expect(layout.pack(values, 0), self.state, mode)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except Illegal as error:
             self._outlives(error)
             return None
 
@@ -204,7 +239,7 @@ class Lab:
         try:
             with torch.no_grad():
                 self.run(self._cpu_model, mapped(list(values), Tensor.cpu), here, mode)
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except Illegal:
             return False
         return True
 
@@ -308,7 +343,8 @@ class Lab:
             if not pairs or not wanted:
                 return [None] * len(wanted)
             ends, vectors = zip(*pairs, strict=True)
-            return list(torch.autograd.grad(ends, wanted, vectors, allow_unused=True))
+            with asked():
+                return list(torch.autograd.grad(ends, wanted, vectors, allow_unused=True))
 
     def true_gradients(
         self, values: Sequence[object], state: State, cotangents: Sequence[Tensor], mode: str
@@ -348,9 +384,8 @@ class Lab:
             packed = layout.pack(values, 0)
             expected = self.expect(packed, self.state, self.modes[0], draws=2)
             self.seconds = time.monotonic() - begin + expected.seconds
-        except RuntimeError as error:
-            first = str(error).splitlines()[0]
-            raise NotJudgeable(f"the reference does not run in float64: {first}") from error
+        except Illegal as error:
+            raise NotJudgeable(f"the reference does not run in float64: {error}") from error
         self.own_values, self.typical = values, expected
         self.call_bytes = sum(
             t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from fusewright.judge import patterns
 from fusewright.judge.contract import Run, compare, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
+from fusewright.judge.legal import Illegal
 from fusewright.judge.patterns import LOWER_BITS, Arguments
 from fusewright.judge.tree import mapped, tensors, upcast
 
@@ -116,11 +118,19 @@ def iterate(
     yield from _influences(model, eager, truth)
     yield from _integers(model)
     yield from _scalings(model, truth, eager)
-    yield _permutation(model, truth, eager)
+    yield _if_legal("permutation", "values", partial(_permutation, model, truth, eager))
 
 
 def _skipped(name: str, finding: str, why: str = "no time left") -> Probe:
     return Probe(name, finding, False, why, [], {}, lambda _: None)
+
+
+def _if_legal(name: str, finding: str, make: Callable[[], Probe]) -> Probe:
+    """A probe that the reference takes, or none."""
+    try:
+        return make()
+    except Illegal as error:
+        return _skipped(name, finding, f"the reference raises: {error}")
 
 
 def _guarded(expected: Sequence[Tensor], check: Check) -> Check:
@@ -145,18 +155,21 @@ def _selections(model: _Model) -> Iterator[Probe]:
         if not model.wanted("precision"):
             yield _skipped(name, "precision")
             continue
-        given, rounded = make()
-        eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
-        least = SELF_NOISE * _largest(given)
-        limits = [_select_limit(*three, least) for three in zip(eager, truth, coarse, strict=True)]
-        aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
-        if not aimed:
-            why = "rounding to the lower class does not stand out of eager's own error"
-            yield _skipped(name, "precision", why)
-            continue
-        why = f"{aimed} output elements show a rounding to the lower class"
-        check = _guarded(eager, _within(truth, limits))
-        yield Probe(name, "precision", True, why, given.inputs, given.state, check)
+        yield _if_legal(name, "precision", partial(_selection, model, name, make))
+
+
+def _selection(model: _Model, name: str, make: Callable[[], patterns.Pair]) -> Probe:
+    given, rounded = make()
+    eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
+    least = SELF_NOISE * _largest(given)
+    limits = [_select_limit(*three, least) for three in zip(eager, truth, coarse, strict=True)]
+    aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+    if not aimed:
+        why = "rounding to the lower class does not stand out of eager's own error"
+        return _skipped(name, "precision", why)
+    why = f"{aimed} output elements show a rounding to the lower class"
+    check = _guarded(eager, _within(truth, limits))
+    return Probe(name, "precision", True, why, given.inputs, given.state, check)
 
 
 def _largest(given: Arguments) -> float:
@@ -214,19 +227,21 @@ def _integers(model: _Model) -> Iterator[Probe]:
         if not model.wanted("precision"):
             yield _skipped(name, "precision")
             continue
-        for largest in INTEGERS:
-            given = patterns.integers(model.own, target, largest, model.seed)
-            eager, truth = model.eager(given), model.truth(given)
-            limits = [_integer_limit(*pair) for pair in zip(eager, truth, strict=True)]
-            aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
-            if aimed < FEW:
-                continue
-            why = f"{aimed} output elements are integers that any summation order gets exactly"
-            check = _guarded(eager, _within(truth, limits))
-            yield Probe(name, "precision", True, why, given.inputs, given.state, check)
-            break
-        else:
-            yield _skipped(name, "precision", "the model does not keep integers exact")
+        yield _if_legal(name, "precision", partial(_integer, model, name, target))
+
+
+def _integer(model: _Model, name: str, target: str) -> Probe:
+    for largest in INTEGERS:
+        given = patterns.integers(model.own, target, largest, model.seed)
+        eager, truth = model.eager(given), model.truth(given)
+        limits = [_integer_limit(*pair) for pair in zip(eager, truth, strict=True)]
+        aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+        if aimed < FEW:
+            continue
+        why = f"{aimed} output elements are integers that any summation order gets exactly"
+        check = _guarded(eager, _within(truth, limits))
+        return Probe(name, "precision", True, why, given.inputs, given.state, check)
+    return _skipped(name, "precision", "the model does not keep integers exact")
 
 
 def _integer_limit(eager: Tensor, truth: Tensor) -> Tensor:
@@ -285,18 +300,25 @@ def _influences(
         if not model.wanted("influence"):
             yield _skipped(name, "influence")
             continue
-        given = make()
-        eager, truth = model.eager(given), model.truth(given)
-        limits = [
-            _influence_limit(*five) for five in zip(eager, truth, old_eager, old_truth, strict=True)
-        ]
-        aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
-        if not aimed:
-            yield _skipped(name, "influence", "no output moves clearly when this element does")
-            continue
-        why = f"{aimed} output elements are aimed at"
-        check = _guarded(eager, _within(truth, limits))
-        yield Probe(name, "influence", True, why, given.inputs, given.state, check)
+        make_probe = partial(_influence, model, name, make, old_eager, old_truth)
+        yield _if_legal(name, "influence", make_probe)
+
+
+def _influence(
+    model: _Model, name: str, make: Callable[[], Arguments],
+    old_eager: Sequence[Tensor], old_truth: Sequence[Tensor],
+) -> Probe:  # fmt: skip
+    given = make()
+    eager, truth = model.eager(given), model.truth(given)
+    limits = [
+        _influence_limit(*four) for four in zip(eager, truth, old_eager, old_truth, strict=True)
+    ]
+    aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
+    if not aimed:
+        return _skipped(name, "influence", "no output moves clearly when this element does")
+    why = f"{aimed} output elements are aimed at"
+    check = _guarded(eager, _within(truth, limits))
+    return Probe(name, "influence", True, why, given.inputs, given.state, check)
 
 
 def _influence_limit(eager: Tensor, truth: Tensor, old_eager: Tensor, old_truth: Tensor) -> Tensor:
@@ -327,16 +349,23 @@ def _scalings(
         if not model.wanted("precision"):
             yield _skipped(name, "precision")
             continue
-        scaled = model.truth(given)
-        degrees = [_degree(new, old, factor) for new, old in zip(scaled, truth, strict=True)]
-        if any(degree is None for degree in degrees):
-            yield _skipped(name, "precision", "the model is not homogeneous in its inputs")
-            continue
-        kappa, eager = model.kappa(truth, own_eager), model.eager(given)
-        spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
-        why = f"the model is homogeneous of degree {degrees}"
-        check = _guarded(eager, _keeps_contract(eager, scaled, spread))
-        yield Probe(name, "precision", True, why, given.inputs, given.state, check)
+        make_probe = partial(_scaling, model, name, given, factor, truth, own_eager)
+        yield _if_legal(name, "precision", make_probe)
+
+
+def _scaling(
+    model: _Model, name: str, given: Arguments, factor: float,
+    truth: Sequence[Tensor], own_eager: Sequence[Tensor],
+) -> Probe:  # fmt: skip
+    scaled = model.truth(given)
+    degrees = [_degree(new, old, factor) for new, old in zip(scaled, truth, strict=True)]
+    if any(degree is None for degree in degrees):
+        return _skipped(name, "precision", "the model is not homogeneous in its inputs")
+    kappa, eager = model.kappa(truth, own_eager), model.eager(given)
+    spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
+    why = f"the model is homogeneous of degree {degrees}"
+    check = _guarded(eager, _keeps_contract(eager, scaled, spread))
+    return Probe(name, "precision", True, why, given.inputs, given.state, check)
 
 
 def _degree(new: Tensor, old: Tensor, factor: float) -> int | None:

@@ -313,6 +313,9 @@ class Session:
         for check, outcome, evidence in rows:
             if outcome == "pass" and check in failed:
                 continue
+            if outcome == "gap":  # cases that could not be tried, for which nobody is to blame
+                ledger.gaps.append(f"{check}: {evidence}")
+                outcome = "skip"
             ledger.add(check, outcome, evidence)  # type: ignore[arg-type]
             if outcome == "fail" and ledger is self.ledger and check not in self.request.ignored:
                 case = evidence.partition(":")[0]

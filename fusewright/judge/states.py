@@ -6,12 +6,18 @@ import copy
 import os
 from collections.abc import Mapping
 from types import CellType, FunctionType
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fusewright.judge.doubles import POOL, repeated, scaled
+
+# How far random values may be from a model's own. Most models take any; a matrix that must be
+# positive definite stays so only where it is moved a little, or multiplied as a whole.
+Spread = Literal["far", "near", "factor"]
+SPREADS: tuple[Spread, ...] = ("far", "near", "factor")
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -60,7 +66,7 @@ def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:
     return found
 
 
-def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
+def redrawn(t: Tensor, kind: str, draws: torch.Generator, spread: Spread = "far") -> Tensor:
     """Values of the same sign and rough size; constants, which hide mistakes, become random."""
     if not t.is_floating_point() or not t.numel():
         return t.clone()
@@ -75,6 +81,9 @@ def redrawn(t: Tensor, kind: str, draws: torch.Generator) -> Tensor:
     kept = torch.promote_types(t.dtype, torch.float32)
     count = min(t.numel(), POOL)
     noise = torch.rand(count, generator=draws, dtype=kept, device=t.device)
+    if spread != "far":
+        size = noise.mul_(2.0**-4).add_(1.0) if spread == "near" else noise[:1].add_(0.5)
+        return scaled(flat, size).to(t.dtype).view(t.shape)
     if bool(low != high):
         turn = int(torch.randint(t.numel(), (), generator=draws, device=t.device))
         new = scaled(flat.roll(turn), noise.mul_(0.5).add_(0.75))

@@ -1,0 +1,181 @@
+"""A reference that raises on what the judge invents: no case, nobody's fault, never a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from in_one_process import OneProcess, failures, honest, judged
+
+from fusewright.judge.lab import NotJudgeable
+from fusewright.judge.legal import Illegal, ShortOfMemory, asked
+
+NOTHING = """
+def get_init_inputs():
+    return []
+"""
+
+# Name -> a problem that raises on some of what the judge invents, each in its own way.
+PICKY = {
+    "asserts its sizes": """
+class Model(nn.Module):
+    def forward(self, x):
+        assert x.shape[1] % 8 == 0
+        return x.view(x.shape[0], -1, 8).cumsum(1).exp()
+
+def get_inputs():
+    return [torch.randn(2, 32)]
+""",
+    "raises its own error": """
+class Unwell(Exception):
+    pass
+
+class Model(nn.Module):
+    def forward(self, x):
+        if x.shape != (3, 5):
+            raise Unwell
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.randn(3, 5)]
+""",
+    "asserts its values": """
+class Model(nn.Module):
+    def forward(self, x):
+        assert bool((x >= 0).all()) and bool((x <= 1).all()) and x.any()
+        return torch.sqrt(x)
+
+def get_inputs():
+    return [torch.rand(6, 7)]
+""",
+    "takes no number but its own": """
+class Model(nn.Module):
+    def forward(self, x):
+        assert bool((x == x.round()).all())
+        return x * 2
+
+def get_inputs():
+    return [torch.randint(-9, 9, (6, 7)).float()]
+""",
+    "offsets of bags": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.EmbeddingBag(30, 8, mode="sum")
+
+    def forward(self, indices, offsets):
+        return torch.relu(self.bags(indices, offsets))
+
+def get_inputs():
+    return [torch.randint(0, 30, (18,)), torch.arange(6) * 3]
+""",
+    "cannot solve what is singular": """
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.linalg.solve(a, b)
+
+def get_inputs():
+    return [torch.randn(2, 4, 4) + 4 * torch.eye(4), torch.randn(2, 4, 3)]
+""",
+    "a parameter that is positive definite": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.spread = nn.Parameter(torch.eye(5) + 0.1)
+
+    def forward(self, x):
+        return x @ torch.linalg.cholesky(self.spread)
+
+def get_inputs():
+    return [torch.randn(4, 5)]
+""",
+    "indices of a table": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(7, 3))
+
+    def forward(self, at, count):
+        return self.table[at] * self.table[count.long()].sum(0)
+
+def get_inputs():
+    return [torch.randint(0, 7, (5,)), torch.tensor([3.0, 6.0])]
+""",
+    "raises in train mode": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.norm(x)
+
+def get_inputs():
+    return [torch.randn(1, 6)]
+""",
+}
+
+
+@pytest.mark.parametrize("name", PICKY)
+def test_the_reference_itself_is_never_refuted_and_never_a_crash(name: str, tmp_path: Path) -> None:
+    problem = PICKY[name] + NOTHING
+    rows = judged(tmp_path, problem, honest(problem))
+    assert not failures(rows)
+    tried = [
+        evidence
+        for check, outcome, evidence in rows
+        if (check, outcome) == ("hazard-values", "pass")
+    ]
+    assert tried
+    assert int(tried[0].split()[0]) >= 2  # a candidate gains nothing by cases that vanish
+    assert not any(outcome == "gap" for _, outcome, _ in rows)
+
+
+def test_wrong_on_what_is_left_is_refuted(tmp_path: Path) -> None:
+    """Few cases are legal here; a candidate that is wrong on them is found all the same."""
+    problem = PICKY["asserts its values"] + NOTHING
+    wrong = honest(problem).replace(
+        "torch.sqrt(x)", "torch.where(x > 0.999, x, torch.sqrt(x) * 1.01)"
+    )
+    assert failures(judged(tmp_path, problem, wrong, ("hazards",)))
+
+
+def test_a_reference_that_takes_nothing_random_is_not_judged(tmp_path: Path) -> None:
+    problem = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        assert bool((self.scale == 1).all()), "only ones"
+        return x * self.scale
+
+def get_inputs():
+    return [torch.randn(2, 3)]
+"""
+    one = OneProcess(tmp_path, problem + NOTHING, "")
+    with pytest.raises(NotJudgeable, match="random parameters: AssertionError: only ones"):
+        one.open()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (AssertionError("sizes"), Illegal),
+        (torch.linalg.LinAlgError("singular"), Illegal),
+        (ZeroDivisionError(), Illegal),
+        (MemoryError(), ShortOfMemory),
+        (torch.OutOfMemoryError("CUDA out of memory"), ShortOfMemory),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), ShortOfMemory),
+    ],
+)
+def test_what_a_reference_raises(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind), asked():
+        raise error
+
+
+def test_to_be_interrupted_is_no_answer() -> None:
+    with pytest.raises(KeyboardInterrupt), asked():
+        raise KeyboardInterrupt
