@@ -17,8 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import cpp_extension
 
+from fusewright.codegen.runtime import CPP_FLAGS
+
 SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
-CFLAGS = ["-O3", "-march=native", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"]
+CFLAGS = ["-march=native", *CPP_FLAGS]
 
 SOURCE = r"""
 #include "launch.h"

@@ -150,7 +150,8 @@ _ROWS = (
     _infix("bitwise_or", "|", domain="int"),
     _infix("bitwise_xor", "^", domain="int"),
     Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
-    Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "choice", cost=2),
+    # one step of a convolution, which rounds once, as PyTorch's does
+    Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
     Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
     Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
     # one pixel of each window of a convolution, which computes all of them: pooled.py

@@ -21,20 +21,15 @@ from typing import Any
 
 import torch
 
+from fusewright.codegen.runtime import CPP_FLAGS
 from fusewright.pipeline import Made, emitted_text, make
 from fusewright.problem import Problem, load_problem
 from fusewright.target import TARGETS
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
 _numbers = itertools.count()  # a library that is loaded twice must have two names
-FLAGS = [
-    "-std=c++17",
-    "-march=native",
-    "-fopenmp",
-    "-fwrapv",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-]
+# As emitted files are built, but for the level, which each test chooses, and the machine.
+FLAGS = ["-march=native", *(flag for flag in CPP_FLAGS if not flag.startswith(("-O", "-mtune")))]
 
 
 @dataclass(frozen=True)

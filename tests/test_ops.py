@@ -99,8 +99,9 @@ def values(domain: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 
 def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
-    if op.domain == "choice":
-        chosen = [values("special", dtype, seed) for seed in range(2, op.arity + 1)]
+    if op.domain.endswith("choice"):
+        kind = "special" if op.domain == "choice" else "positive"
+        chosen = [values(kind, dtype, seed) for seed in range(2, op.arity + 1)]
         return [values("", torch.bool, 1), *chosen]
     given = [values(op.domain, dtype, seed) for seed in range(1, op.arity + 1)]
     if op.name in ("remainder", "fmod") and dtype in INTS:

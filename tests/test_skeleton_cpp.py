@@ -13,19 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from compiled import FLAGS
 from fusewright.codegen.skeleton import sections, select
 
 SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
-CFLAGS = [
-    "-std=c++17",
-    "-O3",
-    "-march=native",
-    "-fopenmp",
-    "-fwrapv",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-]
+CFLAGS = ["-O3", *FLAGS]
 
 
 def compiler(*arguments: str) -> None:

@@ -293,9 +293,11 @@ _CUDA = _Language(
     place="tensor.is_cuda\n        and tensor.get_device() == device",
     empty=CUDA_MEMORY,
 )
+# Neither compiler contracts a * b + c by itself: what a model computes once would have another value
+# where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
 CPP_FLAGS = (
     *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
-    *("-mtune=generic", "-Wno-psabi"),
+    *("-ffp-contract=off", "-mtune=generic", "-Wno-psabi"),
 )
 
 
@@ -308,7 +310,7 @@ def gencode(arch: str) -> str:
 
 def cuda_flags(arch: str) -> tuple[str, ...]:
     """nvcc's options for the kernels."""
-    return ("-O3", "-std=c++17", gencode(arch))
+    return ("-O3", "-std=c++17", "-fmad=false", gencode(arch))
 
 
 def cuda_runtime(

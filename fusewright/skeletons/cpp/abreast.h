@@ -78,6 +78,9 @@ template <class T, long N> struct rows_of : rows_base<T, N> {
   FUSEWRIGHT_MASK(<=, operator<=)
   FUSEWRIGHT_MASK(>, operator>)
   FUSEWRIGHT_MASK(>=, operator>=)
+  FN friend rows_of plus_square(rows_of sum, rows_of x) {
+    return rows_of::made([&](int k) { return fusewright::plus_square(sum.v[k], x.v[k]); });
+  }
   FN rows_of& operator+=(rows_of b) { return *this = *this + b; }
   FN rows_of& operator*=(rows_of b) { return *this = *this * b; }
 };
@@ -267,8 +270,8 @@ template <class Better, class T, long N> FN rows_of<T, N> extreme(rows_of<T, N>*
     return rows::made([&](int k) { return Better::plain(a.v[k], b.v[k]); });
   });
   rows even = T(0), odd = T(0);  // sums of squares: as for one row, NaN only if an element is
-  for (long i = 0; i + 1 < n; i += 2) even += p[i] * p[i], odd += p[i + 1] * p[i + 1];
-  if (n % 2) even += p[n - 1] * p[n - 1];
+  for (long i = 0; i + 1 < n; i += 2) even = plus_square(even, p[i]), odd = plus_square(odd, p[i + 1]);
+  if (n % 2) even = plus_square(even, p[n - 1]);
   const rows sum = even + odd;
   return where(sum == sum, best, sum);
 }
@@ -278,7 +281,7 @@ FN void deviations(rows_of<T, N>* p, long n, rows_of<T, N> center, rows_of<doubl
   squares = left = 0.0;
   for (long i = 0; i < n; ++i) {
     const rows_of<double, N> d(p[i] - center);
-    left += d, squares += d * d;
+    left += d, squares = plus_square(squares, d);
   }
 }
 template <class T, class Better, class Limit> struct first_of;

@@ -5,7 +5,8 @@
 // library. So both sides of a choice are always computed, and out-of-range input is clamped before
 // it is used as an exponent. Polynomials are weighted minimax fits with float coefficients; errors
 // are in tests/test_skeleton_cpp.py. Do not compile with -ffast-math: NaN, infinities and the
-// rounding trick below would be lost.
+// rounding trick below would be lost. Compile with -ffp-contract=off: a value that a model computes
+// once has one value here, wherever it is computed again, so only what says `fma` rounds once.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -61,11 +62,21 @@ constexpr float INFINITE = __builtin_inff();
   FN float name(float x, float y) { return __builtin_##name##f(x, y); } \
   FN double name(double x, double y) { return __builtin_##name(x, y); }
 
+//@ fma
+// a * b + c, rounded once where the machine has an instruction for that.
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__aarch64__)
+FN float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+FN double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+FN float fma(float a, float b, float c) { return a * b + c; }
+FN double fma(double a, double b, double c) { return a * b + c; }
+#endif
+
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
-//@ tap
-template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? sum + weight * x : sum; }
+//@ tap: needs fma
+template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? fma(weight, x, sum) : sum; }
 
 //@ isnan: needs numbers
 template <class T> FN bool isnan(T x) { return x != x; }
@@ -151,7 +162,7 @@ FUSEWRIGHT_LIBM(sqrt)
 FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 
-//@ exp_parts: needs numbers
+//@ exp_parts: needs numbers, fma
 // exp(x) = (1 + tail) * 2^power with |tail| < 0.42; `shifted` is power * 2^23, ready for an
 // exponent field.
 struct exp_parts {
@@ -159,15 +170,15 @@ struct exp_parts {
   int shifted;
 };
 FN exp_parts split_exp(float x) {
-  const float sum = x * 1.44269504f + ROUNDER;
+  const float sum = fma(x, 1.44269504f, ROUNDER);
   const float n = sum - ROUNDER;
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  const float r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, x));
   float p = 1.39415357e-3f;
-  p = p * r + 8.36883206e-3f;
-  p = p * r + 4.16663922e-2f;
-  p = p * r + 0.166665196f;
-  p = p * r + 0.5f;
-  return {p * (r * r) + r, bits_of(sum) << 23};
+  p = fma(p, r, 8.36883206e-3f);
+  p = fma(p, r, 4.16663922e-2f);
+  p = fma(p, r, 0.166665196f);
+  p = fma(p, r, 0.5f);
+  return {fma(p, r * r, r), bits_of(sum) << 23};
 }
 
 //@ exp: needs exp_parts
@@ -181,33 +192,33 @@ FN float exp(float x) {
 }
 FN double exp(double x) { return __builtin_exp(x); }
 
-//@ exp2: needs numbers
+//@ exp2: needs numbers, fma
 FN float exp2(float x) {
   x = x < -151.0f ? -151.0f : x;
   x = x > 129.0f ? 129.0f : x;
   const float sum = x + ROUNDER;
   const float r = x - (sum - ROUNDER);
   float p = 1.46742578e-5f;
-  p = p * r + 1.54518493e-4f;
-  p = p * r + 1.33366592e-3f;
-  p = p * r + 9.61808767e-3f;
-  p = p * r + 5.55040613e-2f;
-  p = p * r + 0.240226507f;
-  p = p * r + 0.693147182f;
+  p = fma(p, r, 1.54518493e-4f);
+  p = fma(p, r, 1.33366592e-3f);
+  p = fma(p, r, 9.61808767e-3f);
+  p = fma(p, r, 5.55040613e-2f);
+  p = fma(p, r, 0.240226507f);
+  p = fma(p, r, 0.693147182f);
   const int half = x < 0.0f ? (127 + 64) << 23 : (127 - 64) << 23;
   const float rest = x < 0.0f ? 0x1p-64f : 0x1p64f;
-  return (p * r + 1.0f) * float_of((bits_of(sum) << 23) + half) * rest;
+  return fma(p, r, 1.0f) * float_of((bits_of(sum) << 23) + half) * rest;
 }
 FN double exp2(double x) { return __builtin_exp2(x); }
 
-//@ expm1: needs exp_parts
+//@ expm1: needs exp_parts, fma
 FN float expm1(float x) {
   const float c = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
   const exp_parts e = split_exp(c);
   // Half of 2^power is a normal float for every power that is left; doubling may then reach
   // infinity.
   const float scale = float_of(e.shifted + (126 << 23));
-  const float y = (e.tail * scale + (scale - 0.5f)) * 2.0f;
+  const float y = fma(e.tail, scale, scale - 0.5f) * 2.0f;
   return x == 0.0f ? x : y;
 }
 FN double expm1(double x) { return __builtin_expm1(x); }
@@ -236,17 +247,17 @@ FN double tanh_softplus(double x) {
   return n / (n + 2.0);
 }
 
-//@ tanh: needs exp_parts
+//@ tanh: needs exp_parts, fma
 FN float tanh(float x) {
   float a = __builtin_fabsf(x);
   const float s = a * a;
   float p = 2.15763575e-3f;
-  p = p * s - 8.19508638e-3f;
-  p = p * s + 2.17087492e-2f;
-  p = p * s - 5.39484620e-2f;
-  p = p * s + 0.133332223f;
-  p = p * s - 0.333333313f;
-  const float small = p * (s * a) + a;
+  p = fma(p, s, -8.19508638e-3f);
+  p = fma(p, s, 2.17087492e-2f);
+  p = fma(p, s, -5.39484620e-2f);
+  p = fma(p, s, 0.133332223f);
+  p = fma(p, s, -0.333333313f);
+  const float small = fma(p, s * a, a);
   const float c = a > 10.0f ? 10.0f : a;
   const exp_parts e = split_exp(c + c);
   const float power = (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
@@ -255,35 +266,35 @@ FN float tanh(float x) {
 }
 FN double tanh(double x) { return __builtin_tanh(x); }
 
-//@ erf: needs exp_parts
+//@ erf: needs exp_parts, fma
 // Below 1 a polynomial in x^2; above it 1 - exp(g(|x|)), where g is log(erfc) as a polynomial.
 FN float erf(float x) {
   const float a = __builtin_fabsf(x);
   const float s = a * a;
   float p = 7.96966342e-5f;
-  p = p * s - 8.04383948e-4f;
-  p = p * s + 5.19194780e-3f;
-  p = p * s - 2.68555880e-2f;
-  p = p * s + 0.112836242f;
-  p = p * s - 0.376126289f;
-  p = p * s + 0.128379166f;
-  const float small = p * a + a;
+  p = fma(p, s, -8.04383948e-4f);
+  p = fma(p, s, 5.19194780e-3f);
+  p = fma(p, s, -2.68555880e-2f);
+  p = fma(p, s, 0.112836242f);
+  p = fma(p, s, -0.376126289f);
+  p = fma(p, s, 0.128379166f);
+  const float small = fma(p, a, a);
   const float c = a > 4.0f ? 4.0f : a;
   float g = 2.08234142e-5f;
-  g = g * c - 4.31344088e-4f;
-  g = g * c + 4.15606378e-3f;
-  g = g * c - 2.50802320e-2f;
-  g = g * c + 0.108219959f;
-  g = g * c + 0.633401096f;
-  g = g * c + 1.12948835f;
-  g = g * c - 1.69205130e-4f;
+  g = fma(g, c, -4.31344088e-4f);
+  g = fma(g, c, 4.15606378e-3f);
+  g = fma(g, c, -2.50802320e-2f);
+  g = fma(g, c, 0.108219959f);
+  g = fma(g, c, 0.633401096f);
+  g = fma(g, c, 1.12948835f);
+  g = fma(g, c, -1.69205130e-4f);
   const exp_parts e = split_exp(-g);
   const float large = 1.0f - (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
   return __builtin_copysignf(a < 0.93f ? small : large, x);
 }
 FN double erf(double x) { return __builtin_erf(x); }
 
-//@ log_parts: needs numbers
+//@ log_parts: needs numbers, fma
 // x = 2^power * (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and log(1 + f) = f + bend.
 struct log_parts {
   float power;
@@ -298,15 +309,15 @@ FN log_parts split_log(float x) {
 FN float log_bend(float f) {
   const float s = f * f;
   float p = 6.91620559e-2f;
-  p = p * f - 0.117904089f;
-  p = p * f + 0.118729241f;
-  p = p * f - 0.123842850f;
-  p = p * f + 0.142186701f;
-  p = p * f - 0.166692525f;
-  p = p * f + 0.200022250f;
-  p = p * f - 0.249999866f;
-  p = p * f + 0.333333105f;
-  return p * (s * f) - 0.5f * s;
+  p = fma(p, f, -0.117904089f);
+  p = fma(p, f, 0.118729241f);
+  p = fma(p, f, -0.123842850f);
+  p = fma(p, f, 0.142186701f);
+  p = fma(p, f, -0.166692525f);
+  p = fma(p, f, 0.200022250f);
+  p = fma(p, f, -0.249999866f);
+  p = fma(p, f, 0.333333105f);
+  return fma(p, s * f, -0.5f * s);
 }
 // What a logarithm gives outside of (0, inf), with y inside.
 FN float log_ends(float x, float y) {
@@ -315,32 +326,32 @@ FN float log_ends(float x, float y) {
   return x < 0.0f ? __builtin_nanf("") : y;
 }
 
-//@ log: needs log_parts
+//@ log: needs log_parts, fma
 FN float log(float x) {
   const log_parts l = split_log(x);
-  const float y = l.power * 0.693145752f + (l.f + (log_bend(l.f) + l.power * 1.42860677e-6f));
+  const float y = fma(l.power, 0.693145752f, l.f + fma(l.power, 1.42860677e-6f, log_bend(l.f)));
   return log_ends(x, y);
 }
 FN double log(double x) { return __builtin_log(x); }
 
-//@ log2: needs log_parts
+//@ log2: needs log_parts, fma
 FN float log2(float x) {
   const log_parts l = split_log(x);
-  const float rest = log_bend(l.f) * 1.44269502f + l.f * 1.92596303e-8f;
-  return log_ends(x, l.power + (l.f * 1.44269502f + rest));
+  const float rest = fma(log_bend(l.f), 1.44269502f, l.f * 1.92596303e-8f);
+  return log_ends(x, l.power + fma(l.f, 1.44269502f, rest));
 }
 FN double log2(double x) { return __builtin_log2(x); }
 
-//@ log10: needs log_parts
+//@ log10: needs log_parts, fma
 FN float log10(float x) {
   const log_parts l = split_log(x);
   const float rest =
-      log_bend(l.f) * 0.434294492f + (l.power * 4.60503854e-6f - l.f * 1.01030500e-8f);
-  return log_ends(x, l.power * 0.301025391f + (l.f * 0.434294492f + rest));
+      fma(log_bend(l.f), 0.434294492f, fma(l.power, 4.60503854e-6f, l.f * -1.01030500e-8f));
+  return log_ends(x, fma(l.power, 0.301025391f, fma(l.f, 0.434294492f, rest)));
 }
 FN double log10(double x) { return __builtin_log10(x); }
 
-//@ log1p: needs log_parts
+//@ log1p: needs log_parts, fma
 FN float log1p(float x) {
   const float u = 1.0f + x;
   const float back = u - 1.0f;
@@ -350,13 +361,13 @@ FN float log1p(float x) {
   // What the sum 1 + x lost is scaled like the rest; beyond 2^100 it does not matter any more.
   const int shifted = b - (b & 0x7fffff);
   const float scale = float_of((127 << 23) - (shifted > 100 << 23 ? 100 << 23 : shifted));
-  const float f = (float_of((b & 0x7fffff) + 0x3f3504f3) - 1.0f) + lost * scale;
-  const float y = power * 0.693145752f + (f + (log_bend(f) + power * 1.42860677e-6f));
+  const float f = fma(lost, scale, float_of((b & 0x7fffff) + 0x3f3504f3) - 1.0f);
+  const float y = fma(power, 0.693145752f, f + fma(power, 1.42860677e-6f, log_bend(f)));
   return x == 0.0f ? x : log_ends(u, y);
 }
 FN double log1p(double x) { return __builtin_log1p(x); }
 
-//@ quarters: needs numbers
+//@ quarters: needs numbers, fma
 // a = quarter * pi/2 + r with |r| <= pi/4, for every float: a times the bits of 2/pi that matter,
 // in integers.
 struct quarters {
@@ -392,18 +403,18 @@ FN quarters split_quarters(float a) {
 FN float sin_inside(float r) {
   const float s = r * r;
   float p = 2.83739519e-6f;
-  p = p * s - 1.98535054e-4f;
-  p = p * s + 8.33338033e-3f;
-  p = p * s - 0.166666672f;
-  return p * (s * r) + r;
+  p = fma(p, s, -1.98535054e-4f);
+  p = fma(p, s, 8.33338033e-3f);
+  p = fma(p, s, -0.166666672f);
+  return fma(p, s * r, r);
 }
 FN float cos_inside(float r) {
   const float s = r * r;
   float p = -2.89759100e-7f;
-  p = p * s + 2.48229771e-5f;
-  p = p * s - 1.38889824e-3f;
-  p = p * s + 4.16666679e-2f;
-  return p * (s * s) + (1.0f - 0.5f * s);
+  p = fma(p, s, 2.48229771e-5f);
+  p = fma(p, s, -1.38889824e-3f);
+  p = fma(p, s, 4.16666679e-2f);
+  return fma(p, s * s, fma(-0.5f, s, 1.0f));
 }
 
 //@ sin: needs quarters
@@ -434,21 +445,21 @@ FUSEWRIGHT_LIBM(asin)
 //@ acos: needs libm
 FUSEWRIGHT_LIBM(acos)
 
-//@ atan: needs numbers
+//@ atan: needs numbers, fma
 FN float atan(float x) {
   const float a = __builtin_fabsf(x);
   const float c = a > 1.0f ? 1.0f / a : a;
   const float s = c * c;
   float p = -1.82473927e-3f;
-  p = p * s + 1.10531384e-2f;
-  p = p * s - 3.14341411e-2f;
-  p = p * s + 5.82123250e-2f;
-  p = p * s - 8.41812119e-2f;
-  p = p * s + 0.109571025f;
-  p = p * s - 0.142651513f;
-  p = p * s + 0.199986294f;
-  p = p * s - 0.333333015f;
-  const float y = p * (s * c) + c;
+  p = fma(p, s, 1.10531384e-2f);
+  p = fma(p, s, -3.14341411e-2f);
+  p = fma(p, s, 5.82123250e-2f);
+  p = fma(p, s, -8.41812119e-2f);
+  p = fma(p, s, 0.109571025f);
+  p = fma(p, s, -0.142651513f);
+  p = fma(p, s, 0.199986294f);
+  p = fma(p, s, -0.333333015f);
+  const float y = fma(p, s * c, c);
   return __builtin_copysignf(a > 1.0f ? 1.57079637f - (y + 4.37113883e-8f) : y, x);
 }
 FN double atan(double x) { return __builtin_atan(x); }
@@ -460,15 +471,15 @@ FN float quarter_exp(float a) {
   return (e.tail + 1.0f) * float_of(e.shifted + (125 << 23));
 }
 
-//@ sinh: needs half_exp
+//@ sinh: needs half_exp, fma
 FN float sinh(float x) {
   const float a = __builtin_fabsf(x), s = a * a, h = quarter_exp(a);
   float p = 9.57708579e-8f;
-  p = p * s + 2.58377963e-6f;
-  p = p * s + 1.98557274e-4f;
-  p = p * s + 8.33328534e-3f;
-  p = p * s + 0.166666672f;
-  return __builtin_copysignf(a < 1.0f ? p * (s * a) + a : (h - 0.0625f / h) * 2.0f, x);
+  p = fma(p, s, 2.58377963e-6f);
+  p = fma(p, s, 1.98557274e-4f);
+  p = fma(p, s, 8.33328534e-3f);
+  p = fma(p, s, 0.166666672f);
+  return __builtin_copysignf(a < 1.0f ? fma(p, s * a, a) : (h - 0.0625f / h) * 2.0f, x);
 }
 FN double sinh(double x) { return __builtin_sinh(x); }
 
@@ -488,11 +499,11 @@ FN float asinh(float x) {
 }
 FN double asinh(double x) { return __builtin_asinh(x); }
 
-//@ acosh: needs log1p
+//@ acosh: needs log1p, fma
 FN float acosh(float x) {
   const float t = x - 1.0f;
   const bool huge = x > 1e18f;
-  const float y = log1p(huge ? x : t + __builtin_sqrtf(t + t + t * t));
+  const float y = log1p(huge ? x : t + __builtin_sqrtf(fma(t, t, t + t)));
   return x < 1.0f ? __builtin_nanf("") : huge ? y + 0.693147182f : y;
 }
 FN double acosh(double x) { return __builtin_acosh(x); }
@@ -507,18 +518,18 @@ FN double atanh(double x) { return __builtin_atanh(x); }
 //@ erfc: needs libm
 FUSEWRIGHT_LIBM(erfc)
 
-//@ pow: needs log_parts
+//@ pow: needs log_parts, fma
 // exp2(y * log2(|x|)) in double, which leaves nothing to round but the result; then the signs and
 // the ends.
 FN double log2_wide(float a) {
   const log_parts l = split_log(a);
   const double s = double(l.f) / (double(l.f) + 2.0), q = s * s;
   double p = 0.34074757943952505;
-  p = p * q + 0.4116717419358437;
-  p = p * q + 0.5770836019927816;
-  p = p * q + 0.961796673247115;
-  p = p * q + 2.885390081790171;
-  return p * s + double(l.power);
+  p = fma(p, q, 0.4116717419358437);
+  p = fma(p, q, 0.5770836019927816);
+  p = fma(p, q, 0.961796673247115);
+  p = fma(p, q, 2.885390081790171);
+  return fma(p, s, double(l.power));
 }
 FN float exp2_wide(double t) {
   t = t < -200.0 ? -200.0 : t;
@@ -526,12 +537,12 @@ FN float exp2_wide(double t) {
   const double sum = t + 6755399441055744.0;
   const double r = t - (sum - 6755399441055744.0);
   double p = 0.0001547801219810843;
-  p = p * r + 0.0013400431673475735;
-  p = p * r + 0.009617994551980853;
-  p = p * r + 0.05550327215746792;
-  p = p * r + 0.24022651504700476;
-  p = p * r + 0.6931472067096591;
-  p = p * r + 0.9999999999191177;
+  p = fma(p, r, 0.0013400431673475735);
+  p = fma(p, r, 0.009617994551980853);
+  p = fma(p, r, 0.05550327215746792);
+  p = fma(p, r, 0.24022651504700476);
+  p = fma(p, r, 0.6931472067096591);
+  p = fma(p, r, 0.9999999999191177);
   long bits;
   __builtin_memcpy(&bits, &sum, 8);
   bits = (bits << 52) + (1023L << 52);

@@ -432,13 +432,18 @@ FN void loop_within(long begin, long end, Step step, Lines... lines) {
   loop(begin, end, step, lines...);
 }
 
-//@ lanes
+//@ lanes: needs fma
 // Vectors of 64 bytes: one register with AVX-512, two with AVX2, four with NEON.
 template <class T, int Bytes = 64> struct vector_of {
   typedef T type __attribute__((vector_size(Bytes)));
 };
 template <class T> using lanes = typename vector_of<T>::type;
 template <class T> constexpr long LANES = 64 / sizeof(T);
+// sum + x * x in every lane, rounded once.
+template <class V> FN V plus_square(V sum, V x) {
+  for (unsigned long k = 0; k < sizeof(V) / sizeof(x[0]); ++k) sum[k] = fma(x[k], x[k], sum[k]);
+  return sum;
+}
 template <class T> FN lanes<T> lanes_at(const T* p) {
   lanes<T> v;
   __builtin_memcpy(&v, p, 64);
@@ -576,8 +581,8 @@ template <class Better, class T> FN T extreme(T* p, long n, T empty) {
     constexpr long L = LANES<T>;
     lanes<T> squares[2] = {T(1) - lanes<T>{}, T(1) - lanes<T>{}};
     for (long i = 0; i < n; i += L) {
-      const lanes<T> x = lanes_at(p + i);
-      squares[i / L % 2] += x * x;
+      lanes<T>& sum = squares[i / L % 2];
+      sum = plus_square(sum, lanes_at(p + i));
     }
     const T sum = across<T, 64>(squares[0] + squares[1], [](auto a, auto b) { return a + b; });
     return sum == sum ? best : sum;
@@ -652,12 +657,12 @@ template <class T> FN void deviations(T* p, long n, T center, double& squares, d
   long i = 0;
   for (; i + 2 * L <= padded; i += 2 * L) {
     const lanes<T> d = lanes_at(p + i) - center, d2 = lanes_at(p + i + L) - center;
-    off += d, square += d * d;
-    off2 += d2, square2 += d2 * d2;
+    off += d, square = plus_square(square, d);
+    off2 += d2, square2 = plus_square(square2, d2);
   }
   if (i < padded) {
     const lanes<T> d = lanes_at(p + i) - center;
-    off += d, square += d * d;
+    off += d, square = plus_square(square, d);
   }
   const auto add = [](auto a, auto b) { return a + b; };
   squares = across<T, 64>(square + square2, add), left = across<T, 64>(off + off2, add);
