@@ -85,7 +85,7 @@ def test_recomputed_values_are_the_same_number(tmp_path: Path) -> None:
         path.write_text(problem(value), encoding="utf-8")
         cases.append(prepare(path))
     assert len(texts) > 40
-    for case, module in zip(cases, build(cases, tmp_path, "-O1"), strict=True):
+    for case, module in zip(cases, build(cases, tmp_path, "-O2"), strict=True):
         ours = module.ModelNew()
         assert case.made.kernels, f"{case.name} has no kernel"
         assert ready(ours, case.inputs), f"{case.name} ran as it was"

@@ -79,7 +79,7 @@ template <class T, long N> struct rows_of : rows_base<T, N> {
   FUSEWRIGHT_MASK(>, operator>)
   FUSEWRIGHT_MASK(>=, operator>=)
   FN friend rows_of plus_square(rows_of sum, rows_of x) {
-    return rows_of::made([&](int k) { return fusewright::plus_square(sum.v[k], x.v[k]); });
+    return rows_of::made([&](int k) { return plus_square(sum.v[k], x.v[k]); });
   }
   FN rows_of& operator+=(rows_of b) { return *this = *this + b; }
   FN rows_of& operator*=(rows_of b) { return *this = *this * b; }

@@ -91,7 +91,7 @@ FN long fold(argmin_of<T>, Team& team, Span span, const F& f, Ops... operand) {
   return first_best<T, smaller>(team, span, f, operand...);
 }
 
-//@ exponentials: needs fold, sum, max, exp
+//@ exponentials: needs fold, sum, max, exp, fma
 // A maximum and the sum of exp(x - shift) of one sweep, where a row is not kept. A thread sums exp(x - reference), and
 // the reference moves to the maximum of a burst that is more than STEP above it: so rows that rise slowly do not
 // multiply the sum, and round it, at every burst. Threads and blocks know the maximum of all before they join sums.
@@ -142,7 +142,7 @@ template <class T> struct exponentials_parts {
   static FN part join(part a, part b) {
     const T max = maximum(a.max, b.max), reference = at_least_finite(max);
     const T left = exp(at_least_finite(a.max) - reference), right = exp(at_least_finite(b.max) - reference);
-    return {max, a.total * left + b.total * right};
+    return {max, fma(a.total, left, b.total * right)};
   }
 };
 // What members have found, of which each knows a maximum, a sum of exp(x - reference), and that reference.

@@ -3,6 +3,8 @@
 // The surprising fact: CUDA's fmaxf and fminf drop a NaN, while torch.maximum, relu and the folds must keep
 // it. `max.NaN.f32` does that in one instruction (sm_80 and later), so `maximum` is not `fmax`.
 // Do not compile with -use_fast_math: its exp, log, tanh and division are further from float64 than PyTorch's.
+// Compile with -fmad=false: a value that a model computes once has one value here, wherever it is computed again, so only
+// what says `fma` rounds once.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -14,11 +16,16 @@
 #define FN __device__ __forceinline__
 namespace fusewright {
 
+//@ fma
+// a * b + c, rounded once.
+FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
+
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
-//@ tap
-template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? sum + weight * x : sum; }
+//@ tap: needs fma
+template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? fma(weight, x, sum) : sum; }
 
 //@ infinity
 template <class T> FN T infinity() { return T(__longlong_as_double(0x7ff0000000000000LL)); }

@@ -266,7 +266,7 @@ template <class T> struct all_of : fold_by<unsigned, both> {};
 FN float quotient(float a, float b) { return __fdividef(a, b); }
 template <class T> FN T quotient(T a, T b) { return a / b; }
 
-//@ moments: needs fold, sum, quotient, fixed
+//@ moments: needs fold, sum, quotient, fixed, fma
 // Mean and sum of squared deviations; nothing cancels when the mean is large. A row of at most HELD elements
 // per thread stays in registers and is passed over twice. A longer one is read once: two passes inside each
 // burst of vectors, and Chan's rule between bursts and between threads.
@@ -304,7 +304,7 @@ template <class T> struct moments_of {
     T mean = x[0] + (GUARDED ? quotient(rest, n > T(1) ? n : T(1)) : rest / n);
     if (rest - rest != T(0)) mean = plain_mean<COUNT>(x, here, n);
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) m2 += here(k) ? (x[k] - mean) * (x[k] - mean) : T(0);
+    for (int k = 0; k < COUNT; ++k) m2 = here(k) ? fma(x[k] - mean, x[k] - mean, m2) : m2;
     all = join(all, {n, mean, m2});
   }
   // An infinite mean is one in eager, too: infinity - infinity must not come of it.
@@ -319,8 +319,8 @@ template <class T> struct moments_of {
   static FN chunk join(chunk a, chunk b) {
     const T count = a.count + b.count, delta = b.mean - a.mean;
     const T share = quotient(b.count, count > T(1) ? count : T(1));
-    const T mean = delta - delta == T(0) ? a.mean + delta * share : a.mean + b.mean;
-    return {count, mean, a.m2 + b.m2 + delta * (delta * (a.count * share))};
+    const T mean = delta - delta == T(0) ? fma(delta, share, a.mean) : a.mean + b.mean;
+    return {count, mean, fma(delta, delta * (a.count * share), a.m2 + b.m2)};
   }
   static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
 };
@@ -330,6 +330,7 @@ template <class T> struct deviations_of {
   static constexpr bool symmetric = true;
   struct sums { T plain, squares; };
   static FN sums none() { return {0, 0}; }
+  static FN sums with(sums a, T deviation) { return {a.plain + deviation, fma(deviation, deviation, a.squares)}; }
   static FN sums join(sums a, sums b) { return {a.plain + b.plain, a.squares + b.squares}; }
 };
 template <class T, int SLOTS, int ROW_W> struct held_row {
@@ -357,7 +358,7 @@ FN moments_result<T> even_moments(Team& team, const T (&x)[SLOTS][W]) {
 #pragma unroll
   for (int s = 0; s < SLOTS; ++s)
 #pragma unroll
-    for (int j = 0; j < W; ++j) squares[0][j] += (x[s][j] - mean) * (x[s][j] - mean);
+    for (int j = 0; j < W; ++j) squares[0][j] = fma(x[s][j] - mean, x[s][j] - mean, squares[0][j]);
   return {mean, team.template join<sum_of<T>>(tree<0, W>(squares))};
 }
 template <class T, class Team, long... N, class F, class... Ops>
@@ -377,10 +378,10 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
       if ((s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total)
 #pragma unroll
         for (int j = 0; j < lay::W; ++j)
-          mine = deviations_of<T>::join(mine, {row.x[s][j] - mean, (row.x[s][j] - mean) * (row.x[s][j] - mean)});
+          mine = deviations_of<T>::with(mine, row.x[s][j] - mean);
     const auto all = team.template join<deviations_of<T>>(mine);
     const T shift = all.plain / T(span.total);
-    return {mean - mean == T(0) ? mean + shift : mean, all.squares - all.plain * shift};  // infinity stays what it is
+    return {mean - mean == T(0) ? mean + shift : mean, fma(-all.plain, shift, all.squares)};  // infinity stays what it is
   }
 }
 
