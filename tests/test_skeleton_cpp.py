@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compiled import FLAGS
 from torch import Tensor
 
-from compiled import FLAGS
 from fusewright.codegen.skeleton import sections, select
 
 SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
