@@ -32,7 +32,7 @@ FLOW = [
     "codegen/attention", "codegen/product", "codegen/cuda",
     "codegen/quick", "codegen/runtime",
     "guard", "forward", "emit", "build",
-    "judge/findings", "judge/tree", "judge/legal", "judge/doubles", "judge/measure",
+    "judge/findings", "judge/tree", "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
     "judge/contract", "judge/patterns",
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/canary",
     "judge/protocol", "judge/layout", "judge/sandbox", "judge/warden",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusewright.judge.ties import each
 from fusewright.judge.tree import upcast
 
 SMALL = 1 << 16  # elements below which a copy costs less than keeping one
@@ -43,11 +44,11 @@ class Doubles:
         self._kept: dict[tuple[int, float, int], _Kept] = {}
 
     def exact(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self._get(t, 0.0, 0, upcast) for name, t in state.items()}
+        return each(state, lambda _, t: self._get(t, 0.0, 0, upcast))
 
     def moved(self, state: Mapping[str, Tensor], size: float, pair: int) -> dict[str, Tensor]:
         """x (1 + size d); d is the same for `size` and `-size`."""
-        return {name: self._moved(name, t, size, pair) for name, t in state.items()}
+        return each(state, lambda name, t: self._moved(name, t, size, pair))
 
     def _moved(self, name: str, t: Tensor, size: float, pair: int) -> Tensor:
         if not t.is_floating_point():

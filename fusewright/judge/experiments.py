@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fusewright.judge import contract
 from fusewright.judge.protocol import HAS_GRAD_FN
+from fusewright.judge.ties import each
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.trial import Answer, Refused, State, Steps, Trial, named
 
@@ -230,8 +231,24 @@ def weight_change(t: Trial) -> Steps:
             if t.dirty:
                 yield from t.load(state, how)
                 t.dirty = False
+    yield from _one_name(t)
     yield from t.load(lab.state, "inplace")
     t.say(check, "pass", "load_state_dict, in-place and .data writes were noticed")
+
+
+def _one_name(t: Trial) -> Steps:
+    """What is tied is written under one of its names; eager sees it under all."""
+    lab, several = t.lab, set()
+    for name, first in lab.first.items():
+        several |= {first} if name != first else set()
+    if not several:
+        return
+    state = each(lab.state, lambda n, v: v * 1.25 if n in several and v.is_floating_point() else v)
+    values = lab.inputs("weights", "tied")
+    if lab.takes(values, state):
+        yield from t.load({n: v for n, v in state.items() if lab.first[n] == n}, "inplace")
+        label = "after in-place writes to one of the names of what is tied"
+        yield from t.call(values, label=label, reports_to="weight-change", state=state)
 
 
 def modes(t: Trial) -> Steps:
@@ -266,7 +283,7 @@ def buffers(t: Trial) -> Steps:
         t.say("buffers", "skip", why)
         return
     yield from t.load(lab.state)
-    state, true = dict(lab.state), {n: upcast(v) for n, v in lab.state.items()}
+    state, true = dict(lab.state), each(lab.state, lambda _, v: upcast(v))
     for number in range(3):
         t.dirty = False
         values = lab.inputs("buffers", number)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import contract
+from fusewright.judge.ties import each
 from fusewright.judge.tree import mapped, tensors, upcast
 from fusewright.judge.trial import State, Steps, Trial
 
@@ -20,7 +21,7 @@ def gradients(t: Trial) -> Steps:
     for draw in range(COTANGENT_DRAWS):
         values = _leaves(lab.inputs("gradients", draw))
         mode = lab.modes[0]
-        own = {n: v.clone() for n, v in lab.state.items()}
+        own = each(lab.state, lambda _, v: v.clone())
         bare = lab.eager(mode)(mapped(values, Tensor.clone), own)
         generator = torch.Generator().manual_seed(lab.seed("cotangents", draw))
         vectors = [torch.randn(o.shape, generator=generator).to(o) for o in bare]
@@ -57,7 +58,7 @@ def _judge_gradients(
         grads = lab.true_gradients(leaves, state, wide, mode)
         return [g for g in grads if g is not None]
 
-    exact = truth(mapped(values, upcast), {n: upcast(v) for n, v in lab.state.items()})
+    exact = truth(mapped(values, upcast), each(lab.state, lambda _, v: upcast(v)))
     unit = contract.unit_of(vectors)
     kappa = contract.sensitivity(truth, values, lab.state, unit=unit, seed=1)
     pairs = iter(zip(exact, kappa, strict=True))

@@ -27,6 +27,7 @@ from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, asked
+from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
 
@@ -101,6 +102,7 @@ class Lab:
         kept = self.model.state_dict(keep_vars=True)
         self.true_model = states.twin(self.model, kept)
         self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
+        self.first = first_names(kept)  # of several names of one tensor
         self.requires = {n: t.requires_grad for n, t in kept.items()}
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
         self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
@@ -153,12 +155,12 @@ class Lab:
         why = next(iter(self.raising_modes.values()))
         raise NotJudgeable(f"the reference raises on its inputs and random parameters: {why}")
 
-    def takes(self, values: Sequence[object]) -> bool:
+    def takes(self, values: Sequence[object], state: State | None = None) -> bool:
         """Does eager, and does float64, answer to these arguments?"""
-        mode, copies = self.modes[0], partial(mapped, values, Tensor.clone)
+        mode, state = self.modes[0], state or self.state
         try:
-            self.run_quietly(copies(), self.own(self.state), mode)
-            self.truth(mode)(mapped(values, upcast), self.doubles.exact(self.state))
+            self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
+            self.truth(mode)(mapped(values, upcast), self.doubles.exact(state))
         except Illegal as error:
             self._outlives(error)
             return False
@@ -167,7 +169,7 @@ class Lab:
     def _takes(self, mode: str, state: State) -> bool:
         """Does eager take a draw of its own inputs in this mode? Notes what it says if not."""
         try:
-            self.run_quietly(self.inputs("takes"), {n: t.clone() for n, t in state.items()}, mode)
+            self.run_quietly(self.inputs("takes"), each(state, lambda _, t: t.clone()), mode)
         except Illegal as error:
             self._outlives(error)
             self.raising_modes[mode] = str(error)
@@ -177,14 +179,12 @@ class Lab:
 
     def new_state(self, tag: str, spread: states.Spread = "far") -> dict[str, Tensor]:
         """Random values for every parameter and buffer, none of them a default."""
-        made: dict[int, Tensor] = {}  # tied parameters stay tied
-        state = {}
-        for name, t in self.model.state_dict(keep_vars=True).items():
-            if id(t) not in made:
-                draws = generator(t, self.seed("state", name, tag))
-                made[id(t)] = states.redrawn(t.detach(), self.kinds[name], draws, spread)
-            state[name] = made[id(t)]
-        return state
+
+        def redrawn(name: str, t: Tensor) -> Tensor:
+            draws = generator(t, self.seed("state", name, tag))
+            return states.redrawn(t.detach(), self.kinds[name], draws, spread)
+
+        return each(self.model.state_dict(keep_vars=True), redrawn)
 
     @cached_property
     def changed(self) -> dict[str, Tensor]:
@@ -193,14 +193,15 @@ class Lab:
 
     def own(self, state: State) -> dict[str, Tensor]:
         """What a run of eager may write to: copies of all that it ever writes to."""
-        return {n: t.clone() if n in self.touched else t for n, t in state.items()}
+        return each(state, lambda n, t: t.clone() if n in self.touched else t)
 
     # --- running ----------------------------------------------------------------------------
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
         with asked():
-            return functional_call(model, dict(state), tuple(values), strict=False)
+            given = {n: t for n, t in state.items() if self.first[n] == n}
+            return functional_call(model, given, tuple(values), strict=False)
 
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
@@ -235,7 +236,7 @@ class Lab:
         whole = [t for t in layout.tensors_of(values) if t.dtype in WHOLE]
         if not whole:
             return True
-        here = {n: t.cpu() for n, t in self.state.items()}
+        here = each(self.state, lambda _, t: t.cpu())
         try:
             with torch.no_grad():
                 self.run(self._cpu_model, mapped(list(values), Tensor.cpu), here, mode)
@@ -314,10 +315,10 @@ class Lab:
         """Which outputs of eager know how to be differentiated; asked once per kind of call."""
         key = (mode, *(t.requires_grad for t in layout.tensors_of(list(values))))
         if key not in self._known_differentiable:
-            ready = {
-                n: t.detach().requires_grad_(self.requires[n] and t.is_floating_point())
-                for n, t in self.own(state).items()
-            }
+            ready = each(
+                self.own(state),
+                lambda n, t: t.detach().requires_grad_(self.requires[n] and t.is_floating_point()),
+            )
             copies = mapped(values, Tensor.clone)
             with torch.set_grad_enabled(True):
                 outputs = layout.tensors_of(self.run(self.model, copies, ready, mode))
@@ -332,7 +333,7 @@ class Lab:
         cotangents: Sequence[Tensor],
         mode: str,
     ) -> list[Tensor | None]:
-        ready = {n: t.detach().clone().requires_grad_(self.requires[n]) for n, t in state.items()}
+        ready = each(state, lambda n, t: t.detach().clone().requires_grad_(self.requires[n]))
         inputs = [t for t in layout.tensors_of(list(values)) if t.requires_grad]
         with torch.enable_grad():
             outputs = layout.tensors_of(self.run(model, values, ready, mode))
@@ -363,9 +364,7 @@ class Lab:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""
         other = copy.copy(self)
         other.model = states.cast(self.model, dtype, {})
-        other.state = {
-            n: t.to(dtype) if t.is_floating_point() else t for n, t in self.state.items()
-        }
+        other.state = each(self.state, lambda _, t: t.to(dtype) if t.is_floating_point() else t)
         if self.typical is not None:
             # One rounding is of another size there, and so is what it does.
             truth, before = self.typical.truth, contract.unit_of(self.typical.eager)
@@ -406,11 +405,12 @@ class Lab:
         answers = []
         for turn in range(2):
             self._seed_all(self.seed("twice", turn, "run"))
-            state = {n: t.clone() for n, t in self.state.items()} if turn == 0 else self.state
+            state = each(self.state, lambda _, t: t.clone()) if turn == 0 else self.state
             outputs = self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
             answers.append([t.clone() for t in outputs])
             if turn == 0:
-                self.touched |= {n for n, t in state.items() if not states.same(t, self.state[n])}
+                moved = {n for n, t in state.items() if not states.same(t, self.state[n])}
+                self.touched |= moved
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge.doubles import POOL, generator, repeated
+from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, tensors
 
 # Significant bits of the next lower class of arithmetic: float64 -> float32, float32 -> TF32 and
@@ -68,7 +69,8 @@ def _aimable(t: Tensor) -> bool:
 
 def _weights(state: Mapping[str, Tensor], most: int) -> list[str]:
     """First, last and some between, of the parameters with two dimensions or more."""
-    names = [name for name, t in state.items() if _aimable(t) and t.ndim >= 2]
+    first = first_names(state)
+    names = [n for n, t in state.items() if _aimable(t) and t.ndim >= 2 and first[n] == n]
     if len(names) <= most:
         return names
     return [names[round(i * (len(names) - 1) / (most - 1))] for i in range(most)]
@@ -88,14 +90,15 @@ def _selected(own: Arguments, target: str, seed: int) -> Pair:
         return _hot(t, "row", seed + index) * loud
 
     inputs = mapped(own.inputs, change)
-    state = {
-        name: _odd(t, seed) if f"weight-{name}" == target else _quiet(name, t, seed)
-        for name, t in own.state.items()
-    }
+    state = each(
+        own.state,
+        lambda name, t: _odd(t, seed) if f"weight-{name}" == target else _quiet(name, t, seed),
+    )
     if target.startswith("input"):
         return Arguments(inputs, state), Arguments(_coarse(inputs), state)
     name = target.removeprefix("weight-")
-    return Arguments(inputs, state), Arguments(inputs, state | {name: _lower(state[name])})
+    lower = each(state, lambda n, t: _lower(t) if n == name else t)
+    return Arguments(inputs, state), Arguments(inputs, lower)
 
 
 def _sparse(own: Arguments, reach: str, seed: int) -> Pair:
@@ -107,7 +110,7 @@ def _sparse(own: Arguments, reach: str, seed: int) -> Pair:
             return t.clone()
         return _hot(t, reach, own_seed).abs() * _odd(t, own_seed)
 
-    state = {name: _quiet(name, t, seed + 1) for name, t in own.state.items()}
+    state = each(own.state, lambda name, t: _quiet(name, t, seed + 1))
     inputs = mapped(own.inputs, change)
     return Arguments(inputs, state), Arguments(_coarse(inputs), state)
 
@@ -182,10 +185,11 @@ def integers(own: Arguments, target: str, largest: int, seed: int) -> Arguments:
         return torch.empty_like(t).random_(1, largest + 1, generator=draws)
 
     inputs = mapped(own.inputs, small)
-    state = {
-        name: small(t.detach()) if name == target else _positive(_quiet(name, t, seed))
-        for name, t in own.state.items()
-    }
+
+    def change(name: str, t: Tensor) -> Tensor:
+        return small(t.detach()) if name == target else _positive(_quiet(name, t, seed))
+
+    state = each(own.state, change)
     return Arguments(inputs, state)
 
 

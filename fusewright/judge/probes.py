@@ -20,6 +20,7 @@ from fusewright.judge.contract import Run, compare, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.legal import Illegal
 from fusewright.judge.patterns import LOWER_BITS, Arguments
+from fusewright.judge.ties import each
 from fusewright.judge.tree import mapped, tensors, upcast
 
 INPUTS = 3  # of every kind of probe, at most so many inputs and weights are aimed at
@@ -60,7 +61,7 @@ class _Model:
     last: dict[int, tuple[Mapping[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)
 
     def eager(self, given: Arguments) -> list[Tensor]:
-        state = {name: t.detach() for name, t in given.state.items()}
+        state = each(given.state, lambda _, t: t.detach())
         return [t.detach() for t in self.run_eager(mapped(given.inputs, Tensor.clone), state)]
 
     def truth(self, given: Arguments) -> list[Tensor]:
@@ -72,7 +73,8 @@ class _Model:
         if id(state) not in self.last:
             self.last.clear()
             own = {n: t for n, t in state.items() if t is self.own.state.get(n)}
-            other = {n: upcast(t.detach()) for n, t in state.items() if n not in own}
+            rest = {n: t for n, t in state.items() if n not in own}
+            other = each(rest, lambda _, t: upcast(t.detach()))
             self.last[id(state)] = state, self.doubles.exact(own) | other
         return self.last[id(state)][1]
 
