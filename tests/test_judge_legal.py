@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 from in_one_process import OneProcess, failures, honest, judged
 
-from fusewright.judge.lab import NotJudgeable
+from fusewright.judge import room
+from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import Illegal, ShortOfMemory, asked
 
 NOTHING = """
@@ -179,3 +181,73 @@ def test_what_a_reference_raises(error: Exception, kind: type[Exception]) -> Non
 def test_to_be_interrupted_is_no_answer() -> None:
     with pytest.raises(KeyboardInterrupt), asked():
         raise KeyboardInterrupt
+
+
+PAIRS = """
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.einsum("bij,cij->bc", a, b)
+
+def get_inputs():
+    return [torch.randn(3, 5, 5), torch.randn(3, 5, 5)]
+"""
+
+
+def test_what_grows_faster_than_its_inputs_is_left_out_where_it_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "GROWN_BYTES", 8 << 20)  # 4097 rows make 64 MB
+    problem = PAIRS + NOTHING
+    rows = judged(tmp_path, problem, honest(problem), ("hazards",))
+    assert not failures(rows)
+    (shapes,) = [e for check, outcome, e in rows if check == "hazard-shapes"]
+    assert "2 too large to be tried" in shapes
+    assert int(shapes.split()[0]) >= 4
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+
+
+def test_without_memory_for_a_case_nobody_is_refuted_and_nothing_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starve(*_: object) -> None:
+        raise ShortOfMemory("you tried to allocate 17179869184 bytes")
+
+    monkeypatch.setattr(Lab, "accepts", starve)
+    problem = PAIRS + NOTHING
+    rows = judged(tmp_path, problem, honest(problem), ("hazards",))
+    assert not failures(rows)
+    gaps = {check: evidence for check, outcome, evidence in rows if outcome == "gap"}
+    assert {"hazard-values", "hazard-strides", "hazard-shapes"} <= set(gaps)
+    assert all("17179869184 bytes" in evidence for evidence in gaps.values())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "MemoryError()",
+        "torch.OutOfMemoryError('CUDA out of memory')",
+        "RuntimeError('DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes')",
+    ],
+)
+@pytest.mark.parametrize(("rows", "experiment"), [(2, "fresh"), (3, "hazards")])
+def test_a_candidate_without_memory_is_neither_refuted_nor_verified(
+    error: str, rows: int, experiment: str, tmp_path: Path
+) -> None:
+    problem = PICKY["asserts its sizes"] + NOTHING
+    raising = f"if x.shape[0] == {rows}:\n            raise {error}\n        assert"
+    candidate = honest(problem).replace("assert", raising)
+    found = judged(tmp_path, problem, candidate, (experiment,))
+    assert not failures(found)
+    assert any(outcome == "gap" for _, outcome, _ in found)
+
+
+def test_the_limit_is_an_error_and_ends_with_the_case() -> None:
+    with pytest.raises(ShortOfMemory), asked(), room.within(64 << 20, "cpu"):
+        torch.zeros(1 << 28)
+    assert torch.zeros(1 << 25).numel() == 1 << 25
+
+
+def test_the_peak_of_a_run() -> None:
+    with room.Peak("cpu") as peak:
+        torch.ones(1 << 25).add_(1.0)
+    assert 100 << 20 < peak.size < 400 << 20

@@ -19,6 +19,7 @@ from fusewright.judge.changes import SPECIALS, STRIDES, VALUES, Change, Fits, Ro
 from fusewright.judge.tree import mapped, tensors
 
 SPECIAL_TARGETS = 3  # inf and nan are put into the first few float inputs, one at a time
+LARGE = 4_097
 GRID_LIMIT = 65_537  # one more than a CUDA grid may have in y and z
 GROWN_BYTES = 64 << 20  # the very long shapes are tried only where they stay this small
 MAX_DIMS = 4  # dimensions that the shape family varies
@@ -163,7 +164,7 @@ def _sizes(dim: int, old: int, given: Sequence[Tensor]) -> list[tuple[str, int]]
             for t in given
             if t.ndim > 0 and t.shape[0] == old
         )
-        for label, size in (("many", 5 * old + 3), ("65537", GRID_LIMIT)):
+        for label, size in (("many", 5 * old + 3), ("4097", LARGE), ("65537", GRID_LIMIT)):
             if old < size and row * size <= GROWN_BYTES:
                 wanted.append((label, size))
     return [(label, size) for label, size in wanted if size != old]

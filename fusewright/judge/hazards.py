@@ -15,9 +15,9 @@ from torch import Tensor
 from fusewright.judge import cases, layout
 from fusewright.judge.cases import Case
 from fusewright.judge.experiments import construct
-from fusewright.judge.legal import Illegal, ShortOfMemory
+from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge
 from fusewright.judge.tree import mapped, tensors
-from fusewright.judge.trial import Refused, Steps, Trial
+from fusewright.judge.trial import Refused, Starved, Steps, Trial
 
 if TYPE_CHECKING:
     from fusewright.judge.lab import Expected, Lab
@@ -45,6 +45,7 @@ class Tally:
     right: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, list[str]] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
+    large: dict[str, int] = field(default_factory=dict)
     starved: dict[str, list[str]] = field(default_factory=dict)  # no memory: name and bytes
 
     def add(self, where: dict[str, list[str]], check: str, name: str) -> None:
@@ -54,6 +55,8 @@ class Tally:
         names, refusals = self.right.get(check, []), self.refused.get(check, [])
         late, starved = self.late.get(check, 0), self.starved.get(check, [])
         more = f"; no time for {late}" if late else ""
+        if check in self.large:
+            more += f"; {self.large[check]} too large to be tried"
         if starved:
             more += f"; no memory for {len(starved)} ({starved[0]})"
             if len(names) + len(refusals) < FEWEST_CASES:
@@ -163,6 +166,12 @@ def _try(
         if _refused(t, refusal, check):
             tally.add(tally.refused, check, name)
         return False
+    except Starved as why:
+        t.starved(why)
+        return False
+    except TooLarge:
+        tally.large[check] = tally.large.get(check, 0) + 1
+        return False
     except Illegal:  # taken by eager, but not in float64
         return False
     except ShortOfMemory as error:
@@ -219,6 +228,8 @@ def dtypes(t: Trial) -> Steps:
             except Refused as refusal:
                 if _refused(t, refusal, check):
                     tally.add(tally.refused, check, name)
+            except Starved as why:
+                t.starved(why)
             except Illegal:
                 continue
             except ShortOfMemory as error:

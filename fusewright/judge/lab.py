@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fusewright.judge import contract, layout, states
+from fusewright.judge import contract, layout, room, states
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
-from fusewright.judge.legal import Illegal, asked
+from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
 from fusewright.problem import load_problem
@@ -106,6 +106,8 @@ class Lab:
         self.requires = {n: t.requires_grad for n, t in kept.items()}
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
         self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
+        self.own_peak = 0  # bytes that one run takes beside its arguments
+        self._most = 0  # bytes that the next run may take; 0: any
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
         self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
@@ -199,9 +201,13 @@ class Lab:
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
-        with asked():
+        with asked(), self._ceiling():
             given = {n: t for n, t in state.items() if self.first[n] == n}
             return functional_call(model, given, tuple(values), strict=False)
+
+    def _ceiling(self) -> AbstractContextManager[None]:
+        """What a run may take where a case is larger than the problem's own."""
+        return room.within(self._most, self.device) if self._most else nullcontext()
 
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
@@ -220,12 +226,21 @@ class Lab:
         if self.device == "cuda" and not self._cpu_accepts(values, mode):
             return None
         watch = Watch() if self.device == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
+        grown = _elements(values) / max(_elements(self.own_values), 1)
+        if grown > 1.0:
+            self._most = max(room.GROWN_BYTES, int(2 * grown * self.own_peak))
         try:
             with watch:
                 return self.expect(layout.pack(values, 0), self.state, mode)
+        except ShortOfMemory as error:
+            if self._most:
+                raise TooLarge(str(error)) from error
+            raise
         except Illegal as error:
             self._outlives(error)
             return None
+        finally:
+            self._most = 0
 
     @cached_property
     def _cpu_model(self) -> nn.Module:
@@ -381,6 +396,9 @@ class Lab:
         try:
             # Two draws show the size of the sensitivity, if not that of each element.
             packed = layout.pack(values, 0)
+            with room.Peak(self.device) as peak:
+                self.run_quietly(mapped(values, Tensor.clone), self.own(self.state), self.modes[0])
+            self.own_peak = peak.size
             expected = self.expect(packed, self.state, self.modes[0], draws=2)
             self.seconds = time.monotonic() - begin + expected.seconds
         except Illegal as error:
@@ -413,6 +431,10 @@ class Lab:
                 self.touched |= moved
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
+
+
+def _elements(values: Sequence[object]) -> int:
+    return sum(t.numel() for t in layout.tensors_of(list(values)))
 
 
 def _alias(t: Tensor, known: Sequence[Tensor]) -> int:

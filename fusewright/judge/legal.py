@@ -20,6 +20,10 @@ class Illegal(Exception):
     """The reference raised: what it was given is no case."""
 
 
+class TooLarge(Illegal):
+    """The reference takes it, but more memory for it than the judge spends on one case."""
+
+
 class ShortOfMemory(Exception):
     """There is no room for this; the text has the bytes."""
 
@@ -29,6 +33,15 @@ def is_short(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _SAYINGS)
+
+
+def says_short(text: str) -> bool:
+    """The same of what another process says that it has raised: `kind: Name: message`."""
+    name = text.partition(":")[2].replace(":", " ").split()
+    kind = name[0].rpartition(".")[2] if name else ""
+    if kind in ("MemoryError", "OutOfMemoryError"):
+        return True
+    return kind == "RuntimeError" and any(word in text for word in _SAYINGS)
 
 
 @contextmanager

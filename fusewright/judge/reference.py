@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import catalogue, layout, sandbox, states
+from fusewright.judge import catalogue, layout, room, sandbox, states
 from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import Illegal, ShortOfMemory, is_short
 from fusewright.judge.protocol import Channel, Gone, map_region
-from fusewright.judge.trial import CALL_OPTIONS, Refused, Steps, Trial
+from fusewright.judge.trial import CALL_OPTIONS, Refused, Starved, Steps, Trial
 
 FOREVER = float("inf")
 Message = Mapping[str, Any]
@@ -46,6 +46,8 @@ def main(config: Message) -> None:
             return
         if message["do"] == "leave":
             return
+        if message.get("device") == "cpu":  # of a problem that is opened
+            room.limit_worker()
         channel.send_json(_reply(bench, message), FOREVER)
         bench.meanwhile()
 
@@ -188,6 +190,10 @@ class Bench:
         except Refused as refusal:
             self._running.pop(slot)
             trial.refused(refusal)
+            return {"over": trial.rows, "stop": True}
+        except Starved as why:
+            self._running.pop(slot)
+            trial.starved(why)
             return {"over": trial.rows, "stop": True}
         self._after = trial.prepare
         return {"step": step, "seconds": trial.seconds}

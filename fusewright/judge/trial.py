@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import contract, layout
+from fusewright.judge.legal import says_short
 from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ CALL_OPTIONS: Mapping[str, Any] = {
 
 class Refused(Exception):
     """The candidate raised where it must not."""
+
+
+class Starved(Exception):
+    """The candidate says that it has no memory: nobody knows whether it would have been right."""
 
 
 class Trial:
@@ -80,6 +85,11 @@ class Trial:
         self.say(check, "fail", f"{self.label}: {refusal}")
         self.died(str(refusal))
 
+    def starved(self, why: Starved) -> None:
+        """No verdict; it is nothing that refutes, and nothing that a candidate gains by."""
+        check = self.reports_to or "crash"
+        self.say(check, "gap", f"{self.label}: the candidate ran out of memory: {why}")
+
     def prepare(self) -> None:
         if self._prepare is not None:
             self._prepare()
@@ -102,7 +112,8 @@ class Trial:
         answer: Answer = yield {"do": do, **fields}
         self.answer = answer
         if answer["kind"] == "raised":
-            raise Refused(str(answer["text"])[:1500])
+            text = str(answer["text"])[:1500]
+            raise (Starved if says_short(text) else Refused)(text)
         return answer
 
     def load(self, state: State, how: str = "load_state_dict", instance: int = 0) -> Steps:
