@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import io
 import logging
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
-from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -27,8 +25,8 @@ from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
+from fusewright.refusals import cannot_capture
 
-_MESSAGE_LIMIT = 300
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
     *("multiply", "divide", "true_divide", "subtract", "negative", "absolute", "clip", "fix"),
@@ -70,22 +68,6 @@ def multiple(size: torch.SymInt) -> int | None:
     (symbol, *more) = symbols
     factor = expression / symbol
     return int(factor) if not more and factor.is_Integer else None
-
-
-def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
-    """The error that says where in the user's file tracing stopped, and why."""
-    lines = str(error).strip().splitlines()
-    first = lines[0][:_MESSAGE_LIMIT] if lines else type(error).__name__
-    advice = (
-        "Control flow that depends on tensor values cannot be exported: use torch.where, or move "
-        "that part out of forward."
-    )
-    if any(f.filename.endswith("batchnorm.py") for f in extract_tb(error.__traceback__)):
-        advice = "BatchNorm with momentum=None reads its counter: give it a momentum."
-    return CaptureFailed(
-        f"{_user_line(error, model)}: the model cannot be turned into a graph "
-        f"({type(error).__name__}: {first}). {advice}"
-    )
 
 
 @contextmanager
@@ -212,17 +194,6 @@ def _fixed_export(module: nn.Module, inputs: Sequence[object]) -> ExportedProgra
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
-
-
-def _user_line(error: BaseException, model: type) -> str:
-    """`file:line` of the innermost traceback entry that lies in the model's own file."""
-    path = getattr(sys.modules.get(model.__module__), "__file__", None)
-    found, step = model.__name__, error.__traceback__
-    while step is not None:
-        if path and step.tb_frame.f_code.co_filename == path:
-            found = f"{path}:{step.tb_lineno}"
-        step = step.tb_next
-    return found
 
 
 def _multiplied_along_batch(program: ExportedProgram) -> bool:

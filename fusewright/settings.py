@@ -20,7 +20,8 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
-from fusewright.export import cannot_capture, silence
+from fusewright.export import silence
+from fusewright.refusals import cannot_capture
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 FUNCTION = (FunctionType, BuiltinFunctionType)

@@ -230,7 +230,7 @@ def test_a_compiled_function_runs_as_written() -> None:
 
 
 def test_a_batch_norm_that_weighs_by_its_counter_is_named() -> None:
-    with pytest.raises(CaptureFailed, match="give it a momentum"):
+    with pytest.raises(CaptureFailed, match="Give it a momentum"):
         capture(nn.BatchNorm1d(6, momentum=None), [torch.randn(4, 6)])
 
 

@@ -19,7 +19,7 @@ FLOW = [
     "errors", "write", "progress", "problem", "target",
     "ops", "ir", "interpret", "formula", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
-    "library", "export", "settings", "spelling", "capture",
+    "library", "refusals", "export", "settings", "spelling", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "waste", "cells", "pixels", "depthwise", "convolution", "window", "pieces",

@@ -1,0 +1,192 @@
+"""An exception of torch.export -> the one paragraph that says why a model cannot be a graph.
+
+It names the operator, the line of the user's file, and what to write instead. What is said is
+read from the exception itself: where the tables do not know it, PyTorch's own words stand there
+without advice.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from fusewright.errors import CaptureFailed
+
+_MESSAGE_LIMIT = 300
+_OURS = (Path(torch.__file__).parent, Path(__file__).parent)
+_INSTALLED = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib", "platlib"))
+_LIBRARIES = tuple(f"{path.resolve()}/" for path in (*_OURS, *_INSTALLED))
+# ATen name, without its overload, whose results have as many elements as the data says -> how a
+# person writes the call, and what to write instead.
+BY_SIZE: Mapping[str, tuple[str, str]] = {
+    "nonzero": (
+        "indexing by a boolean mask, or nonzero,",
+        "Keep the shape: torch.where(mask, a, b), or sums of values times the mask.",
+    ),
+    "masked_select": (
+        "masked_select",
+        "Keep the shape: torch.where(mask, a, b), or sums of values times the mask.",
+    ),
+    "_unique2": ("unique", "Move it out of forward, and pass its result as an argument."),
+    "unique_dim": ("unique", "Move it out of forward, and pass its result as an argument."),
+    "unique_consecutive": (
+        "unique_consecutive",
+        "Move it out of forward, and pass its result as an argument.",
+    ),
+    "repeat_interleave": (
+        "repeat_interleave with counts in a tensor",
+        "Pass the number of all rows: repeat_interleave(x, counts, output_size=n).",
+    ),
+    "bincount": (
+        "bincount",
+        "Add ones at known places: x.new_zeros(n).index_add(0, index, ones).",
+    ),
+    "_pack_padded_sequence": (
+        "pack_padded_sequence",
+        "Run the layer on the padded sequence, and mask what lies behind each end.",
+    ),
+    "_ctc_loss": ("ctc_loss", "Move the loss out of forward."),
+}
+# The same for operators whose result is a number of Python.
+BY_VALUE: Mapping[str, tuple[str, str]] = {
+    "_local_scalar_dense": (
+        ".item(), .tolist() or another use of a tensor's value as a number of Python",
+        "Keep the value in a tensor: arithmetic and indexing take tensors of one element.",
+    ),
+    "equal": ("torch.equal", "Compare elements, (a == b).all(), and choose with torch.where."),
+    "allclose": (
+        "torch.allclose",
+        "Compare elements, torch.isclose(a, b).all(), and choose with torch.where.",
+    ),
+    "is_nonzero": ("the truth of a tensor", "Choose with torch.where."),
+}
+# What PyTorch says -> what that means, and what to write instead. The first that fits counts.
+BY_WORDS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"\.numpy\(\) is not supported",
+        ".numpy() takes the values of a tensor out of PyTorch",
+        "Compute with tensors.",
+    ),
+    (
+        r"unsupported format string passed to \w*Tensor",
+        "a tensor's value is formatted as text, which needs it as a number of Python",
+        "Remove the text from forward, or format outside.",
+    ),
+    (
+        r"type must be tuple of ints, ?but got \w*Tensor",
+        "a size is given by a tensor's value",
+        "Give sizes as numbers that do not depend on the data.",
+    ),
+    (
+        r"Pending unbacked symbols",
+        "the size of a result depends on the values of a tensor",
+        "Use operators whose sizes are known: torch.where, topk, sort.",
+    ),
+)
+# A file of PyTorch's in which tracing stopped -> what that means, and what to write instead.
+BY_PLACE: tuple[tuple[str, str, str], ...] = (
+    (
+        "modules/batchnorm.py",
+        "BatchNorm with momentum=None reads its counter",
+        "Give it a momentum: then the counter is not read.",
+    ),
+    (
+        "utils/rnn.py",
+        "a packed sequence has as many rows as its lengths say",
+        "Run the layer on the padded sequence, and mask what lies behind each end.",
+    ),
+    (
+        "modules/rnn.py",
+        "a recurrent layer takes a packed sequence, which has as many rows as its lengths say",
+        "Run the layer on the padded sequence, and mask what lies behind each end.",
+    ),
+)
+NUMBER_OR_SIZE = (
+    "the value of a tensor is needed as a number of Python while the graph is made (int(), "
+    "float(), range(), a size, an index of a list, one_hot without its number of classes)",
+    "Give it to forward as a plain number, or keep it in a tensor.",
+)
+TRUTH = (
+    "`if`, `while`, `assert` or bool() asks for a value that only the data knows",
+    "Choose with torch.where, or move the question out of forward.",
+)
+
+
+def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
+    """The error that says where in the user's file tracing stopped, and why."""
+    cause, advice = _cause(error)
+    said = f"{cause}. {advice}" if advice else cause
+    return CaptureFailed(
+        f"{user_line(error, model)}: the model cannot be turned into a graph: {said}"
+    )
+
+
+def user_line(error: BaseException, model: type) -> str:
+    """`file:line` of the innermost traceback entry in a file that is the user's own: no file of
+    PyTorch's, Python's or ours. An installed package's counts where there is no other."""
+    own = getattr(sys.modules.get(model.__module__), "__file__", None)
+    found, library = model.__name__, ""
+    for path, line in _places(error):
+        resolved = str(Path(path).resolve())
+        if path == own or (Path(path).is_file() and not resolved.startswith(_LIBRARIES)):
+            found = f"{path}:{line}"
+        elif "site-packages" in resolved and not resolved.startswith(_LIBRARIES[: len(_OURS)]):
+            library = f"{path}:{line}"
+    return found if found != model.__name__ else library or found
+
+
+def _places(error: BaseException) -> Iterator[tuple[str, int]]:
+    step = error.__traceback__
+    while step is not None:
+        yield step.tb_frame.f_code.co_filename, step.tb_lineno
+        step = step.tb_next
+
+
+def _cause(error: BaseException) -> tuple[str, str]:
+    """What stopped torch.export, as the exception says, and what to write instead (or "")."""
+    passed = [path for path, _ in _places(error)]
+    for name, cause, advice in BY_PLACE:
+        if any(path.endswith(name) for path in passed):
+            return f"{cause} ({_first_line(error)})", advice
+    if isinstance(error, DynamicOutputShapeException):
+        written, advice = BY_SIZE.get(_name(error), (_name(error), ""))
+        return f"the size of what {written} gives depends on the data ({error.func})", advice
+    if isinstance(error, DataDependentOutputException):
+        written, advice = BY_VALUE.get(_name(error), (_name(error), ""))
+        return f"{written} needs the data while the graph is made ({error.func})", advice
+    if isinstance(error, UnsupportedOperatorException):
+        return f"PyTorch cannot trace {error.func}, which has no rule for shapes", ""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        symbol = bool(getattr(error.cond, "is_Symbol", False))
+        return NUMBER_OR_SIZE if symbol else TRUTH
+    text = str(error)
+    container = re.match(r"Found (<class '[^']*'>) in output, which is not a known type", text)
+    if container:
+        kind = container[1].removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
+        return f"forward returns a {kind}", "Return a tensor, or a tuple, list or dict of tensors."
+    for words, cause, advice in BY_WORDS:
+        if re.search(words, text):
+            return f"{cause} ({_first_line(error)})", advice
+    return _first_line(error), ""
+
+
+def _name(error: BaseException) -> str:
+    """The operator that an exception of PyTorch's names, without namespace and overload."""
+    return str(getattr(error, "func", "")).removeprefix("aten.").rpartition(".")[0]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    first = lines[0][:_MESSAGE_LIMIT] if lines else ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
