@@ -22,15 +22,18 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fusewright.calling import call
 from fusewright.codegen.runtime import cuda_flags
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
-from fusewright.guard import Scope
+from fusewright.flat import flat_arguments
+from fusewright.scope import Scope
 from fusewright.target import Target
 
 COMPILE_SECONDS = 300
@@ -189,7 +192,7 @@ def warn_if_refused(
 
     Inputs of another device say nothing: the module is yet to be moved.
     """
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    tensors = flat_arguments(fused, inputs).tensors
     if any(t.device.type != device for t in (*tensors, *fused.parameters())):
         return
     if why := _refusal(fused, signature, prelude, conditions, inputs):
@@ -214,7 +217,7 @@ def _refusal(
     found: dict[str, Any] = {}
     exec("\n".join([*lines, "    return ''"]), type(fused).forward.__globals__, found)
     with torch.no_grad():
-        return str(found["asked"](fused, *inputs))
+        return str(call(partial(found["asked"], fused), inputs))
 
 
 def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:

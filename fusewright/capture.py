@@ -19,6 +19,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from fusewright.calling import bound, like, signature_of
+from fusewright.containers import BY_NAME, Container, Tree
 from fusewright.errors import CaptureFailed
 from fusewright.export import export, multiple
 from fusewright.formula import Value
@@ -43,25 +45,25 @@ from fusewright.settings import Setting, seen, unchanged
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of `forward`: a tensor (position among the graph's inputs) or a plain value."""
+    """What one parameter of `forward` gets: a tensor (its position among the graph's inputs), a
+    plain value, or a container of them."""
 
-    index: int
-    tensor: int | None
-    value: object = None
+    parameter: str
+    tree: Tree
 
 
 @dataclass(frozen=True)
 class Captured:
     """A model as a graph.
 
-    arguments: one per argument given.  settings: the module's values that forward read.
-    spec: how the flat outputs are packed.  constants: small tensors that forward made itself.
+    arguments: one per parameter that gets something.  settings: the module's values that forward
+    read.  results: how the outputs are held.  constants: small tensors that forward made itself.
     """
 
     graph: Graph
     arguments: tuple[Argument, ...]
     settings: tuple[Setting, ...]
-    spec: pytree.TreeSpec
+    results: Tree
     constants: Mapping[str, torch.Tensor]
     calls: tuple[EagerCall, ...]
 
@@ -79,14 +81,12 @@ class EagerCall:
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
     with unchanged(module):
-        program, batch = export(module, inputs)
+        found = export(module, inputs)
         run = seen(module, inputs)
-    builder = _Builder(batch, module, run.owners)
-    graph = check(builder.build(program), "capture")
-    spec = program.call_spec.out_spec
-    assert spec is not None, "torch.export packs the outputs of every program"
-    calls = tuple(builder.calls)
-    return Captured(graph, _arguments(inputs), run.settings, spec, builder.constants, calls)
+    builder = _Builder(found.batch, module, run.owners)
+    graph = check(builder.build(found.program), "capture")
+    arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
+    return Captured(graph, arguments, run.settings, found.results, builder.constants, calls)
 
 
 def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
@@ -98,12 +98,29 @@ def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def _arguments(inputs: Sequence[object]) -> tuple[Argument, ...]:
-    tensors = iter(range(len(inputs)))
-    return tuple(
-        Argument(i, next(tensors)) if isinstance(v, torch.Tensor) else Argument(i, None, v)
-        for i, v in enumerate(inputs)
-    )
+def _arguments(
+    module: nn.Module, inputs: Sequence[object], trees: Sequence[Tree]
+) -> tuple[Argument, ...]:
+    """The trees by parameter; more than one for `*these` and `**those`."""
+    signature = signature_of(type(module).forward, bound=False)
+    assert signature is not None, "forward is a function of Python"
+    try:
+        found = bound(signature, like(inputs, trees))
+    except TypeError as error:
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward cannot be called with these inputs: {error}."
+        ) from error
+    return tuple(Argument(name, _one_tree(value)) for name, value in found.items())
+
+
+def _one_tree(value: Any) -> Tree:
+    """The tree of one parameter: of all that `*these` get, a tuple; of `**those`, a dict."""
+    if isinstance(value, tuple | dict):
+        kind = BY_NAME[type(value).__name__]
+        keys, inside = zip(*kind.parts(value), strict=True)
+        return Container(kind, type(value), keys, inside)
+    tree: Tree = value
+    return tree
 
 
 # ---- graph ---------------------------------------------------------------------------------------

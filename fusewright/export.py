@@ -13,6 +13,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
+from fusewright.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
+from fusewright.flat import flattened
+from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.refusals import cannot_capture
 
@@ -44,19 +48,58 @@ COMPOSED = (
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
 
-def export(module: nn.Module, inputs: Sequence[object]) -> tuple[ExportedProgram, int]:
-    """The program and its batch size, 0 if every size is fixed; raises CaptureFailed."""
-    batch = _batch_size(inputs)
-    if batch > 1:
-        free = Dim("batch", min=2)
-        shapes = tuple(
-            {0: free} if isinstance(v, torch.Tensor) and v.dim() and v.shape[0] == batch else None
-            for v in inputs
-        )
-        program = _try_export(module, inputs, shapes)
-        if program is not None and _is_free(program, batch):
-            return program, batch
-    return _fixed_export(module, inputs), 0
+@dataclass(frozen=True)
+class Exported:
+    """The program from tensors to tensors, and its batch size, 0 if every size is fixed.
+
+    arguments, results: how these hold the tensors; a number that the batch makes is a `Batch`.
+    """
+
+    program: ExportedProgram
+    batch: int
+    arguments: tuple[Tree, ...]
+    results: Tree
+
+
+def export(module: nn.Module, inputs: Sequence[object]) -> Exported:
+    """The exported program; raises CaptureFailed."""
+    with flattened(module, inputs) as flat:
+        batch = _batch_size(flat.tensors)
+        if batch > 1:
+            free = Dim("batch", min=2)
+            shapes = tuple(
+                {0: free} if v.dim() and v.shape[0] == batch else None for v in flat.tensors
+            )
+            program = _try_export(module, flat.tensors, shapes)
+            results = _known(flat.results) if program is not None else None
+            if program is not None and results is not None and _is_free(program, batch):
+                return Exported(program, batch, flat.trees, results)
+        program = _fixed_export(module, flat.tensors)
+        results = _known(flat.results)
+        if results is None:
+            raise CaptureFailed(
+                f"{type(module).__name__}.forward returns a number that depends on the values of "
+                "tensors, as .item() does. Return the tensor that it is taken from."
+            )
+        return Exported(program, 0, flat.trees, results)
+
+
+def _known(tree: Tree | None) -> Tree | None:
+    """The results with numbers that the batch size makes; None if others depend on data."""
+    assert tree is not None, "a program was exported, so forward has run"
+    if isinstance(tree, Slot):
+        return tree
+    if isinstance(tree, Container):
+        inside = [_known(t) for t in tree.inside]
+        known = tuple(t for t in inside if t is not None)
+        return replace(tree, inside=known) if len(known) == len(inside) else None
+    if isinstance(tree.value, torch.SymInt):
+        expression = tree.value.node.expr
+        if expression.is_Integer:
+            return Plain(int(expression))
+        factor = multiple(tree.value)
+        return None if factor is None else Plain(Batch(factor))
+    return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
 
 
 def multiple(size: torch.SymInt) -> int | None:
@@ -109,9 +152,9 @@ def _recurrent_layer(x: torch.Tensor, hidden: Any, *_: object, **__: object) -> 
     return steps, last if isinstance(hidden, tuple) else last[0]
 
 
-def _batch_size(inputs: Sequence[object]) -> int:
+def _batch_size(tensors: Sequence[torch.Tensor]) -> int:
     """The leading size of the first tensor that has one."""
-    return next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), 0)
+    return next((v.shape[0] for v in tensors if v.dim()), 0)
 
 
 @cache
@@ -124,10 +167,11 @@ def _compositions() -> dict[Any, Any]:
 
 
 def _run_export(
-    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...] | None
+    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...] | None
 ) -> ExportedProgram:
+    free = None if shapes is None else (shapes,)
     with silence(), torch.no_grad(), _whole_recurrences():
-        program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
         _lay_as_eager(decomposed)
     if _draws(program) > _draws(decomposed):
@@ -178,18 +222,18 @@ def _is_idle(n: torch.fx.Node) -> bool:
 
 
 def _try_export(
-    module: nn.Module, inputs: Sequence[object], shapes: tuple[Any, ...]
+    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...]
 ) -> ExportedProgram | None:
     """None when the model fixes the batch size; torch.export has no narrower error for it."""
     try:
-        return _run_export(module, inputs, shapes)
+        return _run_export(module, tensors, shapes)
     except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
         return None
 
 
-def _fixed_export(module: nn.Module, inputs: Sequence[object]) -> ExportedProgram:
+def _fixed_export(module: nn.Module, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
     try:
-        return _run_export(module, inputs, None)
+        return _run_export(module, tensors, None)
     except CaptureFailed:
         raise
     except Exception as error:

@@ -8,16 +8,12 @@ tensor behind an address is held by a variable until the call is over.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from torch import nn
-from torch.utils import _pytree as pytree
 
 from fusewright.capture import Captured
 from fusewright.codegen.struct import Body
 from fusewright.counters import counted
-from fusewright.errors import CaptureFailed
 from fusewright.family import family
 from fusewright.guard import Guard
 from fusewright.interpret import python_text
@@ -25,7 +21,7 @@ from fusewright.ir import Batch, Graph, Node, Size, base, times, toposort
 from fusewright.library import is_float_product
 from fusewright.part import numbers
 from fusewright.plan import Kernel, Library, Plan
-from fusewright.spelling import literal, parameters, shape_tuple
+from fusewright.spelling import literal, shape_tuple
 from fusewright.tile import Tile
 
 
@@ -41,7 +37,6 @@ def forward_lines(
     captured: Captured,
     plan: Plan,
     bodies: Sequence[Body],
-    module: nn.Module,
     guard: Guard,
     scratch: Mapping[str, str],
     tiles: Mapping[str, Tile],
@@ -51,7 +46,7 @@ def forward_lines(
     scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text.
     tiles: of the kernels with a product, by name.
     """
-    return _Forward(captured, plan, bodies, module, guard, scratch, tiles).lines()
+    return _Forward(captured, plan, bodies, guard, scratch, tiles).lines()
 
 
 class _Forward:
@@ -60,7 +55,6 @@ class _Forward:
         captured: Captured,
         plan: Plan,
         bodies: Sequence[Body],
-        module: nn.Module,
         guard: Guard,
         scratch: Mapping[str, str],
         tiles: Mapping[str, Tile],
@@ -68,7 +62,6 @@ class _Forward:
         self.captured, self.plan, self.guard = captured, plan, guard
         self.scratch, self.tiles = scratch, tiles
         self.graph = captured.graph
-        self.names = [p.name for p in parameters(module)]
         self.bodies = {b.name: b for b in bodies}
         self.text: dict[int, str] = {}
         self.statements: list[_Line] = []
@@ -110,9 +103,8 @@ class _Forward:
     # -- names
 
     def _name_leaves(self) -> None:
-        positions = {a.tensor: a.index for a in self.captured.arguments if a.tensor is not None}
-        for k, leaf in enumerate(self.graph.inputs):
-            self.text[id(leaf)] = self.names[positions[k]]
+        for name, leaf in zip(self.guard.inputs, self.graph.inputs, strict=True):
+            self.text[id(leaf)] = name
         for n in self.graph.leaves:
             if n.op in ("parameter", "buffer"):
                 self.text[id(n)] = self._state(n)
@@ -134,8 +126,7 @@ class _Forward:
         return variable
 
     def _device(self) -> str:
-        given = [self.names[a.index] for a in self.captured.arguments if a.tensor is not None]
-        tensors = [*given, *self.guard.locals.values()]
+        tensors = [*self.guard.inputs, *self.guard.locals.values()]
         return f"{tensors[0]}.device" if tensors else '"cpu"'
 
     # -- tensors
@@ -300,8 +291,8 @@ class _Forward:
         return lines
 
     def _packed(self) -> str:
-        leaves = iter([self._reach(o) for o in self.graph.outputs])
-        return _pack(self.captured.spec, lambda: next(leaves))
+        tensors = [self._reach(o) for o in self.graph.outputs]
+        return self.guard.containers.written(self.captured.results, tensors, self.guard.batch)
 
 
 def _shown(graph: Graph) -> set[int]:
@@ -315,27 +306,6 @@ def _shown(graph: Graph) -> set[int]:
             views = n.op == "item" or (n.op == "library" and n["fresh"] is not True)
             waiting += [base(a) for a in n.args] if views else []
     return found
-
-
-def _pack(spec: pytree.TreeSpec, leaf: Callable[[], str]) -> str:
-    if spec.is_leaf():
-        return leaf()
-    inside = [_pack(child, leaf) for child in _children(spec)]
-    if spec.type is tuple:
-        return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
-    if spec.type is list:
-        return f"[{', '.join(inside)}]"
-    if spec.type is dict:
-        pairs = zip(spec.context, inside, strict=True)
-        return "{" + ", ".join(f"{literal(k)}: {v}" for k, v in pairs) + "}"
-    raise CaptureFailed(
-        f"forward returns a {getattr(spec.type, '__name__', spec.type)}. Return a tensor, or a "
-        "tuple, list or dict of tensors."
-    )
-
-
-def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:
-    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -20,25 +20,17 @@ import torch
 from torch import nn
 
 from fusewright.capture import Captured
+from fusewright.containers import Container, Plain, Slot, Tree, rebuild
 from fusewright.convolution import rounds_as_tf32, was_convolution
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, numel, size_text, toposort
 from fusewright.rounding import rounds_text
+from fusewright.scope import Containers, Scope, reached
 from fusewright.settings import FUNCTION
 from fusewright.spelling import Names, is_plain, literal, parameters, texts
 from fusewright.target import Target
 
-
-@dataclass(frozen=True)
-class Scope:
-    """What emitted code can name: the class of each user module as text, and module-level values.
-
-    values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
-    """
-
-    classes: Mapping[type, str]
-    values: Mapping[str, object]
-    reach: str = "{0}"
+ONE_LINE = 84  # what fits behind `alike = ` in a method
 
 
 @dataclass(frozen=True)
@@ -47,6 +39,7 @@ class Guard:
 
     locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
     names: the local names in use.  batch: the variable of the batch size, or "".
+    inputs: the variables of the tensors among the arguments.  containers: how others are written.
     """
 
     prelude: tuple[str, ...]
@@ -54,6 +47,8 @@ class Guard:
     locals: Mapping[str, str]
     names: Names
     batch: str
+    inputs: tuple[str, ...]
+    containers: Containers
 
 
 def guard(
@@ -72,10 +67,21 @@ class _Guard:
         self.parameters = parameters(module)
         self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
         self.globals = _values_read(module, scope)
-        taken = {p.name for p in self.parameters} | set(self.globals) | set(scope.classes.values())
+        given = frozenset(p.name for p in self.parameters)
+        self.containers = Containers(scope, given, type(module).__name__)
+        words = self.containers.words([*(a.tree for a in captured.arguments), captured.results])
+        taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
         self.names = Names(taken | {"self", "torch", "type", "repr", "globals", "ModelNew"})
+        self.names.taken |= {"tuple", "len", "vars", "alike"}
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}
+        self.trees = {a.parameter: a.tree for a in captured.arguments}
+        self.alike: list[str] = []  # what is asked of containers
+        self.parts: list[tuple[str, str]] = []  # variables of the tensors in them, and their places
+        self.plain: list[tuple[str, object]] = []  # texts of plain values in arguments
+        self.inputs: dict[int, str] = {}
+        for name, tree in self.trees.items():
+            self._take(name, name, tree)
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
     def guard(self) -> Guard:
@@ -93,19 +99,38 @@ class _Guard:
             *self._apart(),
             *self._products(),
         ]
-        return Guard(tuple(self._prelude()), tuple(conditions), self.locals, self.names, self.batch)
+        inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
+        prelude, known = tuple(self._prelude()), (self.locals, self.names, self.batch)
+        return Guard(prelude, tuple(conditions), *known, inputs, self.containers)
 
     # -- arguments
 
+    def _take(self, path: str, name: str, tree: Tree) -> None:
+        """Note what is asked of an argument, and the variables of the tensors in it."""
+        if isinstance(tree, Slot) and path == name:
+            self.inputs[tree.number] = path
+        elif isinstance(tree, Slot):
+            self.inputs[tree.number] = self.names.fresh(name)
+            self.parts.append((self.inputs[tree.number], path))
+        elif isinstance(tree, Plain):
+            self.plain.append((path, tree.value))
+        elif path.isidentifier() and _is_only_plain(tree):
+            self.plain.append((path, rebuild(tree, ())))
+        else:
+            self.alike += self.containers.asks(path, tree)
+            for k, inside in enumerate(tree.inside):
+                self._take(reached(tree, path, k), f"{name}_{tree.keys[k]}", inside)
+
     def _tensors(self) -> list[tuple[str, Node]]:
         """The tensor arguments: name and leaf."""
-        return [
-            (self.parameters[a.index].name, self.captured.graph.inputs[a.tensor])
-            for a in self.captured.arguments
-            if a.tensor is not None
-        ]
+        return [(self.inputs[k], leaf) for k, leaf in enumerate(self.captured.graph.inputs)]
 
     def _prelude(self) -> Iterator[str]:
+        if self.alike:
+            asked = " and ".join(self.alike)
+            yield f"alike = ({asked})" if len(asked) > ONE_LINE else f"alike = {asked}"
+        for name, path in self.parts:
+            yield f"{name} = {path} if alike else None"
         if self.target.language == "cuda":
             x = next((name for name, _ in self._tensors()), "None")
             yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
@@ -127,14 +152,15 @@ class _Guard:
     def _arguments(self) -> Iterator[str]:
         if self.target.language == "cuda":
             yield "device >= 0"
-        given = {a.index: a for a in self.captured.arguments}
-        for k, p in enumerate(self.parameters):
-            if p.kind is p.VAR_KEYWORD:
+        if self.alike:
+            yield "alike"
+        for p in self.parameters:
+            if p.name not in self.trees and p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 yield f"not {p.name}"
-            elif k not in given:
+            elif p.name not in self.trees:
                 yield from self._same(p.name, p.default, f"the default of {p.name}")
-            elif given[k].tensor is None:
-                yield from self._same(p.name, given[k].value, f"argument {p.name}")
+        for path, value in self.plain:
+            yield from self._same(path, value, f"argument {path}")
 
     def _tensor(self, text: str, leaf: Node) -> str:
         shape = ", ".join(size_text(s).replace("batch", self.batch) for s in leaf.shape)
@@ -328,6 +354,13 @@ class _Guard:
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]
         mine = [text[id(n)] for n in written if id(n) in text]
         yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
+
+
+def _is_only_plain(tree: Tree) -> bool:
+    """Whether `repr` tells everything about it."""
+    if isinstance(tree, Container):
+        return tree.type in (list, tuple, dict) and all(map(_is_only_plain, tree.inside))
+    return isinstance(tree, Plain) and is_plain(tree.value)
 
 
 def _class(kind: type, scope: Scope) -> str:

@@ -23,6 +23,7 @@ from fusewright.build import (
     scope_of,
     warn_if_refused,
 )
+from fusewright.calling import read, signature_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -35,7 +36,7 @@ from fusewright.emit import NewForward, emit, emit_class, rename
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.explain import AS_IT_WAS, explain, is_degenerate, kernel_reports, replaces
 from fusewright.forward import forward_lines
-from fusewright.guard import Scope, guard
+from fusewright.guard import guard
 from fusewright.header import as_it_was, header
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
@@ -49,6 +50,7 @@ from fusewright.rewrite import rewrite
 from fusewright.rounding import asks_here
 from fusewright.rules import allowed
 from fusewright.schedule import Choice, Schedule, schedule
+from fusewright.scope import Scope
 from fusewright.spelling import parameters, signature_text
 from fusewright.stages import staged
 from fusewright.storage import Storage, storage
@@ -201,9 +203,11 @@ def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]
     found = guard(made.captured, module, scope, machine, made.plan.precision)
     cuda = machine.language == "cuda"
     scratch = {b.name: size for b, n, s in made.kernels if (size := workspace(n, s))}
-    statements = forward_lines(made.captured, made.plan, bodies, module, found, scratch, made.tiles)
+    statements = forward_lines(made.captured, made.plan, bodies, found, scratch, made.tiles)
     code = [*found.prelude, *found.conditions, *statements]
     runtime = cuda_runtime(made.kernels, machine, code) if cuda else cpp_runtime(bodies, code)
+    if imports := found.containers.imports:
+        runtime = "\n".join([*imports, "", runtime])
     signature, call = signature_text(parameters(module))
     kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
     summary = f"{kernels}; `reference_forward` where a condition does not hold."
@@ -287,11 +291,14 @@ def explain_file(
 
 
 def optimize(
-    module: nn.Module, example_inputs: Sequence[object], target: str | None = None
+    module: nn.Module,
+    example_inputs: Sequence[object] | Mapping[str, object],
+    target: str | None = None,
 ) -> nn.Module:
     """A module that shares every parameter and buffer with `module`, with a fused `forward`.
 
-    example_inputs: the positional arguments of forward.  target: as on the command line.  The
+    example_inputs: what get_inputs() of a problem file would return: the arguments of forward by
+    position, or a dict of names, or both as [[...], {...}].  target: as on the command line.  The
     result is built but not judged: use `fusewright.judge` on files for that. Warns where kernels
     would not run on the example inputs, if these are on the target.
     """
@@ -301,15 +308,31 @@ def optimize(
             f"{machine.name} is not on this machine; emit a file with `optimize` instead."
         )
     require_tools(machine)
-    made = make(module, example_inputs, machine)
+    inputs = _example_call(module, example_inputs)
+    made = make(module, inputs, machine)
     if not made.replaced:
         return fused_module(module, "")
     runtime, new = _code(made, module, scope_of(module))
     fused = fused_module(module, emit_class(runtime, new))
-    warn_if_refused(
-        fused, new.signature, new.prelude, new.conditions, example_inputs, machine.device
-    )
+    warn_if_refused(fused, new.signature, new.prelude, new.conditions, inputs, machine.device)
     return fused
+
+
+def _example_call(
+    module: nn.Module, given: Sequence[object] | Mapping[str, object]
+) -> Sequence[object]:
+    """The call that example inputs stand for."""
+    kind = type(module).__name__
+    try:
+        found = read(given, signature_of(type(module).forward, bound=False))
+    except TypeError as error:
+        raise CaptureFailed(f"{kind}.forward does not take these inputs: {error}.") from error
+    if found is None:
+        raise CaptureFailed(
+            f"The example inputs of {kind}.forward are a {type(given).__name__}: give a list or "
+            "tuple of its arguments, or a dict of their names."
+        )
+    return found
 
 
 def resolve_target(name: str | None) -> tuple[Target, bool]:

@@ -1,4 +1,4 @@
-"""Problem file -> Problem: a private module with Model, get_inputs and get_init_inputs, checked.
+"""Problem file -> Problem: a private module with Model, get_inputs, get_init_inputs, checked.
 
 A problem file is code, and may do anything. It runs in a private module, and whatever it raises
 (SystemExit too) leaves here as one `UnusableProblem` that names the line in the user's file.
@@ -16,10 +16,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import Signature
 from pathlib import Path
 from types import MappingProxyType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+from fusewright.calling import Inputs, call, read, signature_of, split
+from fusewright.containers import Unknown, flatten
 from fusewright.errors import BadUsage, FusewrightError, UnusableProblem
 
 if TYPE_CHECKING:
@@ -31,10 +34,9 @@ NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 REQUIRED = {
     "Model": "the reference, a subclass of torch.nn.Module",
     "get_inputs": "returns the list of arguments of Model.forward",
-    "get_init_inputs": "returns the list of arguments of Model(...)",
 }
-# Values other than tensors that `get_inputs` may hand to `forward`.
-PLAIN_TYPES = (bool, int, float, complex, str, type(None))
+OPTIONAL = "get_init_inputs"  # without it, the model is Model()
+PRIVATE = "_fusewright_problem_"  # how the names of the modules of problem files begin
 _MESSAGE_LIMIT = 600
 _load_number = itertools.count()
 
@@ -53,53 +55,81 @@ class Problem:
         model: type[nn.Module] = self.module.__dict__["Model"]
         return model
 
-    def make_init_inputs(self) -> list[object]:
+    def make_init_inputs(self) -> Inputs:
         """The arguments of `Model(...)`."""
-        return self._call_for_list("get_init_inputs")
+        if OPTIONAL not in self.module.__dict__:
+            return Inputs()
+        return self._call_for_inputs(OPTIONAL, signature_of(self.model_class, bound=True))
 
     def make_model(self, init_inputs: Sequence[object] | None = None) -> nn.Module:
         """A new reference model; the caller sets the random state."""
-        arguments = self.make_init_inputs() if init_inputs is None else list(init_inputs)
-        advice = "Model(*get_init_inputs()) must work: compare the two argument lists."
-        with _users_code(self.path, "Model(*get_init_inputs())", advice):
-            return self.model_class(*arguments)
+        given = self.make_init_inputs() if init_inputs is None else init_inputs
+        known = OPTIONAL in self.module.__dict__
+        doing = f"Model({_said(given, 'get_init_inputs()')})" if known else "Model()"
+        advice = (
+            f"{doing} must work: compare the two argument lists."
+            if known
+            else "Define get_init_inputs, which returns the list of arguments of Model(...)."
+        )
+        with _users_code(self.path, doing, advice):
+            model: nn.Module = call(self.model_class, given)
+        return model
 
-    def make_inputs(self) -> list[object]:
+    def make_inputs(self) -> Inputs:
         """Fresh arguments of `forward`; the caller sets the random state."""
-        inputs = self._call_for_list("get_inputs")
+        forward = signature_of(self.model_class.forward, bound=False)
+        inputs = self._call_for_inputs("get_inputs", forward)
         for position, value in enumerate(inputs):
-            found = _first_unusable(value, plain=True)
-            if found is not None:
+            try:
+                flatten(value, f"position {position}")
+            except Unknown as error:
                 where = _where(self.path, self.module.__dict__["get_inputs"])
                 raise UnusableProblem(
-                    f"{where}: get_inputs() returns {_kind(found)} at position {position}; "
-                    "return tensors or plain numbers there."
-                )
+                    f"{where}: get_inputs() returns {error} at {error.path}; return tensors, plain "
+                    "numbers or text there, or containers of them: lists, tuples, dicts, named "
+                    "tuples, dataclasses."
+                ) from error
         return inputs
 
     def run(self, model: nn.Module, inputs: Sequence[object]) -> object:
-        """`model(*inputs)`, with every output checked to be a tensor."""
-        advice = "model(*get_inputs()) must work: compare the sizes in the file with each other."
-        with _users_code(self.path, "Model.forward(*get_inputs())", advice):
-            outputs: object = model(*inputs)
-        found = _first_unusable(outputs, plain=False)
-        if found is not None:
+        """The model's outputs, checked to be tensors, or containers with tensors."""
+        doing = f"Model.forward({_said(inputs, 'get_inputs()')})"
+        advice = (
+            f"{doing.replace('Model.forward', 'model')} must work: compare the sizes in the file "
+            "with each other."
+        )
+        with _users_code(self.path, doing, advice):
+            outputs: object = call(model, inputs)
+        try:
+            wrong = "" if flatten(outputs)[1] else _kind(outputs)
+        except Unknown as error:
+            wrong = f"{error} at {error.path}" if error.path else str(error)
+        if wrong:
             raise UnusableProblem(
-                f"{_where(self.path, type(model).forward)}: Model.forward returns {_kind(found)}; "
-                "return a tensor, or a tuple, list or dict of tensors."
+                f"{_where(self.path, type(model).forward)}: Model.forward returns {wrong}; "
+                "return a tensor, or a container with tensors: a tuple, list, dict, named tuple or "
+                "dataclass."
             )
         return outputs
 
-    def _call_for_list(self, name: str) -> list[object]:
+    def _call_for_inputs(self, name: str, signature: Signature | None) -> Inputs:
         function: Callable[[], object] = self.module.__dict__[name]
         with _users_code(self.path, f"{name}()", f"call {name}() by hand and repair it."):
             returned = function()
-        if not isinstance(returned, (list, tuple)):
+        try:
+            found = read(returned, signature)
+        except TypeError as error:
+            raise UnusableProblem(
+                f"{_where(self.path, function)}: {name}() returns a dict, whose keys are names of "
+                f"arguments, and they do not fit: {error}. For a dict as the only argument, return "
+                "a list with it."
+            ) from error
+        if found is None:
             raise UnusableProblem(
                 f"{_where(self.path, function)}: {name}() returns "
-                f"{_kind(returned)}; return a list, with one item per argument."
+                f"{_kind(returned)}; return a list, with one item per argument, or a dict of names."
             )
-        return list(returned)
+        return found
 
 
 def load_problem(path: Path | str, overrides: Mapping[str, str] = NO_OVERRIDES) -> Problem:
@@ -122,13 +152,15 @@ def check_overrides(path: Path | str, overrides: Mapping[str, str]) -> None:
 
 
 def output_tensors(outputs: object) -> list[Tensor]:
-    """The tensors of a checked output, in order: nested tuples, lists and dicts are walked."""
-    if isinstance(outputs, Mapping):
-        return [t for value in outputs.values() for t in output_tensors(value)]
-    if isinstance(outputs, (list, tuple)):
-        return [t for value in outputs for t in output_tensors(value)]
-    tensor: Tensor = outputs  # type: ignore[assignment]
-    return [tensor]
+    """The tensors of a checked output, in order: containers are walked."""
+    return flatten(outputs)[1]
+
+
+def _said(inputs: Sequence[object], name: str) -> str:
+    """How a call takes what a function returns."""
+    positional, named = split(inputs)
+    stars = [f"*{name}"] * bool(positional or not named) + [f"**{name}"] * bool(named)
+    return stars[0] if len(stars) == 1 else f"*{name}[0], **{name}[1]"
 
 
 def _parse(path: Path) -> tuple[str, ast.Module]:
@@ -138,7 +170,7 @@ def _parse(path: Path) -> tuple[str, ast.Module]:
     except OSError as error:
         raise BadUsage(
             f"{path}: cannot read the problem file: {error.strerror}. Give the path of a Python "
-            "file that defines Model, get_inputs and get_init_inputs."
+            "file that defines Model and get_inputs."
         ) from error
     except SyntaxError as error:
         where = f"{path}:{error.lineno}" if error.lineno else str(path)
@@ -231,7 +263,7 @@ def _assigned_inside(statement: ast.stmt) -> Iterator[str]:
 def _execute(path: Path, source: str, tree: ast.Module) -> ModuleType:
     filename = str(path.absolute())
     stem = re.sub(r"\W", "_", path.stem)
-    module = ModuleType(f"_fusewright_problem_{next(_load_number)}_{stem}")
+    module = ModuleType(f"{PRIVATE}{next(_load_number)}_{stem}")
     module.__file__ = filename
     # Known to sys.modules and linecache so that pickle, dataclasses, inspect and tracebacks work.
     sys.modules[module.__name__] = module
@@ -257,40 +289,15 @@ def _check_names(path: Path, module: ModuleType) -> None:
         raise UnusableProblem(
             f"{path}: Model is {_kind(model)}; make it a class that derives from torch.nn.Module."
         )
-    for name in ("get_inputs", "get_init_inputs"):
-        if not callable(module.__dict__[name]):
+    for name in ("get_inputs", OPTIONAL):
+        if name in module.__dict__ and not callable(module.__dict__[name]):
             raise UnusableProblem(
                 f"{path}: {name} is {_kind(module.__dict__[name])}; make it a function without "
                 "arguments."
             )
 
 
-def _first_unusable(value: object, *, plain: bool) -> object | None:
-    """The first leaf that is no tensor (nor a plain value, where those may stand), wrapped."""
-    from torch import Tensor
-
-    if isinstance(value, Tensor) or (plain and isinstance(value, PLAIN_TYPES)):
-        return None
-    if isinstance(value, (list, tuple)) and (value or plain):
-        leaves: Sequence[object] = value
-    elif isinstance(value, Mapping) and value and not plain:
-        leaves = tuple(value.values())
-    else:
-        return _Found(value)
-    found = (_first_unusable(leaf, plain=plain) for leaf in leaves)
-    return next((f for f in found if f is not None), None)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Keeps a found `None` apart from `nothing found`."""
-
-    value: object
-
-
 def _kind(value: object) -> str:
-    if isinstance(value, _Found):
-        value = value.value
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
+from fusewright.flat import flat_arguments, run
 from fusewright.refusals import cannot_capture
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -75,6 +75,8 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
     try:
         with silence(), _recording(module, reads):
             owners = _run_fake(module, inputs)
+    except CaptureFailed:
+        raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     read = sorted(reads.items(), key=str)
@@ -130,15 +132,19 @@ def _same(a: object, b: object) -> bool:
 
 
 def _run_fake(module: nn.Module, inputs: Sequence[object]) -> tuple[frozenset[int | str], ...]:
+    flat = flat_arguments(module, inputs)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
+        given = [mode.from_tensor(v) for v in flat.tensors]
         kept = _held(module)
         state: dict[str, torch.Tensor] = {name: mode.from_tensor(t) for name, t in kept}
-        results = pytree.tree_leaves(functional_call(module, state, tuple(fake), tie_weights=False))
-    given = [v for v in fake if isinstance(v, torch.Tensor)]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(module, state, args, kwargs, tie_weights=False)
+
+        _, results = run(module, forward, flat.arguments(given))
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
-    shown = (r.untyped_storage()._cdata if isinstance(r, torch.Tensor) else 0 for r in results)
+    shown = (r.untyped_storage()._cdata for r in results)
     return tuple(frozenset(k for k, own in memory.items() if own == here) for here in shown)
 
 

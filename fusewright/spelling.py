@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from fusewright.errors import CaptureFailed
 from fusewright.ir import Shape, size_text
 from fusewright.settings import PLAIN
 
@@ -35,29 +34,28 @@ class Names:
 
 
 def parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
-    """The arguments of forward after self; raises CaptureFailed for those that have no name."""
-    known = inspect.signature(type(module).forward).parameters.values()
-    found = tuple(known)[1:]
-    for p in found:
-        if p.kind is p.VAR_POSITIONAL:
-            raise CaptureFailed(
-                f"{type(module).__name__}.forward takes *{p.name}. Give its arguments names."
-            )
-    return found
+    """The parameters of forward after self."""
+    return tuple(inspect.signature(type(module).forward).parameters.values())[1:]
 
 
 def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
     """The parameters as text without annotations, and how they are handed on in a call."""
     words: list[str] = []
     calls: list[str] = []
+    only, bare = 0, True  # how many go by position only; no star yet, which names behind it need
     for p in found:
         default = "" if p.default is p.empty else f"={literal(p.default)}"
-        if p.kind is p.KEYWORD_ONLY and "*" not in words:
+        if p.kind is not p.POSITIONAL_ONLY and only == len(words) > 0 and "/" not in words:
+            words.append("/")
+        only += p.kind is p.POSITIONAL_ONLY
+        if p.kind is p.KEYWORD_ONLY and bare:
             words.append("*")
-        words.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"{p.name}{default}")
-        named = p.kind is p.KEYWORD_ONLY
-        double = p.kind is p.VAR_KEYWORD
-        calls.append(f"**{p.name}" if double else f"{p.name}={p.name}" if named else p.name)
+        bare = bare and p.kind not in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        star = "*" * (p.kind is p.VAR_POSITIONAL) or "**" * (p.kind is p.VAR_KEYWORD)
+        words.append(f"{star}{p.name}{default}")
+        calls.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else f"{star}{p.name}")
+    if words and only == len(words):
+        words.append("/")
     return ", ".join(words), ", ".join(calls)
 
 

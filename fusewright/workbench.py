@@ -18,9 +18,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from fusewright.build import build_all, fused_module
+from fusewright.calling import call, like
+from fusewright.containers import Slot, flatten, leaves
+from fusewright.flat import rebuilt, taken
 from fusewright.ir import Graph
 from fusewright.schedule import Choice
 from fusewright.target import Target
@@ -71,7 +73,7 @@ class Workbench:
     def __post_init__(self) -> None:
         device = self.target.device
         self.module = self.module.to(device)
-        self.inputs = tree_map(partial(_moved, device), list(self.inputs))
+        self.inputs = _mapped(self.inputs, lambda t: t.to(device))
         self._buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         self._cold = torch.zeros(FLUSH_BYTES[device] // 4, device=device)
 
@@ -91,8 +93,7 @@ class Workbench:
         with torch.no_grad():
             for name, b in self.module.named_buffers():
                 b.copy_(self._buffers[name])
-            given = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, self.inputs)
-            made = tree_leaves(module(*given))
+            made = _leaves(call(module, _mapped(self.inputs, Tensor.clone)))
         kept = [b.clone() for _, b in self.module.named_buffers()]
         return [*(v.clone() if isinstance(v, Tensor) else v for v in made), *kept]
 
@@ -122,7 +123,7 @@ class Workbench:
             self._wait()
         times = dict[str, Callable[[], float]]()
         with torch.no_grad():
-            self._timed(times, WHOLE, module, *self.inputs)
+            self._timed(times, WHOLE, partial(call, module, self.inputs))
         self._wait()
         return times[WHOLE]()
 
@@ -166,8 +167,9 @@ def coarseness(outputs: Outputs) -> float:
 
 def about_inputs(inputs: Sequence[object], graph: Graph) -> list[str]:
     """Types, sizes and strides of what a model is given, and the batch size."""
-    leaves = [v for v in tree_leaves(list(inputs)) if isinstance(v, Tensor)]
-    return [str(graph.batch), *(f"{v.dtype} {tuple(v.shape)} {v.stride()}" for v in leaves)]
+    _, tensors = taken(inputs)
+    kinds = [f"{v.dtype} {tuple(v.shape)} {v.stride()}" for v in tensors]
+    return [str(graph.batch), *kinds]
 
 
 def about_machine(target: Target) -> list[str]:
@@ -185,8 +187,16 @@ def _lines(path: str) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
-def _moved(device: str, value: object) -> object:
-    return value.to(device) if isinstance(value, Tensor) else value
+def _mapped(inputs: Sequence[object], change: Callable[[Tensor], Tensor]) -> Sequence[object]:
+    """The arguments with each tensor changed."""
+    trees, tensors = taken(inputs)
+    return like(inputs, rebuilt(trees, [change(t) for t in tensors]))
+
+
+def _leaves(value: object) -> list[object]:
+    """Tensors and plain values, in order."""
+    tree, tensors = flatten(value)
+    return [tensors[n.number] if isinstance(n, Slot) else n.value for n in leaves(tree)]
 
 
 def _kernels(module: nn.Module) -> dict[str, Any]:

@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
 # first, as Python loads it first: its exports are only looked up when a user asks for one.
 FLOW = [
     "__init__",
-    "errors", "write", "progress", "problem", "target",
+    "errors", "write", "progress", "containers", "calling", "problem", "target",
     "ops", "ir", "interpret", "formula", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
-    "library", "refusals", "export", "settings", "spelling", "capture",
+    "library", "refusals", "flat", "export", "settings", "spelling", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "waste", "cells", "pixels", "depthwise", "convolution", "window", "pieces",
@@ -31,7 +31,7 @@ FLOW = [
     "codegen/skeleton", "codegen/prune", "codegen/cpp",
     "codegen/attention", "codegen/product", "codegen/cuda",
     "codegen/quick", "codegen/runtime",
-    "guard", "forward", "emit", "build",
+    "scope", "guard", "forward", "emit", "build",
     "judge/findings", "judge/tree", "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
     "judge/contract", "judge/patterns",
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/canary",

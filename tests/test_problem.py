@@ -19,7 +19,7 @@ BAD = Path(__file__).resolve().parent / "bad_problems"
 MESSAGES = {
     "no_model": ("does not define Model",),
     "no_get_inputs": ("does not define get_inputs",),
-    "no_get_init_inputs": ("does not define get_init_inputs",),
+    "no_get_init_inputs": ("Model() raised TypeError", "width", "Define get_init_inputs"),
     "model_is_a_function": ("Model is a value of type function", "torch.nn.Module"),
     "model_is_no_module": ("Model is the class Model", "torch.nn.Module"),
     "inputs_not_a_function": ("get_inputs is a value of type list", "make it a function"),
@@ -37,7 +37,7 @@ MESSAGES = {
     "init_inputs_not_a_list": ("get_init_inputs() returns None", "return a list"),
     "input_of_unknown_type": ("value of type object at position 1",),
     "returns_a_number": ("Model.forward returns a value of type float",),
-    "returns_none_beside_a_tensor": ("Model.forward returns None",),
+    "returns_an_object": ("Model.forward returns a value of type Statistics at [1]",),
 }
 # Files whose fault shows only when the model is captured (tests/test_cli.py).
 LATER = {"branches_on_data"}

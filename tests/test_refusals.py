@@ -73,8 +73,8 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "counter": ("return self.norm(x)", "Give it a momentum", WHERE),
     "combinations": ("return torch.combinations(x[0])", "size of a result depends", "None"),
     "nested": ("return torch.nested.nested_tensor([x, x]).sum()", "_nested_tensor", WHERE),
-    "set": ("return {x}", "returns a set", WHERE),
-    "generator": ("return (v for v in [x])", "returns a generator", WHERE),
+    "set": ("return {x}", "returns a value of type set", WHERE),
+    "generator": ("return (v for v in [x])", "returns a value of type generator", WHERE),
     "unknown": ("raise ValueError('as it likes')", "ValueError: as it likes", "Keep"),
 }
 

@@ -27,6 +27,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from fusewright.calling import call, split
 from fusewright.judge import layout, state_of_torch
 from fusewright.judge.protocol import (
     DONE,
@@ -113,6 +114,7 @@ class Host:
         self.inputs = map_region(inputs_fd, writable=False)
         self.outputs = map_region(outputs_fd, writable=True)
         self.make: Callable[..., nn.Module] | None = None
+        self.home: layout.Home | None = None
         self.instances: dict[int, nn.Module] = {}
         self.held: list[Tensor] = []  # results of earlier calls
         self.calls: list[tuple[list[Tensor], Any]] = []  # blocks and arguments of the last calls
@@ -150,6 +152,7 @@ def _import(host: Host, message: Message) -> Record:
     else:
         module = _module(message["source"], message["name"])
     host.make = getattr(module, message["class"])
+    host.home = layout.Home(module, message["class"])
     if not callable(host.make):
         raise TypeError(f"{message['class']} is no class")
     return host.done("", [], [])
@@ -173,10 +176,11 @@ def _module(source: str, name: str) -> ModuleType:
 def _construct(host: Host, message: Message) -> Record:
     assert host.make is not None
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, "cpu")
-    arguments = layout.values_in(message["arguments"], blocks)
     host.seed = message["seed"]
     torch.manual_seed(host.seed)
-    model = host.make(*arguments)
+    arguments = layout.values_in(message["arguments"], blocks, host.home)
+    torch.manual_seed(host.seed)
+    model = call(host.make, arguments)
     if not isinstance(model, nn.Module):
         raise TypeError(f"the constructor made a {type(model).__name__}, not an nn.Module")
     model = model.to(host.device)
@@ -259,7 +263,7 @@ def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
     """
     contents = layout.fresh_blocks(message["arguments"], host.inputs, host.device)
     blocks = [torch.full_like(block, 255) for block in contents]
-    arguments = layout.values_in(message["arguments"], blocks)
+    arguments = layout.values_in(message["arguments"], blocks, host.home)
     _synchronize()
     own = message["stream"] == "own"
     with torch.cuda.stream(torch.cuda.Stream() if own else None):  # type: ignore[no-untyped-call]
@@ -268,7 +272,7 @@ def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
         for block, content in zip(blocks, contents, strict=True):
             _copy(block, content)
         with torch.no_grad():
-            outputs = model(*arguments)
+            outputs = call(model, arguments)
         results: list[Tensor] = []
         text = layout.describe(outputs, results)
         taken: list[Tensor | None] = [_clone(_detach(result)) for result in results]
@@ -284,10 +288,10 @@ def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
         for old, new in zip(host.calls[-1][0], blocks, strict=True):
             old.data.copy_(new)  # `.data`: pointer and version counter stay as they were
         return host.calls[-1]
-    call = blocks, layout.values_in(message["arguments"], blocks)
+    made = blocks, layout.values_in(message["arguments"], blocks, host.home)
     # The last two stay alive, so that an address does not come back at once.
-    host.calls = [*host.calls, call][-2:]
-    return call
+    host.calls = [*host.calls, made][-2:]
+    return made
 
 
 def _make_cold(host: Host, cold: bool) -> None:
@@ -333,7 +337,7 @@ def _repeat(host: Host, message: Message) -> Record:
     for _ in range(2):
         for _ in range(message["calls"]):
             with torch.no_grad():
-                model(*arguments)
+                call(model, arguments)
         host.clock.wait()
         gc.collect()
         used.append(host.clock.used_bytes())
@@ -358,9 +362,10 @@ class DeviceClock:
     def time(
         self, model: nn.Module, arguments: list[object]
     ) -> tuple[object, tuple[int, int, int]]:
+        positional, named = split(arguments)
         if not self._cuda:
             cpu, begin = _cpu_now(), _now()
-            outputs = model(*arguments)
+            outputs = model(*positional, **named)
             end = _now()
             return outputs, (end - begin, 0, _cpu_now() - cpu)
         first = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -368,7 +373,7 @@ class DeviceClock:
         _synchronize()
         cpu, begin = _cpu_now(), _now()
         first.record()
-        outputs = model(*arguments)
+        outputs = model(*positional, **named)
         _synchronize()  # the whole device: side streams count, too
         last.record()
         end = _now()

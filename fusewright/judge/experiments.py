@@ -74,7 +74,7 @@ def setup(t: Trial) -> Steps:
 
 
 def construct(t: Trial, instance: int, dtype: str = "") -> Steps:
-    arguments = t.ship(t.lab.init_inputs)
+    arguments = t.ship(t.lab.init_inputs, constructor=True)
     fields = {"instance": instance, "seed": t.lab.model_seed, "dtype": dtype}
     yield from t.ask("construct", arguments=arguments, **fields)
 

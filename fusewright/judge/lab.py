@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fusewright.calling import split
 from fusewright.judge import contract, layout, room, states
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
@@ -94,8 +95,9 @@ class Lab:
         self.model_seed = self.seed("model") % 2**31
         self._seed_all(self.seed("init inputs"))
         self.init_inputs = self.problem.make_init_inputs()
+        own = self._own_init_inputs()
         torch.manual_seed(self.model_seed)
-        self.model = self.problem.make_model(copy.deepcopy(self.init_inputs)).to(self.device)
+        self.model = self.problem.make_model(own).to(self.device)
         self.modes: tuple[str, ...] = ("train", "eval")
         if not self.model.training:
             self.modes = ("eval", "train")
@@ -197,13 +199,23 @@ class Lab:
         """What a run of eager may write to: copies of all that it ever writes to."""
         return each(state, lambda n, t: t.clone() if n in self.touched else t)
 
+    def _own_init_inputs(self) -> Sequence[object]:
+        """Arguments that a constructor may change: copies, or, where nobody can copy them (locks,
+        generators, modules of Python), the same once more."""
+        try:
+            return copy.deepcopy(self.init_inputs)
+        # An argument's own code may refuse with anything.
+        except Exception:  # noqa: BLE001
+            self._seed_all(self.seed("init inputs"))
+            return self.problem.make_init_inputs()
+
     # --- running ----------------------------------------------------------------------------
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
         with asked(), self._ceiling():
             given = {n: t for n, t in state.items() if self.first[n] == n}
-            return functional_call(model, given, tuple(values), strict=False)
+            return functional_call(model, given, *split(values), strict=False)
 
     def _ceiling(self) -> AbstractContextManager[None]:
         """What a run may take where a case is larger than the problem's own."""
@@ -211,7 +223,7 @@ class Lab:
 
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
-            return list(layout.tensors_of(self.run(self.model, values, state, mode)))
+            return layout.results_of(self.run(self.model, values, state, mode))
 
     def eager(self, mode: str) -> contract.Run:
         """Eager as a function: the state that it is given stays as it is."""
@@ -244,7 +256,7 @@ class Lab:
 
     @cached_property
     def _cpu_model(self) -> nn.Module:
-        return copy.deepcopy(self.model).cpu()
+        return states.copied(self.model, {}).cpu()
 
     def _cpu_accepts(self, values: Sequence[object], mode: str) -> bool:
         """Whole numbers may be indices: on a GPU, one out of range ends the process's CUDA."""
@@ -254,7 +266,7 @@ class Lab:
         here = each(self.state, lambda _, t: t.cpu())
         try:
             with torch.no_grad():
-                self.run(self._cpu_model, mapped(list(values), Tensor.cpu), here, mode)
+                self.run(self._cpu_model, mapped(values, Tensor.cpu), here, mode)
         except Illegal:
             return False
         return True
@@ -274,7 +286,7 @@ class Lab:
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
             with torch.no_grad(), _default_double():
-                return list(layout.tensors_of(self.run(self.true_model, values, state, mode)))
+                return layout.results_of(self.run(self.true_model, values, state, mode), wide=True)
 
         return call
 
@@ -289,7 +301,7 @@ class Lab:
         """
         where = {"tree": shipment.tree, "tensors": shipment.tensors}
         blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
-        values = layout.values_in(where, blocks)
+        values = layout.values_in(where, blocks, layout.Home(self.problem.module))
         originals = mapped(values, Tensor.clone)
         after = self.own(state)
         outputs: list[Tensor] = []
@@ -328,7 +340,7 @@ class Lab:
         self, values: Sequence[object], state: State, mode: str
     ) -> tuple[bool, ...]:
         """Which outputs of eager know how to be differentiated; asked once per kind of call."""
-        key = (mode, *(t.requires_grad for t in layout.tensors_of(list(values))))
+        key = (mode, *(t.requires_grad for t in layout.tensors_of(values)))
         if key not in self._known_differentiable:
             ready = each(
                 self.own(state),
@@ -336,7 +348,7 @@ class Lab:
             )
             copies = mapped(values, Tensor.clone)
             with torch.set_grad_enabled(True):
-                outputs = layout.tensors_of(self.run(self.model, copies, ready, mode))
+                outputs = layout.results_of(self.run(self.model, copies, ready, mode))
             self._known_differentiable[key] = tuple(t.grad_fn is not None for t in outputs)
         return self._known_differentiable[key]
 
@@ -349,9 +361,9 @@ class Lab:
         mode: str,
     ) -> list[Tensor | None]:
         ready = each(state, lambda n, t: t.detach().clone().requires_grad_(self.requires[n]))
-        inputs = [t for t in layout.tensors_of(list(values)) if t.requires_grad]
+        inputs = [t for t in layout.tensors_of(values) if t.requires_grad]
         with torch.enable_grad():
-            outputs = layout.tensors_of(self.run(model, values, ready, mode))
+            outputs = layout.results_of(self.run(model, values, ready, mode))
             pairs = [
                 (o, v) for o, v in zip(outputs, cotangents, strict=False) if o.grad_fn is not None
             ]

@@ -6,14 +6,20 @@ or several tensors share, with random bytes on both sides; a *tree* is a JSON pi
 
 from __future__ import annotations
 
+import importlib
 import mmap
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusewright.calling import Inputs, names_of, read, signature_of
+from fusewright.containers import BY_NAME, kind_of
 from fusewright.judge.protocol import (
     ABSENT,
     DTYPE_CODES,
@@ -24,10 +30,15 @@ from fusewright.judge.protocol import (
     REQUIRES_GRAD,
     TensorRecord,
 )
+from fusewright.judge.tree import tensors as every_tensor
+from fusewright.problem import PRIVATE
 
 GUARD_BYTES = 4096
 ALIGN = 64
 _PAGE = 4096
+NAMED = (type, FunctionType, BuiltinFunctionType)  # what can be found by its name elsewhere
+FIELDS = "dict with fields"  # its items follow from its fields
+NUMBERS = {float: (torch.float32, torch.float64), complex: (torch.complex64, torch.complex128)}
 _NAMES: Mapping[torch.dtype, str] = {
     dtype: name for name in DTYPE_CODES if (dtype := getattr(torch, name, None)) is not None
 }
@@ -35,7 +46,7 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 # Bound before any candidate is imported: its process uses these and never `x.method()`.
 _detach, _contiguous, _copy = Tensor.detach, Tensor.contiguous, Tensor.copy_
 _view_as = Tensor.view
-_frombuffer, _empty = torch.frombuffer, torch.empty
+_frombuffer, _empty, _tensor = torch.frombuffer, torch.empty, torch.tensor
 
 
 class UnusableOutput(Exception):
@@ -64,55 +75,142 @@ def _up(count: int, step: int = _PAGE) -> int:
 # --- trees ------------------------------------------------------------------------------------
 
 
-def encode(value: object, tensors: list[Tensor]) -> Any:
-    """A JSON picture of `value`; its tensors are appended to `tensors` in order."""
+def encode(value: object, tensors: list[Tensor], path: tuple[int, ...] | None = None) -> Any:
+    """A JSON picture of `value`; its tensors are appended to `tensors` in order.
+
+    path: where the value stands among the arguments of a constructor. What has no picture there is
+    what the receiver's own get_init_inputs() returns at that place.
+    """
     if isinstance(value, Tensor):
         tensors.append(value)
         return {"tensor": len(tensors) - 1}
-    if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [encode(v, tensors) for v in value]}
-    if isinstance(value, dict):
-        return {"dict": [[encode(k, tensors), encode(v, tensors)] for k, v in value.items()]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"plain": value}
+    if kind := kind_of(value):
+        parts = kind.parts(value)
+        places = [None if path is None else (*path, k) for k in range(len(parts))]
+        return {
+            "container": [
+                kind.name,
+                encode(type(value), []),
+                [encode(key, []) for key, _ in parts],
+                [encode(v, tensors, at) for (_, v), at in zip(parts, places, strict=True)],
+                [encode(v, []) for v in (() if kind.name == FIELDS else kind.extra(value))],
+            ]
+        }
+    where = _place_of(value) if isinstance(value, NAMED) else None
+    if where:
+        return {"named": where}
+    if path is not None:
+        return {"own": list(path)}
     raise UnusableOutput(f"a value of type {type(value).__name__} cannot be handed over")
 
 
-def decode(tree: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
+@dataclass(frozen=True)
+class Home:
+    """The file of whoever decodes: where the classes of a problem are found, and what its own
+    get_init_inputs() returns. model: the name of its class."""
+
+    module: ModuleType
+    model: str = "Model"
+
+    def named(self, name: str) -> Any:
+        first, _, rest = name.partition(".")
+        found: Any = self.module
+        for part in [self.model if first == "Model" else first, *rest.split(".") * bool(rest)]:
+            if not hasattr(found, part):
+                raise LookupError(f"{name}, which the arguments need, is not defined in the file")
+            found = getattr(found, part)
+        return found
+
+    def own(self, path: Sequence[int]) -> Any:
+        """What stands there among the arguments that the file itself would construct with."""
+        function = getattr(self.module, "get_init_inputs", None)
+        if function is None:
+            raise LookupError(
+                "get_init_inputs() of the problem returns what no other process can be given; "
+                "define it in this file, too"
+            )
+        signature = signature_of(getattr(self.module, self.model), bound=True)
+        value: Any = read(function(), signature)
+        for number in path:
+            kind = kind_of(value)
+            assert kind is not None, "both files construct with the same containers"
+            value = kind.parts(value)[number][1]
+        return value
+
+
+def decode(tree: Mapping[str, Any], tensors: Sequence[Tensor], home: Home | None = None) -> Any:
     ((kind, value),) = tree.items()
     if kind == "tensor":
         return tensors[value]
-    if kind == "list":
-        return [decode(v, tensors) for v in value]
-    if kind == "tuple":
-        return tuple(decode(v, tensors) for v in value)
-    if kind == "dict":
-        return {decode(k, tensors): decode(v, tensors) for k, v in value}
+    if kind == "container":
+        name, typed, keys, items, extra = value
+        made = [[decode(v, tensors, home) for v in each] for each in (keys, items, extra)]
+        return BY_NAME[name].make(decode(typed, [], home), tuple(made[2]), made[0], made[1])
     if kind == "complex":
         return complex(*value)
+    if kind == "named" and value[0]:
+        found: Any = importlib.import_module(value[0])
+        for part in value[1].split("."):
+            found = getattr(found, part)
+        return found
+    if kind in ("named", "own"):
+        assert home is not None, "only arguments have classes of a file's own"
+        return home.named(value[1]) if kind == "named" else home.own(value)
     return getattr(torch, value) if kind == "dtype" else value
 
 
-def describe(value: object, tensors: list[Tensor]) -> str:
-    """The structure of an output as text, strict about types; its tensors in order."""
+def _place_of(value: Any) -> list[str] | None:
+    """Module and name by which a class or function is found; "" for the problem's own file."""
+    module, name = str(getattr(value, "__module__", "")), str(getattr(value, "__qualname__", ""))
+    place = sys.modules.get(module)
+    if place is None:
+        return None
+    names = [name, *(n for n, v in vars(place).items() if v is value)]
+    found = next((n for n in names if _reached(place, n) is value), None)
+    return None if found is None else ["" if module.startswith(PRIVATE) else module, found]
+
+
+def _reached(place: object, name: str) -> object:
+    for part in name.split("."):
+        place = getattr(place, part, None)
+    return place
+
+
+def describe(value: object, tensors: list[Tensor], wide: bool = False) -> str:
+    """The structure of an output as text, strict about types; its tensors in order.
+
+    A floating-point number is judged as a tensor of one: in float32, or `wide`.
+    """
     kind = type(value)
     if kind is Tensor or kind is torch.nn.Parameter:
         tensors.append(value)  # type: ignore[arg-type]
         return "tensor"
     if isinstance(value, Tensor):
         raise UnusableOutput(f"output of type {kind.__name__}, a subclass of Tensor")
-    if isinstance(value, (list, tuple)):
-        inner = ", ".join(describe(v, tensors) for v in value)
-        return f"{kind.__name__}({inner})"
-    if isinstance(value, dict):
-        inner = ", ".join(f"{k!r}: {describe(v, tensors)}" for k, v in value.items())
-        return f"{kind.__name__}({inner})"
+    row = kind_of(value)
+    if row is not None:
+        held = row.parts(value)
+        inner = ", ".join(f"{k!r}: " * row.keyed + describe(v, tensors, wide) for k, v in held)
+        # Each file has a class of its own: what makes them the same is kind, name and fields.
+        own = "" if row.name == kind.__name__ else f"{row.name} "
+        return f"{own}{re.sub('^ModelNew', 'Model', kind.__qualname__)}({inner})"
+    if kind in (float, complex):
+        tensors.append(_tensor(value, dtype=NUMBERS[kind][wide]))
+        return kind.__name__
     return f"{kind.__name__} {str(value)[:80]}"
+
+
+def results_of(value: object, wide: bool = False) -> list[Tensor]:
+    """The tensors of an output, as `describe` has them."""
+    tensors: list[Tensor] = []
+    describe(value, tensors, wide)
+    return tensors
 
 
 # --- out: values -> blocks --------------------------------------------------------------------
@@ -126,10 +224,13 @@ def _beside(size: int, t: Tensor) -> Tensor:
     return _empty(size, dtype=torch.uint8, device=t.device)
 
 
-def pack(values: Sequence[object], seed: int, room: Room = _beside) -> Shipment:
+def pack(
+    values: Sequence[object], seed: int, room: Room = _beside, *, constructor: bool = False
+) -> Shipment:
     """Copy arguments into blocks between random guard bytes, in the caller's exact layout."""
     tensors: list[Tensor] = []
-    tree = encode(list(values), tensors)
+    picture = encode(list(values), tensors, () if constructor else None)
+    tree = {"names": list(names_of(values)), **picture}
     generator = torch.Generator().manual_seed(seed)
     blocks: list[Tensor] = []
     places: list[dict[str, Any]] = []
@@ -199,8 +300,9 @@ def ship(shipment: Shipment, region: mmap.mmap, offset: int = 0) -> dict[str, An
 
 
 def ship_only(
-    values: Sequence[object], seed: int, region: mmap.mmap, offset: int = 0
-) -> dict[str, Any]:
+    values: Sequence[object], seed: int, region: mmap.mmap, offset: int = 0, *,
+    constructor: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """`pack` straight into the region: for what nobody compares with later."""
     offsets: list[int] = []
 
@@ -210,7 +312,7 @@ def ship_only(
         offset += _up(size)
         return _frombuffer(region, dtype=torch.uint8, count=size, offset=offsets[-1])
 
-    return pack(values, seed, room).message(offsets)
+    return pack(values, seed, room, constructor=constructor).message(offsets)
 
 
 def end_of(message: Mapping[str, Any]) -> int:
@@ -245,10 +347,14 @@ def aligned(raw: Tensor, device: str) -> Tensor:
     return _copy(block[skip : skip + raw.numel()], raw)
 
 
-def values_in(message: Mapping[str, Any], blocks: Sequence[Tensor]) -> Any:
+def values_in(
+    message: Mapping[str, Any], blocks: Sequence[Tensor], home: Home | None = None
+) -> Inputs:
     """The arguments, as views into their blocks."""
     tensors = [_place(place, blocks[place["block"]]) for place in message["tensors"]]
-    return decode(message["tree"], tensors)
+    tree = dict(message["tree"])
+    names = tree.pop("names")
+    return Inputs(decode(tree, tensors, home), names)
 
 
 def _place(place: Mapping[str, Any], block: Tensor) -> Tensor:
@@ -345,6 +451,5 @@ def holds(record: Mapping[str, Any], region: mmap.mmap, wanted: Tensor) -> bool:
 
 
 def tensors_of(values: object) -> Iterator[Tensor]:
-    tensors: list[Tensor] = []
-    encode(values, tensors)
-    yield from tensors
+    """The tensors of arguments."""
+    yield from every_tensor(values)

@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fusewright.calling import like
 from fusewright.judge import patterns
 from fusewright.judge.contract import Run, compare, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
@@ -112,7 +113,7 @@ def iterate(
     A probe for a finding that is not `wanted` any more is not worked out; `known` is what eager
     and float64 say to `inputs`.
     """
-    own = Arguments(list(inputs), dict(state))
+    own = Arguments(like(inputs, inputs), dict(state))
     model = _Model(run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted)
     eager, truth = known or (model.eager(model.own), model.truth(model.own))
     yield from _selections(model)

@@ -129,9 +129,12 @@ class Bench:
     def do_prepare(self, message: Message) -> Message:
         """Construction, parameters and one call, laid out one behind the other."""
         lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
-        made, offset = [], 0
+        made: list[dict[str, Any]] = []
+        offset = 0
         for values in (lab.init_inputs, [dict(lab.state)], lab.inputs("first call")):
-            arguments = layout.ship_only(values, lab.seed("guard"), inputs, offset)
+            arguments = layout.ship_only(
+                values, lab.seed("guard"), inputs, offset, constructor=not made
+            )
             offset = layout.end_of(arguments)
             made.append({"arguments": arguments, "instance": 0})
         construct = {"do": "construct", "seed": lab.model_seed, **made[0]}

@@ -50,12 +50,42 @@ def cast(model: nn.Module, dtype: torch.dtype, memo: dict[int, object]) -> nn.Mo
     for t in (t for m in model.modules() for t in pytree.tree_leaves(vars(m))):
         if type(t) is Tensor and t.is_floating_point():
             memo.setdefault(id(t), t.detach().to(dtype, copy=True))
-    other = copy.deepcopy(model, memo).to(dtype)
+    other = copied(model, memo).to(dtype)
     for m in other.modules():
         for name, f in [*vars(m).items()]:
             if isinstance(f, FunctionType) and f.__closure__:
                 vars(m)[name] = _closing_over(f, memo)
     return other
+
+
+def copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
+    """A deep copy; what nobody can copy (a lock, an open file, a module of Python) is shared.
+
+    memo: what stands for what already.
+    """
+    tried = dict(memo)
+    try:
+        other = copy.deepcopy(model, tried)
+        memo.update(tried)
+    # Whatever an attribute's own code says to being copied.
+    except Exception:  # noqa: BLE001
+        for m in model.modules():
+            for value in pytree.tree_leaves(vars(m)):
+                if not isinstance(value, (Tensor, nn.Module)):
+                    memo.update(_shared(value))
+        other = copy.deepcopy(model, memo)
+    return other
+
+
+def _shared(value: object) -> Mapping[int, object]:
+    """What stands for an attribute that nobody can copy."""
+    if isinstance(value, torch.Generator):
+        return {id(value): value.clone_state()}
+    try:
+        copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - as above
+        return {id(value): value}
+    return {}
 
 
 def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:

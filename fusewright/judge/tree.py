@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
+from fusewright.calling import like
+from fusewright.containers import kind_of
+
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """All tensors in lists, tuples and dictionaries, in order."""
+    """All tensors in containers, in order."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif kind := kind_of(value):
+        for _, item in kind.parts(value):
             yield from tensors(item)
 
 
@@ -26,15 +26,13 @@ def mapped(inputs: Sequence[object], change: Callable[[Tensor], Tensor]) -> list
     def walk(value: Any) -> Any:
         if isinstance(value, Tensor):
             return change(value.detach()).requires_grad_(value.requires_grad)
-        if isinstance(value, dict):
-            return {key: walk(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(walk(item) for item in value))
-        if isinstance(value, (list, tuple)):
-            return type(value)(walk(item) for item in value)
-        return value
+        kind = kind_of(value)
+        if kind is None:
+            return value
+        keys, items = zip(*kind.parts(value), strict=True) if kind.parts(value) else ((), ())
+        return kind.make(type(value), kind.extra(value), keys, [walk(item) for item in items])
 
-    return [walk(value) for value in inputs]
+    return like(inputs, [walk(value) for value in inputs])
 
 
 def upcast(t: Tensor) -> Tensor:

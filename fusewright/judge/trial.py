@@ -95,10 +95,12 @@ class Trial:
             self._prepare()
             self._prepare = None
 
-    def ship(self, values: Sequence[object], offset: int = 0) -> dict[str, Any]:
+    def ship(
+        self, values: Sequence[object], offset: int = 0, *, constructor: bool = False
+    ) -> dict[str, Any]:
         self._count += 1
         seed = self.lab.seed("guard", self._count)
-        return layout.ship_only(values, seed, self._inputs, offset)
+        return layout.ship_only(values, seed, self._inputs, offset, constructor=constructor)
 
     def result(self, record: Mapping[str, Any]) -> Tensor | None:
         return layout.get_result(record, self._outputs, self.lab.device)

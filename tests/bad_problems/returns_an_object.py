@@ -1,7 +1,12 @@
-"""forward returns a tuple with None in it."""
+"""forward returns an object of a class of its own beside a tensor."""
 
 import torch
 import torch.nn as nn
+
+
+class Statistics:
+    def __init__(self, mean):
+        self.mean = mean
 
 
 class Model(nn.Module):
@@ -10,7 +15,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(width, width)
 
     def forward(self, x):  # here
-        return self.linear(x), None
+        return self.linear(x), Statistics(x.mean())
 
 
 batch_size, width = 4, 8

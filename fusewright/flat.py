@@ -1,0 +1,107 @@
+"""nn.Module + nested arguments -> for a while, the same module from a tuple of tensors to another.
+
+What exports a program then meets tensors only; how arguments and results hold them is noted here.
+Plain values are part of the program, as they are for `torch.export` itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fusewright.calling import call, like
+from fusewright.containers import Container, Tree, Unknown, changed, containers, flatten, rebuild
+from fusewright.errors import CaptureFailed
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+@dataclass
+class Flat:
+    """trees: how each argument holds its tensors.  tensors: of all arguments, in order.
+    results: how the last run held its results, once there was one."""
+
+    inputs: Sequence[object]
+    trees: tuple[Tree, ...]
+    tensors: tuple[torch.Tensor, ...]
+    results: Tree | None = None
+
+    def arguments(self, tensors: Sequence[object]) -> list[Any]:
+        """The arguments with other tensors."""
+        return like(self.inputs, rebuilt(self.trees, tensors))
+
+
+def flat_arguments(module: nn.Module, inputs: Sequence[object]) -> Flat:
+    """The tensors among arguments; raises CaptureFailed for what is no container."""
+    try:
+        trees, tensors = taken(inputs)
+    except Unknown as error:
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward is given {error} at argument {error.path}. Give it "
+            "tensors, numbers or text, or containers of them: lists, tuples, dicts, named tuples, "
+            "dataclasses."
+        ) from error
+    return Flat(inputs, trees, tensors)
+
+
+def taken(inputs: Sequence[object]) -> tuple[tuple[Tree, ...], tuple[torch.Tensor, ...]]:
+    """One tree for each argument, numbering the tensors of all; raises Unknown."""
+    tree, tensors = flatten(list(inputs))
+    assert isinstance(tree, Container), "a list is one"
+    return tree.inside, tuple(tensors)
+
+
+def rebuilt(trees: Sequence[Tree], tensors: Sequence[object]) -> list[Any]:
+    """One value for each tree."""
+    return [rebuild(tree, tensors) for tree in trees]
+
+
+@contextmanager
+def flattened(module: nn.Module, inputs: Sequence[object]) -> Iterator[Flat]:
+    """Within the block, `module(tensors)` takes and returns tuples of tensors.
+
+    The module's own hooks stay out of it: whoever calls it runs them around `forward`.
+    """
+    found, original = flat_arguments(module, inputs), module.forward
+    kept = {name: vars(module)[name] for name in (*HOOKS, "forward") if name in vars(module)}
+
+    def forward(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        given = found.arguments(tensors)
+        found.results, results = run(module, original, given)
+        return tuple(results)
+
+    vars(module).update({name: OrderedDict() for name in HOOKS}, forward=forward)
+    try:
+        yield found
+    finally:
+        del vars(module)["forward"]
+        vars(module).update(kept)
+
+
+def run(
+    module: nn.Module, forward: Any, given: Sequence[object]
+) -> tuple[Tree, Sequence[torch.Tensor]]:
+    """One run's results; raises CaptureFailed where it cannot be said again by a file."""
+    kind = type(module).__name__
+    before = [pair for value in given for pair in containers(value)]
+    results = call(forward, given)
+    touched = changed(before)
+    if touched is not None:
+        raise CaptureFailed(
+            f"{kind}.forward changes the {type(touched).__name__} that it is given: whoever calls "
+            "it would miss that. Return what is new."
+        )
+    try:
+        return flatten(results)
+    except Unknown as error:
+        where = f" at {error.path}" if error.path else ""
+        raise CaptureFailed(
+            f"{kind}.forward returns {error}{where}. Return tensors, numbers or text, or "
+            "containers of them: tuples, lists, dicts, named tuples, dataclasses."
+        ) from error
