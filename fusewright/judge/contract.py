@@ -242,6 +242,13 @@ def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
     return None
 
 
+def nowhere_finite(eager: Tensor, truth: Tensor) -> bool:
+    """Is this output NaN or infinite throughout, for eager and in float64 alike?"""
+    if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
+        return False
+    return not bool(torch.isfinite(eager).any()) and not bool(torch.isfinite(truth).any())
+
+
 def null_candidates(eager: Tensor, inputs: Sequence[object]) -> Mapping[str, Tensor]:
     """Outputs that compute nothing; a problem on which one of them passes is weak."""
     nulls = {"zeros": torch.zeros_like(eager)}

@@ -138,7 +138,8 @@ def fresh(t: Trial) -> Steps:
         if (small or number == count - 1) and not (yield from intact(t, kept)):
             t.fail("output-reuse", "a later call changed an earlier output")
             break
-    parameters = {n: v for n, v in t.lab.state.items() if t.lab.kinds[n] == "P"}
+    own = t.lab.state.items()
+    parameters = {n: v for n, v in own if t.lab.kinds[n] == "P" and n not in t.lab.touched}
     if (yield from unchanged(t, parameters, "after calls")):
         t.say("parameters", "pass", "unchanged by calls")
     for check, text in (
@@ -254,7 +255,7 @@ def _one_name(t: Trial) -> Steps:
 def modes(t: Trial) -> Steps:
     """Both modes, back and forth; in each the state moves as eager's does."""
     lab = t.lab
-    buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
+    buffers = sorted(lab.touched)
     for number in range(affordable(t, "modes", 4)):
         mode = lab.modes[(number + 1) % len(lab.modes)]
         values = lab.inputs("mode", number)
@@ -262,7 +263,8 @@ def modes(t: Trial) -> Steps:
             yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
         t.dirty = False
         yield from t.call(values, label=f"{mode}()", mode=mode, reports_to="mode", typical=True)
-        if buffers and mode == "eval" and not (yield from unchanged(t, lab.state, "after eval")):
+        kept = {n: v for n, v in lab.state.items() if n not in lab.writes.get(mode, ())}
+        if buffers and mode == "eval" and not (yield from unchanged(t, kept, "after eval")):
             t.say("mode", "fail", "a call in eval mode changed the state")
     if lab.random_modes:
         other = lab.random_modes[0]
@@ -275,23 +277,30 @@ def modes(t: Trial) -> Steps:
 
 
 def buffers(t: Trial) -> Steps:
-    """Three steps in train mode, then every buffer against float64's."""
-    lab = t.lab
-    names = [n for n, kind in lab.kinds.items() if kind == "B"]
-    if not names or "train" not in lab.modes:
+    """Three steps in train mode, then all that calls write to against float64's."""
+    lab, names = t.lab, sorted(t.lab.touched)
+    modes = [m for m in lab.modes if lab.writes.get(m) or m == "train"]
+    if not names or not modes:
         why = "there are none" if not names else "eager is random, or raises, in train mode"
         t.say("buffers", "skip", why)
         return
+    for mode in modes:
+        yield from _steps(t, names, mode)
+    t.say("buffers", "pass", f"{len(names)} buffers after 3 steps in {' and in '.join(modes)} mode")
+
+
+def _steps(t: Trial, names: Sequence[str], mode: str) -> Steps:
+    lab = t.lab
     yield from t.load(lab.state)
     state, true = dict(lab.state), each(lab.state, lambda _, v: upcast(v))
     for number in range(3):
         t.dirty = False
-        values = lab.inputs("buffers", number)
-        label = f"step {number} in train mode"
-        yield from t.call(values, label=label, state=state, mode="train", reports_to="buffers")
+        values = lab.inputs("buffers", mode, number)
+        label = f"step {number} in {mode} mode"
+        yield from t.call(values, label=label, state=state, mode=mode, reports_to="buffers")
         assert t.expected is not None
         state = dict(t.expected.state)
-        lab.truth("train")(mapped(values, upcast), true)
+        lab.truth(mode)(mapped(values, upcast), true)
     answer = yield from t.ask("state", instance=0, values=True)
     records = {name: record for name, _, record in named(answer)}
     for name in names:
@@ -305,14 +314,13 @@ def buffers(t: Trial) -> Steps:
         if not compared.passed:
             t.fail("buffers", f"{name}: {compared.detail}")
     t.dirty = True
-    t.say("buffers", "pass", f"{len(names)} buffers after 3 steps in train mode")
 
 
 def instances(t: Trial) -> Steps:
     """Two instances with different weights, interleaved; the first one's output must survive."""
     lab, check = t.lab, "instances"
     states = {0: lab.state, 1: lab.changed}
-    buffers = [n for n, kind in lab.kinds.items() if kind == "B"]
+    buffers = sorted(lab.touched)
     yield from construct(t, 1)
     yield from t.load(states[1], instance=1)
     if buffers:

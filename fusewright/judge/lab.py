@@ -55,6 +55,7 @@ class Expected:
     spec: str
     eager: list[Tensor]
     aliases: list[int]
+    overlapping: list[bool]  # which outputs repeat memory, as expanded ones do
     blocks: list[Tensor]  # the arguments' memory after eager ran
     state: State  # eager's, after the call
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
@@ -106,6 +107,7 @@ class Lab:
         self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
         self.first = first_names(kept)  # of several names of one tensor
         self.requires = {n: t.requires_grad for n, t in kept.items()}
+        self.writes: dict[str, set[str]] = {}  # what a call in a mode has been seen to write to
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
         self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
         self.own_peak = 0  # bytes that one run takes beside its arguments
@@ -309,6 +311,7 @@ class Lab:
             spec = layout.describe(self.run(self.model, values, after, mode), outputs)
         known = [*layout.tensors_of(values), *after.values()]
         aliases = [_alias(t, [*known, *outputs[:i]]) for i, t in enumerate(outputs)]
+        overlapping = [layout.overlaps(t) for t in outputs]
         eager = [t.detach().clone() for t in outputs]
 
         unit, given = contract.unit_of(eager, originals), (originals, state)
@@ -318,7 +321,7 @@ class Lab:
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
         ))  # fmt: skip
         probe = partial(self._differentiable, *given, mode)
-        return Expected(spec, eager, aliases, blocks, after, probe, work_out, noise)
+        return Expected(spec, eager, aliases, overlapping, blocks, after, probe, work_out, noise)
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -419,14 +422,19 @@ class Lab:
         self.call_bytes = sum(
             t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)
         )
+        finite = False
         three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
         for eager, truth, kappa in three:
+            if not contract.nowhere_finite(eager, truth):  # NaN by nature is judged by its places
+                finite = True
             fault = contract.reference_fault(eager, truth)
-            if fault:
+            if fault and not contract.nowhere_finite(eager, truth):
                 raise NotJudgeable(fault)
             nulls = contract.null_candidates(eager, values)
             taken = [n for n, t in nulls.items() if contract.passes(t, eager, truth, kappa)]
             self.weak += [f"{name} would pass as an output" for name in taken]
+        if expected.eager and not finite:
+            raise NotJudgeable("the eager model returns no finite number on its own inputs")
 
     def _repeats(self, mode: str) -> bool:
         """Are two answers to one question the same? Notes which parameters a run writes to."""
@@ -436,11 +444,13 @@ class Lab:
         for turn in range(2):
             self._seed_all(self.seed("twice", turn, "run"))
             state = each(self.state, lambda _, t: t.clone()) if turn == 0 else self.state
-            outputs = self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
+            copies = mapped(values, Tensor.clone)
+            outputs = self.run_quietly(copies, self.own(state) if turn else state, mode)
             answers.append([t.clone() for t in outputs])
             if turn == 0:
                 moved = {n for n, t in state.items() if not states.same(t, self.state[n])}
                 self.touched |= moved
+                self.writes[mode] = moved
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
 

@@ -403,14 +403,18 @@ def put_results(
     return tuple(records)
 
 
+def overlaps(t: Tensor) -> bool:
+    """Does it repeat memory, as expanded tensors do?"""
+    repeated = (s == 0 and n > 1 for s, n in zip(t.stride(), t.shape, strict=True))
+    return t.numel() > 0 and any(repeated)
+
+
 def _record(t: Tensor, offset: int, device: str, pointers: Mapping[int, int]) -> TensorRecord:
     _span(t)  # refuses what has no plain bytes
     if t.dim() > MAX_DIMS:
         raise UnusableOutput(f"an output of {t.dim()} dimensions")
-    repeated = (s == 0 and n > 1 for s, n in zip(t.stride(), t.shape, strict=True))
-    overlapping = t.numel() > 0 and any(repeated)
     flags = REQUIRES_GRAD * bool(t.requires_grad) | HAS_GRAD_FN * (t.grad_fn is not None)
-    flags |= OVERLAPPING * overlapping | OTHER_DEVICE * (t.device.type != device)
+    flags |= OVERLAPPING * overlaps(t) | OTHER_DEVICE * (t.device.type != device)
     pointer = t.untyped_storage().data_ptr()
     alias = pointers.get(pointer, -1) if pointer else -1
     size = t.numel() * t.element_size()

@@ -57,7 +57,7 @@ def _run_probe(
     """The candidate's answer under the probe's state; afterwards its own state is back."""
     own = t.lab.state
     other = {n: v for n, v in probe.state.items() if v is not own[n]}
-    buffers = {n: own[n] for n, kind in t.lab.kinds.items() if kind == "B"}
+    buffers = {n: own[n] for n in t.lab.touched}
     for state in (other, None, {n: own[n] for n in other} | buffers):
         if state is None:
             outputs = yield from t.bare_call(probe.inputs, label=probe.name, mode=mode)
