@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from fusewright.calling import bound, like, signature_of
 from fusewright.containers import BY_NAME, Container, Tree
 from fusewright.errors import CaptureFailed
-from fusewright.export import export, multiple
+from fusewright.export import export, multiple, runtime_number
 from fusewright.formula import Value
 from fusewright.ir import (
     Batch,
@@ -40,6 +40,8 @@ from fusewright.ir import (
 )
 from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
+from fusewright.refusals import unknown_size
+from fusewright.scalars import computed, item, takes_numbers
 from fusewright.settings import Setting, seen, unchanged
 
 
@@ -209,8 +211,8 @@ class _Builder:
 
     def _call(self, n: torch.fx.Node) -> Any:
         value = n.meta.get("val")
-        if isinstance(value, torch.SymInt | int | float | bool):
-            return value
+        if isinstance(value, SYMBOLS | int | float | bool):
+            return self._number(n) if runtime_number(value) else value
         if n.target is operator.getitem:
             source, index = self._argument(n.args[0]), n.args[1]
             return source[index]
@@ -220,15 +222,34 @@ class _Builder:
             return self._argument(n.args[0])
         call = self._as_call(n)
         self.calls.append(_eager_call(call, self.batch))
-        lowered = lower(call)
+        lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
         if lowered is None or not _covers(lowered, n):
             lowered = library_call(call, self.effects, alone=_alone(n))
         if isinstance(lowered, tuple):
             return lowered
         return reordered(lowered, call.results[0].order)
 
+    def _number(self, n: torch.fx.Node) -> object:
+        """A number that only the data knows."""
+        if isinstance(n.meta["val"], torch.SymBool):
+            return None  # what export asserts of sizes
+        operands = [self._argument(a) for a in n.args]
+        if str(n.target) in ("aten.item.default", "aten._local_scalar_dense.default"):
+            return item(operands[0])
+        made = computed(n.target, operands, floating=isinstance(n.meta["val"], torch.SymFloat))
+        if made is None:
+            name = getattr(n.target, "__name__", n.target)
+            raise CaptureFailed(
+                f"forward computes {name} of a tensor's value as a number of Python (.item()). "
+                "Keep the value in a tensor, and compute with tensors."
+            )
+        return made
+
     def _as_call(self, n: torch.fx.Node) -> Call:
         value = n.meta["val"]
+        made = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+        if any(runtime_number(size) for v in made for size in v.shape):
+            raise unknown_size(n, type(self.module))
         many = value if isinstance(value, tuple | list) else (value,)
         results = tuple(self._result(v) for v in many if isinstance(v, torch.Tensor))
         name, _, overload = str(n.target).rpartition(".")
@@ -290,6 +311,7 @@ class _Builder:
         return n
 
 
+SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
 VIEWS = frozenset(
     [
         *("aten.view", "aten.reshape", "aten.flatten", "aten.unflatten", "aten.unsqueeze"),

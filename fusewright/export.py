@@ -22,6 +22,7 @@ from torch import nn
 from torch._decomp import decomposition_table, decompositions
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from fusewright.containers import Container, Plain, Slot, Tree
@@ -102,11 +103,19 @@ def _known(tree: Tree | None) -> Tree | None:
     return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
 
 
+def runtime_number(value: object) -> bool:
+    """Whether a number or size is known only from the data, as `.item()` is."""
+    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return symbolic and bool(free_unbacked_symbols(value))
+
+
 def multiple(size: torch.SymInt) -> int | None:
     """k for the expression k * symbol, else None."""
     expression = size.node.expr
     symbols = expression.free_symbols
     if not symbols:
+        return None
+    if runtime_number(size):
         return None
     (symbol, *more) = symbols
     factor = expression / symbol
@@ -191,13 +200,16 @@ def _lay_as_eager(program: ExportedProgram) -> None:
     read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
     lying = any(not a.meta["val"].is_contiguous() for a in read)
     unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    if not lying or any(unknown & set(getattr(n.target, "tags", ())) for n in nodes):
+    if not lying:
         return
     mode = given[0].fake_mode
     kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
     try:
         with mode:
             for n in (n for n in nodes if n.op == "call_function"):
+                if unknown & set(getattr(n.target, "tags", ())) or "val" not in n.meta:
+                    values[n] = n.meta.get("val")
+                    continue
                 args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
                 values[n] = n.target(*args, **kwargs)
                 if isinstance(values[n], FakeTensor) and values[n].shape == n.meta["val"].shape:
@@ -279,7 +291,9 @@ class _Concrete(torch.fx.Interpreter):
         """Of a tensor or of a number, with the batch as it is in the example."""
         found: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else [value]
         return [
-            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s for s in found
+            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s
+            for s in found
+            if not isinstance(s, torch.SymFloat | torch.SymBool) and not runtime_number(s)
         ]
 
     def example(self, value: object) -> object:
@@ -294,7 +308,7 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
 
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
-    with silence(), torch.no_grad(), FakeTensorMode():
+    with silence(), torch.no_grad(), FakeTensorMode(shape_env=ShapeEnv()):
         run = _Concrete(program, batch)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
         try:
@@ -311,6 +325,8 @@ def _linear_in_batch(program: ExportedProgram) -> bool:
         for value in values:
             tensor = isinstance(value, torch.Tensor)
             sizes = [*value.shape, *value.stride(), value.numel()] if tensor else [value]
+            if not tensor and runtime_number(value):
+                continue
             if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
                 return False
             if isinstance(value, torch.SymBool | torch.SymFloat):

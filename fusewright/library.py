@@ -16,6 +16,7 @@ import torch
 from fusewright.errors import CaptureFailed
 from fusewright.formula import Value
 from fusewright.ir import Attribute, Batch, Node, Shape, concrete, node, numel, size_text
+from fusewright.scalars import Number
 
 if TYPE_CHECKING:
     from fusewright.lower.call import Call
@@ -146,6 +147,8 @@ def _text(call: Call, tensors: list[Node]) -> str:
 
 def _argument(value: Any, tensors: list[Node]) -> str:
     """Python text of one argument; tensors become {position}."""
+    if isinstance(value, Number):
+        return value.text.format(*(_argument(Value(t.node), tensors) for t in value.tensors))
     if isinstance(value, Value):
         if not any(t is value.node for t in tensors):
             tensors.append(value.node)

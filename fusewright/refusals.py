@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -31,6 +31,10 @@ _LIBRARIES = tuple(f"{path.resolve()}/" for path in (*_OURS, *_INSTALLED))
 # person writes the call, and what to write instead.
 BY_SIZE: Mapping[str, tuple[str, str]] = {
     "nonzero": (
+        "indexing by a boolean mask, or nonzero,",
+        "Keep the shape: torch.where(mask, a, b), or sums of values times the mask.",
+    ),
+    "index": (
         "indexing by a boolean mask, or nonzero,",
         "Keep the shape: torch.where(mask, a, b), or sums of values times the mask.",
     ),
@@ -117,6 +121,7 @@ NUMBER_OR_SIZE = (
     "float(), range(), a size, an index of a list, one_hot without its number of classes)",
     "Give it to forward as a plain number, or keep it in a tensor.",
 )
+UNKNOWN_ADVICE = "Keep sizes fixed, and choose with torch.where."
 TRUTH = (
     "`if`, `while`, `assert` or bool() asks for a value that only the data knows",
     "Choose with torch.where, or move the question out of forward.",
@@ -132,12 +137,34 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
     )
 
 
+def unknown_size(n: torch.fx.Node, model: type) -> CaptureFailed:
+    """The error for a call of the exported program whose result's size only the data knows."""
+    name = str(n.target).removeprefix("aten.").rpartition(".")[0]
+    sized = ("what another call gives has a size that depends on the data", UNKNOWN_ADVICE)
+    if name in BY_SIZE:
+        sized = (f"the size of what {BY_SIZE[name][0]} gives depends on the data", BY_SIZE[name][1])
+    elif any(isinstance(a, torch.fx.Node) and not _is_tensor(a) for a in n.args):
+        sized = (f"the size of what {name} gives depends on a tensor's value", UNKNOWN_ADVICE)
+    places = re.findall(r'File "([^"]+)", line (\d+)', n.meta.get("stack_trace") or "")
+    line = _innermost([(path, int(number)) for path, number in places], model)
+    cause, advice = sized
+    return CaptureFailed(f"{line}: the model cannot be turned into a graph: {cause}. {advice}")
+
+
+def _is_tensor(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("val"), torch.Tensor)
+
+
 def user_line(error: BaseException, model: type) -> str:
     """`file:line` of the innermost traceback entry in a file that is the user's own: no file of
     PyTorch's, Python's or ours. An installed package's counts where there is no other."""
+    return _innermost(_places(error), model)
+
+
+def _innermost(places: Iterable[tuple[str, int]], model: type) -> str:
     own = getattr(sys.modules.get(model.__module__), "__file__", None)
     found, library = model.__name__, ""
-    for path, line in _places(error):
+    for path, line in places:
         resolved = str(Path(path).resolve())
         if path == own or (Path(path).is_file() and not resolved.startswith(_LIBRARIES)):
             found = f"{path}:{line}"

@@ -10,13 +10,16 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
@@ -84,13 +87,13 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
 
 
 def _state(child: nn.Module) -> dict[str, object]:
-    """The attributes that are no tensors or modules; containers as they are now."""
+    """The attributes that are no modules, parameters or buffers; containers as they are now."""
     torchs_own = type(child).__module__.startswith("torch.")
     return {
         name: copy.copy(value) if isinstance(value, list | dict | set) else value
         for name, value in vars(child).items()
         if name not in INTERNAL and not (torchs_own and name.startswith("_"))
-        if not isinstance(value, torch.Tensor | nn.Module)
+        if not isinstance(value, nn.Module)
     }
 
 
@@ -133,15 +136,18 @@ def _same(a: object, b: object) -> bool:
 
 def _run_fake(module: nn.Module, inputs: Sequence[object]) -> tuple[frozenset[int | str], ...]:
     flat = flat_arguments(module, inputs)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        given = [mode.from_tensor(v) for v in flat.tensors]
+    numbers = ShapeEnv()  # `.item()` gives one that nobody knows
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers) as mode, torch.no_grad():
+        fixed = partial(mode.from_tensor, static_shapes=True)
+        given = [fixed(v) for v in flat.tensors]
         kept = _held(module)
-        state: dict[str, torch.Tensor] = {name: mode.from_tensor(t) for name, t in kept}
+        state: dict[str, torch.Tensor] = {name: fixed(t) for name, t in kept}
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return functional_call(module, state, args, kwargs, tie_weights=False)
 
-        _, results = run(module, forward, flat.arguments(given))
+        with _NonStrictTorchFunctionHandler():  # indexing by such numbers, as torch.export has it
+            _, results = run(module, forward, flat.arguments(given))
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
     shown = (r.untyped_storage()._cdata for r in results)

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
 FLOW = [
     "__init__",
     "errors", "write", "progress", "containers", "calling", "problem", "target",
-    "ops", "ir", "interpret", "formula", "composite",
+    "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "refusals", "flat", "export", "settings", "spelling", "capture",
     "rules", "rewrite",

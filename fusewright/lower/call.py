@@ -13,6 +13,7 @@ import torch
 from fusewright import composite
 from fusewright.formula import Value, cast, constant
 from fusewright.ir import Batch, Shape
+from fusewright.scalars import Number
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, torch.float64, *HALF)
@@ -83,6 +84,8 @@ def common_type(arguments: Sequence[Any]) -> torch.dtype:
 
 
 def _sample(argument: Any) -> Any:
+    if isinstance(argument, Number):  # it has no say in types, as a number of Python
+        return 1.0 if argument.dtype.is_floating_point else 1
     if isinstance(argument, Value):
         return torch.empty((1,) * len(argument.shape), dtype=argument.dtype)
     return 1 if isinstance(argument, Batch) else argument

@@ -11,6 +11,7 @@ from fusewright.formula import Value, apply, cast, constant, copy, reshape, wher
 from fusewright.ir import Batch, Shape
 from fusewright.lower.call import FLOATS, HALF, Call, Lowered, common_type, promoted
 from fusewright.ops import OPS
+from fusewright.scalars import Number
 
 Lowering = Callable[[Call], Lowered]
 
@@ -51,11 +52,16 @@ def _map(op: str, arity: int) -> Lowering:
 def _compare(op: str, call: Call) -> Value:
     """Comparisons happen in the common type; a number is rounded to it first, as PyTorch does."""
     dtype = common_type(call.args)
-    numbers = [
-        a if isinstance(a, Value | Batch) or dtype not in HALF else _half(a, dtype)
-        for a in call.args
-    ]
+    numbers = [_as_compared(a, dtype) for a in call.args]
     return apply(op, *promoted(numbers, dtype))
+
+
+def _as_compared(argument: Value | float | Batch, dtype: torch.dtype) -> Value | float | Batch:
+    if dtype not in HALF or isinstance(argument, Batch):
+        return argument
+    if isinstance(argument, Number):
+        return cast(Value(argument.node), dtype, rounds=True)
+    return argument if isinstance(argument, Value) else _half(argument, dtype)
 
 
 def _half(number: float, dtype: torch.dtype) -> float:
