@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from fusewright import formula
-from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape
+from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape, rounded
 from fusewright.lower.call import Call, Lowered
 
 FILLED = {
@@ -121,7 +121,7 @@ def _full(call: Call) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
         return None
-    scalar = constant(value, call.dtype)
+    scalar = rounded(constant(value, call.dtype))
     spread = formula.expand(reshape(scalar, (1,) * len(call.shape)), call.shape)
     return copy(spread)
 
