@@ -42,7 +42,7 @@ NAMES = {
     "aten.select": "torch.select",
     "aten.view.dtype": "torch.Tensor.view",
 }
-PLAIN_OVERLOADS = ("default", "int")
+PLAIN_OVERLOADS = ("default", "int", "input", "padding")
 VIEWS_OR_SHARED = ("aten.select", "aten.embedding", "aten.view.dtype")
 FRESH = frozenset(name for name in NAMES if name not in VIEWS_OR_SHARED)
 PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
