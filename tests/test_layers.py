@@ -19,7 +19,7 @@ FLOW = [
     "errors", "write", "progress", "containers", "calling", "problem", "target",
     "dtypes", "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
-    "library", "refusals", "flat", "export", "settings", "spelling", "capture",
+    "library", "refusals", "masks", "flat", "export", "settings", "spelling", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "waste", "cells", "pixels", "depthwise", "convolution", "window", "pieces",

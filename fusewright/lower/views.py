@@ -14,7 +14,7 @@ FILLED = {
     **{f"aten.{name}": 0 for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{f"aten.{name}": 1 for name in ("ones", "ones_like", "new_ones")},
 }
-RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
+RESHAPES = ["view", "view_as", "reshape", "_unsafe_view", "unsqueeze", "squeeze"]
 FILLS = [*FILLED, "aten.full", "aten.full_like", "aten.fill"]
 SAME = ["aten.detach"]
 
