@@ -28,6 +28,7 @@ from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked
+from fusewright.judge.positions import Places, Taken, both, noted
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.twins import InDouble, native
@@ -62,6 +63,8 @@ class Expected:
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
     work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
     noise: Callable[[], list[Tensor]]  # eager's usual error
+    # For outputs that are positions: of what, for eager and in float64.
+    positions: Places
 
     @cached_property
     def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
@@ -334,7 +337,9 @@ class Lab:
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
         ))  # fmt: skip
         probe = partial(self._differentiable, *given, mode)
-        return Expected(spec, eager, aliases, overlapping, blocks, after, probe, work_out, noise)
+        places = cache(partial(self._positions, *given, mode))
+        beside = overlapping, blocks, after, probe, work_out, noise, places
+        return Expected(spec, eager, aliases, *beside)
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -351,6 +356,14 @@ class Lab:
             draws=draws, seed=self.seed("kappa") % 2**31,
         )  # fmt: skip
         return truth, kappa
+
+    def _positions(
+        self, values: Sequence[object], state: State, mode: str
+    ) -> list[tuple[Taken, Taken] | None]:
+        wide = mapped(values, upcast)
+        low = noted(lambda: self.eager(mode)(mapped(values, Tensor.clone), state))
+        high = noted(lambda: self.truth(mode)(wide, self.doubles.exact(state)))
+        return both(low, high)
 
     def _differentiable(
         self, values: Sequence[object], state: State, mode: str
