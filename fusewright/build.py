@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -138,6 +138,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=LEAVE_S)
 
 
+def values_of(kind: type[nn.Module]) -> dict[str, Any]:
+    """The module-level names that `forward` of a class reads."""
+    found: dict[str, Any] = inspect.unwrap(kind.forward).__globals__
+    return found
+
+
 def scope_of(module: nn.Module) -> Scope:
     """The names by which the text for `fused_module` reaches the module's classes and globals."""
     kinds = dict.fromkeys(type(child) for child in module.modules())
@@ -159,7 +165,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
             "Define it in the class."
         )
     if not text:
-        return _twin(module, kind, {})
+        return _twin(module, {}, {})
     kinds = dict.fromkeys(type(child) for child in module.modules())
     scope: dict[str, Any] = {
         "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
@@ -177,7 +183,38 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     }
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
-    return _twin(module, fused, {})
+    return _twin(module, {id(module): fused}, {})
+
+
+def module_of_parts(
+    module: nn.Module, text: str, parts: Mapping[str, Sequence[nn.Module]]
+) -> nn.Module:
+    """A twin of `module` in which some submodules have a `forward` of the emitted text.
+
+    parts: name of a class in the text -> the submodules that are of it.
+    """
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    values = {
+        f"_FUSEWRIGHT_VALUES_OF_{name}": values_of(type(children[0]))
+        for name, children in parts.items()
+    }
+    own = [k for k in kinds if not k.__module__.startswith("torch.")]
+    scope: dict[str, Any] = {"_FUSEWRIGHT_CLASSES": own, **values}
+    filename = f"<fusewright {next(_numbers)}: {type(module).__name__}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope)
+    new: dict[int, type[nn.Module]] = {}
+    for name, children in parts.items():
+        kind = type(children[0])
+        members = {
+            "forward": scope[name].forward,
+            "reference_forward": kind.forward,
+            "__module__": kind.__module__,
+            "__doc__": kind.__doc__,
+        }
+        scope[name] = type(name, (kind,), members)
+        new |= {id(child): scope[name] for child in children}
+    return _twin(module, new, {})
 
 
 def warn_if_refused(
@@ -220,16 +257,20 @@ def _refusal(
         return str(call(partial(found["asked"], fused), inputs))
 
 
-def _twin(module: nn.Module, kind: type[nn.Module], known: dict[int, nn.Module]) -> nn.Module:
+def _twin(
+    module: nn.Module, new: Mapping[int, type[nn.Module]], known: dict[int, nn.Module]
+) -> nn.Module:
     """The same module in another object: tensors, attributes, hooks are shared; registries are not.
 
-    So neither adding a hook nor `eval` on one of them reaches the other.
+    So neither adding a hook nor `eval` on one of them reaches the other. new: the class of the
+    twin, by the id of a module whose twin has another one.
     """
+    kind = new.get(id(module), type(module))
     twin = known[id(module)] = kind.__new__(kind)
     registries = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)}
     for name, value in vars(module).items():
         twin.__dict__[name] = copy.copy(value) if name in registries else value
     for name, child in module._modules.items():
         if child is not None:
-            twin._modules[name] = known.get(id(child)) or _twin(child, type(child), known)
+            twin._modules[name] = known.get(id(child)) or _twin(child, new, known)
     return twin

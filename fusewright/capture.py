@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,28 @@ class EagerCall:
 
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
-    with unchanged(module):
+    with unchanged(module), _own_hooks_off(module):
         found = export(module, inputs)
         run = seen(module, inputs)
     builder = _Builder(found.batch, module, run.owners)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     return Captured(graph, arguments, run.settings, found.results, builder.constants, calls)
+
+
+@contextmanager
+def _own_hooks_off(module: nn.Module) -> Iterator[None]:
+    """Within the block a call of the module is its forward: whoever calls the emitted one runs
+    these hooks around it."""
+    registries = (module._forward_hooks, module._forward_pre_hooks)
+    kept = [dict(hooks) for hooks in registries]
+    for hooks in registries:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, old in zip(registries, kept, strict=True):
+            hooks.update(old)
 
 
 def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:

@@ -37,6 +37,17 @@ class NewForward:
     statements: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class NewClass:
+    """A class with a new `forward` for submodules. base: their own class, as text.  paths: where
+    they are in the model."""
+
+    name: str
+    base: str
+    paths: tuple[str, ...]
+    forward: NewForward
+
+
 def emit(source: str, path: str, header: Sequence[str], runtime: str, forward: NewForward) -> str:
     """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
     source = _own_line_body(_renamed(source, path))
@@ -62,10 +73,40 @@ def rename(source: str, path: str, header: Sequence[str]) -> str:
     return _under(header, source.split("\n"))
 
 
+def emit_parts(
+    source: str, path: str, header: Sequence[str], runtime: str, parts: Sequence[NewClass]
+) -> str:
+    """The user's text as it is, then kernels, classes for some submodules, and ModelNew, whose
+    constructor gives these submodules their classes."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    check_names(source, path)
+    lines = source.rstrip().split("\n")
+    lines[_import_line(source) : _import_line(source)] = _import_torch(source)
+    classes = [line for part in parts for line in _subclass(part)]
+    table = [line for part in parts for line in _places(part)]
+    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
+    return _under(header, [*lines, "", "", *_block(runtime), *classes, *paths, *_MODEL_NEW])
+
+
+def alias(source: str, path: str, header: Sequence[str]) -> str:
+    """The user's text as it is, for a Model that is no plain class of the file."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    check_names(source, path)
+    return _under(header, [*source.rstrip().split("\n"), "", "ModelNew = Model"])
+
+
 def emit_class(runtime: str, forward: NewForward) -> str:
     """Runtime and a bare `class ModelNew` with the new `forward`, for a module that has no file."""
-    methods = [_indented(line, "    ") for line in _methods(forward, forward.signature, "")]
-    return "\n".join(["import torch", "", *_block(runtime), "class ModelNew:", *methods]) + "\n"
+    return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
+
+
+def emit_classes(runtime: str, parts: Sequence[NewClass]) -> str:
+    """Runtime and bare classes with a new `forward`."""
+    lines = ["import torch", "", *_block(runtime)]
+    for part in parts:
+        methods = _methods(part.forward, part.forward.signature, "")
+        lines += [f"class {part.name}:", *(_indented(line, "    ") for line in methods), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def wrap(line: str, indent: int) -> list[str]:
@@ -98,11 +139,11 @@ def tidy(statement: str) -> str:
 
 def _renamed(source: str, path: str) -> str:
     source = source.replace("\r\n", "\n").replace("\r", "\n")
-    _check_names(source, path)
+    check_names(source, path)
     return _rename(source, path)
 
 
-def _check_names(source: str, path: str) -> None:
+def check_names(source: str, path: str) -> None:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME and RESERVED.fullmatch(token.string):
             raise CaptureFailed(
@@ -252,6 +293,37 @@ def _import_torch(source: str) -> list[str]:
         if isinstance(n, ast.ClassDef) and n.name == "ModelNew":
             break
     return ["", "import torch"] if _import_line(source) else ["import torch", ""]
+
+
+_MODEL_NEW = """
+
+class ModelNew(Model):
+    \"\"\"Model, where some submodules run kernels.\"\"\"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        children = dict(self.named_modules())
+        for kind, paths in _FUSEWRIGHT_PARTS.items():
+            for child in map(children.get, paths):
+                if type(child) is kind.__base__:
+                    child.__class__ = kind
+""".rstrip().split("\n")
+
+
+def _subclass(part: NewClass) -> list[str]:
+    methods = [
+        _indented(line, "    ") for line in _methods(part.forward, part.forward.signature, "")
+    ]
+    kept = f"    reference_forward = {part.base}.forward"
+    return [f"class {part.name}({part.base}):", kept, "", *methods, "", ""]
+
+
+def _places(part: NewClass) -> list[str]:
+    return wrap(f"{part.name}: ({', '.join(map(_quoted, part.paths))},),", 4)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
 
 
 # ---- what is added -------------------------------------------------------------------------------

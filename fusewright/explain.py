@@ -28,18 +28,29 @@ from fusewright.product import HALVES
 from fusewright.report import KernelReport
 from fusewright.rules import ALGEBRA, RULES, SPELLING
 from fusewright.storage import Storage
+from fusewright.submodules import Left
 from fusewright.tile import Tile
 
 KINDS = {rule.name: rule.kind for rule in RULES} | {diagonal.RULE: ALGEBRA}
 REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
 
 
+SAME = 1e-3  # predictions that are so near to each other tell nothing
 AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
 
 
 def replaces(given: Graph, plan: Plan) -> bool:
     """Whether a plan is anything else than the calls that the model makes itself."""
     return bool(plan.kernels) or _calls(given) != _calls(plan.graph) or plan.precision != "eager"
+
+
+def is_worth_it(captured: Captured, plan: Plan, tiles: Mapping[str, Tile]) -> bool:
+    """Whether kernels for a part of a model gain anything: a single call of eager has to be
+    predicted to take less time; of several, some are saved memory, and none takes longer."""
+    before = _eager_seconds(captured, plan)
+    after = sum(r.predicted_s for r in kernel_reports(plan, tiles))
+    several = sum(bool(c.bytes) for c in captured.calls) > 1
+    return after < before * (1 - SAME) or (several and after < before * (1 + SAME))
 
 
 def _calls(graph: Graph) -> Counter[str]:
@@ -54,6 +65,40 @@ def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport,
     """
     reports = [_report(step, plan.graph, tiles) for step in plan.steps]
     return tuple(_predicted(s, r, plan) for s, r in zip(plan.steps, reports, strict=True))
+
+
+def explain_parts(
+    source: str,
+    target: str,
+    why: str,
+    parts: Sequence[tuple[str, Sequence[str], str]],
+    left: Sequence[Left],
+) -> str:
+    """The decision record of a model that could not be taken as a whole.
+
+    why: what stopped it.  parts: the class, the paths and the record of what is new.  left: the
+    other submodules that were tried.
+    """
+    places = sum(len(paths) for _, paths, _ in parts)
+    count = f"{places} submodule{'s' * (places != 1)} fused, the rest as it was written"
+    lines = [f"{source} on {target}: {count if parts else 'the model as it was'}"]
+    for name, paths, record in parts:
+        lines += ["", f"  {name} is {', '.join(paths)}:", *_indented(record)]
+    told = [("the model", why), *((f"{m.path} ({m.kind})", m.why) for m in left)]
+    by_reason: dict[str, list[str]] = {}
+    for what, reason in told:
+        by_reason.setdefault(reason, []).append(what)
+    lines.append("")
+    lines += [f"  left as written: {', '.join(w)}: {reason}" for reason, w in by_reason.items()]
+    if not parts:
+        lines.append("  nothing to gain here: no submodule has kernels that would be faster")
+    else:
+        lines.append("  tuned: no, parts of a model have the schedules that are chosen by default")
+    return "\n".join(lines) + "\n"
+
+
+def _indented(record: str) -> list[str]:
+    return [f"  {line}" if line else "" for line in record.rstrip().splitlines()[2:]]
 
 
 def explain(
@@ -184,13 +229,18 @@ def _amount(report: KernelReport) -> str:
 def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> list[str]:
     before = [c for c in captured.calls if c.bytes]
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
-    old_time = sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in before)
+    old_time = _eager_seconds(captured, plan)
     new_time = sum(r.predicted_s for r in reports)
     return [
         f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
         f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
         f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
+
+
+def _eager_seconds(captured: Captured, plan: Plan) -> float:
+    calls = (c for c in captured.calls if c.bytes)
+    return sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in calls)
 
 
 def _predicted(step: Step, report: KernelReport, plan: Plan) -> KernelReport:

@@ -71,7 +71,7 @@ class _Guard:
         self.containers = Containers(scope, given, type(module).__name__)
         words = self.containers.words([*(a.tree for a in captured.arguments), captured.results])
         taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
-        self.names = Names(taken | {"self", "torch", "type", "repr", "globals", "ModelNew"})
+        self.names = Names(taken | {"self", "torch", "type", "repr", "globals", scope.own})
         self.names.taken |= {"tuple", "len", "vars", "alike"}
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}
@@ -90,7 +90,7 @@ class _Guard:
         conditions = [
             "not _fusewright_compiling()",
             *self._arguments(),
-            "type(self) is ModelNew",
+            f"type(self) is {self.scope.own}",
             *self._modules(),
             *self._all_tensors(),
             *self._ties(),
@@ -191,7 +191,7 @@ class _Guard:
             yield from self._contents(path, child)
 
     def _module(self, path: str, child: nn.Module, found: str, named: bool) -> Iterator[str]:
-        kind = _class(type(child), self.scope)
+        kind = class_text(type(child), self.scope)
         if named or not kind:
             self.variables[path] = self.names.fresh(path.replace(".", "_"))
             found = f"{self.variables[path]} := {found}"
@@ -234,12 +234,13 @@ class _Guard:
             leaves[self.locals[path]] = n
             found.append(f"{self.locals[path]} := {text}")
         batch, asked = self.batch or "0", ["_fusewright_eager()"]
+        key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
         if self.batch:
             asked.append(f"{self.batch} >= 2")
         asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
         if leaves:
-            asked.append(f"_fusewright_remember({', '.join([batch, *leaves])})")
-            known = f"_fusewright_seen({', '.join([batch, *found])})"
+            asked.append(f"_fusewright_remember({', '.join([key, *leaves])})")
+            known = f"_fusewright_seen({', '.join([key, *found])})"
         yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
 
     def _ties(self) -> Iterator[str]:
@@ -309,7 +310,8 @@ class _Guard:
                 return f"{text} is {prefix}{name}"
         if self.scope.values.get(name) is function:
             return f"{text} is {self.scope.reach.format(name)}"
-        where = re.sub(r"^Model\b", "ModelNew", str(getattr(function, "__qualname__", name)))
+        where = str(getattr(function, "__qualname__", name))
+        where = where if self.scope.part else re.sub(r"^Model\b", "ModelNew", where)
         return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
@@ -363,7 +365,7 @@ def _is_only_plain(tree: Tree) -> bool:
     return isinstance(tree, Plain) and is_plain(tree.value)
 
 
-def _class(kind: type, scope: Scope) -> str:
+def class_text(kind: type, scope: Scope) -> str:
     """Python text that is the class, or "" if emitted code has no name for it."""
     if kind in scope.classes:
         return scope.classes[kind]

@@ -35,6 +35,24 @@ def header(
     return [*lines, *kept, *_numeric_classes(kernels, plan), ""]
 
 
+def header_of_parts(
+    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plans: Iterable[Plan], name: str
+) -> list[str]:
+    """The same where some submodules are new. kernels, plans: of all of them."""
+    first, *_ = plans = list(plans)
+    lines = [
+        f"ModelNew: {name} with fused kernels for {first.target.name} in some of its submodules, "
+        f"written by fusewright {__version__}.",
+        "",
+        "The constructor, the parameters and the results are the original's, and so is the code "
+        "of Model, which stands here as it was written. Submodules named below have a new "
+        "`forward`; where its guard does not hold, it runs that of their own class.",
+        "",
+    ]
+    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    return [*lines, *kept, *_numeric_classes(kernels, first), ""]
+
+
 def as_it_was(record: str) -> list[str]:
     """For a file in which nothing is replaced."""
     kept = [line for line in record.splitlines() if line.strip()]

@@ -6,9 +6,11 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,11 +21,13 @@ from fusewright.build import (
     cache_folder,
     cross_compile,
     fused_module,
+    module_of_parts,
     require_tools,
     scope_of,
+    values_of,
     warn_if_refused,
 )
-from fusewright.calling import read, signature_of
+from fusewright.calling import call, read, signature_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -32,28 +36,46 @@ from fusewright.codegen.runtime import cpp_runtime, cuda_runtime
 from fusewright.codegen.struct import Body
 from fusewright.counters import count_in_kernels
 from fusewright.diagonal import diagonal
-from fusewright.emit import NewForward, emit, emit_class, rename
+from fusewright.emit import (
+    NewClass,
+    NewForward,
+    alias,
+    emit,
+    emit_class,
+    emit_classes,
+    emit_parts,
+    rename,
+)
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
-from fusewright.explain import AS_IT_WAS, explain, is_degenerate, kernel_reports, replaces
+from fusewright.explain import (
+    AS_IT_WAS,
+    explain,
+    explain_parts,
+    is_degenerate,
+    is_worth_it,
+    kernel_reports,
+    replaces,
+)
 from fusewright.forward import forward_lines
-from fusewright.guard import guard
-from fusewright.header import as_it_was, header
+from fusewright.guard import class_text, guard
+from fusewright.header import as_it_was, header, header_of_parts
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing import Turn
 from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
-from fusewright.plan import Plan, plan
+from fusewright.plan import Plan, numbered, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
-from fusewright.report import Outcome
+from fusewright.report import KernelReport, Outcome
 from fusewright.rewrite import rewrite
 from fusewright.rounding import asks_here
 from fusewright.rules import allowed
 from fusewright.schedule import Choice, Schedule, schedule
 from fusewright.scope import Scope
-from fusewright.spelling import parameters, signature_text
+from fusewright.spelling import Names, parameters, signature_text
 from fusewright.stages import staged
 from fusewright.storage import Storage, storage
+from fusewright.submodules import Calls, Chosen, choose, observed
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
 from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
@@ -122,8 +144,12 @@ def design(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     choice: Choice = DEFAULT,
+    first: int = 0,
 ) -> Made:
-    """`make` for a model that is captured already, with what a tuner has chosen."""
+    """`make` for a model that is captured already, with what a tuner has chosen.
+
+    first: the number of the first kernel, where a file has the kernels of several plans.
+    """
     graph, used = rewrite(given.graph, allowed(rules))
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
@@ -131,6 +157,7 @@ def design(
     graph = staged(graph, machine, precision, rules, rounds, choice.library)
     captured = replace(given, graph=graph)
     planned = count_in_kernels(plan(captured.graph, machine, precision))
+    planned = numbered(planned, first)
     layout = storage(planned)
     made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))
     return _scheduled(made, rules, choice)
@@ -148,7 +175,13 @@ def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
 
 
 def _tuned(
-    made: Made, problem: Problem, level: str, rules: frozenset[str], turn: Turn, progress: Progress
+    made: Made,
+    progress: Progress,
+    *,
+    problem: Problem,
+    level: str,
+    rules: frozenset[str],
+    turn: Turn,
 ) -> Made:
     """What was made, with what is fastest here: as remembered, or tried now."""
     if level == "off" or not made.replaced:
@@ -187,11 +220,7 @@ def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
     path, record = str(problem.path), made.record(problem.path.name)
     if not made.replaced:
         return rename(problem.source, path, as_it_was(record))
-    classes = {
-        value: "ModelNew" if value is type(module) else name
-        for name, value in vars(problem.module).items()
-        if isinstance(value, type) and value.__module__ == problem.module.__name__
-    }
+    classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
     lines = header(record, made.kernels, made.plan, problem.path.name)
     return emit(problem.source, path, lines, runtime, forward)
@@ -199,20 +228,37 @@ def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
 
 def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
     """The emitted kernels and the emitted `forward`."""
+    forward, said, imports = _new_forward(made, module, scope)
+    return _runtime(made.kernels, made.plan.target, said, imports), forward
+
+
+def _new_forward(
+    made: Made, module: nn.Module, scope: Scope
+) -> tuple[NewForward, list[str], list[str]]:
+    """The emitted `forward`, all that it says, and the imports that it needs."""
     machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
     found = guard(made.captured, module, scope, machine, made.plan.precision)
-    cuda = machine.language == "cuda"
     scratch = {b.name: size for b, n, s in made.kernels if (size := workspace(n, s))}
     statements = forward_lines(made.captured, made.plan, bodies, found, scratch, made.tiles)
-    code = [*found.prelude, *found.conditions, *statements]
-    runtime = cuda_runtime(made.kernels, machine, code) if cuda else cpp_runtime(bodies, code)
-    if imports := found.containers.imports:
-        runtime = "\n".join([*imports, "", runtime])
     signature, call = signature_text(parameters(module))
     kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
     summary = f"{kernels}; `reference_forward` where a condition does not hold."
     forward = NewForward(signature, call, summary, found.prelude, found.conditions, statements)
-    return runtime, forward
+    said = [*found.prelude, *found.conditions, *statements]
+    return forward, said, found.containers.imports
+
+
+def _runtime(
+    kernels: Sequence[tuple[Body, Nest, Schedule]],
+    machine: Target,
+    said: Sequence[str],
+    imports: Sequence[str],
+) -> str:
+    """The emitted kernels. said: by all that calls them.  imports: lines that this needs."""
+    cuda = machine.language == "cuda"
+    bodies = [b for b, _, _ in kernels]
+    runtime = cuda_runtime(kernels, machine, said) if cuda else cpp_runtime(bodies, said)
+    return "\n".join([*dict.fromkeys(imports), "", runtime]) if imports else runtime
 
 
 def optimize_file(
@@ -248,19 +294,19 @@ def optimize_file(
     with open_site(machine.device, timing=timing) if here else nullcontext() as site:
         problem, module, inputs = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
-        made = _made(problem, module, inputs, machine, precision, rules)
-        _check_rules(made, rules)
-        made = _tuned(made, problem, level, rules, turn, progress)
-        text = emitted_text(made, module, problem)
-        decisions = made.record(problem_path.name)
-        reports = kernel_reports(made.plan, made.tiles)
-        degenerate = is_degenerate(made.captured.graph)
+        work = partial(_tuned, problem=problem, level=level, rules=rules, turn=turn)
+        file = _file(problem, module, inputs, machine, precision, rules, work, progress)
+        outcome = Outcome(
+            out, file.record, file.reports, None, "", file.degenerate, parts=file.parts
+        )
         if not here:
             progress(f"compiling for {machine.name}, which is not this machine")
-            why = cross_compile(cuda_source(made.kernels, machine), machine)
-            write_whole(out, text, force=force)
-            return Outcome(out, decisions, reports, None, why, degenerate)
-        write_whole(out, text, force=force)
+            why = f"nothing is replaced, and there is no {machine.name} GPU here"
+            if file.kernels:
+                why = cross_compile(cuda_source(file.kernels, machine), machine)
+            write_whole(out, file.text, force=force)
+            return replace(outcome, why_not=why)
+        write_whole(out, file.text, force=force)
         del module, inputs
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judge(
@@ -274,7 +320,7 @@ def optimize_file(
             site=site,
             progress=progress,
         )
-        return Outcome(out, decisions, reports, verdict, "", degenerate, made.tuning)
+        return replace(outcome, verdict=verdict, tuning=file.tuning)
 
 
 def explain_file(
@@ -284,10 +330,11 @@ def explain_file(
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
 ) -> str:
-    """The decision record of a problem on a target; nothing is built or run."""
+    """The decision record of a problem on a target; nothing is built, and the model runs only if
+    it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
-    problem, module, inputs = _load(problem_path, overrides, lambda _: None)
-    return _made(problem, module, inputs, machine, rules=rules).record(problem_path.name)
+    problem, module, inputs = _load(problem_path, overrides, _quiet)
+    return _file(problem, module, inputs, machine, "eager", rules, _as_planned, _quiet).record
 
 
 def optimize(
@@ -309,10 +356,13 @@ def optimize(
         )
     require_tools(machine)
     inputs = _example_call(module, example_inputs)
-    made = make(module, inputs, machine)
-    if not made.replaced:
-        return fused_module(module, "")
-    runtime, new = _code(made, module, scope_of(module))
+    try:
+        made = make(module, inputs, machine)
+        if not made.replaced:
+            return fused_module(module, "")
+        runtime, new = _code(made, module, scope_of(module))
+    except CaptureFailed as error:
+        return _optimize_parts(module, inputs, machine, str(error))
     fused = fused_module(module, emit_class(runtime, new))
     warn_if_refused(fused, new.signature, new.prelude, new.conditions, inputs, machine.device)
     return fused
@@ -333,6 +383,27 @@ def _example_call(
             "tuple of its arguments, or a dict of their names."
         )
     return found
+
+
+def _optimize_parts(
+    module: nn.Module, inputs: Sequence[object], machine: Target, why: str
+) -> nn.Module:
+    """`optimize` for a module that cannot be captured as a whole: warns, with the reason."""
+    calls = observed(module, lambda: call(module, inputs))
+
+    def scope(child: nn.Module, name: str) -> Scope:
+        reach = f"_FUSEWRIGHT_VALUES_OF_{name}[{{0!r}}]"
+        return replace(scope_of(module), values=values_of(type(child)), reach=reach)
+
+    parts = make_parts(module, calls, machine, "eager", NO_RULES, why, scope)
+    warnings.warn(f"fusewright.optimize: {parts.record(type(module).__name__)}", stacklevel=3)
+    if not parts.chosen.taken:
+        return fused_module(module, "")
+    runtime, classes = _code_of_parts(parts, scope)
+    taken = {
+        t.made.name: [module.get_submodule(path) for path in t.paths] for t in parts.chosen.taken
+    }
+    return module_of_parts(module, emit_classes(runtime, classes), taken)
 
 
 def resolve_target(name: str | None) -> tuple[Target, bool]:
@@ -371,20 +442,195 @@ def _load(
     return problem, module, inputs
 
 
-def _made(
+@dataclass(frozen=True)
+class Part:
+    """What was made for a submodule. name: of its new class."""
+
+    name: str
+    made: Made
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model of which some submodules are new. why: what stopped the model as a whole."""
+
+    machine: Target
+    chosen: Chosen[Part]
+    why: str
+
+    @property
+    def made(self) -> tuple[Made, ...]:
+        return tuple(t.made.made for t in self.chosen.taken)
+
+    @property
+    def kernels(self) -> tuple[tuple[Body, Nest, Schedule], ...]:
+        return tuple(kernel for made in self.made for kernel in made.kernels)
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What the report says."""
+        taken = [{"class": t.made.name, "paths": t.paths} for t in self.chosen.taken]
+        root = [{"path": "", "kind": "Model", "why": self.why}]
+        return {"taken": taken, "left": [*root, *map(asdict, self.chosen.left)]}
+
+    def record(self, source: str) -> str:
+        """The decision record."""
+        taken = [(t.made.name, t.paths, t.made.made.record("")) for t in self.chosen.taken]
+        return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
+
+
+def make_parts(
+    module: nn.Module,
+    calls: Calls,
+    machine: Target,
+    precision: str,
+    rules: frozenset[str],
+    why: str,
+    scope: Callable[[nn.Module, str], Scope],
+) -> Parts:
+    """`make` for the largest submodules for which it can be done and is worth it.
+
+    calls: what they were seen to be called with.  scope: of the text for one of them.
+    """
+    names, parts = Names(set(scope(module, "").values)), list[Part]()
+
+    def attempt(child: nn.Module, inputs: list[object], varies: bool) -> Part | None:
+        kind = type(child).__name__
+        if not class_text(type(child), scope(child, "")):
+            raise CaptureFailed(f"{kind} is a class that the emitted file has no name for.")
+        made = make(child, inputs, machine, precision, rules)
+        if varies and not made.captured.graph.batch:
+            raise CaptureFailed(
+                f"{kind} is called with different numbers of rows, and kernels for it would be "
+                "for one of them."
+            )
+        if not made.kernels or not is_worth_it(made.given, made.plan, made.tiles):
+            return None
+        made = design(made.given, machine, precision, rules, first=sum(map(_count, parts)))
+        _code(made, child, _as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
+        parts.append(Part(names.fresh(f"Fused{kind}"), made))
+        return parts[-1]
+
+    return Parts(machine, choose(module, calls, attempt), why)
+
+
+def _count(part: Part) -> int:
+    return len(part.made.kernels)
+
+
+def _as_part(scope: Scope, name: str, number: int) -> Scope:
+    return replace(scope, own=name, part=number)
+
+
+def _code_of_parts(
+    parts: Parts, scope: Callable[[nn.Module, str], Scope]
+) -> tuple[str, list[NewClass]]:
+    """The emitted kernels of all parts, and the classes of these."""
+    classes, said, imports = list[NewClass](), list[str](), list[str]()
+    for number, taken in enumerate(parts.chosen.taken, 1):
+        name, child = taken.made.name, taken.module
+        own = _as_part(scope(child, name), name, number)
+        new, lines, needed = _new_forward(taken.made.made, child, own)
+        said += lines
+        imports += needed
+        classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
+    return _runtime(parts.kernels, parts.machine, said, imports), classes
+
+
+@dataclass(frozen=True)
+class _File:
+    """An emitted file, and what is said of it."""
+
+    text: str
+    record: str
+    kernels: tuple[tuple[Body, Nest, Schedule], ...]
+    reports: tuple[KernelReport, ...]
+    degenerate: bool = False
+    tuning: Mapping[str, object] | None = None
+    parts: Mapping[str, object] | None = None
+
+
+def _file(
     problem: Problem,
     module: nn.Module,
     inputs: Sequence[object],
     machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = frozenset(),
-) -> Made:
-    """`make`; where it fails, a plain run of the model comes first with what is wrong with it."""
+    precision: str,
+    rules: frozenset[str],
+    tuned: Callable[[Made, Progress], Made],
+    progress: Progress,
+) -> _File:
+    """The model as a whole; where that cannot be captured, its parts, if it runs at all."""
+    name = problem.path.name
     try:
-        return make(module, inputs, machine, precision, rules)
-    except CaptureFailed:
-        problem.run(module, inputs)
-        raise
+        made = make(module, inputs, machine, precision, rules)
+        _check_rules(made, rules)
+        made = tuned(made, progress)
+        text, reports = emitted_text(made, module, problem), kernel_reports(made.plan, made.tiles)
+        degenerate = is_degenerate(made.captured.graph)
+        return _File(text, made.record(name), made.kernels, reports, degenerate, made.tuning)
+    except CaptureFailed as error:
+        why = str(error)
+    progress("the model cannot be captured as a whole: trying its parts")
+    calls = observed(module, lambda: problem.run(module, inputs))
+    named = {**_own_classes(problem), **_imported_classes(problem)}
+
+    def scope(_child: nn.Module, _name: str) -> Scope:
+        return Scope(named, vars(problem.module))
+
+    parts = make_parts(module, calls, machine, precision, rules, why, scope)
+    for made in parts.made:
+        _check_rules(made, rules)
+    if {"no-library", "no-workspace"} & rules:
+        raise BadUsage(f"--rules cannot be kept: parts of the model stay PyTorch's. {why}")
+    record = parts.record(name)
+    reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
+    text = _text_of_parts(parts, problem, record, scope)
+    return _File(text, record, parts.kernels, reports, parts=parts.facts)
+
+
+def _text_of_parts(
+    parts: Parts, problem: Problem, record: str, scope: Callable[[nn.Module, str], Scope]
+) -> str:
+    """The emitted text; the model as it was where nothing is new."""
+    path = str(problem.path)
+    if parts.chosen.taken:
+        runtime, classes = _code_of_parts(parts, scope)
+        plans = [made.plan for made in parts.made]
+        lines = header_of_parts(record, parts.kernels, plans, problem.path.name)
+        return emit_parts(problem.source, path, lines, runtime, classes)
+    try:
+        return rename(problem.source, path, as_it_was(record))
+    except CaptureFailed:  # not a plain class of the file
+        return alias(problem.source, path, as_it_was(record))
+
+
+def _own_classes(problem: Problem) -> dict[type, str]:
+    return {
+        value: name
+        for name, value in vars(problem.module).items()
+        if isinstance(value, type) and value.__module__ == problem.module.__name__
+    }
+
+
+def _imported_classes(problem: Problem) -> dict[type, str]:
+    """Classes of modules that the file has imported by name from elsewhere than PyTorch."""
+    return {
+        value: name
+        for name, value in vars(problem.module).items()
+        if isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and not value.__module__.startswith("torch.")
+    }
+
+
+def _quiet(_: str) -> None:
+    """Progress that nobody watches."""
+
+
+def _as_planned(made: Made, _: Progress) -> Made:
+    """No tuning."""
+    return made
 
 
 def _check_rules(made: Made, rules: frozenset[str]) -> None:

@@ -104,6 +104,15 @@ def plan(graph: Graph, target: Target, precision: str = "eager") -> Plan:
     return replace(_Planner(graph, target).plan(), precision=precision)
 
 
+def numbered(planned: Plan, first: int) -> Plan:
+    """The same plan with its kernels numbered from `first`, where a file has several plans."""
+    steps: list[Step] = []
+    for step in planned.steps:
+        count = first + sum(isinstance(s, Kernel) for s in steps)
+        steps.append(replace(step, name=f"fused_{count}") if isinstance(step, Kernel) else step)
+    return replace(planned, steps=tuple(steps))
+
+
 def unique(nodes: Iterable[Node]) -> list[Node]:
     """Each node once, in order."""
     return list({id(n): n for n in nodes}.values())

@@ -6,6 +6,8 @@ The report of every command has the same keys:
     kernels      [{name, kind, operators, bytes, flops, predicted_s}]
     degenerate   whether no output depends on the inputs
     tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
+    parts        {taken: [{class, paths}], left: [{path, kind, why}]}, where the model could not be
+                 captured as a whole; else null
     checks       [{check, outcome, evidence}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
@@ -68,6 +70,7 @@ class Outcome:
     why_not: str
     degenerate: bool = False
     tuning: Mapping[str, object] | None = None
+    parts: Mapping[str, object] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -77,7 +80,7 @@ class Outcome:
 def verdict_report(verdict: Verdict, kernels: tuple[KernelReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
-    return {**report, "kernels": kernels, "degenerate": False, "tuning": None}
+    return {**report, "kernels": kernels, "degenerate": False, "tuning": None, "parts": None}
 
 
 def outcome_report(outcome: Outcome) -> Report:
@@ -85,7 +88,12 @@ def outcome_report(outcome: Outcome) -> Report:
         report = _empty_report(outcome.why_not, outcome.kernels)
     else:
         report = verdict_report(outcome.verdict, outcome.kernels)
-    return {**report, "degenerate": outcome.degenerate, "tuning": outcome.tuning}
+    return {
+        **report,
+        "degenerate": outcome.degenerate,
+        "tuning": outcome.tuning,
+        "parts": outcome.parts,
+    }
 
 
 def timing_report(timing: object) -> Report:

@@ -26,11 +26,14 @@ class Scope:
     """What emitted code can name: the class of each user module as text, and module-level values.
 
     values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
+    own: the class that is written.  part: the number of a part of a model; 0 for a whole one.
     """
 
     classes: Mapping[type, str]
     values: Mapping[str, object]
     reach: str = "{0}"
+    own: str = "ModelNew"
+    part: int = 0
 
 
 @dataclass

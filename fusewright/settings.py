@@ -54,17 +54,25 @@ class Seen:
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Raise CaptureFailed if the block changes a plain attribute; the old values are put back."""
+def put_back(module: nn.Module) -> Iterator[list[str]]:
+    """Plain attributes have their old values behind the block; names of those that had changed."""
     before = {path: _state(child) for path, child in module.named_modules()}
+    changed: list[str] = []
     try:
-        yield
+        yield changed
     finally:
-        changed = [
+        changed += [
             f"{type(child).__name__}.{name}"
             for path, child in module.named_modules()
             for name in _restore(child, before.get(path, {}))
         ]
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Raise CaptureFailed if the block changes a plain attribute; the old values are put back."""
+    with put_back(module) as changed:
+        yield
     if changed:
         raise CaptureFailed(
             f"{type(module).__name__}.forward changes {', '.join(changed)}: every call computes "

@@ -21,7 +21,9 @@ from fusewright.problem import load_problem
 from fusewright.target import TARGETS
 
 FOLDER = Path(__file__).resolve().parent.parent / "zoo"
-PATHS = sorted(FOLDER.glob("*.py"))
+# Cannot be captured as a whole: tests/test_submodules.py has these.
+IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
+PATHS = sorted(p for p in FOLDER.glob("*.py") if p.stem not in IN_PARTS)
 NAMES = [path.stem for path in PATHS]
 # The first test of a module waits for all models to be captured.
 pytestmark = pytest.mark.timeout(900)
