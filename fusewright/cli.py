@@ -7,16 +7,17 @@ and usage errors do not wait for PyTorch.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Literal, ParamSpec
+from typing import Annotated, Literal, ParamSpec, TextIO
 
 import typer
 from rich.console import Console
@@ -37,7 +38,7 @@ from fusewright.arguments import (
     parse_names,
     parse_settings,
 )
-from fusewright.errors import BadUsage, FusewrightError, InternalError
+from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
 from fusewright.progress import progress
 from fusewright.report import (
     Report,
@@ -54,6 +55,21 @@ from fusewright.turn import ask
 from fusewright.write import write_whole
 
 RULES = ("no-library", "no-workspace", "no-prepack")
+# What the system may refuse -> what to do about it.
+REFUSALS = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+        "Make room where the output, TMPDIR and TORCH_EXTENSIONS_DIR lie, or name other places.",
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "Choose folders that can be written: --output, TMPDIR, TORCH_EXTENSIONS_DIR.",
+    ),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Allow more open files: ulimit -n."),
+    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM), "Allow more processes and memory: ulimit -a."),
+    errno.EBADF: "Give the command open files as input and output.",
+    errno.ENOENT: "Name folders that exist: TMPDIR, TORCH_EXTENSIONS_DIR, HOME.",
+}
 BASELINES = ("eager", "compile", "max-autotune")
 P = ParamSpec("P")
 
@@ -82,6 +98,8 @@ def ends_well(command: Callable[P, int]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             code = command(*args, **kwargs)
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except FusewrightError as error:
             code = error.exit_code
             say(_bug(error) if isinstance(error, InternalError) else f"fusewright: {error}")
@@ -90,7 +108,11 @@ def ends_well(command: Callable[P, int]) -> Callable[P, None]:
             say("fusewright: interrupted; nothing is half-written.")
         except BrokenPipeError:  # `fusewright explain ... | head`
             code = 128 + signal.SIGPIPE
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget(sys.stdout)
+        except OSError as error:
+            code = NotVerifiable.exit_code if error.errno in REFUSALS else InternalError.exit_code
+            _forget(sys.stdout)  # what is left in its buffer would be written at the end
+            say(_refusal(error) if error.errno in REFUSALS else _bug(error))
         # The last line of defence: whatever a broken promise of ours raises ends here.
         except Exception as error:  # noqa: BLE001
             code = InternalError.exit_code
@@ -102,7 +124,26 @@ def ends_well(command: Callable[P, int]) -> Callable[P, None]:
 
 def say(paragraph: str) -> None:
     """To stderr, on one line: the terminal wraps it, `grep` finds it."""
-    typer.echo(" ".join(paragraph.split()), err=True)
+    try:
+        typer.echo(" ".join(paragraph.split()), err=True)
+    except OSError:  # nobody can be told, but for the exit code
+        _forget(sys.stderr)
+
+
+def _forget(stream: TextIO | None) -> None:
+    """Let a stream that cannot be written to lead nowhere."""
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _refusal(error: OSError) -> str:
+    """What the system refused, and what to do."""
+    named = f" ({error.filename})" if error.filename else ""
+    return (
+        f"fusewright: the system refused: {error.strerror}{named}. {REFUSALS[error.errno or 0]} "
+        "Nothing is half-written."
+    )
 
 
 def _bug(error: Exception) -> str:

@@ -144,6 +144,8 @@ def _tree(value: object, path: str, tensors: list[Tensor], depth: int) -> Tree:
     import torch
 
     if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            raise Unknown(value, path, "a nested tensor")
         tensors.append(value)
         return Slot(len(tensors) - 1)
     symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -90,7 +90,12 @@ def run(
     """One run's results; raises CaptureFailed where it cannot be said again by a file."""
     kind = type(module).__name__
     before = [pair for value in given for pair in containers(value)]
-    results = call(forward, given)
+    try:
+        results = call(forward, given)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit() and the like shall not end whoever captures
+        raise CaptureFailed(f"{kind}.forward raises {type(error).__name__}.") from error
     touched = changed(before)
     if touched is not None:
         raise CaptureFailed(

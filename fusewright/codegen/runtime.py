@@ -293,8 +293,8 @@ _CUDA = _Language(
     place="tensor.is_cuda\n        and tensor.get_device() == device",
     empty=CUDA_MEMORY,
 )
-# Neither compiler contracts a * b + c by itself: what a model computes once would have another value
-# where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
+# Neither compiler contracts a * b + c by itself: what a model computes once would have another
+# value where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
 CPP_FLAGS = (
     *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
     *("-ffp-contract=off", "-mtune=generic", "-Wno-psabi"),
