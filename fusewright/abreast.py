@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from fusewright.dtypes import FLOAT
 from fusewright.ir import Graph, Node
-from fusewright.lower.call import FLOAT, LANES
+from fusewright.lower.call import LANES
 from fusewright.nest import Access, Nest
 from fusewright.scan import LONGEST_ABREAST
 

@@ -30,6 +30,7 @@ from fusewright.errors import CaptureFailed
 from fusewright.flat import flattened
 from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
+from fusewright.masks import without_selections
 from fusewright.refusals import cannot_capture
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
@@ -183,6 +184,7 @@ def _run_export(
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
         _lay_as_eager(decomposed)
+        without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(
             f"{type(module).__name__}.forward draws random numbers and does not use them, which "

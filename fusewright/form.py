@@ -62,7 +62,8 @@ FORMS: Mapping[str, Callable[..., Form | None]] = {
     "aten.bmm": _plain,
     "aten.addmm": _added,
     "aten.baddbmm": _added,
-    "aten.einsum": lambda equation, tensors: _contracted(einsum(equation, tensors)),
+    # `path`: in which order PyTorch contracts more than two tensors, from opt_einsum if it is there
+    "aten.einsum": lambda equation, tensors, **_path: _contracted(einsum(equation, tensors)),
     "aten.tensordot": lambda *given: _contracted(tensordot(*given)),
 }
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.ir import Attribute, Batch, Node, Shape, Size, broadcast, node, numel
+from fusewright.dtypes import HALF
+from fusewright.ir import Attribute, Batch, Node, Shape, Size, base, broadcast, node, numel
 from fusewright.ops import OPS
 
 Number = int | float | bool | Batch
@@ -110,10 +111,37 @@ def cast(x: Value, dtype: torch.dtype, *, rounds: bool = False) -> Value:
     """
     if x.dtype is dtype:
         return x
+    value = x.node["value"] if x.node.op == "constant" else None
+    if isinstance(value, Batch):
+        return constant(value, dtype)
+    if isinstance(value, int | float):
+        whole = torch.tensor(value, dtype=x.dtype).to(dtype)
+        return constant(whole.item() if rounds or dtype not in HALF else value, dtype)
+    return Value(node("cast", [x.node], shape=x.shape, dtype=dtype, to=dtype, rounds=rounds))
+
+
+def rounded(x: Value) -> Value:
+    """`x` as it is where it has been stored: a value of a half type loses the bits beyond it."""
+    below = base(x.node)
+    stored = below.row.kind == "leaf" and below.op != "constant"
+    if x.dtype not in HALF or stored or (below.op == "cast" and below["rounds"] is True):
+        return x
     if x.node.op == "constant":
         value = x.node["value"]
-        return constant(value, dtype) if isinstance(value, int | float | Batch) else x
-    return Value(node("cast", [x.node], shape=x.shape, dtype=dtype, to=dtype, rounds=rounds))
+        if isinstance(value, int | float):
+            return constant(torch.tensor(value, dtype=x.dtype).item(), x.dtype)
+    made = node("cast", [x.node], shape=x.shape, dtype=x.dtype, order=x.node.order,
+                to=x.dtype, rounds=True)  # fmt: skip
+    return Value(made)
+
+
+def bitcast(x: Value, dtype: torch.dtype) -> Value:
+    """The bits of `x`, as it would be stored, read as another type of the same width."""
+    if x.node.op == "bitcast":
+        x = Value(x.node.args[0])
+    if x.dtype is dtype:
+        return x
+    return Value(node("bitcast", [x.node], shape=x.shape, dtype=dtype, to=dtype, of=x.dtype))
 
 
 def fold(op: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:

@@ -69,7 +69,8 @@ def _value(
         return _library(n, args, batch)
     if n.op == "attention":
         return _attention(n, args, batch, dtype)
-    return meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)  # type: ignore[no-any-return]
+    found: torch.Tensor = meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)
+    return _as(found, dtype) if n.op == "bitcast" else found
 
 
 def _attention(

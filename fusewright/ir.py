@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusewright.dtypes import OF_KERNELS
 from fusewright.errors import InternalError
 from fusewright.ops import OPS, Op
 
@@ -184,10 +185,24 @@ def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
     whole, pieces = n, False
     while whole.row.kind == "view" and not pieces:
         pieces, whole = whole.op == "narrow", whole.args[0]
-    if not pieces:
+    if pieces:
+        memory = base(n)
+        return on_other_memory(n, memory, copied(memory, memory.order, number))
+    return fresh_copy(n, order, number)
+
+
+def fresh_copy(n: Node, order: tuple[int, ...], number: int) -> Node:
+    """`n` in new memory; by a call of PyTorch where no kernel moves such numbers."""
+    if n.dtype in OF_KERNELS:
         return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=number)
-    memory = base(n)
-    return on_other_memory(n, memory, copied(memory, memory.order, number))
+    call = "torch.clone({0}, memory_format=torch.contiguous_format)"
+    if order:
+        back = tuple(order.index(d) for d in range(len(order)))
+        call = call.replace("{0}", f"{{0}}.permute({order})") + f".permute({back})"
+    return node(
+        "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, name="aten.clone",
+        fresh=True, random=-1, distinct=number,
+    )  # fmt: skip
 
 
 def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
@@ -262,6 +277,8 @@ def check(graph: Graph, after: str) -> Graph:
 
 
 def _complaint(n: Node) -> str:
+    if n.row.computed and any(t.dtype not in OF_KERNELS for t in (n, *n.args)):
+        return f"no kernel computes with {[str(t.dtype) for t in (n, *n.args)]}"
     if n.row.kind == "map":
         if n.shape != broadcast([a.shape for a in n.args]):
             return f"shape is not the broadcast of {[a.shape for a in n.args]}"

@@ -12,10 +12,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from fusewright.dtypes import OF_KERNELS
 from fusewright.formula import Value, copy
 from fusewright.ir import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.loss import LOSSES
-from fusewright.lower import Call, Result, folds, lower, reordered
+from fusewright.lower import Call, Result, as_stored, folds, lower, reordered
 from fusewright.lower.call import LANES, LEAST_BESIDE, abreast, beside
 from fusewright.part import PIECES, part_of
 from fusewright.pieces import MOVES, MOVES_OF_ROWS
@@ -111,7 +112,8 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Valu
     given = _given(call) if name in table or name in FOLDS else None
     made = None
     if given and name in table:
-        made = table[name](*given.args, **given.kwargs)
+        args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
+        made = table[name](*args, **kwargs)
     if given and made is None and name in FOLDS:
         results = (Result(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
@@ -121,8 +123,8 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Valu
 
 
 def _odd(n: Node, call: Node) -> bool:
-    """A call on complex numbers or on nothing."""
-    return any(t.dtype.is_complex or numel(t.shape) == 0 for t in (n, *call.args))
+    """A call on numbers that no kernel computes, or on none."""
+    return any(t.dtype not in OF_KERNELS or numel(t.shape) == 0 for t in (n, *call.args))
 
 
 def _given(n: Node) -> _Given | None:

@@ -21,7 +21,7 @@ from fusewright.scalars import Number
 if TYPE_CHECKING:
     from fusewright.lower.call import Call
 
-# ATen name -> how a person would write it (only where the arguments are the same)
+# ATen name, of its plain overload -> how a person would write it (where the arguments are the same)
 NAMES = {
     "aten.linear": "torch.nn.functional.linear",
     "aten.conv1d": "torch.nn.functional.conv1d",
@@ -40,8 +40,11 @@ NAMES = {
     "aten.cumsum": "torch.cumsum",
     "aten.embedding": "torch.embedding",
     "aten.select": "torch.select",
+    "aten.view.dtype": "torch.Tensor.view",
 }
-FRESH = frozenset(name for name in NAMES if name not in ("aten.select", "aten.embedding"))
+PLAIN_OVERLOADS = ("default", "int", "input", "padding")
+VIEWS_OR_SHARED = ("aten.select", "aten.embedding", "aten.view.dtype")
+FRESH = frozenset(name for name in NAMES if name not in VIEWS_OR_SHARED)
 PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
@@ -70,10 +73,11 @@ def library_call(
     text = _text(call, tensors)
     random = any(word in call.name for word in RANDOM) or _updates_statistics(call)
     first = call.results[0]
+    name = _name(call)
     shared: dict[str, Any] = {
         "call": text,
-        "name": call.name,
-        "fresh": call.name in FRESH,
+        "name": name,
+        "fresh": name in FRESH,
         "random": len(effects) if random else -1,
     }
     if len(call.results) == 1 and not _packed(call):
@@ -138,8 +142,15 @@ def _packed(call: Call) -> bool:
     return call.name in ("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind")
 
 
+def _name(call: Call) -> str:
+    """The ATen name, and behind it an overload that means something else than the plain one."""
+    full = f"{call.name}.{call.overload}"
+    other = call.name in NAMES and call.overload not in PLAIN_OVERLOADS
+    return full if full in NAMES or other else call.name
+
+
 def _text(call: Call, tensors: list[Node]) -> str:
-    function = NAMES.get(call.name, f"torch.ops.{call.name}.{call.overload}")
+    function = NAMES.get(_name(call), f"torch.ops.{call.name}.{call.overload}")
     words = [_argument(a, tensors) for a in call.args]
     words += [f"{k}={_argument(v, tensors)}" for k, v in call.kwargs.items() if k != "pin_memory"]
     return f"{function}({', '.join(words)})"

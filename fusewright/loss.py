@@ -14,9 +14,10 @@ from types import MappingProxyType
 import torch
 
 from fusewright.composite import wide
+from fusewright.dtypes import FLOATS
 from fusewright.formula import Value, apply, cast, fold, reshape, where
 from fusewright.ir import node
-from fusewright.lower.call import FLOATS, abreast, trailing
+from fusewright.lower.call import abreast, trailing
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
 LEAST_ROW = 256  # elements of a row that is reduced by itself

@@ -149,10 +149,15 @@ _ROWS = (
     _infix("bitwise_and", "&", domain="int"),
     _infix("bitwise_or", "|", domain="int"),
     _infix("bitwise_xor", "^", domain="int"),
+    Op("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
+    _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
+    _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
     Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
     # one step of a convolution, which rounds once, as PyTorch's does
     Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
     Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
+    # `of` is the type of the argument; the C++ names both as they are stored
+    Op("bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"),
     Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
     # one pixel of each window of a convolution, which computes all of them: pooled.py
     Op("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),

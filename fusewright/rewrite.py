@@ -20,6 +20,7 @@ from fusewright.ir import (
     Update,
     base,
     copied,
+    fresh_copy,
     node,
     on_other_memory,
     rebuild,
@@ -84,8 +85,7 @@ def apart(before: Graph, after: Graph) -> Graph:
         exposed = _own_memory(old) and not _own_memory(base(n))
         if exposed or owner.setdefault(id(base(n)), old) is not old:
             # the same views of a copy that lies as the memory did
-            own = node("copy", [memory], shape=old.shape, dtype=old.dtype, order=old.order,
-                       distinct=numbers.setdefault(id(old), k))  # fmt: skip
+            own = fresh_copy(memory, old.order, numbers.setdefault(id(old), k))
             n = on_other_memory(o, old, own)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
@@ -156,7 +156,7 @@ def _match(wanted: Node, n: Node, found: dict[str, Node]) -> bool:
 
 
 def _simplify(n: Node) -> Node:
-    if n.row.kind == "map" and n.op not in ("cast", "copy") and not n.shape:
+    if n.row.kind == "map" and n.op not in ("cast", "bitcast", "copy") and not n.shape:
         return _number(n)
     if n.op == "reshape":
         return _reshape_of_reshape(n)

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright import composite
-from fusewright.formula import Value, cast
+from fusewright.dtypes import OF_KERNELS
+from fusewright.formula import Value, cast, rounded
 from fusewright.ir import Graph, Node, Size, node, numel, rebuild
 from fusewright.library import stays
 from fusewright.lower import reordered
@@ -78,8 +79,8 @@ def _given(n: Node) -> tuple[Node, int]:
 
 def _complaint(n: Node, dim: int, *, cpu: bool) -> str:
     """Why our kernels do not compute a scan, or ""."""
-    if n.dtype.is_complex or not n.shape or numel(n.shape) == 0:
-        return "complex numbers, one number, or none"
+    if not {n.dtype, n.args[0].dtype} <= OF_KERNELS or not n.shape or numel(n.shape) == 0:
+        return "numbers that no kernel computes, one number, or none"
     return (_cpu_complaint if cpu else _gpu_complaint)(n, dim)
 
 
@@ -114,6 +115,7 @@ def _outgrown(size: Size, longest: int) -> bool:
 
 def _scanned(n: Node, op: str, x: Value, dim: int) -> Node:
     """The nodes that take the place of `n`: half types are scanned in float32."""
+    x = x if n.dtype is x.dtype else rounded(x)
     wide = composite.wide(cast(x, n.dtype, rounds=True))
     made = node(op, [wide.node], shape=n.shape, dtype=wide.dtype, order=n.order, dims=(dim,))
     return reordered(cast(Value(made), n.dtype), n.order).node

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusewright.attention import attention
+from fusewright.bits import bits
 from fusewright.convolution import Rounds, convolution
+from fusewright.halves import halves
 from fusewright.ir import Graph, check
 from fusewright.joint import joint
 from fusewright.late import late
@@ -39,6 +41,8 @@ def staged(
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
         "scan": lambda g: scan(g, machine),
         "late": lambda g: _late(g, machine),
+        "bits": bits,
+        "halves": halves,
         "pages": lambda g: pages(g, machine),
     }
     before = "rewrite"

@@ -20,9 +20,9 @@ from typing import Any
 
 from fusewright.composite import wide
 from fusewright.convolution import each
+from fusewright.dtypes import FLOATS
 from fusewright.formula import Value, apply, cast, expand, fold, narrow, pad, reshape
 from fusewright.ir import node
-from fusewright.lower.call import FLOATS
 
 MOST_PIECES = 27  # 3 x 3 x 3
 MOST_OF_A_TILE = 9  # a larger window that shares nothing with others is a row of its own

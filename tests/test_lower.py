@@ -113,6 +113,9 @@ ACTIVATIONS = [
     *("torch.logit(x, eps=0.1)", "F.prelu(x, z[:1])", "F.prelu(x, z)"),
 ]
 INTEGERS = [
+    *("torch.bitwise_not(i)", "~k", "i >> 1", "i << 3", "k << j", "i >> j", "3 << j", "k >> 9"),
+    *("torch.bitwise_left_shift(i, 61)", "torch.bitwise_right_shift(i, j)", "i >> -1"),
+    *("torch.bitwise_right_shift(-9, j)", "i.int() & -2147483648", "i | -9223372036854775808"),
     *("torch.bitwise_and(i, 5)", "torch.bitwise_or(i, j)", "torch.bitwise_xor(b, i > 0)"),
     *("torch.abs(i)", "torch.sign(i)", "-i", "i + j", "i - 3", "5 - i", "i * j", "i / 3", "i / j"),
     *("torch.add(i, j, alpha=2)", "i + 0.5", "i * x", "i + s", "torch.square(i)", "torch.sqrt(i)"),
@@ -262,7 +265,7 @@ LIBRARY = [
         "torch.cat([x, y], 1)",
         "x.sort(1)[0]",
     ),
-    *("torch.bitwise_not(i)", "x.nan_to_num()"),
+    "x.nan_to_num()",
     *("s.softmax(0)", "s.logsumexp(0)", "s.max(0)[0]"),  # a number has no dimension
 ]
 

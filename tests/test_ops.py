@@ -52,6 +52,18 @@ ANY_TYPE = frozenset(
     ]
 )
 INTEGERS_TOO = ("remainder", "fmod", "pow")  # lower/ gives them a divisor or an exponent it knows
+# Each type and one of the same width whose bits it is read as.
+BITS = {
+    torch.float32: torch.int32,
+    torch.int32: torch.float32,
+    torch.float64: torch.int64,
+    torch.int64: torch.float64,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.float16,
+    torch.int16: torch.bfloat16,
+    torch.int8: torch.uint8,
+    torch.uint8: torch.int8,
+}
 # Errors in units of the last place that are as good as PyTorch's own.
 ULPS = {"float32": 4, "float64": 4, "float16": 1, "bfloat16": 1}
 
@@ -59,6 +71,10 @@ ULPS = {"float32": 4, "float64": 4, "float16": 1, "bfloat16": 1}
 def legal(op: Op, dtype: torch.dtype) -> bool:
     if op.domain == "bool":
         return dtype is torch.bool or op.name == "logical_not"
+    if op.domain == "numbers":
+        return dtype in INTS
+    if op.name == "bitcast":
+        return dtype in BITS
     if op.domain == "int":
         return dtype in INTS or dtype is torch.bool
     if dtype is torch.bool:
@@ -106,6 +122,10 @@ def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
     given = [values(op.domain, dtype, seed) for seed in range(1, op.arity + 1)]
     if op.name in ("remainder", "fmod") and dtype in INTS:
         given[1] = torch.where(given[1] == 0, 7, given[1]).to(dtype)
+    if op.name.endswith("_shift"):  # by nothing and less, by all bits and more
+        bits = torch.iinfo(dtype).bits
+        by = torch.arange(-2 * (dtype is not torch.uint8), bits + 3).repeat(ROWS * COLUMNS)
+        given[1] = by[: ROWS * COLUMNS].reshape(ROWS, COLUMNS).to(dtype)
     if op.name == "pow" and dtype in INTS:
         given[1] = torch.randint(0, 5, (ROWS, COLUMNS), dtype=dtype)
     return given
@@ -120,6 +140,9 @@ def graph_of(op: Op, dtype: torch.dtype) -> Graph:
     kind = {"bool": torch.bool, "index": torch.int64}.get(op.result, dtype)
     extra: dict[str, object] = {"dims": (1,)} if fold else {}
     shape = (ROWS,) if fold else (ROWS, COLUMNS)
+    if op.name == "bitcast":
+        kind = BITS[dtype]
+        extra = {"to": kind, "of": dtype}
     if op.name == "cast":
         kind = torch.float64
         extra = {"to": kind, "rounds": True}

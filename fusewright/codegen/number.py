@@ -16,6 +16,9 @@ def literal(value: Size | float | bool, kind: str) -> str:
     if kind == "bool":
         return "true" if value else "false"
     if kind not in ("float", "double"):
+        least = {"int": -(1 << 31), "long": -(1 << 63)}.get(kind)
+        if value == least:  # its absolute value is of a wider type
+            return f"({literal(int(value) + 1, kind)} - 1)"
         narrow = "" if kind in ("int", "long") else f"({kind})"
         return narrow + str(int(value)) + ("L" if kind == "long" else "")
     suffix = "f" if kind == "float" else ""

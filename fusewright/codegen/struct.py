@@ -139,6 +139,8 @@ def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
     """An operator of type `kind` as text."""
     if kind == "float" and m.dtype.itemsize == 2 and m.op in SHORTER:
         return f"{SHORTER[m.op]}({arguments[0]})"
+    if m.op == "bitcast":
+        return m.row.cpp.format(*arguments, to=TYPES[m.dtype][0], of=TYPES[m.args[0].dtype][0])
     if m.op != "cast":
         return m.row.cpp.format(*arguments, **dict(m.attributes))
     (value,) = arguments

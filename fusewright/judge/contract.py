@@ -272,7 +272,8 @@ def _shaken(inputs: Sequence[object], size: float, seed: int) -> list[object]:
 
     def change(t: Tensor) -> Tensor:
         own = seed + (next(number) << 40)
-        return shaken(t, size, generator(t, own)) if t.is_floating_point() else upcast(t)
+        moves = t.is_floating_point() or t.is_complex()
+        return shaken(t, size, generator(t, own)) if moves else upcast(t)
 
     return mapped(inputs, change)
 

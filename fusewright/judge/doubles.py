@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusewright.judge.ties import each
 from fusewright.judge.tree import upcast
+from fusewright.judge.twins import on_parts
 
 SMALL = 1 << 16  # elements below which a copy costs less than keeping one
 # Large tensors take their draws from a pool of so many, over and over. A prime: no row or column
@@ -51,7 +52,7 @@ class Doubles:
         return each(state, lambda name, t: self._moved(name, t, size, pair))
 
     def _moved(self, name: str, t: Tensor, size: float, pair: int) -> Tensor:
-        if not t.is_floating_point():
+        if not (t.is_floating_point() or t.is_complex()):
             return upcast(t)
         seed = self._seed * 1000 + pair + (zlib.crc32(name.encode()) << 20)
         return self._get(t, size, pair, lambda x: shaken(x, size, generator(x, seed)))
@@ -72,7 +73,9 @@ class Doubles:
 
 
 def shaken(t: Tensor, size: float, draws: torch.Generator) -> Tensor:
-    """x (1 + size d) in float64, d uniform with variance 1."""
+    """x (1 + size d) in float64, d uniform with variance 1; for each part of a complex number."""
+    if t.is_complex():
+        return on_parts(t, lambda x: shaken(x, size, draws))
     factors = torch.empty(min(t.numel(), POOL), dtype=torch.float64, device=t.device)
     factors.uniform_(-math.sqrt(3), math.sqrt(3), generator=draws).mul_(size).add_(1.0)
     return scaled(t, factors)

@@ -216,7 +216,7 @@ def _nudged(values: Sequence[object], seed: int, *, negated: bool = True) -> lis
 
 def weight_change(t: Trial) -> Steps:
     lab, check = t.lab, "weight-change"
-    if not any(v.is_floating_point() for v in lab.state.values()):
+    if not any(v.is_floating_point() or v.is_complex() for v in lab.state.values()):
         t.say(check, "skip", "the model has no floating point state")
         return
     other = lab.changed

@@ -241,6 +241,8 @@ def dtypes(t: Trial) -> Steps:
 
 def _types(lab: Lab) -> list[tuple[str, torch.dtype, bool]]:
     """Name, type, and whether the module has it too; in a secret order."""
+    if any(x.is_complex() for x in (*lab.model.parameters(), *lab.model.buffers())):
+        return []  # `to(dtype)` drops the imaginary parts of its parameters
     given = [x.dtype for x in tensors([lab.own_values, dict(lab.state)]) if x.is_floating_point()]
     other = [dtype for dtype in DTYPES if dtype is not next(iter(given), None)]
     Random(lab.seed("order of types")).shuffle(other)

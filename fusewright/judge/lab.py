@@ -28,8 +28,10 @@ from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked
+from fusewright.judge.positions import Places, Taken, both, noted
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
+from fusewright.judge.twins import InDouble, native
 from fusewright.problem import load_problem
 
 FOREVER = float("inf")
@@ -61,6 +63,8 @@ class Expected:
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
     work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
     noise: Callable[[], list[Tensor]]  # eager's usual error
+    # For outputs that are positions: of what, for eager and in float64.
+    positions: Places
 
     @cached_property
     def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
@@ -110,6 +114,7 @@ class Lab:
         self.writes: dict[str, set[str]] = {}  # what a call in a mode has been seen to write to
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
         self.doubles = Doubles(self.seed("kappa") % 2**31, states.memory(self.device) // KEPT_SHARE)
+        self._native, self._widened = torch.float32, False  # of the float64 twin: see InDouble
         self.own_peak = 0  # bytes that one run takes beside its arguments
         self._most = 0  # bytes that the next run may take; 0: any
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
@@ -285,9 +290,20 @@ class Lab:
                 f"values or addresses: {str(error).splitlines()[0]}"
             ) from error
 
+    @contextmanager
+    def _in_double(self) -> Iterator[None]:
+        """Tensors that a forward creates itself shall be float64, too."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with InDouble(self._native, widened=self._widened):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
-            with torch.no_grad(), _default_double():
+            with torch.no_grad(), self._in_double():
                 return layout.results_of(self.run(self.true_model, values, state, mode), wide=True)
 
         return call
@@ -321,7 +337,9 @@ class Lab:
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
         ))  # fmt: skip
         probe = partial(self._differentiable, *given, mode)
-        return Expected(spec, eager, aliases, overlapping, blocks, after, probe, work_out, noise)
+        places = cache(partial(self._positions, *given, mode))
+        beside = overlapping, blocks, after, probe, work_out, noise, places
+        return Expected(spec, eager, aliases, *beside)
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -338,6 +356,14 @@ class Lab:
             draws=draws, seed=self.seed("kappa") % 2**31,
         )  # fmt: skip
         return truth, kappa
+
+    def _positions(
+        self, values: Sequence[object], state: State, mode: str
+    ) -> list[tuple[Taken, Taken] | None]:
+        wide = mapped(values, upcast)
+        low = noted(lambda: self.eager(mode)(mapped(values, Tensor.clone), state))
+        high = noted(lambda: self.truth(mode)(wide, self.doubles.exact(state)))
+        return both(low, high)
 
     def _differentiable(
         self, values: Sequence[object], state: State, mode: str
@@ -380,7 +406,7 @@ class Lab:
     def true_gradients(
         self, values: Sequence[object], state: State, cotangents: Sequence[Tensor], mode: str
     ) -> list[Tensor | None]:
-        with _default_double():
+        with self._in_double():
             return self.gradients(self.true_model, values, state, cotangents, mode)
 
     def floors(self, eager_s: float) -> Mapping[str, float]:
@@ -414,6 +440,8 @@ class Lab:
             with room.Peak(self.device) as peak:
                 self.run_quietly(mapped(values, Tensor.clone), self.own(self.state), self.modes[0])
             self.own_peak = peak.size
+            self._native = native([*layout.tensors_of(values), *self.state.values()])
+            self._widened = not self.takes(values)
             expected = self.expect(packed, self.state, self.modes[0], draws=2)
             self.seconds = time.monotonic() - begin + expected.seconds
         except Illegal as error:
@@ -463,14 +491,3 @@ def _alias(t: Tensor, known: Sequence[Tensor]) -> int:
     pointer = t.untyped_storage().data_ptr()
     matches = (i for i, k in enumerate(known) if k.untyped_storage().data_ptr() == pointer)
     return next(matches, -1) if pointer else -1
-
-
-@contextmanager
-def _default_double() -> Iterator[None]:
-    """Tensors that a forward creates itself shall be float64, too."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

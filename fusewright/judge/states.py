@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fusewright.judge.doubles import POOL, repeated, scaled
+from fusewright.judge.twins import on_parts
 
 # How far random values may be from a model's own. Most models take any; a matrix that must be
 # positive definite stays so only where it is moved a little, or multiplied as a whole.
@@ -48,9 +49,10 @@ def cast(model: nn.Module, dtype: torch.dtype, memo: dict[int, object]) -> nn.Mo
     memo: what stands for what already.
     """
     for t in (t for m in model.modules() for t in pytree.tree_leaves(vars(m))):
-        if type(t) is Tensor and t.is_floating_point():
-            memo.setdefault(id(t), t.detach().to(dtype, copy=True))
-    other = copied(model, memo).to(dtype)
+        if type(t) is Tensor and (t.is_floating_point() or t.is_complex()):
+            memo.setdefault(id(t), _of_type(t.detach(), dtype).clone())
+    other = copied(model, memo)
+    other._apply(lambda t: _of_type(t, dtype))  # type: ignore[no-untyped-call]
     for m in other.modules():
         for name, f in [*vars(m).items()]:
             if isinstance(f, FunctionType) and f.__closure__:
@@ -88,6 +90,12 @@ def _shared(value: object) -> Mapping[int, object]:
     return {}
 
 
+def _of_type(t: Tensor, dtype: torch.dtype) -> Tensor:
+    if t.is_complex():
+        return t.to(dtype.to_complex())
+    return t.to(dtype) if t.is_floating_point() else t
+
+
 def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:
     inside = [c.cell_contents for c in f.__closure__ or ()]
     cells = tuple(CellType(memo.get(id(v), v)) for v in inside)
@@ -98,6 +106,8 @@ def _closing_over(f: FunctionType, memo: Mapping[int, object]) -> FunctionType:
 
 def redrawn(t: Tensor, kind: str, draws: torch.Generator, spread: Spread = "far") -> Tensor:
     """Values of the same sign and rough size; constants, which hide mistakes, become random."""
+    if t.is_complex():
+        return on_parts(t.detach(), lambda x: redrawn(x, kind, draws, spread))
     if not t.is_floating_point() or not t.numel():
         return t.clone()
     flat = t.flatten()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusewright.calling import like
@@ -38,4 +39,5 @@ def mapped(inputs: Sequence[object], change: Callable[[Tensor], Tensor]) -> list
 def upcast(t: Tensor) -> Tensor:
     """The same value in double precision; integers and booleans are copied as they are."""
     wide = t.double() if t.is_floating_point() else t
+    wide = t.to(torch.complex128) if t.is_complex() else wide
     return wide.clone() if wide is t else wide

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusewright.judge import contract, layout
 from fusewright.judge.legal import says_short
+from fusewright.judge.positions import POSITIONS, wrong
 from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
 
 if TYPE_CHECKING:
@@ -229,6 +230,8 @@ class Trial:
             output, *three, mode=self.lab.accuracy, hazard=self.hazard, full=full,
             noise=lambda: expected.noise()[index],
         )  # fmt: skip
+        if not compared.passed or compared.numbers.get("ties"):
+            compared = self._positions(index, output, expected) or compared
         if full:
             self.lab.seconds = min(self.lab.seconds, expected.seconds)
         if not compared.passed:
@@ -241,6 +244,23 @@ class Trial:
             for name, value in compared.numbers.items():
                 worst = self.lab.accuracy_numbers.get(name, value)
                 self.lab.accuracy_numbers[name] = max(worst, value)
+
+    def _positions(
+        self, index: int, output: Tensor, expected: Expected
+    ) -> contract.Comparison | None:
+        """The same output judged as positions, if it is that."""
+        eager, truth = expected.eager[index], expected.truth[index]
+        if eager.dtype not in POSITIONS or not eager.numel() or output.shape != eager.shape:
+            return None
+        taken = expected.positions()[index]
+        if taken is None:
+            return None
+        found = wrong(output, eager, truth, taken)
+        count, numbers = int(found.sum()), {"elements": float(found.numel())}
+        if not count:
+            return contract.Comparison(True, "A", "values", "positions of best values", numbers)
+        detail = f"{count} of {found.numel()} positions hold another value than the best one"
+        return contract.Comparison(False, "F", "values", detail, numbers)
 
     def _compare_aliases(self, results: Sequence[Mapping[str, Any]], expected: Expected) -> None:
         for index, (found, wanted) in enumerate(zip(results, expected.aliases, strict=True)):

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 
 from fusewright import composite
+from fusewright.dtypes import FLOAT
 from fusewright.formula import Value, cast, constant
 from fusewright.ir import Batch, Shape
 from fusewright.scalars import Number
 
-HALF = (torch.float16, torch.bfloat16)
-FLOATS = (torch.float32, torch.float64, *HALF)
-FLOAT = (torch.float32, *HALF)  # computed as float
 LANES = 16  # of them in a cache line: rows side by side that a CPU takes together
 LEAST_BESIDE = 8  # neighbouring rows of a fold across memory: fewer would waste most of each access
 

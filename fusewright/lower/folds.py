@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusewright import composite
+from fusewright.dtypes import FLOATS
 from fusewright.formula import Value, apply, cast, fold
 from fusewright.ir import Batch
-from fusewright.lower.call import FLOATS, Call, Lowered, dims_of, promoted
+from fusewright.lower.call import Call, Lowered, dims_of, promoted
 
 Lowering = Callable[[Call], Lowered]
 

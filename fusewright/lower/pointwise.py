@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 
 from fusewright import composite
+from fusewright.dtypes import FLOATS, HALF, INTEGERS
 from fusewright.formula import Value, apply, cast, constant, copy, reshape, where
 from fusewright.ir import Batch, Shape
-from fusewright.lower.call import FLOATS, HALF, Call, Lowered, common_type, promoted
+from fusewright.lower.call import Call, Lowered, common_type, promoted
 from fusewright.ops import OPS
 from fusewright.scalars import Number
 
@@ -131,7 +132,14 @@ def _bitwise(op: str) -> Lowering:
 
 def _not(call: Call) -> Lowered:
     (x,) = call.args
-    return apply("logical_not", x) if x.dtype is torch.bool else None
+    return apply("logical_not" if x.dtype is torch.bool else "bitwise_not", x)
+
+
+def _shift(op: str) -> Lowering:
+    def build(call: Call) -> Lowered:
+        return _map(op, 2)(call) if call.dtype in INTEGERS else None
+
+    return build
 
 
 def _truth(x: Value) -> Value:
@@ -228,6 +236,9 @@ LOWER: dict[str, Lowering] = {
     **{f"aten.__{name}__": _bitwise(f"bitwise_{name}") for name in ("and", "or", "xor")},
     **{f"aten.logical_{name}": _logical(f"bitwise_{name}") for name in ("and", "or", "xor")},
     "aten.bitwise_not": _not,
+    **{f"aten.bitwise_{way}_shift": _shift(f"{way}_shift") for way in ("left", "right")},
+    "aten.__lshift__": _shift("left_shift"),
+    "aten.__rshift__": _shift("right_shift"),
     "aten.pow": _power,
     "aten.remainder": _divisor("remainder"),
     "aten.fmod": _divisor("fmod"),

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from fusewright import formula
-from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape
+from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape, rounded
 from fusewright.lower.call import Call, Lowered
 
 FILLED = {
     **{f"aten.{name}": 0 for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{f"aten.{name}": 1 for name in ("ones", "ones_like", "new_ones")},
 }
-RESHAPES = ["view", "_unsafe_view", "unsqueeze", "squeeze"]
+RESHAPES = ["view", "view_as", "reshape", "_unsafe_view", "unsqueeze", "squeeze"]
 FILLS = [*FILLED, "aten.full", "aten.full_like", "aten.fill"]
 SAME = ["aten.detach"]
 
@@ -121,7 +121,7 @@ def _full(call: Call) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
         return None
-    scalar = constant(value, call.dtype)
+    scalar = rounded(constant(value, call.dtype))
     spread = formula.expand(reshape(scalar, (1,) * len(call.shape)), call.shape)
     return copy(spread)
 

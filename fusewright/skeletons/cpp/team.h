@@ -64,6 +64,16 @@ template <class T> FN computed<T> round_to(computed<T> x) {
   return widen(place);
 }
 
+//@ bits_as: needs values
+// The bits of what is stored as an Of, read as a To of the same width.
+template <class To, class Of> FN computed<To> bits_as(computed<Of> x) {
+  Of place;
+  To found;
+  narrow(x, place);
+  __builtin_memcpy(&found, &place, sizeof(To));
+  return widen(found);
+}
+
 //@ read: needs values
 template <class T> FN computed<T> read(const T* p, long offset) { return widen(p[offset]); }
 

@@ -60,6 +60,20 @@ template <class T> FN T square(T x) { return T(x * x); }
 //@ reciprocal
 template <class T> FN T reciprocal(T x) { return T(1) / x; }
 
+//@ left_shift
+// By less than nothing, or by all of its bits and more, nothing is left, as in PyTorch.
+template <class T> FN T left_shift(T x, T by) {
+  const bool fits = by >= T(0) && by < T(8 * sizeof(T));
+  return fits ? T((unsigned long long)x << (fits ? by : T(0))) : T(0);
+}
+
+//@ right_shift
+// The same, and what is left is the sign.
+template <class T> FN T right_shift(T x, T by) {
+  const bool fits = by >= T(0) && by < T(8 * sizeof(T));
+  return T(x >> (fits ? by : T(8 * sizeof(T) - 1)) >> T(!fits));
+}
+
 //@ relu
 template <class T> FN T relu(T x) { return x < T(0) ? T(0) : x; }
 #ifdef __CUDA_ARCH__

@@ -56,6 +56,16 @@ template <class T> FN computed<T> round_to(computed<T> x) {
   return widen(place);
 }
 
+//@ bits_as: needs values
+// The bits of what is stored as an Of, read as a To of the same width.
+template <class To, class Of> FN computed<To> bits_as(computed<Of> x) {
+  Of place;
+  To found;
+  narrow(x, place);
+  memcpy(&found, &place, sizeof(To));
+  return widen(found);
+}
+
 //@ vectors: needs values
 // W neighbouring elements, in pieces of at most 16 bytes. Constant memory takes the non-coherent path.
 // Stores are spelt out, since the compiler takes a plain store of collected values apart again.
