@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
@@ -43,7 +44,7 @@ _FLAGS: Mapping[str, Callable[[], Any]] = {
     "answers of PyTorch's own operators": lambda: _known_answers(),
     "signal handlers": lambda: [str(signal.getsignal(s)) for s in _SIGNALS],
     "trace function": lambda: (sys.gettrace(), sys.getprofile()),
-    "import hooks": lambda: (len(sys.meta_path), len(sys.path_hooks)),
+    "import hooks": lambda: [_named(hook) for hook in (*sys.meta_path, *sys.path_hooks)],
 }
 _OWNERS: Mapping[str, Any] = {
     "torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": Tensor,
@@ -64,11 +65,10 @@ def snapshot() -> Snapshot:
 def changes(before: Snapshot) -> list[str]:
     """One line per global thing that is not what it was."""
     flags, functions = before
-    found = [
-        f"{name}: {str(flags[name])[:80]} became {str(now)[:80]}"
-        for name, read in _FLAGS.items()
-        if (now := read()) != flags[name]
-    ]
+    found = []
+    for name, read in _FLAGS.items():
+        if (now := read()) != flags[name]:
+            found += _lines(name, flags[name], now)
     later = _functions()
     excused = _DYNAMO if "torch._dynamo.eval_frame" in sys.modules else ()
     patched = [
@@ -77,6 +77,20 @@ def changes(before: Snapshot) -> list[str]:
         if name not in excused and not _same(later.get(name), function, code)
     ]
     return found + [f"{name} was replaced" for name in patched[:20]]
+
+
+def _lines(name: str, old: Any, new: Any) -> list[str]:
+    """What became of one flag; of a list of names, what came and went."""
+    if name != "import hooks":
+        return [f"{name}: {str(old)[:80]} became {str(new)[:80]}"]
+    came, went = Counter(new) - Counter(old), Counter(old) - Counter(new)
+    lines = [f"{name}: {count} more of {hook}" for hook, count in came.items()]
+    lines += [f"{name}: {count} less of {hook}" for hook, count in went.items()]
+    return lines or [f"{name}: in another order"]
+
+
+def _named(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))[:80]
 
 
 def _same(later: tuple[Any, Any] | None, function: Any, code: Any) -> bool:
