@@ -1,7 +1,7 @@
 """Two versions of the compiler -> which kernels became slower: the same models, timed in pairs.
 
     python bench/versions.py OLD [--device cpu|cuda] [--rounds N] [--jobs N] [--table | --networks]
-                             [--seconds S] [NAME ...]
+                             [--seconds S] [--processor] [NAME ...]
 
 OLD is a folder with an earlier checkout (`git worktree add OLD COMMIT`). Each version writes the
 text of every model of bench/models.py (--table: single operators; --networks: bench/networks.py) in
@@ -9,7 +9,8 @@ processes of its own, and compiles it; then both texts run on the same parameter
 in random order, each round with fresh inputs and, on CUDA, cold caches. Texts that are the same are
 not timed. A row says the median of (new / old) over rounds with its 95 % interval: above 1, the
 new version is slower. Exit 1 if one is slower by more than 2 % beyond its interval. --seconds: what
-is not timed by then is named as not measured.
+is not timed by then is named as not measured. --processor counts the processor seconds of all
+threads, for a CPU that others use, too; set OMP_WAIT_POLICY=PASSIVE.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     options.add_argument("--table", action="store_true")
     options.add_argument("--networks", action="store_true")
+    options.add_argument("--processor", action="store_true")
     options.add_argument("--seconds", type=float, default=float("inf"))
     options.add_argument("--write", type=Path, help="write one model's text here, and end")
     options.add_argument("names", nargs="*")
@@ -53,7 +55,7 @@ def main() -> int:
 
 
 def _entries(given: argparse.Namespace) -> dict[str, object]:
-    sys.path.append(str(ROOT / "bench"))
+    sys.path += [str(ROOT), str(ROOT / "bench")]  # behind PYTHONPATH, which names the version
     from models import entries, table
     from networks import networks
 
@@ -151,6 +153,7 @@ def _row(name: str, texts: Sequence[str], given: argparse.Namespace) -> tuple[st
     module, inputs = _made(name, given)
     module = module.to(given.device)
     sides = [fused_module(copy.deepcopy(module), text) for text in texts]
+    clock = time.process_time if given.processor else time.perf_counter
     seconds: list[list[float]] = [[], []]
     with torch.no_grad():
         first = [x.to(given.device) for x in inputs]
@@ -160,7 +163,7 @@ def _row(name: str, texts: Sequence[str], given: argparse.Namespace) -> tuple[st
         for _ in range(given.rounds):
             fresh = [torch.randn_like(x) if x.is_floating_point() else x.clone() for x in first]
             for k in random.sample((0, 1), 2):
-                seconds[k].append(_time(sides[k], fresh, given.device))
+                seconds[k].append(_time(sides[k], fresh, given.device, clock))
     found = ratio([[t] for t in seconds[1]], [[t] for t in seconds[0]])
     milliseconds = statistics.median(seconds[1]) * 1e3
     text = f"{milliseconds:.4f} | {found.median:.4f} ({found.low:.4f}–{found.high:.4f})"

@@ -295,9 +295,10 @@ _CUDA = _Language(
 )
 # Neither compiler contracts a * b + c by itself: what a model computes once would have another
 # value where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
+# Clamps stay choices: paths of their own for what is clamped would be blended again in vectors.
 CPP_FLAGS = (
     *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
-    *("-ffp-contract=off", "-mtune=generic", "-Wno-psabi"),
+    *("-ffp-contract=off", "-fno-thread-jumps", "-mtune=generic", "-Wno-psabi"),
 )
 
 

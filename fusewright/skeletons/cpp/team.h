@@ -589,12 +589,14 @@ template <class Better, class T> FN T extreme(T* p, long n, T empty) {
   const T best = join_buffer(p, n, empty, plain);
   if constexpr (number<T>::floating) {
     constexpr long L = LANES<T>;
-    lanes<T> squares[2] = {T(1) - lanes<T>{}, T(1) - lanes<T>{}};
-    for (long i = 0; i < n; i += L) {
-      lanes<T>& sum = squares[i / L % 2];
-      sum = plus_square(sum, lanes_at(p + i));
+    lanes<T> even = T(1) - lanes<T>{}, odd = even;
+    long i = 0;
+    for (; i + L < n; i += 2 * L) {
+      even = plus_square(even, lanes_at(p + i));
+      odd = plus_square(odd, lanes_at(p + i + L));
     }
-    const T sum = across<T, 64>(squares[0] + squares[1], [](auto a, auto b) { return a + b; });
+    if (i < n) even = plus_square(even, lanes_at(p + i));
+    const T sum = across<T, 64>(even + odd, [](auto a, auto b) { return a + b; });
     return sum == sum ? best : sum;
   }
   return best;
