@@ -35,7 +35,7 @@ FLOW = [
     "scope", "guard", "forward", "emit", "build",
     "judge/findings", "judge/tree", "judge/twins",
     "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
-    "judge/contract", "judge/positions", "judge/patterns",
+    "judge/contract", "judge/positions", "judge/zeros", "judge/patterns",
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/canary",
     "judge/protocol", "judge/layout", "judge/sandbox", "judge/warden",
     "judge/nursery",

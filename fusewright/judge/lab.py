@@ -32,6 +32,7 @@ from fusewright.judge.positions import Places, Taken, both, noted
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.twins import InDouble, native
+from fusewright.judge.zeros import with_other_zeros
 from fusewright.problem import load_problem
 
 FOREVER = float("inf")
@@ -65,6 +66,8 @@ class Expected:
     noise: Callable[[], list[Tensor]]  # eager's usual error
     # For outputs that are positions: of what, for eager and in float64.
     positions: Places
+    # Eager's outputs if extremes of zeros of both signs had the other one; None without such.
+    zeros: Callable[[], Sequence[Tensor] | None]
 
     @cached_property
     def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
@@ -338,7 +341,8 @@ class Lab:
         ))  # fmt: skip
         probe = partial(self._differentiable, *given, mode)
         places = cache(partial(self._positions, *given, mode))
-        beside = overlapping, blocks, after, probe, work_out, noise, places
+        zeros = cache(partial(self._other_zeros, *given, mode))
+        beside = overlapping, blocks, after, probe, work_out, noise, places, zeros
         return Expected(spec, eager, aliases, *beside)
 
     def _work_out(
@@ -364,6 +368,11 @@ class Lab:
         low = noted(lambda: self.eager(mode)(mapped(values, Tensor.clone), state))
         high = noted(lambda: self.truth(mode)(wide, self.doubles.exact(state)))
         return both(low, high)
+
+    def _other_zeros(
+        self, values: Sequence[object], state: State, mode: str
+    ) -> Sequence[Tensor] | None:
+        return with_other_zeros(lambda: self.eager(mode)(mapped(values, Tensor.clone), state))
 
     def _differentiable(
         self, values: Sequence[object], state: State, mode: str

@@ -24,6 +24,7 @@ from fusewright.judge.patterns import LOWER_BITS, Arguments
 from fusewright.judge.positions import POSITIONS, Places, both, noted, wrong
 from fusewright.judge.ties import each
 from fusewright.judge.tree import mapped, tensors, upcast
+from fusewright.judge.zeros import as_eager, with_other_zeros
 
 INPUTS = 3  # of every kind of probe, at most so many inputs and weights are aimed at
 CLEAR = 64.0  # float32: the lower class must stand out of the noise by this factor
@@ -85,6 +86,10 @@ class _Model:
         return cache(
             lambda: both(noted(lambda: self.eager(given)), noted(lambda: self.truth(given)))
         )
+
+    def zeros(self, given: Arguments) -> Callable[[], Sequence[Tensor] | None]:
+        """Eager's outputs if extremes of zeros of both signs had the other one."""
+        return cache(lambda: with_other_zeros(lambda: self.eager(given)))
 
     def kappa(self, truth: Sequence[Tensor], eager: Sequence[Tensor]) -> list[Tensor]:
         return sensitivity(
@@ -374,7 +379,7 @@ def _scaling(
     kappa, eager = model.kappa(truth, own_eager), model.eager(given)
     spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
     why = f"the model is homogeneous of degree {degrees}"
-    check = _guarded(eager, _keeps_contract(eager, scaled, spread, model.places(given)))
+    check = _guarded(eager, _keeps_contract(eager, scaled, spread, model, given))
     return Probe(name, "precision", True, why, given.inputs, given.state, check)
 
 
@@ -403,19 +408,28 @@ def _permutation(model: _Model, truth: Sequence[Tensor], own_eager: Sequence[Ten
         if not torch.allclose(new.double(), wanted.double(), SAME, SAME, equal_nan=True):
             return _skipped(name, finding, "the rows of the outputs depend on each other")
     spread = [k[order.to(k.device)] for k in model.kappa(truth, own_eager)]
-    check = _guarded(eager, _keeps_contract(eager, moved, spread, model.places(given)))
+    check = _guarded(eager, _keeps_contract(eager, moved, spread, model, given))
     why = "rows are independent: permuted inputs must give permuted outputs"
     return Probe(name, finding, True, why, given.inputs, given.state, check)
 
 
 def _keeps_contract(
-    eager: Sequence[Tensor], truth: Sequence[Tensor], kappa: Sequence[Tensor], places: Places
+    eager: Sequence[Tensor],
+    truth: Sequence[Tensor],
+    kappa: Sequence[Tensor],
+    model: _Model,
+    given: Arguments,
 ) -> Check:
+    places, zeros = model.places(given), model.zeros(given)
+
     def check(outputs: list[Tensor]) -> str | None:
         four = zip(outputs, eager, truth, kappa, strict=True)
         for index, (found, e, y, k) in enumerate(four):
             compared = compare(found, e, y, k)
-            if not compared.passed and not _in_place(found, e, y, places, index):
+            if compared.passed or _in_place(found, e, y, places, index):
+                continue
+            others = zeros()
+            if others is None or not compare(as_eager(found, e, others[index]), e, y, k).passed:
                 return compared.detail
         return None
 

@@ -19,6 +19,7 @@ from fusewright.judge import contract, layout
 from fusewright.judge.legal import says_short
 from fusewright.judge.positions import POSITIONS, wrong
 from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
+from fusewright.judge.zeros import as_eager
 
 if TYPE_CHECKING:
     from fusewright.judge.lab import Expected, Lab
@@ -232,6 +233,12 @@ class Trial:
         )  # fmt: skip
         if not compared.passed or compared.numbers.get("ties"):
             compared = self._positions(index, output, expected) or compared
+        others = None if compared.passed else expected.zeros()
+        if others is not None:
+            compared = contract.compare(
+                as_eager(output, eager, others[index]), *three, mode=self.lab.accuracy,
+                hazard=self.hazard, full=full, noise=lambda: expected.noise()[index],
+            )  # fmt: skip
         if full:
             self.lab.seconds = min(self.lab.seconds, expected.seconds)
         if not compared.passed:
