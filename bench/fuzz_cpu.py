@@ -1,78 +1,316 @@
 """Random models on the CPU against float64: how many agree, and the text of each that does not.
 
-python bench/fuzz_cpu.py --models 1000 --first 0
+    python bench/fuzz_cpu.py --models 20000 --first 0 --jobs 16 [--kind bits] [--quiet]
+
+Each of the processes has one thread and groups of seeds of its own: it writes and compiles the
+models of a group together, and runs each as drawn, on special values, and on other batch sizes. A
+process that dies or hangs is replaced; the model that it was at is wrong. -O2 is the least level
+at which gcc contracts products, if it may. At the end: of each kind
+how many were tried, refused (where a kind may be, for its reason) and wrong, and the seeds. To go
+on where a run stopped, give its last `next:` as --first.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-
-import torch
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from compiled import Case, build, prepare  # noqa: E402
-from fuzz import program  # noqa: E402
-from trials import wrong as wrong_of  # noqa: E402
+TOGETHER = 24  # models per compilation
+PATIENCE = 240.0  # seconds for one model, or one compilation
+GROUPS = 12  # for one process: what it has imported and compiled stays in its memory
 
-from fusewright.errors import FusewrightError  # noqa: E402
 
-TOGETHER = 40  # models per compilation
+@dataclass
+class Tally:
+    """What came out. said: what is wrong with which seed."""
+
+    kinds: dict[str, Counter[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    said: dict[int, str] = field(default_factory=dict)
+
+    def add(self, seed: int, kind: str, outcome: str, text: str, quiet: bool) -> None:
+        self.kinds.setdefault(kind, Counter())[outcome] += 1
+        if outcome == "wrong":
+            self.said[seed] = f"{kind}: {text}"
+            source = "" if quiet else f"\n{_program(seed, kind)}"
+            print(f"seed {seed}, {kind}: {text}{source}", flush=True)
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--models", type=int, default=1000)
     options.add_argument("--first", type=int, default=0, help="the first seed")
-    options.add_argument("--optimise", default="-O1", help="the compiler's level")
+    options.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    options.add_argument("--kind", help="only this kind, of tests/fuzz_kinds.py, or plain")
+    options.add_argument("--optimise", default="-O2", help="the compiler's level")
+    options.add_argument("--quiet", action="store_true", help="without the texts of models")
     given = options.parse_args()
-    torch.set_num_threads(2)
-    start, wrong, fused, calls = time.perf_counter(), 0, 0, 0
-    counts = Counter[str]()
+    tally, start = Tally(), time.perf_counter()
+    stop = given.first + given.models
+    groups = [list(range(k, min(k + TOGETHER, stop))) for k in range(given.first, stop, TOGETHER)]
     with tempfile.TemporaryDirectory() as folder:
-        for first in range(given.first, given.first + given.models, TOGETHER):
-            seeds = range(first, min(first + TOGETHER, given.first + given.models))
-            cases, failed = prepared(seeds, Path(folder))
-            wrong += failed + judged(cases, Path(folder), given.optimise, counts)
-            fused += sum(len(c.made.kernels) for c in cases)
-            calls += sum(len(c.made.plan.libraries) for c in cases)
-            done = seeds.stop - given.first
-            print(f"{done} models, {wrong} wrong, {time.perf_counter() - start:.0f} s", flush=True)
-    print(f"{fused} kernels and {calls} library calls in {given.models} models")
-    print(", ".join(f"{count} {what}" for what, count in counts.items()))
-    return 1 if wrong else 0
+        pool = Pool(given.jobs, Path(folder), given.kind, given.optimise)
+        results = enumerate(pool.results(groups), 1)
+        for done, (seed, kind, outcome, text, counts) in results:
+            tally.add(seed, kind, outcome, text, given.quiet)
+            tally.counts.update(counts)
+            if done % TOGETHER == 0 or done == given.models:
+                spent = time.perf_counter() - start
+                print(
+                    f"{done} models, {len(tally.said)} wrong, {spent:.0f} s, "
+                    f"{done / spent / given.jobs:.2f} models/s/process; next: {pool.next(stop)}",
+                    flush=True,
+                )
+    for kind in sorted(tally.kinds):
+        print(f"{kind:12}", ", ".join(f"{n} {what}" for what, n in tally.kinds[kind].items()))
+    print(", ".join(f"{count} {what}" for what, count in tally.counts.items()))
+    for seed, text in sorted(tally.said.items()):
+        print(f"  {seed}: {text[:150]}")
+    return 1 if tally.said else 0
 
 
-def prepared(seeds: range, folder: Path) -> tuple[list[Case], int]:
-    cases, failed = [], 0
-    for seed in seeds:
-        path = folder / f"random_{seed}.py"
-        path.write_text(program(seed), encoding="utf-8")
+def _program(seed: int, kind: str) -> str:
+    from fuzz import program
+
+    return program(seed, kind=kind)
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Running:
+    """A process, the group that it has, and what it said last."""
+
+    process: Any
+    pipe: Connection
+    left: list[int]
+    at: int | None = None
+    stage: str = ""
+    groups: int = 0
+    heard: float = 0.0
+
+
+class Pool:
+    """Processes that are given groups of seeds, and replaced when they die or hang."""
+
+    def __init__(self, jobs: int, folder: Path, kind: str | None, optimise: str) -> None:
+        self.jobs, self.told = jobs, (folder, kind, optimise)
+        self.kind = kind
+        self.queue: list[list[int]] = []
+        self.running: list[Running] = []
+
+    def next(self, stop: int) -> int:
+        """The first seed that is not done."""
+        open_ = [s for group in self.queue for s in group]
+        return min([*open_, *(s for r in self.running for s in r.left), stop])
+
+    def results(
+        self, groups: list[list[int]]
+    ) -> Iterator[tuple[int, str, str, str, dict[str, int]]]:
+        self.queue = list(groups)
+        for _ in range(min(self.jobs, len(groups))):
+            self._start()
+        while self.running:
+            ready = wait([r.pipe for r in self.running], timeout=5.0)
+            for r in list(self.running):
+                if r.pipe in ready:
+                    yield from self._heard(r)
+                elif time.monotonic() - r.heard > PATIENCE:
+                    yield from self._lost(r, f"no answer in {PATIENCE:.0f} s")
+
+    def _heard(self, r: Running) -> Iterator[tuple[int, str, str, str, dict[str, int]]]:
         try:
-            cases.append(prepare(path))
-        except (FusewrightError, AssertionError, ArithmeticError, LookupError, TypeError) as error:
-            failed += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}\n{program(seed)}", flush=True)
-    return cases, failed
+            message = r.pipe.recv()
+        except (EOFError, OSError):
+            r.process.join()
+            yield from self._lost(r, f"the process died ({r.process.exitcode})")
+            return
+        r.heard = time.monotonic()
+        if message[0] == "at":
+            r.at, r.stage = message[1], message[2]
+        elif message[0] == "done":
+            seed = message[1]
+            r.left.remove(seed)
+            yield message[1:]
+        else:  # the group is done
+            self._end(r)
+
+    def _end(self, r: Running) -> None:
+        if self.queue and r.groups < GROUPS:
+            r.left, r.groups = self.queue.pop(0), r.groups + 1
+            r.pipe.send(r.left)
+            return
+        r.pipe.close()
+        r.process.join()
+        self.running.remove(r)
+        if self.queue:
+            self._start()
+
+    def _lost(self, r: Running, text: str) -> Iterator[tuple[int, str, str, str, dict[str, int]]]:
+        """The model at fault is wrong; the rest of its group goes back."""
+        r.process.kill()
+        r.process.join()
+        r.pipe.close()
+        self.running.remove(r)
+        rest = [s for s in r.left if s != r.at]
+        if r.at is None and len(r.left) > 1:  # which of them cannot be compiled?
+            self.queue[:0] = [[s] for s in r.left]
+        else:
+            culprit = r.at if r.at is not None else r.left[0]
+            self.queue[:0] = [rest] if rest else []
+            yield culprit, self.kind or _kind_of(culprit), "wrong", f"{text}, {r.stage}", {}
+        if self.queue:
+            self._start()
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(theirs, *self.told), daemon=True)
+        process.start()
+        theirs.close()
+        running = Running(process, ours, self.queue.pop(0), heard=time.monotonic())
+        ours.send(running.left)
+        self.running.append(running)
 
 
-def judged(cases: list[Case], folder: Path, optimise: str, counts: Counter[str]) -> int:
-    wrong = 0
-    for case, module in zip(cases, build(cases, folder, optimise), strict=True):
-        ours, theirs = module.ModelNew(), copy.deepcopy(case.model)
-        ours.load_state_dict(theirs.state_dict())
-        found = list(wrong_of(ours, theirs, case.inputs, int(case.name[7:]), counts))
-        if found:
-            wrong += 1
-            print(f"{case.name}: {found}\n{case.problem.source}", flush=True)
-    return wrong
+def _kind_of(seed: int) -> str:
+    from fuzz import program
+    from fuzz_writer import facts
+
+    return facts(program(seed)).kind
+
+
+def _serve(pipe: Connection, folder: Path, kind: str | None, optimise: str) -> None:
+    """Groups of seeds until the other end closes."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    own = Path(tempfile.mkdtemp(dir=folder))
+    while True:
+        try:
+            seeds = pipe.recv()
+        except EOFError:
+            return
+        _group(pipe, seeds, own, kind, optimise)
+        pipe.send(("next",))
+
+
+def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, level: str) -> None:
+    from compiled import build
+    from fuzz import program
+    from fuzz_writer import Facts, facts
+
+    cases: dict[int, Any] = {}
+    known: dict[int, Facts] = {}
+    for seed in seeds:
+        pipe.send(("at", seed, "written"))
+        text = program(seed, kind=kind)
+        known[seed] = facts(text)
+        path = folder / f"random_{seed}.py"
+        path.write_text(text, encoding="utf-8")
+        try:
+            cases[seed] = _prepared(path)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, this model is wrong
+            outcome, said = _refusal(error, known[seed])
+            pipe.send(("done", seed, known[seed].kind, outcome, said, {}))
+    pipe.send(("at", None, "compiled"))
+    modules = _built(build, list(cases.values()), folder, level)
+    for (seed, case), module in zip(cases.items(), modules, strict=True):
+        pipe.send(("at", seed, "run"))
+        counts = Counter[str]()
+        try:
+            if isinstance(module, AssertionError):
+                raise module
+            said = _judged(case, module, known[seed], seed, counts)
+        except Exception as error:  # noqa: BLE001
+            said = f"{type(error).__name__}: {error}\n{_where(error)}"
+        counts["kernels"] += len(case.made.kernels)
+        outcome = "wrong" if said else "right"
+        pipe.send(("done", seed, known[seed].kind, outcome, said, dict(counts)))
+    for path in folder.glob("*.cpp"):
+        path.unlink()
+
+
+def _built(build: Any, cases: list[Any], folder: Path, level: str) -> list[Any]:
+    """Modules, or what the compiler says where it refuses one."""
+    try:
+        return list(build(cases, folder, level, 1))
+    except AssertionError as error:
+        if len(cases) == 1:
+            return [error]
+        half = len(cases) // 2
+        parts = (cases[:half], cases[half:])
+        return [m for part in parts for m in _built(build, part, folder, level)]
+
+
+def _prepared(path: Path) -> Any:
+    """What `optimize` does before it judges, in this process."""
+    import torch
+    from agreement import copied
+    from compiled import prepare
+
+    from fusewright.problem import load_problem
+
+    problem = load_problem(path)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model, inputs = problem.make_model(), problem.make_inputs()
+        try:
+            copy.deepcopy(model)(*copied(inputs))
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise EagerRaises(str(error)) from error  # shapes without memory said nothing of it
+        problem.run(copy.deepcopy(model), copied(inputs))
+    return prepare(path)
+
+
+class EagerRaises(Exception):
+    """The model is none: PyTorch's own kernels refuse a type."""
+
+
+def _refusal(error: Exception, known: Any) -> tuple[str, str]:
+    """What an error before anything ran means."""
+    from trials import allowed
+
+    from fusewright.errors import FusewrightError
+
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, EagerRaises):
+        return "of no model", said
+    if allowed(error, known):
+        return "refused", said
+    return "wrong", said if isinstance(error, FusewrightError) else f"{said}\n{_where(error)}"
+
+
+def _where(error: Exception) -> str:
+    """The last frames of what broke."""
+    return "".join(traceback.format_tb(error.__traceback__)[-3:])
+
+
+def _judged(case: Any, module: Any, known: Any, seed: int, counts: Counter[str]) -> str:
+    from trials import wrong
+
+    from fusewright.calling import call
+
+    ours = call(module.ModelNew, case.problem.make_init_inputs())
+    ours.load_state_dict(case.model.state_dict())
+    return "; ".join(wrong(ours, case.model, case.inputs, seed, counts, known))
 
 
 if __name__ == "__main__":

@@ -169,7 +169,8 @@ def _whole(x: Value) -> Value:
 
 
 def _nothing(x: Value) -> Value:
-    return expand(reshape(constant(0, torch.int64), (1,) * len(x.shape)), x.shape)
+    """Position 0 everywhere, in memory: it may be a result."""
+    return copy(expand(reshape(constant(0, torch.int64), (1,) * len(x.shape)), x.shape))
 
 
 # Folds of a single element. A sum begins with 0, so that of -0 is 0.

@@ -11,7 +11,8 @@ the sum of a normalised row is 0 but for what the roundings of its terms leave o
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -28,15 +29,25 @@ def disagreements(
     *,
     exact: bool = True,
     roundings: int = 1,
+    bits: Sequence[int] = (),
 ) -> list[str]:
-    """How `ours` differs from `theirs` on `inputs`, one call each. exact: float64 can judge."""
+    """How `ours` differs from `theirs` on `inputs`, one call each.
+
+    exact: float64 can judge.  bits: which results have to be eager's to the bit.
+    """
     mine, other = copied(inputs), copied(inputs)
     wide = copy.deepcopy(theirs).double() if exact else theirs
     judge = called(wide, widened(inputs)) if exact else None
-    a, b = called(ours, mine), called(theirs, other)
+    returned, expected_form = ran(ours, mine), ran(theirs, other)
+    a, b = tensors(returned), tensors(expected_form)
+    if (form := structure(returned)) != (wanted := structure(expected_form)):
+        return [f"{form} instead of {wanted}"]
     found = [*compared(a, b, judge or b, roundings)]
     if found and judge:
         found = [*compared(a, b, judge, roundings, usual(theirs, inputs, b, judge))]
+    if found and all(t.dtype is torch.float64 for t in floating(a)):
+        found = [*compared(a, b, judge or b, roundings, moves(theirs, inputs, b))]
+    found += [text for k in bits for text in other_bits(k, a[k], b[k])]
     found += layouts(a, b)
     if aliases(a, mine, ours) != aliases(b, other, theirs):
         found.append(
@@ -53,17 +64,55 @@ def disagreements(
     return found
 
 
-def called(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+def ran(module: nn.Module, inputs: Sequence[object]) -> object:
     torch.manual_seed(SEED)
     with torch.no_grad():
-        return tensors(module(*inputs))
+        return module(*inputs)
+
+
+def called(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    return tensors(ran(module, inputs))
 
 
 def widened(inputs: Sequence[object]) -> list[object]:
-    return [
-        v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-        for v in copied(inputs)
-    ]
+    """In float64, and what shared memory shares it still."""
+    owners: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def wide(value: object) -> object:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        memory = value.untyped_storage()
+        key = memory.data_ptr(), value.dtype
+        if key not in owners:
+            whole = torch.empty(0, dtype=value.dtype, device=value.device).set_(memory)
+            owners[key] = whole.double()
+        return owners[key].as_strided(value.shape, value.stride(), value.storage_offset())
+
+    return [pytree.tree_map(wide, v) for v in copied(inputs)]
+
+
+def structure(value: object) -> str:
+    """Of which types a result is built: containers, the numbers beside tensors."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        return f"{kind}({', '.join(f'{k!r}: {structure(v)}' for k, v in value.items())})"
+    if isinstance(value, tuple | list):
+        return f"{kind}({', '.join(map(structure, value))})"
+    if dataclasses.is_dataclass(value):
+        return f"{kind}({', '.join(f'{k}={structure(v)}' for k, v in vars(value).items())})"
+    return f"{kind} {value!r}"
+
+
+def other_bits(k: int, a: torch.Tensor, b: torch.Tensor) -> Iterator[str]:
+    """What must be eager's number, and is not; NaN is NaN, and zeros are equal."""
+    if a.is_floating_point() and a.dtype is b.dtype and a.shape == b.shape:
+        x, y = (t.float() if t.element_size() < 4 else t for t in (a, b))
+        other = (x != y) & ~(x.isnan() & y.isnan())
+        if other.any():
+            place = tuple(other.nonzero()[0].tolist())
+            yield f"{k}: {int(other.sum())} are not eager's to the bit: {x[place]} for {y[place]}"
 
 
 def doubled(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
@@ -87,20 +136,51 @@ def usual(
     return [sorted(each)[-2] for each in zip(*found, strict=True)]
 
 
+def floating(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [t for t in values if t.is_floating_point()]
+
+
+def moves(
+    module: nn.Module, inputs: Sequence[object], eager: Sequence[torch.Tensor]
+) -> list[float]:
+    """How far each output moves where inputs move by roundings: what float64 itself leaves open.
+
+    A kernel rounds some ten times where this moves inputs once, so this counts eightfold.
+    """
+    module = copy.deepcopy(module)
+    found = [[0.0] * len(eager)]
+    for seed in range(4):
+        draws = torch.Generator().manual_seed(seed)
+        near = [nearer(v, 2.0**-51, draws) for v in copied(inputs)]
+        pairs = zip(called(module, near), eager, strict=True)
+        found.append([8 * error(*p) if p[0].shape == p[1].shape else 0.0 for p in pairs])
+    return [max(each) for each in zip(*found, strict=True)]
+
+
 def nearer(value: object, share: float, draws: torch.Generator) -> object:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    less = share * torch.rand(value.shape, generator=draws).to(value.device)
-    return value * (1 - less).to(value.dtype)
+    def less(v: object) -> object:
+        if not isinstance(v, torch.Tensor) or not v.is_floating_point():
+            return v
+        part = share * torch.rand(v.shape, generator=draws).to(v.device)
+        return v * (1 - part).to(v.dtype)
+
+    return pytree.tree_map(less, value)
 
 
 def tensors(values: object) -> list[torch.Tensor]:
-    return [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    """Those inside of tuples, lists, dicts and dataclasses, in order."""
+    found = []
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            found += tensors(list(vars(leaf).values()))
+    return found
 
 
 def copied(inputs: Sequence[object]) -> list[object]:
-    """Equal inputs with the same strides in new memory."""
-    return [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+    """Equal inputs with the same strides in new memory; what shared memory shares it again."""
+    return copy.deepcopy(list(inputs))
 
 
 def compared(
@@ -117,9 +197,14 @@ def compared(
     for k, (a, b, x) in enumerate(zip(ours, eager, exact, strict=True)):
         if a.shape != b.shape or a.dtype is not b.dtype:
             yield f"{k}: {list(a.shape)} {a.dtype} instead of {list(b.shape)} {b.dtype}"
+        elif a.is_complex():
+            parts = [[torch.view_as_real(t.resolve_conj())] for t in (a, b, x)]
+            yield from (f"{k}, complex: {text}" for text in compared(*parts, roundings))
         elif not a.is_floating_point():
             if not torch.equal(a, b):
                 yield f"{k}: {int((a != b).sum())} integers differ"
+        elif a.element_size() == 1:
+            yield from other_bits(k, a, b)
         elif not torch.equal(torch.isnan(a), torch.isnan(b)):
             yield f"{k}: NaN stands elsewhere"
         else:

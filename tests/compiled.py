@@ -57,12 +57,14 @@ def prepare(path: Path, seed: int = 0, target: str = "cpu") -> Case:
     return Case(problem, model, inputs, made, text)
 
 
-def build(cases: Sequence[Case], folder: Path, optimise: str = "-Og") -> list[ModuleType]:
+def build(
+    cases: Sequence[Case], folder: Path, optimise: str = "-Og", processors: int = 2
+) -> list[ModuleType]:
     """Import the emitted files of `cases`; their kernels come from one library per processor.
 
     -Og compiles in 0.4 of the time of -O1, which does not look at aliases either.
     """
-    parts = [cases[k::2] for k in range(2) if cases[k::2]]
+    parts = [cases[k::processors] for k in range(processors) if cases[k::processors]]
     with ThreadPoolExecutor(len(parts) or 1) as pool:
         numbers = range(len(parts))
         libraries = list(

@@ -9,23 +9,12 @@ themselves. `large` ones have shapes for which GPUs have forms of their own.
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
+import fuzz_kinds
 from fuzz_operators import CHANGES, KINDS
+from fuzz_writer import LARGE, SIZES, Facts, Writer, joined, narrowed, size
 
-SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 17, 24, 31, 33)
-# Many rows and few, short and long, odd ones too; images; rows that lie across memory.
-LARGE = (
-    *((1, 1 << 20), (2, 700_001), (4, 1 << 19), (7, 200_000), (16, 131_072), (64, 40_000)),
-    *((128, 33_000), (300, 10_000), (257, 4097), (512, 5000), (1024, 1000), (4096, 256)),
-    *((100_000, 17), (65_536, 32), (40_001, 64), (16, 64, 1024), (3, 512, 1500), (8, 33, 4096)),
-    *((16, 32, 48, 48), (4, 64, 96, 96), (64, 128, 14, 14), (2, 8, 256, 257), (128, 16, 33, 33)),
-    *((1_500_000,), (8, 100_000, 3), (1000, 2, 1000), (32, 12, 64, 65)),
-)
 DTYPES = ("torch.float32",) * 6 + ("torch.float64", "torch.float16", "torch.bfloat16")
 INTEGERS = ("torch.int64", "torch.int32", "torch.uint8")
 # Functions whose slope is modest everywhere, so that errors do not grow without bound.
@@ -54,135 +43,109 @@ HEAD = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-
-class Model(nn.Module):
 """
 TAIL = """
 
-
 def get_inputs():
-    return [{inputs}]
-
-
-def get_init_inputs():
-    return []
+{before}    return [{inputs}]
 """
 
 
-@dataclass
-class _Writer:
-    """The program so far. shapes: of each variable."""
-
-    rng: random.Random
-    dtype: str
-    large: bool = False
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    given: list[str] = field(default_factory=list)
-    parameters: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-
-    @property
-    def most(self) -> int:
-        """How many elements a result may have."""
-        return 4_000_000 if self.large else 20_000
-
-    def new(self, text: str, shape: tuple[int, ...]) -> None:
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        self.shapes[name] = shape
-
-    def pick(self) -> str:
-        """Mostly a late value, so that chains come about."""
-        names = list(self.shapes)
-        return names[-1] if self.rng.random() < 0.6 else self.rng.choice(names)
-
-    def parameter(self, shape: tuple[int, ...]) -> str:
-        name = f"p{len(self.parameters)}"
-        dims = ", ".join(map(str, shape))
-        comma = "," if len(shape) == 1 else ""
-        values = f"torch.randn(({dims}{comma})).to({self.dtype})"
-        self.parameters.append(f"self.{name} = nn.Parameter({values})")
-        return f"self.{name}"
-
-
-def program(seed: int, *, large: bool = False) -> str:
-    """The text of one random problem."""
+def program(seed: int, *, large: bool = False, kind: str | None = None) -> str:
+    """The text of one random problem. kind: of `fuzz_kinds.KINDS` or "plain"; else one is drawn."""
+    kind = kind or random.Random(f"kind of {seed}").choice(DRAWN)
     rng = random.Random(seed)
-    writer = _Writer(rng, rng.choice(DTYPES), large)
-    inputs = _inputs(writer)
-    for _ in range(rng.randint(2, 12)):
-        rng.choice(LARGE_STEPS if large else STEPS)(writer)
-    made = [n for n in writer.shapes if n.startswith("v")] or list(writer.shapes)
-    wanted = sorted({made[-1], *rng.sample(made, min(len(made), rng.choice((0, 0, 1, 2))))})
-    body = [f"        {line}" for line in [*writer.lines, f"return {', '.join(wanted)}"]]
-    init = ["    def __init__(self):", "        super().__init__()"]
-    init += [f"        {p}" for p in writer.parameters]
-    forward = ["", f"    def forward(self, {', '.join(writer.given)}):", *body]
-    return HEAD + "\n".join([*init, *forward]) + TAIL.format(inputs=", ".join(inputs))
+    chosen = fuzz_kinds.KINDS.get(kind)
+    writer = Writer(rng, rng.choice(chosen.dtypes if chosen else DTYPES), large)
+    _inputs(writer)
+    if chosen is None:
+        for _ in range(rng.randint(2, 12)):
+            rng.choice(LARGE_STEPS if large else STEPS)(writer)
+    else:
+        chosen.begin(writer)
+        for _ in range(rng.randint(1, 4)):
+            for _ in range(rng.choice((0, 0, 1, 2)) if chosen.between else 0):
+                rng.choice(STEPS)(writer)
+            chosen.step(writer)
+        for _ in range(rng.choice((0, 0, 1, 3)) if chosen.between else 0):
+            rng.choice(STEPS)(writer)
+    return _text(writer, kind)
 
 
-def _inputs(w: _Writer) -> list[str]:
+def _text(w: Writer, kind: str) -> str:
+    """The file."""
+    made = [n for n in w.shapes if n.startswith("v")] or list(w.shapes)
+    wanted = sorted({made[-1], *w.rng.sample(made, min(len(made), w.rng.choice((0, 0, 1, 2))))})
+    wanted = [*([] if w.answers and w.rng.random() < 0.3 else wanted), *w.answers]
+    result, leaves = fuzz_kinds.returned(w, kind, wanted)
+    exact = tuple(k for k, e in enumerate(leaves) if e)
+    facts = Facts(kind, exact, w.float64, w.refused)
+    body = [f"        {line}" for line in [*w.lines, f"return {result}"]]
+    init = [f"    def __init__({w.construct[0]}):", "        super().__init__()"]
+    init += [f"        {line}" for line in [*w.parameters, *w.setup]]
+    signature = w.signature or ", ".join(w.given)
+    forward = ["", f"    def forward(self, {signature}):", *body]
+    top = [HEAD, *(f"{text}\n\n" for text in w.top), "class Model(nn.Module):"]
+    before = "".join(f"    {line}\n" for line in w.before)
+    tail = TAIL.format(before=before, inputs=", ".join(w.inputs))
+    if w.construct[1]:
+        tail += f"\n\ndef get_init_inputs():\n    return {w.construct[1]}\n"
+    mark = "" if facts == Facts() else f"\n\n{facts}\n"
+    return "\n".join([*top, *init, *forward]) + "\n" + tail + mark
+
+
+def _inputs(w: Writer) -> None:
     """One to three tensors whose shapes broadcast with each other."""
     drawn = tuple(w.rng.choice(SIZES) for _ in range(w.rng.randint(1, 4)))
     shape = w.rng.choice(LARGE) if w.large else drawn
-    texts = []
     for k in range(w.rng.choice((1, 1, 2, 3))):
-        own = shape if k == 0 else _narrowed(w.rng, shape)
-        w.shapes[f"x{k}"] = own
-        w.given.append(f"x{k}")
+        own = shape if k == 0 else narrowed(w.rng, shape)
         scale = w.rng.choice(("", " * 3", " + 2"))
         order = w.rng.sample(range(len(own)), len(own)) if w.rng.random() < 0.15 else []
         laid = tuple(own[d] for d in order) or own
         turn = (
             f".permute({', '.join(str(order.index(d)) for d in range(len(own)))})" if order else ""
         )
-        texts.append(f"(torch.randn({laid}){scale}).to({w.dtype}){turn}")
+        w.given_as(f"(torch.randn({laid}){scale}).to({w.dtype}){turn}", own)
     if (kind := w.rng.choice(("", "", "", "", "int", "bool"))) != "":
-        texts.append(_other_type(w, kind, _narrowed(w.rng, shape)))
-    return texts
+        _other_type(w, kind, narrowed(w.rng, shape))
 
 
-def _other_type(w: _Writer, kind: str, shape: tuple[int, ...]) -> str:
+def _other_type(w: Writer, kind: str, shape: tuple[int, ...]) -> None:
     """An input of integers or truth values, and the first statement, which reads it."""
-    name, x = f"x{len(w.given)}", "x0"
-    w.given.append(name)
     if kind == "int":
-        w.new(f"{name}.to(x0.dtype) * 0.5", shape)
         dtype = w.rng.choice(INTEGERS)
-        return f"torch.randint({0 if 'uint8' in dtype else -4}, 5, {shape}, dtype={dtype})"
-    w.new(f"torch.where({name}, {x}, {x} * 0.5)", w.shapes[x])
-    return f"torch.rand({shape}) > 0.5"
+        low = 0 if "uint8" in dtype else -4
+        name = w.given_as(f"torch.randint({low}, 5, {shape}, dtype={dtype})")
+        w.new(f"{name}.to(x0.dtype) * 0.5", shape)
+    else:
+        name = w.given_as(f"torch.rand({shape}) > 0.5")
+        w.new(f"torch.where({name}, x0, x0 * 0.5)", w.shapes["x0"])
 
 
-def _narrowed(rng: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts to `shape`."""
-    sizes = tuple(1 if rng.random() < 0.3 else s for s in shape)
-    return sizes[rng.choice((0, 0, 1)) :] if len(sizes) > 1 else sizes
-
-
-def _unary(w: _Writer) -> None:
+def _unary(w: Writer) -> None:
     x = w.pick()
     w.new(w.rng.choice(UNARY).format(x), w.shapes[x])
 
 
-def _binary(w: _Writer) -> None:
+def _binary(w: Writer) -> None:
     x = w.pick()
-    others = [n for n, s in w.shapes.items() if _joined(w.shapes[x], s) is not None]
+    others = [n for n, s in w.shapes.items() if joined(w.shapes[x], s) is not None]
     y = w.rng.choice(others)
-    shape = _joined(w.shapes[x], w.shapes[y])
+    shape = joined(w.shapes[x], w.shapes[y])
     assert shape is not None
-    if _size(shape) <= w.most:
+    if size(shape) <= w.most:
         w.new(w.rng.choice(BINARY).format(x, y), shape)
 
 
-def _with_parameter(w: _Writer) -> None:
+def _with_parameter(w: Writer) -> None:
     x = w.pick()
     if w.shapes[x]:
-        y = w.parameter(_narrowed(w.rng, w.shapes[x]))
+        y = w.parameter(narrowed(w.rng, w.shapes[x]))
         w.new(w.rng.choice(BINARY).format(x, y), w.shapes[x])
 
 
-def _fold(w: _Writer) -> None:
+def _fold(w: Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
     if not shape:
@@ -193,7 +156,7 @@ def _fold(w: _Writer) -> None:
     )
     keep = w.rng.random() < 0.6
     op = w.rng.choice(FOLDS)
-    if op == "var" and _size(tuple(shape[d] for d in dims)) < 2:
+    if op == "var" and size(tuple(shape[d] for d in dims)) < 2:
         op = "mean"
     function = f"torch.linalg.vector_norm({x}, " if op == "norm" else f"{x}.{op}("
     text = f"{function}dim=({', '.join(map(str, dims))},), keepdim={keep})"
@@ -201,10 +164,10 @@ def _fold(w: _Writer) -> None:
     w.new(text, kept)
 
 
-def _normalise(w: _Writer) -> None:
+def _normalise(w: Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
-    if len(shape) < 2 or _size(shape[1:]) < 2:
+    if len(shape) < 2 or size(shape[1:]) < 2:
         return
     texts = [f"torch.softmax({x}, dim={w.rng.randrange(-1, len(shape))})"]
     texts += [f"torch.log_softmax({x}, dim=-1)", f"{x} - {x}.mean(-1, keepdim=True)"]
@@ -212,14 +175,14 @@ def _normalise(w: _Writer) -> None:
     if shape[-1] > 1:
         texts += [f"F.layer_norm({x}, ({shape[-1]},))"] * 2
     texts += [f"F.layer_norm({x}, {shape[1:]})"]
-    groups = [g for g in (1, 2, 3, 4) if shape[1] % g == 0 and _size(shape[1:]) // g > 1]
+    groups = [g for g in (1, 2, 3, 4) if shape[1] % g == 0 and size(shape[1:]) // g > 1]
     texts += [f"F.group_norm({x}, {g}, eps=1e-2)" for g in groups]
-    if shape[0] * _size(shape[2:]) > 1 and len(shape) > 2:
+    if shape[0] * size(shape[2:]) > 1 and len(shape) > 2:
         texts += [f"F.batch_norm({x}.contiguous(), None, None, training=True, eps=1e-2)"]
     w.new(w.rng.choice(texts), shape)
 
 
-def _view(w: _Writer) -> None:
+def _view(w: Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
     if not shape:
@@ -227,17 +190,17 @@ def _view(w: _Writer) -> None:
     w.rng.choice(VIEWS)(w, x, shape)
 
 
-def _permute(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _permute(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     order = w.rng.sample(range(len(shape)), len(shape))
     w.new(f"{x}.permute({', '.join(map(str, order))})", tuple(shape[d] for d in order))
 
 
-def _flatten(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _flatten(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     start = w.rng.randrange(len(shape))
-    w.new(f"{x}.flatten({start})", (*shape[:start], _size(shape[start:])))
+    w.new(f"{x}.flatten({start})", (*shape[:start], size(shape[start:])))
 
 
-def _split(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _split(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     d = w.rng.randrange(len(shape))
     factors = [f for f in range(1, shape[d] + 1) if shape[d] % f == 0]
     f = w.rng.choice(factors)
@@ -246,89 +209,45 @@ def _split(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
         w.new(f"{x}.reshape({new})", new)
 
 
-def _unsqueeze(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _unsqueeze(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     d = w.rng.randint(0, len(shape))
     if len(shape) < 4:
         w.new(f"{x}.unsqueeze({d})", (*shape[:d], 1, *shape[d:]))
 
 
-def _expand(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _expand(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     wide = tuple(w.rng.choice((1, 3, 5)) if s == 1 else s for s in shape)
-    if _size(wide) <= w.most:
+    if size(wide) <= w.most:
         w.new(f"{x}.expand({wide})", wide)
 
 
-def _narrow(w: _Writer, x: str, shape: tuple[int, ...]) -> None:
+def _narrow(w: Writer, x: str, shape: tuple[int, ...]) -> None:
     d = w.rng.randrange(len(shape))
     length = w.rng.randint(1, shape[d])
     w.new(f"{x}.narrow({d}, {shape[d] - length}, {length})", (*shape[:d], length, *shape[d + 1 :]))
 
 
-def _linear(w: _Writer) -> None:
+def _linear(w: Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
     if shape:
         wide = w.rng.choice((1, 4, 7, 12, *(64, 96, 130, 256) * w.large))
-        if _size(shape[:-1]) * wide > w.most or wide * shape[-1] > w.most:
+        if size(shape[:-1]) * wide > w.most or wide * shape[-1] > w.most:
             return
         weight = w.parameter((wide, shape[-1]))
         w.new(f"F.linear({x}, {weight} * {1 / shape[-1] ** 0.5:.3f})", (*shape[:-1], wide))
 
 
-def _operator(w: _Writer) -> None:
+def _operator(w: Writer) -> None:
     """A line of the tables, unless PyTorch refuses it for this shape."""
     x = w.pick()
-    s, known = w.shapes[x], len(w.parameters)
-    words = {"x": x, "y": w.rng.choice([n for n, other in w.shapes.items() if other == s])}
-    words |= {"i": "x0", "k": str(w.rng.randint(1, 3)), "t": "x0.dtype"}
-    words["d"] = str(w.rng.randrange(len(s))) if s else "0"
-    text = w.rng.choice(w.rng.choice(KINDS)).format(**words)
-    try:
-        text = re.sub(r"\bP\(([^()]*)\)", lambda p: w.parameter(_sizes(p.group(1), s)), text)
-        text = re.sub(r"\*?\bs\b(\[[^]]*\])?", lambda p: _number(p.group(), s), text)
-        shape = _shape_of(w, text)
-    except (RuntimeError, IndexError, ValueError, NotImplementedError, AssertionError):
-        shape = (0,)
-    if len(shape) > 5 or not 0 < _size(shape) <= w.most:
-        del w.parameters[known:]
-        return
-    w.new(text, shape)
+    words = w.words(x)
+    found = w.filled(w.rng.choice(w.rng.choice(KINDS)), words)
+    if found and (shape := w.takes(found[1])) is not None:
+        w.new(found[0], shape)
 
 
-def _sizes(text: str, s: tuple[int, ...]) -> tuple[int, ...]:
-    sizes: tuple[int, ...] = eval(f"({text},)", {"s": s})
-    if _size(sizes) > 1 << 22:
-        raise ValueError(sizes)
-    return sizes
-
-
-def _number(text: str, s: tuple[int, ...]) -> str:
-    if text.startswith("*"):
-        return ", ".join(map(str, s))
-    return str(eval(text, {"s": s}))
-
-
-def _shape_of(w: _Writer, text: str) -> tuple[int, ...]:
-    """The shape that PyTorch finds; nothing is computed."""
-    dtype = getattr(torch, w.dtype.removeprefix("torch."))
-
-    def empty(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    class Self:
-        pass
-
-    for line in w.parameters:
-        name, sizes = re.findall(r"self\.(\w+) = .*?randn\((\(.*?\))\)", line)[0]
-        setattr(Self, name, empty(eval(sizes)))
-    scope = {"torch": torch, "F": F, "self": Self, **{n: empty(s) for n, s in w.shapes.items()}}
-    result = eval(text, scope)
-    if result.dtype is not dtype:
-        raise ValueError(result.dtype)
-    return tuple(result.shape)
-
-
-def _turned(w: _Writer) -> None:
+def _turned(w: Writer) -> None:
     """A map that reads across what it writes."""
     x = w.pick()
     s = w.shapes[x]
@@ -338,7 +257,7 @@ def _turned(w: _Writer) -> None:
         w.new(f"(torch.tanh({x}).transpose({d}, -1)).contiguous() * 0.5", new)
 
 
-def _in_place(w: _Writer) -> None:
+def _in_place(w: Writer) -> None:
     x = w.pick()
     if len(w.shapes[x]) < 2:
         return
@@ -347,29 +266,14 @@ def _in_place(w: _Writer) -> None:
     w.lines.append(f"{name}{w.rng.choice(CHANGES).format(x=x)}")
 
 
-def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The broadcast shape, if there is one."""
-    rank = max(len(a), len(b))
-    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
-    sizes = [(x, y) for x, y in pairs]
-    if any(x != y and 1 not in (x, y) for x, y in sizes):
-        return None
-    return tuple(max(x, y) for x, y in sizes)
-
-
-def _size(shape: Sequence[int]) -> int:
-    total = 1
-    for s in shape:
-        total *= s
-    return total
-
-
-VIEWS: tuple[Callable[[_Writer, str, tuple[int, ...]], None], ...] = (
+VIEWS: tuple[Callable[[Writer, str, tuple[int, ...]], None], ...] = (
     _permute, _permute, _flatten, _split, _split, _unsqueeze, _expand, _narrow,
 )  # fmt: skip
-STEPS: tuple[Callable[[_Writer], None], ...] = (
+STEPS: tuple[Callable[[Writer], None], ...] = (
     _unary, _unary, _unary, _binary, _binary, _with_parameter, _fold, _fold, _normalise, _normalise,
     _view, _view, _linear, *(_operator,) * 7, _in_place,
 )  # fmt: skip
 # Rows that are kept and read again, and tensors that are turned, more often.
 LARGE_STEPS = (*STEPS, *(_normalise,) * 7, *(_fold,) * 2, *(_unary,) * 2, *(_turned,) * 2)
+# A third is plain, the others are of kinds.
+DRAWN = ("plain",) * (len(fuzz_kinds.KINDS) // 2) + tuple(fuzz_kinds.KINDS)

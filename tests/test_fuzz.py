@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from pathlib import Path
 
+import fuzz_kinds
 import pytest
-from agreement import disagreements
+import torch
+from agreement import copied, disagreements, other_bits, structure
 from compiled import build, prepare
 from fuzz import program
+from fuzz_behind import behind
+from fuzz_kinds import KINDS
+from fuzz_writer import Facts, facts
+from trials import owners, wrong
 
 SEEDS = range(40)
+# Lines that shapes or types refuse most of the time are drawn, too.
+MANY = range(4000)
 
 
 def test_the_same_seed_is_the_same_program() -> None:
@@ -22,7 +31,7 @@ def test_random_models_agree_with_eager(tmp_path: Path) -> None:
     cases = []
     for seed in SEEDS:
         path = tmp_path / f"random_{seed}.py"
-        path.write_text(program(seed), encoding="utf-8")
+        path.write_text(program(seed, kind="plain"), encoding="utf-8")
         cases.append(prepare(path))
     wrong = {}
     for case, module in zip(cases, build(cases, tmp_path), strict=True):
@@ -43,6 +52,108 @@ def test_a_wrong_kernel_is_found(tmp_path: Path) -> None:
         [type(case)(case.problem, case.model, case.inputs, case.made, wrong)], tmp_path
     )
     assert disagreements(module.ModelNew(), case.model, case.inputs, roundings=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_of_a_kind_run_and_say_what_they_are(kind: str) -> None:
+    """Each returns as many tensors as it calls exact, and what it is a trial of."""
+    for seed in range(12):
+        text = program(seed, kind=kind)
+        scope: dict[str, object] = {}
+        exec(text, scope)
+        assert facts(text).kind == kind
+        assert program(seed, kind=kind) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        ("bits", "BITS"), ("bits", "BIT_ANSWERS"), ("casts", "CASTS"), ("casts", "CASTS_NEARLY"),
+        ("casts", "CAST_ANSWERS"), ("recomputed", "SAME"), ("recomputed", "SAME_EXACT"),
+        ("recomputed", "SAME_ANSWERS"), ("ties", "TIED"), ("ties", "TIED_ANSWERS"),
+        ("signs", "SIGNED"),
+    ],
+)  # fmt: skip
+def test_every_line_of_a_kind_is_drawn(
+    kind: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch refuses some lines for some shapes; none is refused for all."""
+    lines: tuple[str, ...] = getattr(fuzz_kinds, table)
+    drawn, filled = Counter[str](), fuzz_kinds.Writer.filled
+
+    def watched(self: fuzz_kinds.Writer, text: str, words: dict[str, str]) -> object:
+        found = filled(self, text, words)
+        drawn[text] += found is not None
+        return found
+
+    monkeypatch.setattr(fuzz_kinds.Writer, "filled", watched)
+    for seed in MANY:
+        program(seed, kind=kind)
+        if all(drawn[line] for line in lines):
+            break
+    assert [line for line in lines if not drawn[line]] == []
+
+
+def test_a_value_has_one_value_wherever_it_is_computed_again(tmp_path: Path) -> None:
+    """-O2 is the least level at which gcc contracts products, if it may."""
+    texts = {f"same_{seed}": program(seed, kind="recomputed") for seed in (1, 12, 82, 90, 93, 95)}
+    texts |= {f"signs_{seed}": program(seed, kind="signs") for seed in range(4)}
+    cases, found = [], {}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        cases.append(prepare(tmp_path / f"{name}.py"))
+    for case, module in zip(cases, build(cases, tmp_path, "-O2"), strict=True):
+        ours, known = module.ModelNew(), facts(case.problem.source)
+        ours.load_state_dict(case.model.state_dict())
+        found[case.name] = [*wrong(ours, case.model, case.inputs, 1, Counter(), known)]
+    assert {name: texts for name, texts in found.items() if texts} == {}
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["x.argmax(0)", "x.argmin(1, keepdim=True)", "x.max(0)", "x.min(1)[1]", "(x > 0).int().max(0)"],
+)
+def test_positions_along_one_element_are_a_tensor(result: str, tmp_path: Path) -> None:
+    """0, known while the graph is made; the text that was written for it was no Python."""
+    path = tmp_path / "one.py"
+    text = TEXT.replace("torch.tanh(x) + 1.5", f"{result}, torch.relu(x)")
+    path.write_text(text.replace("(3, 5)", "(1, 1)"), encoding="utf-8")
+    case = prepare(path)
+    (module,) = build([case], tmp_path)
+    assert disagreements(module.ModelNew(), case.model, case.inputs) == []
+
+
+def test_what_the_comparison_sees() -> None:
+    """Bits, containers, shared memory and shared parameters: each fault is found."""
+    one, other = torch.tensor([1.0, float("nan"), 0.0]), torch.tensor([1.0, float("nan"), -0.0])
+    assert not [*other_bits(0, one, other)]
+    assert [*other_bits(0, one, torch.nextafter(one, one + 1))]
+    pair = torch.max(torch.ones(2, 2), 1)
+    assert structure(pair) != structure(tuple(pair))
+    assert structure({"a": one}) != structure({"b": one})
+    assert structure((one, None)) != structure((one,))
+    whole = torch.zeros(4)
+    a, b = copied([whole, whole[1:]])
+    assert isinstance(a, torch.Tensor)
+    assert isinstance(b, torch.Tensor)
+    assert a.data_ptr() + 4 == b.data_ptr() != whole.data_ptr() + 4
+    tied, apart = torch.nn.Module(), torch.nn.Module()
+    tied.a = tied.b = torch.nn.Parameter(whole)
+    apart.a, apart.b = torch.nn.Parameter(whole.clone()), torch.nn.Parameter(whole.clone())
+    assert owners(tied) != owners(apart)
+
+
+def test_facts_are_read_back() -> None:
+    known = Facts("bits", (0, 2), False, r"view\\(|signbit")
+    assert facts(f"x = 1\n\n\n{known}\n") == known
+    assert facts("x = 1\n") == Facts()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_folds_behind_products_are_problem_files(seed: int) -> None:
+    scope: dict[str, object] = {}
+    exec(behind(seed), scope)
+    assert behind(seed) == behind(seed) != behind(seed, large=True)
 
 
 TEXT = """import torch

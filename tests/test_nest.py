@@ -55,7 +55,7 @@ def test_strides() -> None:
 
 def random_plan(seed: int, folder: Path) -> Plan:
     path = folder / f"random_{seed}.py"
-    path.write_text(program(seed), encoding="utf-8")
+    path.write_text(program(seed, kind="plain"), encoding="utf-8")
     problem = load_problem(path)
     graph, _ = rewrite(capture(problem.make_model(), problem.make_inputs()).graph)
     return plan(graph, TARGETS["cpu"])

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
 from agreement import called, copied, disagreements
+from fuzz_writer import Facts
 from torch import nn
+from torch.utils import _pytree as pytree
+
+from fusewright.errors import FusewrightError
 
 
 def wrong(
-    ours: nn.Module, theirs: nn.Module, drawn: Sequence[object], seed: int, counts: Counter[str]
+    ours: nn.Module,
+    theirs: nn.Module,
+    drawn: Sequence[object],
+    seed: int,
+    counts: Counter[str],
+    known: Facts = Facts(),  # noqa: B008 -- frozen
 ) -> Iterator[str]:
-    """How the modules differ. counts: grows by what was tried."""
+    """How the modules differ. counts: grows by what was tried. known: what the program says."""
+    if (mine := owners(ours)) != (other := owners(theirs)):
+        yield f"parameters and buffers are shared otherwise: {mine} instead of {other}"
     for name, inputs in trials(drawn, seed).items():
         if (refused := refuses(theirs, inputs)) is not None:
             counts["refused by both"] += 1
@@ -23,8 +35,27 @@ def wrong(
                 yield f"{name}: eager raises {refused.__name__}, and this does not"
             continue
         counts[name if name in ("as drawn", "special") else "other batch"] += 1
-        for text in disagreements(ours, theirs, inputs, roundings=8):
+        for text in disagreements(
+            ours, theirs, inputs, exact=known.float64, roundings=8, bits=known.exact
+        ):
             yield f"{name}: {text}"
+
+
+def allowed(error: Exception, known: Facts) -> bool:
+    """Whether a model may be refused so: one of its kind, as unusable, for the true reason."""
+    if not known.refused or not isinstance(error, FusewrightError) or error.exit_code != 2:
+        return False
+    return re.search(known.refused, str(error), re.IGNORECASE) is not None
+
+
+def owners(module: nn.Module) -> dict[str, str]:
+    """Each parameter and buffer by all its names, and the first name of its memory."""
+    named = [*module.named_parameters(remove_duplicate=False)]
+    named += module.named_buffers(remove_duplicate=False)
+    first: dict[int, str] = {}
+    for name, tensor in named:
+        first.setdefault(tensor.untyped_storage().data_ptr(), name)
+    return {name: first[tensor.untyped_storage().data_ptr()] for name, tensor in named}
 
 
 def refuses(module: nn.Module, inputs: Sequence[object]) -> type | None:
@@ -40,7 +71,7 @@ def refuses(module: nn.Module, inputs: Sequence[object]) -> type | None:
 
 def trials(drawn: Sequence[object], seed: int) -> dict[str, Sequence[object]]:
     """What a model runs on: as drawn, special values, other batch sizes."""
-    sizes = [v.shape[0] for v in drawn if isinstance(v, torch.Tensor) and v.dim()]
+    sizes = leading(drawn)
     counts = (sizes[0] + 1, 2 * sizes[0] + 3) if sizes and sizes[0] > 1 else ()
     others = {f"{n} rows": rows(drawn, n) for n in counts}
     return {"as drawn": drawn, "special": special(drawn, seed), **others}
@@ -50,7 +81,7 @@ def special(inputs: Sequence[object], seed: int) -> list[object]:
     """The same tensors with what is seldom drawn: NaN, infinities, zeros, equal elements."""
     rng = random.Random(seed)
     kind = rng.choice(("nan", "inf", "-inf", "several", "zero", "equal"))
-    return [_special(v, kind, rng) for v in inputs]
+    return [pytree.tree_map(lambda v: _special(v, kind, rng), v) for v in inputs]
 
 
 def _special(value: object, kind: str, rng: random.Random) -> object:
@@ -67,7 +98,7 @@ def _special(value: object, kind: str, rng: random.Random) -> object:
 
 def rows(inputs: Sequence[object], count: int) -> list[object]:
     """Tensors of as many rows, where they had as many as the first one."""
-    sizes = [v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()]
+    sizes = leading(inputs)
 
     def changed(value: object) -> object:
         if not isinstance(value, torch.Tensor) or not value.dim() or value.shape[0] != sizes[0]:
@@ -75,4 +106,10 @@ def rows(inputs: Sequence[object], count: int) -> list[object]:
         more = value[torch.arange(count, device=value.device) % sizes[0]]
         return more * torch.rand_like(more) if more.is_floating_point() else more
 
-    return [changed(v) for v in inputs]
+    return [pytree.tree_map(changed, v) for v in inputs]
+
+
+def leading(inputs: Sequence[object]) -> list[int]:
+    """The first size of each tensor that has one."""
+    found = [v for v in pytree.tree_leaves(list(inputs)) if isinstance(v, torch.Tensor)]
+    return [v.shape[0] for v in found if v.dim()]

@@ -1,0 +1,301 @@
+"""Never less exact than eager: errors of ours and of eager against float64, and the exceptions.
+
+    python bench/exact.py [--device cpu|cuda] [--random 500] [--behind 300] [--first 0] [--jobs N]
+                          [--arch sm_90a|sm_80] [--full] [--list] [--no-files] [NAMES]
+
+Problems are the files of zoo/ and examples/, random ones (tests/fuzz.py) and random folds behind
+products and convolutions (tests/fuzz_behind.py); kernels of many are one library, and nothing is
+judged or timed. NAMES picks files. --full forbids TF32 to cuDNN, too. Of each floating result: the
+relative Frobenius error of ours and of eager against the model in float64. It is an exception if
+ours is more than 1.05 times eager's and more than half a rounding of its type.
+
+Half a rounding is u = eps / 2: 6.0e-8 for float32, 4.9e-4 for float16, 3.9e-3 for bfloat16. A value
+that is rounded once errs by ulp / sqrt(12) on average, which over [1, 2) is 0.19 eps or 0.38 u in
+this norm; so u leaves room for some seven roundings of independent values, or for one sum that is
+off by a single unit. A result of float64 cannot be measured so and is left out.
+
+One draw may be luck, a sum of a few numbers most of all. So what looks like an exception is drawn
+again, up to 64 times, and the squares of errors and of values are added up over all draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+
+MOST = 1.05  # times eager's error
+HALF = {"torch.float32": 6e-8, "torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8}
+DRAWS = 64  # of what looks like an exception
+SECONDS = 20.0  # for these draws
+TOGETHER = {"cpu": 16, "cuda": 8}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One floating result. error, eager: relative Frobenius norms. kernels: what computed it."""
+
+    problem: str
+    place: int
+    dtype: str
+    elements: int
+    error: float
+    eager: float
+    draws: int
+    kernels: str
+
+    @property
+    def ratio(self) -> float:
+        return self.error / self.eager if self.eager else math.inf if self.error else 1.0
+
+    @property
+    def less_exact(self) -> bool:
+        return self.ratio > MOST and not self.error <= HALF[self.dtype]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ratio:8.2f} {self.error:9.2e} {self.eager:9.2e} {self.dtype[6:]:8} "
+            f"{self.elements:9} {self.draws:3} {self.problem} [{self.place}] {self.kernels}"
+        )
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--random", type=int, default=500, help="models of tests/fuzz.py")
+    options.add_argument("--behind", type=int, default=300, help="folds behind products")
+    options.add_argument("--first", type=int, default=0, help="the first seed of both")
+    options.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    options.add_argument("--arch", choices=("sm_80", "sm_90a"), default="sm_90a")
+    options.add_argument("--full", action="store_true", help="no TF32 in cuDNN")
+    options.add_argument(
+        "--list", action="store_true", help="every result, not the exceptions only"
+    )
+    options.add_argument("--no-files", action="store_true", help="random problems only")
+    options.add_argument("names", nargs="*")
+    given = options.parse_args()
+    start, rows, left_out = time.perf_counter(), list[Row](), list[str]()
+    problems = list(drawn(given))
+    count = TOGETHER[given.device]
+    groups = [problems[k : k + count] for k in range(0, len(problems), count)]
+    with tempfile.TemporaryDirectory() as folder:
+        measured = on_cpu if given.device == "cpu" else on_cuda
+        for found, missing in measured(groups, Path(folder), given):
+            rows += found
+            left_out += missing
+            for row in found:
+                if row.less_exact or given.list:
+                    print(row, flush=True)
+    exceptions = sorted((r for r in rows if r.less_exact), key=lambda r: -r.ratio)
+    print(
+        f"\n{'ratio':>8} {'ours':>9} {'eager':>9} type      elements draws problem [result] kernels"
+    )
+    for row in exceptions:
+        print(row)
+    for text in left_out:
+        print(f"left out: {text}")
+    better = sum(r.ratio < 1 for r in rows)
+    print(
+        f"{len(problems)} problems, {len(rows)} results, {better} more exact than eager's, "
+        f"{len(exceptions)} exceptions, {len(left_out)} left out, "
+        f"{time.perf_counter() - start:.0f} s"
+    )
+    return 1 if exceptions else 0
+
+
+def drawn(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Name and text of each problem."""
+    from fuzz import program
+    from fuzz_behind import behind
+
+    for folder in () if given.no_files else ("zoo", "examples"):
+        for path in sorted((ROOT / folder).glob("*.py")):
+            if not given.names or path.stem in given.names:
+                yield path.stem, path.read_text(encoding="utf-8")
+    if not given.names:
+        large = given.device == "cuda"
+        for seed in range(given.first, given.first + given.random):
+            yield f"random_{seed}", program(seed, kind="plain")
+        for seed in range(given.first, given.first + given.behind):
+            yield f"behind_{seed}", behind(seed, large=large)
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+
+
+class Left(Exception):
+    """Why a problem cannot be measured."""
+
+
+def rows_of(
+    name: str, problem: Any, model: nn.Module, ours: nn.Module, text: str, device: str
+) -> list[Row]:
+    """The errors of every floating result, over as many draws as it takes."""
+    import torch
+
+    sums, end, draws = list[list[float]](), time.monotonic() + SECONDS, 0
+    found = list[Row]()
+    while draws == 0 or (
+        draws < DRAWS and time.monotonic() < end and any(r.less_exact for r in found)
+    ):
+        torch.manual_seed(draws)
+        inputs = placed(problem.make_inputs(), device)
+        results = squares(ours, model, inputs)
+        draws += 1
+        if not sums:
+            sums = [[0.0] * 3 for _ in results]
+        for total, (_, _, _, three) in zip(sums, results, strict=True):
+            total[:] = [a + b for a, b in zip(total, three, strict=True)]
+        found = [
+            Row(name, place, dtype, elements, _root(a, c), _root(b, c), draws, _kernels(text))
+            for (place, dtype, elements, _), (a, b, c) in zip(results, sums, strict=True)
+        ]
+    return found
+
+
+def _root(error: float, whole: float) -> float:
+    return math.sqrt(error / whole) if whole else math.sqrt(error)
+
+
+def placed(inputs: Sequence[object], device: str) -> list[object]:
+    from torch.utils import _pytree as pytree
+
+    moved: list[object] = pytree.tree_map_only(_tensor(), lambda t: t.to(device), list(inputs))
+    return moved
+
+
+def _tensor() -> type:
+    import torch
+
+    return torch.Tensor
+
+
+def squares(
+    ours: nn.Module, model: nn.Module, inputs: Sequence[object]
+) -> list[tuple[int, str, int, tuple[float, float, float]]]:
+    """Of each floating result: its place, type, size, squared errors of both, squared norm."""
+    from agreement import called, copied, doubled
+
+    found = called(ours, copied(inputs))
+    eager = called(copy.deepcopy(model), copied(inputs))
+    try:
+        exact = doubled(model, inputs)
+    except RuntimeError as error:
+        raise Left(f"no float64 twin: {str(error).splitlines()[0]}") from None
+    results = []
+    for place, (a, b, x) in enumerate(zip(found, eager, exact, strict=True)):
+        if str(b.dtype) in HALF and b.numel():
+            finite = b.double().isfinite() & x.double().isfinite()
+            a, b, x = (t.double()[finite] for t in (a, b, x))
+            three = [float(v.square().sum()) for v in (a - x, b - x, x)]
+            dtype = str(eager[place].dtype)
+            results.append((place, dtype, eager[place].numel(), (three[0], three[1], three[2])))
+    return results
+
+
+def _kernels(text: str) -> str:
+    """What an emitted file launches, and how it folds."""
+    launched = sorted(set(re.findall(r"return (?:fusewright::)?(run_\w+|\w+_sm\d+a?)\b", text)))
+    folds = sorted(set(re.findall(r"\bteam\.(\w+)[(<]", text)) - {"each"})
+    return " ".join([*launched, "+", *folds])
+
+
+# ---- where it runs -------------------------------------------------------------------------------
+
+Found = tuple[list[Row], list[str]]
+
+
+def on_cpu(
+    groups: list[list[tuple[str, str]]], folder: Path, given: argparse.Namespace
+) -> Iterator[Found]:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, mp_context=spawn, max_tasks_per_child=6) as pool:
+        tasks = [pool.submit(_cpu_group, k, g, folder) for k, g in enumerate(groups)]
+        for task in as_completed(tasks):
+            yield task.result()
+
+
+def _cpu_group(number: int, group: list[tuple[str, str]], folder: Path) -> Found:
+    import torch
+    from compiled import build, prepare
+
+    from fusewright.calling import call
+    from fusewright.errors import FusewrightError
+
+    torch.set_num_threads(1)
+    folder = folder / str(number)
+    folder.mkdir()
+    cases, left_out, rows = [], list[str](), list[Row]()
+    for name, text in group:
+        path = folder / f"{name}.py"
+        path.write_text(text, encoding="utf-8")
+        try:
+            cases.append(prepare(path))
+        except FusewrightError as error:
+            left_out.append(f"{name}: {error}")
+    for case, module in zip(cases, build(cases, folder, "-O2", 1), strict=True):
+        torch.manual_seed(0)
+        ours = call(module.ModelNew, case.problem.make_init_inputs())
+        ours.load_state_dict(case.model.state_dict())
+        try:
+            rows += rows_of(case.name, case.problem, case.model, ours, case.text, "cpu")
+        except Left as why:
+            left_out.append(f"{case.name}: {why}")
+    return rows, left_out
+
+
+def on_cuda(
+    groups: list[list[tuple[str, str]]], folder: Path, given: argparse.Namespace
+) -> Iterator[Found]:
+    import torch
+    from fuzz_cuda import Task, _code, bound, compiled
+
+    from fusewright.calling import call
+    from fusewright.problem import load_problem
+
+    if given.full:
+        torch.backends.cudnn.allow_tf32 = False
+    code, names, tasks = _code(given.arch, here=True), dict[int, str](), []
+    for k, group in enumerate(groups):
+        numbers = range(k * TOGETHER["cuda"], k * TOGETHER["cuda"] + len(group))
+        texts = {n: text for n, (_, text) in zip(numbers, group, strict=True)}
+        names |= {n: name for n, (name, _) in zip(numbers, group, strict=True)}
+        tasks.append(
+            Task(tuple(numbers), True, given.arch, code, folder / f"group_{k}", True, texts)
+        )
+    for done in compiled(tasks, given.jobs):
+        rows, left_out = list[Row](), [f"{names[n]}: {text}" for n, text in done.said.items()]
+        for n in done.seeds:
+            problem = load_problem(done.folder / f"random_{n}.py")
+            emitted = (done.folder / f"emitted_{n}.py").read_text(encoding="utf-8")
+            try:
+                torch.manual_seed(0)
+                model = problem.make_model().cuda()
+                ours = call(bound(done.folder, n).ModelNew, problem.make_init_inputs()).cuda()
+                ours.load_state_dict(model.state_dict())
+                rows += rows_of(names[n], problem, model, ours, emitted, "cuda")
+            except (Left, torch.OutOfMemoryError) as why:
+                left_out.append(f"{names[n]}: {why}")
+            torch.cuda.empty_cache()
+        yield rows, left_out
+
+
+if __name__ == "__main__":
+    sys.exit(main())
