@@ -81,7 +81,12 @@ def test_threads_compute_them(tmp_path: Path) -> None:
         (k,) = (number[id(p.node)] for p in body.pointers if id(p.node) in number)
         scratch = torch.full((2_113_536,), 0xFF, dtype=torch.uint8)
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in (given[k], found[k], scratch)]
-        assert library[f"run_{body.name}"](*pointers, ctypes.c_long(0), 0, None) == 0
+        assert (
+            library[f"run_{body.name}"](
+                *pointers, ctypes.c_long(made.captured.graph.batch), 0, None
+            )
+            == 0
+        )
     for name, x, y in zip(CASES, found, wanted, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6, msg=name)
 

@@ -403,7 +403,9 @@ def has_call(root: Node) -> bool:
 
 def test_each_entry_of_the_table_is_used(cases: dict[str, Case]) -> None:
     seen = {c.name for case in cases.values() for c in case.made.captured.calls}
-    assert set(LOWER) - seen == {"aten._native_batch_norm_legit_functional"}  # a module's: models/
+    # A module's norm is in models/; masks.py writes the two others.
+    elsewhere = {"aten._native_batch_norm_legit_functional", "aten.reshape", "aten.view_as"}
+    assert set(LOWER) - seen == elsewhere
 
 
 # ---- the kernels ---------------------------------------------------------------------------------

@@ -74,6 +74,11 @@ inline int __all_sync(unsigned, int mine) { return !__any_sync(0, !mine); }
 """
 # Instructions of a GPU in the functions that bodies call. Others are not run, or change nothing.
 MORE_TWINS = (
+    (
+        r'asm\("cvt\.rn\.bf16\.f32[^;]*;[^;]*;',
+        "{ const unsigned all = __builtin_bit_cast(unsigned, x);"
+        " h.bits = x == x ? (all + 0x7fffu + (all >> 16 & 1u)) >> 16 : 0x7fffu; }",
+    ),
     (r'asm\("rcp\.approx[^;]*;[^;]*;', "y = 1 / x;"),
     (r'asm\("ex2\.approx[^;]*;[^;]*;', "y = exp2f(x);"),
     (r"asm( volatile)?\s*\((?:[^;\"]|\"[^\"]*\")*\);", ";"),
