@@ -218,7 +218,16 @@ def source(arch: str, subjects: Iterable[Subject]) -> str:
 def build(text: str, target: Path, code: str) -> None:
     """Compile to a shared library; `code`: what follows nvcc's -gencode."""
     target.with_suffix(".cu").write_text(text, encoding="utf-8")
-    command = ["nvcc", "-O3", "-std=c++17", f"-gencode={code}", "-shared", "-Xcompiler", "-fPIC"]
+    command = [
+        "nvcc",
+        "-O3",
+        "-std=c++17",
+        "-fmad=false",
+        f"-gencode={code}",
+        "-shared",
+        "-Xcompiler",
+    ]
+    command += ["-fPIC"]
     done = subprocess.run(
         [*command, "-o", str(target), str(target.with_suffix(".cu"))],
         capture_output=True, text=True, check=False,
