@@ -7,6 +7,8 @@ another matter: that it is short says nothing about the arguments, and nothing a
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,7 +43,14 @@ def says_short(text: str) -> bool:
     kind = name[0].rpartition(".")[2] if name else ""
     if kind in ("MemoryError", "OutOfMemoryError"):
         return True
-    return kind == "RuntimeError" and any(word in text for word in _SAYINGS)
+    return kind == "RuntimeError" and any(word in text for word in _SAYINGS) and not _beyond(text)
+
+
+def _beyond(text: str) -> bool:
+    """Whether one allocation asked for more than this machine has: that is no shortage."""
+    asked_for = re.search(r"tried to allocate (\d+) bytes", text)
+    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return asked_for is not None and int(asked_for[1]) > everything
 
 
 @contextmanager
