@@ -32,8 +32,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 TOGETHER = 8  # models per compilation
-# As emitted files are built, but for the architecture: contraction would be a finding.
-FLAGS = ("-O3", "-std=c++17", "-fmad=false")
 PATIENCE = 120.0  # seconds for one model
 # Arguments behind the addresses: the batch size, the device, the stream.
 BEHIND = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
@@ -166,12 +164,14 @@ def written(task: Task) -> Group:
 
 
 def _library(task: Task, kernels: dict[int, str], name: str = "kernels") -> str:
-    """Compile; what nvcc says where it refuses."""
+    """Compile as emitted files are, but for the architecture; what nvcc says where it refuses."""
+    from fusewright.codegen.runtime import CUDA_FLAGS
+
     source = task.folder / f"{name}.cu"
     source.write_text("\n".join(kernels.values()), encoding="utf-8")
     kind = ["-shared", "-Xcompiler", "-fPIC"] if task.measured else ["-cubin"]
     done = subprocess.run(
-        ["nvcc", *FLAGS, f"-gencode={task.code}", *kind,
+        ["nvcc", *CUDA_FLAGS, f"-gencode={task.code}", *kind,
          "-o", str(source.with_suffix(".so")), str(source)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 
 from fusewright.dtypes import HALF, OF_KERNELS
 from fusewright.formula import Value, bitcast
-from fusewright.ir import Graph, Node, Update, base, toposort, with_args
+from fusewright.ir import Graph, Node, base, replaced, toposort, with_args
 
 VIEW_AS_TYPE = "aten.view.dtype"
 
@@ -26,16 +26,7 @@ def bits(graph: Graph) -> Graph:
         memory[id(n)] = n if all(map(_same, args, n.args)) else with_args(n, args)
         below[id(n)] = _read(n, memory[id(n)], below)
 
-    def pick(n: Node) -> Node:
-        return memory[id(n)]
-
-    return Graph(
-        tuple(map(pick, graph.inputs)),
-        tuple(map(pick, graph.outputs)),
-        tuple(Update(u.target, pick(u.value)) for u in graph.updates),
-        tuple(map(pick, graph.effects)),
-        graph.batch,
-    )
+    return replaced(graph, memory)
 
 
 def _same(a: Node, b: Node) -> bool:

@@ -238,7 +238,15 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
         same = all(a is b for a, b in zip(args, n.args, strict=True))
         moved = n if same else with_args(n, args)
         new[id(n)] = change(moved)
-    pick: Callable[[Node], Node] = lambda n: new[id(n)]  # noqa: E731
+    return replaced(graph, new)
+
+
+def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
+    """The graph with what `new` has, by identity, in the place of its inputs and roots."""
+
+    def pick(n: Node) -> Node:
+        return new[id(n)]
+
     return Graph(
         tuple(map(pick, graph.inputs)),
         tuple(map(pick, graph.outputs)),

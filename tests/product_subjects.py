@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fusewright.codegen.runtime import CUDA_FLAGS
 from fusewright.codegen.skeleton import select
 from fusewright.family import SPLIT
 
@@ -218,16 +219,7 @@ def source(arch: str, subjects: Iterable[Subject]) -> str:
 def build(text: str, target: Path, code: str) -> None:
     """Compile to a shared library; `code`: what follows nvcc's -gencode."""
     target.with_suffix(".cu").write_text(text, encoding="utf-8")
-    command = [
-        "nvcc",
-        "-O3",
-        "-std=c++17",
-        "-fmad=false",
-        f"-gencode={code}",
-        "-shared",
-        "-Xcompiler",
-    ]
-    command += ["-fPIC"]
+    command = ["nvcc", *CUDA_FLAGS, f"-gencode={code}", "-shared", "-Xcompiler", "-fPIC"]
     done = subprocess.run(
         [*command, "-o", str(target), str(target.with_suffix(".cu"))],
         capture_output=True, text=True, check=False,

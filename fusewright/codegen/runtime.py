@@ -301,6 +301,8 @@ CPP_FLAGS = (
     *("-ffp-contract=off", "-fno-thread-jumps", "-mtune=generic", "-Wno-psabi"),
 )
 
+CUDA_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
+
 
 def gencode(arch: str) -> str:
     """nvcc's option for one architecture; sm_80 also as PTX, which newer GPUs can run."""
@@ -311,7 +313,7 @@ def gencode(arch: str) -> str:
 
 def cuda_flags(arch: str) -> tuple[str, ...]:
     """nvcc's options for the kernels."""
-    return ("-O3", "-std=c++17", "-fmad=false", gencode(arch))
+    return (*CUDA_FLAGS, gencode(arch))
 
 
 def cuda_runtime(
