@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 
@@ -201,7 +202,7 @@ def test_what_grows_faster_than_its_inputs_is_left_out_where_it_is_too_large(
     rows = judged(tmp_path, problem, honest(problem), ("hazards",))
     assert not failures(rows)
     (shapes,) = [e for check, outcome, e in rows if check == "hazard-shapes"]
-    assert "2 too large to be tried" in shapes
+    assert re.search("[12] too large to be tried", shapes)  # freed memory may hold the smaller one
     assert int(shapes.split()[0]) >= 4
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
 
