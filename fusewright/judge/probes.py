@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fusewright.calling import like
 from fusewright.judge import patterns
-from fusewright.judge.contract import Run, compare, sensitivity, unit_of
+from fusewright.judge.contract import Run, compare, same_sizes, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.legal import Illegal
 from fusewright.judge.patterns import LOWER_BITS, Arguments
@@ -148,6 +148,12 @@ def _if_legal(name: str, finding: str, make: Callable[[], Probe]) -> Probe:
         return _skipped(name, finding, f"the reference raises: {error}")
 
 
+def _of_one_size(results: Sequence[Tensor], *others: Sequence[Tensor]) -> None:
+    """Raise Illegal where sizes depend on roundings: such results cannot be compared."""
+    if not all(same_sizes(results, each) for each in others):
+        raise Illegal("eager and float64 give results of other sizes there")
+
+
 def _guarded(expected: Sequence[Tensor], check: Check) -> Check:
     """Number and shapes of the outputs are checked before their values."""
 
@@ -176,6 +182,7 @@ def _selections(model: _Model) -> Iterator[Probe]:
 def _selection(model: _Model, name: str, make: Callable[[], patterns.Pair]) -> Probe:
     given, rounded = make()
     eager, truth, coarse = model.eager(given), model.truth(given), model.truth(rounded)
+    _of_one_size(eager, truth, coarse)
     least = SELF_NOISE * _largest(given)
     limits = [_select_limit(*three, least) for three in zip(eager, truth, coarse, strict=True)]
     aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
@@ -249,6 +256,7 @@ def _integer(model: _Model, name: str, target: str) -> Probe:
     for largest in INTEGERS:
         given = patterns.integers(model.own, target, largest, model.seed)
         eager, truth = model.eager(given), model.truth(given)
+        _of_one_size(eager, truth)
         limits = [_integer_limit(*pair) for pair in zip(eager, truth, strict=True)]
         aimed = sum(int(torch.isfinite(limit).sum()) for limit in limits)
         if aimed < FEW:
@@ -325,6 +333,7 @@ def _influence(
 ) -> Probe:  # fmt: skip
     given = make()
     eager, truth = model.eager(given), model.truth(given)
+    _of_one_size(eager, truth, old_eager, old_truth)
     limits = [
         _influence_limit(*four) for four in zip(eager, truth, old_eager, old_truth, strict=True)
     ]
@@ -373,10 +382,12 @@ def _scaling(
     truth: Sequence[Tensor], own_eager: Sequence[Tensor],
 ) -> Probe:  # fmt: skip
     scaled = model.truth(given)
+    _of_one_size(own_eager, truth, scaled)
     degrees = [_degree(new, old, factor) for new, old in zip(scaled, truth, strict=True)]
     if any(degree is None for degree in degrees):
         return _skipped(name, "precision", "the model is not homogeneous in its inputs")
     kappa, eager = model.kappa(truth, own_eager), model.eager(given)
+    _of_one_size(eager, scaled)
     spread = [k * factor**d for k, d in zip(kappa, degrees, strict=True) if d is not None]
     why = f"the model is homogeneous of degree {degrees}"
     check = _guarded(eager, _keeps_contract(eager, scaled, spread, model, given))
@@ -403,6 +414,7 @@ def _permutation(model: _Model, truth: Sequence[Tensor], own_eager: Sequence[Ten
     if not all(t.ndim and t.shape[0] == order.numel() for t in truth):
         return _skipped(name, finding, "the outputs do not share the inputs' leading dimension")
     eager, moved = model.eager(given), model.truth(given)
+    _of_one_size(own_eager, truth, eager, moved)
     for new, old in zip(moved, truth, strict=True):
         wanted = old[order.to(old.device)]
         if not torch.allclose(new.double(), wanted.double(), SAME, SAME, equal_nan=True):

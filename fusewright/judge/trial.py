@@ -224,6 +224,8 @@ class Trial:
         eager, full = expected.eager[index], not self.reports_to and not self.typical
         if not full and torch.equal(output, eager):
             return  # no limit lies below eager's own error
+        if output.shape != eager.shape or expected.truth[index].shape != eager.shape:
+            return  # its size depends on roundings: there is nothing to compare with
         three = eager, expected.truth[index], expected.kappa[index]
         if self.hazard and contract.reference_fault(*three[:2]):
             return  # eager itself is lost here: there is nothing to compare with
@@ -321,6 +323,8 @@ def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expect
         return f"returned {spec[:200]} instead of {expected.spec[:200]}"
     for index, (found, wanted) in enumerate(zip(results, expected.eager, strict=True)):
         shape, dtype = tuple(found["shape"]), str(wanted.dtype).removeprefix("torch.")
+        if shape != tuple(wanted.shape) and shape == tuple(expected.truth[index].shape):
+            shape = tuple(wanted.shape)  # what float64 selects is no worse than what eager does
         if shape != tuple(wanted.shape) or found["dtype"] != dtype:
             it = f"{found['dtype']}{list(shape)}"
             return f"output {index} is {it} instead of {dtype}{list(wanted.shape)}"

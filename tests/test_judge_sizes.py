@@ -1,0 +1,56 @@
+"""Results whose sizes depend on values: float64 may select others than eager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from in_one_process import OneProcess, failures, honest, judged
+
+from fusewright.judge.lab import NotJudgeable
+
+NOTHING = "\n\ndef get_init_inputs():\n    return []\n"
+# Where a number is selected depends on its last bits: each draw has elements about which eager and
+# float64 are of two minds, or, seldom, none.
+SELECTED = """
+class Model(nn.Module):
+    def forward(self, x):
+        y = x * 3.0
+        return x[y - x - x {than} x], y
+
+def get_inputs():
+    return [torch.randn({count})]
+"""
+SELDOM = """
+class Model(nn.Module):
+    def forward(self, x):
+        y = torch.sigmoid(x)
+        kept = y > y.mean()
+        return y[kept], y
+
+def get_inputs():
+    return [torch.randn(4, 25)]
+"""
+
+
+EXPERIMENTS = ("fresh", "probes", "hazards")
+
+
+def test_sizes_that_roundings_decide_on_own_inputs_cannot_be_judged(tmp_path: Path) -> None:
+    problem = SELECTED.format(than=">", count=999)
+    one = OneProcess(tmp_path, problem + NOTHING, honest(problem))
+    with pytest.raises(NotJudgeable, match="float64 gives shape"):
+        one.open()
+
+
+def test_sizes_that_roundings_decide_elsewhere_are_no_case(tmp_path: Path) -> None:
+    rows = judged(tmp_path, SELDOM + NOTHING, honest(SELDOM), EXPERIMENTS)
+    assert not failures(rows)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["y[kept] * 1.01, y", "y[kept][1:], y", "y[kept].flip(0), y", "y[kept], y * 1.01"]
+)
+def test_what_is_selected_is_still_compared(wrong: str, tmp_path: Path) -> None:
+    cheat = honest(SELDOM).replace("y[kept], y", wrong)
+    assert failures(judged(tmp_path, SELDOM + NOTHING, cheat, ("fresh",)))
