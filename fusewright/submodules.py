@@ -56,14 +56,20 @@ class Laid:
 
 @dataclass(frozen=True)
 class Signature:
-    """Arguments of one call; every tensor among them is a `Laid`. why_not: what no graph takes."""
+    """Arguments of one call, as leaves and the containers that they are in.
 
-    arguments: tuple[object, ...] = ()
+    Every tensor among the leaves is a `Laid`. The containers are built for tensors only: one with
+    a constructor of its own, such as a packed sequence, takes nothing else. why_not: what no graph
+    takes.
+    """
+
+    leaves: tuple[object, ...] = ()
+    spec: pytree.TreeSpec | None = None
     why_not: str = ""
 
     @property
     def laid(self) -> list[Laid]:
-        return [v for v in pytree.tree_leaves(list(self.arguments)) if isinstance(v, Laid)]
+        return [v for v in self.leaves if isinstance(v, Laid)]
 
     @property
     def rows(self) -> int:
@@ -73,15 +79,14 @@ class Signature:
     def pattern(self) -> str:
         """The same for calls that differ in their leading sizes only."""
         tails = [(t.shape[1:], len(t.shape), t.dtype, t.has_gaps) for t in self.laid]
-        rest = pytree.tree_map(
-            lambda v: "tensor" if isinstance(v, Laid) else v, list(self.arguments)
-        )
-        return repr((tails, rest, self.why_not))
+        rest = ["tensor" if isinstance(v, Laid) else v for v in self.leaves]
+        return repr((tails, rest, self.spec, self.why_not))
 
     def inputs(self) -> list[object]:
-        made: list[object] = pytree.tree_map(
-            lambda v: v.tensor() if isinstance(v, Laid) else v, list(self.arguments)
-        )
+        if self.spec is None:
+            return []
+        leaves = [v.tensor() if isinstance(v, Laid) else v for v in self.leaves]
+        made: list[object] = pytree.tree_unflatten(leaves, self.spec)
         return made
 
 
@@ -174,15 +179,15 @@ def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any])
     if any(v is not None and v != {} for v in bound.kwargs.values()):
         return Signature(why_not="is called with arguments that can only be named")
     given = list(bound.args[1:])
-    for leaf in pytree.tree_leaves(given):
+    leaves, spec = pytree.tree_flatten(given)
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             plain = type(leaf) in (torch.Tensor, nn.Parameter) and leaf.layout is torch.strided
             if not plain or leaf.is_nested:
                 return Signature(why_not=f"is called with a {type(leaf).__name__}")
         elif not is_plain(leaf):
             return Signature(why_not=f"is called with a {type(leaf).__name__}")
-    laid = pytree.tree_map(_laid, given)
-    return Signature(tuple(laid))
+    return Signature(tuple(map(_laid, leaves)), spec)
 
 
 def _laid(value: Any) -> Any:

@@ -54,3 +54,43 @@ def test_sizes_that_roundings_decide_elsewhere_are_no_case(tmp_path: Path) -> No
 def test_what_is_selected_is_still_compared(wrong: str, tmp_path: Path) -> None:
     cheat = honest(SELDOM).replace("y[kept], y", wrong)
     assert failures(judged(tmp_path, SELDOM + NOTHING, cheat, ("fresh",)))
+
+
+# ---- complex numbers -----------------------------------------------------------------------------
+
+COMPLEX = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))
+        self.register_buffer("last", torch.zeros(4, dtype=torch.complex64))
+
+    def forward(self, z, x):
+        y = (z @ self.w) * torch.polar(x.abs(), x)
+        if self.training:
+            self.last.copy_(y.detach().mean(0))
+        return y, y.abs(), y.conj()
+
+def get_inputs():
+    return [torch.randn(3, 4, dtype=torch.complex64), torch.randn(3, 4)]
+"""
+
+
+def test_complex_arguments_buffers_and_results(tmp_path: Path) -> None:
+    rows = judged(tmp_path, COMPLEX + NOTHING, honest(COMPLEX))
+    assert not failures(rows)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("torch.polar(x.abs(), x)", "torch.polar(x.abs(), -x)"),
+        ("mean(0)", "mean(0).conj().resolve_conj()"),
+        ("y.conj()", "y + 0"),
+    ],
+)
+def test_complex_numbers_are_compared_in_both_parts(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    cheat = honest(COMPLEX).replace(before, after)
+    assert failures(judged(tmp_path, COMPLEX + NOTHING, cheat, ("fresh", "buffers")))

@@ -49,6 +49,7 @@ class Model(nn.Module):
         super().__init__()
         self.first, self.second = Block(width), Block(width)
         self.body = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LayerNorm(width))
+        self.steps = nn.GRU(width, width, batch_first=True)
 
     def forward(self, x):
 """
@@ -130,6 +131,20 @@ KINDS = {
             steps, lengths, batch_first=True, enforce_sorted=False
         )
         y, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=6)
+        return y
+        """,
+        BLOCKS,
+        "problem_",
+    ),
+    "a part that is called with a packed sequence": Kind(
+        """
+        lengths = (x[:4, 0] > 0).long() + 2
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.first(x).view(4, 6, 16), lengths, batch_first=True, enforce_sorted=False
+        )
+        y, _ = nn.utils.rnn.pad_packed_sequence(
+            self.steps(packed)[0], batch_first=True, total_length=6
+        )
         return y
         """,
         BLOCKS,

@@ -113,7 +113,7 @@ def sensitivity(
     doubles = doubles or Doubles(seed)
     if truth is None:
         truth = run(mapped(inputs, upcast), doubles.exact(state))
-    still = [_real(t).double() for t in truth]
+    still = [real_view(t).double() for t in truth]
     squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in still]
     wide, pairs = min(WIDE_DRAW, max(1.0, WIDEST / unit)), max(1, draws // 2)
     for pair in range(pairs):
@@ -127,7 +127,7 @@ def sensitivity(
         except Illegal:  # it takes these numbers, and none beside them: their own rounding is left
             return [t.abs().nan_to_num(0.0, 0.0, 0.0) * unit for t in still]
         for total, above, below, middle in zip(squares, up, down, still, strict=True):
-            plus, minus = (_real(t).double() - middle for t in (above, below))
+            plus, minus = (real_view(t).double() - middle for t in (above, below))
             total += _spread(plus, minus, wide, pairs).nan_to_num(0.0, 0.0, 0.0)
     return [(total / pairs).sqrt() for total in squares]
 
@@ -153,7 +153,7 @@ def noise(
             if not same_sizes(said, truth):
                 continue
             pairs = zip(said, truth, strict=True)
-            away = [(_real(e).double() - _real(y).double()).abs() for e, y in pairs]
+            away = [(real_view(e).double() - real_view(y).double()).abs() for e, y in pairs]
             found.append([t.nan_to_num(0.0, 0.0, 0.0).float() for t in away])
     if not found:
         return [torch.zeros(()) for _ in said]
@@ -207,7 +207,7 @@ def compare(
     if eager.numel() == 0:
         return Comparison(True, "A", "accuracy", "no elements", {"elements": 0.0})
     if eager.is_complex():
-        candidate, eager, truth = map(torch.view_as_real, (candidate, eager, truth))
+        candidate, eager, truth = map(real_view, (candidate, eager, truth))
     if not eager.is_floating_point():
         return _exact(candidate, eager, truth, kappa)
     loose, widened = LOOSE.get(eager.dtype, LOOSE_HALF), HAZARD if hazard else 1.0
@@ -244,7 +244,7 @@ def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
         return _other_size(eager, truth)
     if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
         return None
-    e, y = _real(eager).double(), _real(truth).double()
+    e, y = real_view(eager).double(), real_view(truth).double()
     both = torch.isfinite(e) & torch.isfinite(y)
     if not bool(both.any()):
         return "the eager model returns no finite number on its own inputs"
@@ -275,8 +275,9 @@ def null_candidates(eager: Tensor, inputs: Sequence[object]) -> Mapping[str, Ten
     return nulls
 
 
-def _real(t: Tensor) -> Tensor:
-    return torch.view_as_real(t) if t.is_complex() else t
+def real_view(t: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones; the tensor itself if it is real."""
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
 
 
 def _shaken(inputs: Sequence[object], size: float, seed: int) -> list[object]:

@@ -305,7 +305,8 @@ def _steps(t: Trial, names: Sequence[str], mode: str) -> Steps:
     records = {name: record for name, _, record in named(answer)}
     for name in names:
         found = t.result(records[name]) if name in records else None
-        size = true[name].double().abs()  # near 0, an average is as uncertain as its neighbours
+        # Near 0, an average is as uncertain as its neighbours.
+        size = contract.real_view(true[name]).double().abs()
         kappa = (size + size.square().mean().sqrt()) * contract.unit_of([state[name]])
         if found is None:
             t.fail("buffers", f"{name} is gone")
