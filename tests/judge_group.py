@@ -49,8 +49,7 @@ def main() -> None:
     with open_site(requests[0].device) as site:
         first = Session(requests[0], site, _silent)
         try:
-            problem, overrides = requests[0].problem, requests[0].overrides
-            first.lab = first.open_lab("problem", problem, overrides)
+            first.open_problem()
             first.run_canaries(first.start_candidate("canary", 0), 0)
             for request in requests:
                 sys.stdout.write(json.dumps(_judged(Member(request, site, first))) + "\n")

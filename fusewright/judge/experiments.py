@@ -191,7 +191,7 @@ def _nearly(lab: Lab, values: Sequence[object]) -> tuple[str, list[object]]:
     """What was changed, and what came of it: as little as the reference takes."""
     for label, negated in (("one element changed", True), ("one element taken twice", False)):
         near = _nudged(values, lab.seed("nudge"), negated=negated)
-        if lab.takes(near):
+        if lab.takes(label, near):
             return label, near
     return "another draw", lab.inputs("nudge")
 
@@ -246,9 +246,9 @@ def _one_name(t: Trial) -> Steps:
         return
     state = each(lab.state, lambda n, v: v * 1.25 if n in several and v.is_floating_point() else v)
     values = lab.inputs("weights", "tied")
-    if lab.takes(values, state):
+    label = "after in-place writes to one of the names of what is tied"
+    if lab.takes(label, values, state):
         yield from t.load({n: v for n, v in state.items() if lab.first[n] == n}, "inplace")
-        label = "after in-place writes to one of the names of what is tied"
         yield from t.call(values, label=label, reports_to="weight-change", state=state)
 
 

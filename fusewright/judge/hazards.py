@@ -197,7 +197,7 @@ def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, An
     mode = "eval" if "eval" in lab.modes and case.family == "shapes" else lab.modes[0]
     values = case.build()
     begin = time.monotonic()
-    expected = lab.accepts(values, mode)
+    expected = lab.accepts(name, values, mode)
     if expected is None:
         return False
     t.seconds = time.monotonic() - begin  # this shape may take much longer than the last one
@@ -221,7 +221,7 @@ def dtypes(t: Trial) -> Steps:
             t.lab = lab.cast(dtype) if whole else lab
             values = mapped(lab.own_values, partial(_cast, dtype=dtype))
             try:
-                expected = None if t.stopped else t.lab.accepts(values, lab.modes[0])
+                expected = None if t.stopped else t.lab.accepts(name, values, lab.modes[0])
                 if expected is not None:
                     yield from _cast_call(t, values, name, check, expected, whole=whole)
                     tally.add(tally.right, check, name)

@@ -17,7 +17,16 @@ from fusewright.judge import timing as clocks
 from fusewright.judge.environment import accuracy_table, describe
 from fusewright.judge.findings import Verdict
 from fusewright.judge.processes import Worker
-from fusewright.judge.session import PHASES, Limits, Phase, Progress, Request, Session, Stopped
+from fusewright.judge.session import (
+    PHASES,
+    Limits,
+    Lost,
+    Phase,
+    Progress,
+    Request,
+    Session,
+    Stopped,
+)
 from fusewright.judge.site import CHECKED, Site
 
 DEFAULT_LIMITS = Limits()
@@ -142,7 +151,7 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     timers = clocks.participants(request) if request.timing else ()
     first = 1 + len(phases)
     sides = clocks.start(session, timers, range(first, first + len(timers)))
-    session.lab = session.open_lab("problem", request.problem, request.overrides)
+    session.open_problem()
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
     for side in reversed(sides):
         if side.name != clocks.CANDIDATE:
@@ -150,7 +159,8 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     # Starting takes processor time: these are not needed before the problem is known.
     canary = session.start_candidate("canary", 0)
     workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
-    session.examine()
+    for line in session.examine():
+        session.ledger.add("weak-problem", "note", line)
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
@@ -178,13 +188,25 @@ def _run_phases(
             for side in sides:
                 if side.name == clocks.CANDIDATE:
                     clocks.prepare(session, side)
-        try:
-            session.run_phase(phase, worker, slot)
-        except Stopped:
+        if not _run_phase(session, phase, worker, slot):
             complete = False
             if session.ledger.failed(*_FATAL):
                 return False
     return complete
+
+
+def _run_phase(session: Session, phase: Phase, worker: Worker, slot: int) -> bool:
+    """True if it ran to its end; again with a fresh process where the judge's own was lost."""
+    while True:
+        try:
+            session.run_phase(phase, worker, slot)
+        except Lost as lost:
+            session.recover(lost)
+            worker = session.start_candidate(phase.name, slot)
+        except Stopped:
+            return False
+        else:
+            return True
 
 
 __all__ = ["Limits", "judge", "judge_request", "replay"]

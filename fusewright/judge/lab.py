@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from fusewright.judge import contract, layout, room, states
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
-from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked
+from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked, tried
 from fusewright.judge.positions import Places, Taken, both, noted
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
@@ -42,9 +42,6 @@ COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity wher
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
-
-
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class NotJudgeable(Exception):
@@ -95,6 +92,7 @@ class Lab:
 
     def __init__(self, order: Message) -> None:
         self.device = str(order["device"])
+        self.left_out = frozenset(order.get("left_out", ()))  # what no process has survived
         self.accuracy: contract.Mode = "loose" if order["accuracy"] == "loose" else "contract"
         self._seed = bytes.fromhex(order["seed"])
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -120,7 +118,10 @@ class Lab:
         self._native, self._widened = torch.float32, False  # of the float64 twin: see InDouble
         self.own_peak = 0  # bytes that one run takes beside its arguments
         self._most = 0  # bytes that the next run may take; 0: any
+        self._inventing = False  # is the next run on arguments that get_inputs() never draws?
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
+        self._watch = Watch()
+        self._learn()
         self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
@@ -164,19 +165,20 @@ class Lab:
         """Random values that the reference takes in enough modes, as far from its own as may be."""
         for spread in states.SPREADS:
             state = self.new_state(tag, spread)
-            if enough(self._takes(mode, state) for mode in self.modes):
-                return state
-        why = next(iter(self.raising_modes.values()))
+            with suppress(Illegal), tried(f"state {tag}-{spread}", self.left_out):
+                if enough(self._takes(mode, state) for mode in self.modes):
+                    return state
+        why = next(iter(self.raising_modes.values()), "they end CUDA for the whole process")
         raise NotJudgeable(f"the reference raises on its inputs and random parameters: {why}")
 
-    def takes(self, values: Sequence[object], state: State | None = None) -> bool:
+    def takes(self, name: str, values: Sequence[object], state: State | None = None) -> bool:
         """Does eager, and does float64, answer to these arguments?"""
         mode, state = self.modes[0], state or self.state
         try:
-            self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
-            self.truth(mode)(mapped(values, upcast), self.doubles.exact(state))
-        except Illegal as error:
-            self._outlives(error)
+            with tried(name, self.left_out):
+                self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
+                self.truth(mode)(mapped(values, upcast), self.doubles.exact(state))
+        except Illegal:
             return False
         return True
 
@@ -185,7 +187,6 @@ class Lab:
         try:
             self.run_quietly(self.inputs("takes"), each(state, lambda _, t: t.clone()), mode)
         except Illegal as error:
-            self._outlives(error)
             self.raising_modes[mode] = str(error)
             return False
         self.raising_modes.pop(mode, None)
@@ -223,9 +224,31 @@ class Lab:
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
-        with asked(), self._ceiling():
+        with asked(), self._ceiling(), self._settled(), self._watched():
             given = {n: t for n, t in state.items() if self.first[n] == n}
             return functional_call(model, given, *split(values), strict=False)
+
+    def _watched(self) -> AbstractContextManager[object]:
+        watch, invented = self._watch, self._inventing and self.device == "cuda"
+        return watch if watch.learning or watch.needed or invented else nullcontext()
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """What the kernels of a GPU have to say is said in here, too, however the run ends."""
+        try:
+            yield
+        finally:
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+
+    def _learn(self) -> None:
+        """Which fragile operators the model calls, from runs that are legal in every respect."""
+        self._watch.learning = True
+        for mode in self.modes:
+            own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
+            with suppress(Illegal, ShortOfMemory):  # it is asked again, and then it matters
+                self.run_quietly(self.inputs("learn"), own, mode)
+        self._watch.learning = False
 
     def _ceiling(self) -> AbstractContextManager[None]:
         """What a run may take where a case is larger than the problem's own."""
@@ -243,55 +266,23 @@ class Lab:
 
         return call
 
-    def accepts(self, values: Sequence[object], mode: str) -> Expected | None:
+    def accepts(self, name: str, values: Sequence[object], mode: str) -> Expected | None:
         """Does eager take these arguments, in this very layout? Then they are legal."""
-        if self.device == "cuda" and not self._cpu_accepts(values, mode):
-            return None
-        watch = Watch() if self.device == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
         grown = _elements(values) / max(_elements(self.own_values), 1)
         if grown > 1.0:
             self._most = max(room.GROWN_BYTES, int(2 * grown * self.own_peak))
+        self._inventing = True
         try:
-            with watch:
+            with tried(name, self.left_out):
                 return self.expect(layout.pack(values, 0), self.state, mode)
         except ShortOfMemory as error:
             if self._most:
                 raise TooLarge(str(error)) from error
             raise
-        except Illegal as error:
-            self._outlives(error)
+        except Illegal:
             return None
         finally:
-            self._most = 0
-
-    @cached_property
-    def _cpu_model(self) -> nn.Module:
-        return states.copied(self.model, {}).cpu()
-
-    def _cpu_accepts(self, values: Sequence[object], mode: str) -> bool:
-        """Whole numbers may be indices: on a GPU, one out of range ends the process's CUDA."""
-        whole = [t for t in layout.tensors_of(values) if t.dtype in WHOLE]
-        if not whole:
-            return True
-        here = each(self.state, lambda _, t: t.cpu())
-        try:
-            with torch.no_grad():
-                self.run(self._cpu_model, mapped(values, Tensor.cpu), here, mode)
-        except Illegal:
-            return False
-        return True
-
-    def _outlives(self, error: Exception) -> None:
-        """Raise NotJudgeable if the error took the GPU away from this process."""
-        if self.device != "cuda":
-            return
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError:
-            raise NotJudgeable(
-                "PyTorch's own kernels end CUDA for the whole process on arguments of other sizes, "
-                f"values or addresses: {str(error).splitlines()[0]}"
-            ) from error
+            self._most, self._inventing = 0, False
 
     @contextmanager
     def _in_double(self) -> Iterator[None]:
@@ -450,7 +441,7 @@ class Lab:
                 self.run_quietly(mapped(values, Tensor.clone), self.own(self.state), self.modes[0])
             self.own_peak = peak.size
             self._native = native([*layout.tensors_of(values), *self.state.values()])
-            self._widened = not self.takes(values)
+            self._widened = not self.takes("in float64", values)
             expected = self.expect(packed, self.state, self.modes[0], draws=2)
             self.seconds = time.monotonic() - begin + expected.seconds
         except Illegal as error:

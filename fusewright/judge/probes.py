@@ -8,7 +8,7 @@ keeps. A probe applies only where eager and float64 confirm that it does; else i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -19,7 +19,7 @@ from fusewright.calling import like
 from fusewright.judge import patterns
 from fusewright.judge.contract import Run, compare, real_view, same_sizes, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
-from fusewright.judge.legal import Illegal
+from fusewright.judge.legal import Illegal, tried
 from fusewright.judge.patterns import LOWER_BITS, Arguments
 from fusewright.judge.positions import POSITIONS, Places, both, noted, wrong
 from fusewright.judge.ties import each
@@ -61,6 +61,7 @@ class _Model:
     seed: int
     doubles: Doubles
     wanted: Callable[[str], bool]
+    left_out: Collection[str]
     last: dict[int, tuple[Mapping[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)
 
     def eager(self, given: Arguments) -> list[Tensor]:
@@ -119,31 +120,33 @@ def iterate(
     doubles: Doubles | None = None,
     wanted: Callable[[str], bool] = lambda _: True,
     known: tuple[list[Tensor], list[Tensor]] | None = None,
+    left_out: Collection[str] = (),
 ) -> Iterator[Probe]:
     """`run_eager` gets native dtypes, `run_truth` float64; neither may change its state.
 
     A probe for a finding that is not `wanted` any more is not worked out; `known` is what eager
-    and float64 say to `inputs`.
+    and float64 say to `inputs`; of names that are `left_out` there is no probe.
     """
     own = Arguments(like(inputs, inputs), dict(state))
-    model = _Model(run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted)
+    model = _Model(run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted, left_out)
     eager, truth = known or (model.eager(model.own), model.truth(model.own))
     yield from _selections(model)
     yield _trailing_bits(model, eager)
     yield from _influences(model, eager, truth)
     yield from _integers(model)
     yield from _scalings(model, truth, eager)
-    yield _if_legal("permutation", "values", partial(_permutation, model, truth, eager))
+    yield _if_legal(model, "permutation", "values", partial(_permutation, model, truth, eager))
 
 
 def _skipped(name: str, finding: str, why: str = "no time left") -> Probe:
     return Probe(name, finding, False, why, [], {}, lambda _: None)
 
 
-def _if_legal(name: str, finding: str, make: Callable[[], Probe]) -> Probe:
+def _if_legal(model: _Model, name: str, finding: str, make: Callable[[], Probe]) -> Probe:
     """A probe that the reference takes, or none."""
     try:
-        return make()
+        with tried(name, model.left_out):
+            return make()
     except Illegal as error:
         return _skipped(name, finding, f"the reference raises: {error}")
 
@@ -176,7 +179,7 @@ def _selections(model: _Model) -> Iterator[Probe]:
         if not model.wanted("precision"):
             yield _skipped(name, "precision")
             continue
-        yield _if_legal(name, "precision", partial(_selection, model, name, make))
+        yield _if_legal(model, name, "precision", partial(_selection, model, name, make))
 
 
 def _selection(model: _Model, name: str, make: Callable[[], patterns.Pair]) -> Probe:
@@ -251,7 +254,7 @@ def _integers(model: _Model) -> Iterator[Probe]:
         if not model.wanted("precision"):
             yield _skipped(name, "precision")
             continue
-        yield _if_legal(name, "precision", partial(_integer, model, name, target))
+        yield _if_legal(model, name, "precision", partial(_integer, model, name, target))
 
 
 def _integer(model: _Model, name: str, target: str) -> Probe:
@@ -326,7 +329,7 @@ def _influences(
             yield _skipped(name, "influence")
             continue
         make_probe = partial(_influence, model, name, make, old_eager, old_truth)
-        yield _if_legal(name, "influence", make_probe)
+        yield _if_legal(model, name, "influence", make_probe)
 
 
 def _influence(
@@ -376,7 +379,7 @@ def _scalings(
             yield _skipped(name, "precision")
             continue
         make_probe = partial(_scaling, model, name, given, factor, truth, own_eager)
-        yield _if_legal(name, "precision", make_probe)
+        yield _if_legal(model, name, "precision", make_probe)
 
 
 def _scaling(

@@ -28,7 +28,7 @@ def probe_runs(t: Trial) -> Steps:
     runs = lab.eager(mode), lab.truth(mode)
     for probe in probes.iterate(
         *runs, lab.own_values, lab.state, lab.seed("probes") % 2**31, doubles=lab.doubles,
-        known=_known(lab, mode),
+        known=_known(lab, mode), left_out=lab.left_out,
         wanted=lambda f: time.monotonic() < end or (f in NEEDED and f not in applied),
     ):  # fmt: skip
         if not probe.applies:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fusewright.errors import FusewrightError
 from fusewright.judge import catalogue, layout, room, sandbox, states
 from fusewright.judge.lab import Lab, NotJudgeable
-from fusewright.judge.legal import Illegal, ShortOfMemory, is_short
+from fusewright.judge.legal import DeviceLost, Illegal, ShortOfMemory, is_lost, is_short
 from fusewright.judge.protocol import Channel, Gone, map_region
 from fusewright.judge.trial import CALL_OPTIONS, Refused, Starved, Steps, Trial
 
@@ -62,10 +62,14 @@ def _reply(bench: Bench, message: Message) -> Message:
         return {"error": "NotVerifiable", "text": str(error)}
     except Illegal as error:
         return {"error": "NotVerifiable", "text": f"the reference raises: {error}"}
+    except DeviceLost as error:
+        return {"error": "DeviceLost", "text": str(error), "case": error.case}
     except (ShortOfMemory, MemoryError, torch.OutOfMemoryError) as error:
         return {"error": "NotVerifiable", "text": f"the reference needs more memory: {error}"}
     # A fault of the problem's or of the judge's code: the parent must hear of it, not wait.
     except Exception as error:  # noqa: BLE001
+        if is_lost(error):
+            return {"error": "DeviceLost", "text": str(error), "case": ""}
         if is_short(error):
             return {"error": "NotVerifiable", "text": f"the judge needs more memory: {error}"}
         lines = "".join(traceback.format_exception(error)[-6:])

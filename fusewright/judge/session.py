@@ -47,6 +47,7 @@ _ERRORS: Mapping[str, type[FusewrightError]] = {
 # glibc fills memory with the complement: bytes that make large numbers in every type, never zeros
 # or numbers too small to notice.
 POISONS = (*range(0x01, 0x30), *range(0x80, 0xB0))
+RENEWALS = 4  # so many trusted workers may lose their GPU to what the judge has invented
 # Words in a source that promise a compiler run; only its deadline depends on them.
 _BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subprocess", "nvrtc")
 
@@ -106,6 +107,15 @@ class Stopped(Exception):
     """The candidate's worker cannot be asked anything more."""
 
 
+class Lost(NotVerifiable):
+    """The trusted worker cannot: a kernel of PyTorch has ended CUDA for it on such a case."""
+
+    def __init__(self, case: str, text: str) -> None:
+        on = f"on what the judge tried ({case})" if case else "on arguments of the problem"
+        super().__init__(f"PyTorch's own kernels end CUDA for the whole process {on}: {text}")
+        self.case = case
+
+
 class Session:
     """One judging: its workers, its ledger, its log."""
 
@@ -119,7 +129,6 @@ class Session:
         self.ledger = Ledger(wanted, request.ignored)
         self.source = _source(request.candidate)
         self.slots = site.slots
-        self.reference = site.reference
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
         self._sent: dict[Worker, int] = {}
@@ -127,8 +136,13 @@ class Session:
         self._builds = any(word in self.source for word in _BUILDS)
         self.workers: list[Worker] = []
         self._leaving: list[Worker] = []
-        self.numbers: Mapping[str, float] = {}
+        self.left_out: list[str] = []
+        self.numbers: dict[str, float] = {}
         self.compared = 0
+
+    @property
+    def reference(self) -> Worker:
+        return self.site.reference
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -170,6 +184,8 @@ class Session:
                 f"The judge's own worker ended ({end.exit}: {last[0]}; {error}). Most often the "
                 "machine has too little memory for this problem: make it smaller with --set."
             ) from error
+        if reply.get("error") == "DeviceLost":
+            raise Lost(reply["case"], reply["text"])
         if "error" in reply:
             raise _ERRORS.get(reply["error"], UnusableProblem)(reply["text"])
         return reply
@@ -378,20 +394,41 @@ class Session:
     def open_lab(self, name: str, problem: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
         return self.ask_reference(
             do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
-            device=self.request.device, accuracy=self.request.accuracy,
+            device=self.request.device, accuracy=self.request.accuracy, left_out=self.left_out,
         )  # fmt: skip
 
-    def examine(self) -> None:
-        """Is the problem fit to be judged? Its weaknesses are noted."""
-        for line in self.ask_reference(do="examine", lab="problem")["weak"]:
-            self.ledger.add("weak-problem", "note", line)
+    def open_problem(self) -> None:
+        """Random parameters are tried here; where they end CUDA, others are."""
+        while True:
+            try:
+                self.lab = self.open_lab("problem", self.request.problem, self.request.overrides)
+                return
+            except Lost as lost:
+                self._renew(lost)
+
+    def examine(self) -> Sequence[str]:
+        """Is the problem fit to be judged? Its weaknesses."""
+        weak: Sequence[str] = self.ask_reference(do="examine", lab="problem")["weak"]
+        return weak
+
+    def recover(self, lost: Lost) -> None:
+        """Another trusted worker knows the problem, and leaves out what the last one died of."""
+        self._summarize()
+        self._renew(lost)
+        self.open_problem()
+        self.examine()
+
+    def _renew(self, lost: Lost) -> None:
+        if not lost.case or len(self.left_out) >= RENEWALS:
+            raise lost
+        self.left_out.append(lost.case)
+        self.site.renew()
 
     # --- the end ----------------------------------------------------------------------------
 
     def finish(self, *, complete: bool) -> None:
         """What only the whole run can say."""
-        summary = self.ask_reference(do="summary", lab="problem")
-        self.numbers, self.compared = summary["accuracy"], int(summary["compared"])
+        self._summarize()
         if not complete:
             return
         for check, evidence in (
@@ -401,6 +438,13 @@ class Session:
             ("leftovers", "no process outlived its phase"),
         ):
             self.ledger.add(check, "pass", evidence)
+
+    def _summarize(self) -> None:
+        """What a trusted worker has seen, beside what those before it have."""
+        summary = self.ask_reference(do="summary", lab="problem")
+        for name, value in summary["accuracy"].items():
+            self.numbers[name] = max(value, self.numbers.get(name, value))
+        self.compared += int(summary["compared"])
 
     def close(self) -> None:
         for worker in self.workers:

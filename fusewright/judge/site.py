@@ -109,6 +109,12 @@ class Site:
             self._trusted.append(self.start("reference", "fusewright.judge.reference", **own))
         return self._trusted[0]
 
+    def renew(self) -> None:
+        """The trusted worker is of no use any more; the next one to be asked for is another."""
+        for worker in self._trusted:
+            worker.kill("it has lost its device")
+        self._trusted.clear()
+
     def nursery(self, environment: Mapping[str, str]) -> Nursery:
         """The one for workers with these variables; it is started when it is first needed."""
         kind = frozenset(environment)

@@ -360,7 +360,7 @@ def bench(
         try:
             names = participants(request)
             sides = start(session, names, range(len(names)))
-            session.lab = session.open_lab("problem", request.problem, request.overrides)
+            session.open_problem()
             for side in reversed(sides):
                 if side.name != CANDIDATE:
                     prepare(session, side)
