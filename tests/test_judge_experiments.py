@@ -1,31 +1,87 @@
-"""How many calls an experiment makes."""
+"""How many calls an experiment makes: the problem decides, and no clock."""
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
-from fusewright.judge.experiments import LEAK_CALLS, PART, affordable
+from fusewright.judge import counts
+from fusewright.judge.lab import Lab
 
-EFFORT_S = 8.0
+PROBLEMS = Path(__file__).parent / "problems"
+RUNS: Mapping[str, tuple[Callable[[Tensor], Tensor], str, int]] = {
+    "product": (lambda x: x @ x, "products", 2 * 64**3),
+    "two products": (lambda x: x @ x @ x, "products", 4 * 64**3),
+    "map": (lambda x: x + 1, "bytes", 2 * 4 * 64**2),
+    "views are free": (lambda x: x.t()[0], "bytes", 0),
+    "inverse": (torch.linalg.inv, "products", 2 * 64**3),
+    "convolution": (
+        lambda x: torch.conv2d(x[None, None], x[None, None, :3, :3]),
+        "convolutions",
+        2 * 62 * 62 * 9,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_work_on_paper(name: str) -> None:
+    run, field, wanted = RUNS[name]
+    x = torch.eye(64)
+    work, made = counts.work_of(lambda: [run(x)])
+    assert getattr(work, field) == wanted
+    assert torch.equal(made[0], run(x))
+
+
+def test_a_recurrent_layer_counts_its_steps() -> None:
+    model, x = torch.nn.LSTM(32, 32, num_layers=2), torch.randn(50, 4, 32)
+    work, _ = counts.work_of(lambda: [model(x)[0]])
+    wanted = 2 * 50 * 4 * 2 * (32 + 32) * 4 * 32
+    assert wanted <= work.products <= 1.1 * wanted
 
 
 @pytest.mark.parametrize(
-    ("cost", "each", "calls"),
+    ("priced", "measured", "times"),
     [
-        (0.05, math.inf, int(PART["leak"] * EFFORT_S / 0.05)),  # as a judged call takes
-        (0.05, 0.001, LEAK_CALLS),  # most of which is the judge's own work
-        (0.05, 100.0, int(PART["leak"] * EFFORT_S / 0.05)),  # a claim that saves it calls
-        (0.05, 0.0, LEAK_CALLS),
-        (100.0, 50.0, 4),
+        (0.001, 0.005, 1.0),  # cheap is cheap, whatever a clock says
+        (0.1, 1.0, 1.0),  # an ordinary machine may be faster
+        (0.01, 0.5, 100.0),  # nobody has listed these operators
+        (0.01, 0.9, 100.0),  # beside busy neighbours: the same
     ],
 )
-def test_calls_that_nobody_judges_are_as_many_as_they_take(
-    cost: float, each: float, calls: int
-) -> None:
-    lab = SimpleNamespace(share=lambda part: part * EFFORT_S)
-    trial: Any = SimpleNamespace(lab=lab, cost=cost)
-    assert affordable(trial, "leak", LEAK_CALLS, 4, each) == calls
+def test_only_what_has_no_price_is_measured(priced: float, measured: float, times: float) -> None:
+    work = counts.Work(bytes=int(priced * counts.RATES["cpu"].bytes))
+    assert counts.priced(work, "cpu", measured) == pytest.approx(times)
+
+
+def paper(seconds: float) -> counts.Counts:
+    work = counts.Work(bytes=int(seconds * counts.RATES["cpu"].bytes))
+    return counts.counts_of(work, "cpu", 1 << 10, [torch.zeros(256)], 1 << 10)
+
+
+def test_costly_problems_are_asked_less_and_never_nothing() -> None:
+    most = {"soak": 48, "fresh": 5, "determinism": 8, "warm": 12}
+    for part, caps in most.items():
+        found = [paper(s).calls(part, caps) for s in (1e-6, 1e-3, 0.05, 1.0, 100.0)]
+        assert found[0] == caps
+        assert found == sorted(found, reverse=True)
+        assert found[-1] == 2
+
+
+@pytest.mark.parametrize("noise", [0.98, 1.0, 1.02])
+def test_what_a_draw_happens_to_contain_makes_no_difference(noise: float) -> None:
+    assert paper(0.06 * noise) == paper(0.06)
+
+
+@pytest.mark.parametrize("problem", ["linear_relu", "embedding_mean"])
+def test_the_same_problem_has_the_same_counts(problem: str) -> None:
+    found = []
+    for seed in ("00", "7f"):
+        order = {"device": "cpu", "accuracy": "contract", "seed": seed * 16, "overrides": {}}
+        lab = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+        lab.examine()
+        found.append(lab.counts)
+    assert found[0] == found[1]

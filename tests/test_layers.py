@@ -40,7 +40,7 @@ FLOW = [
     "judge/protocol", "judge/layout", "judge/sandbox", "judge/warden",
     "judge/nursery",
     "judge/state_of_torch", "judge/candidate",
-    "judge/states", "judge/room", "judge/floor", "judge/fragile",
+    "judge/states", "judge/room", "judge/counts", "judge/floor", "judge/fragile",
     "judge/lab", "judge/trial", "judge/experiments",
     "judge/probing", "judge/gradients", "judge/hazards", "judge/catalogue", "judge/reference",
     "judge/processes", "judge/site", "judge/session", "judge/timing", "judge/environment",

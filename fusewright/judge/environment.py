@@ -31,6 +31,7 @@ def describe(session: Session) -> dict[str, object]:
         "missing tools": [tool for tool in _TOOLS if shutil.which(tool) is None],
         "modes": list(session.lab.get("modes", ())),
         "calls compared": session.compared,
+        "counts": dict(session.counts),
         "sha256": {
             "problem": hashlib.sha256(request.problem.read_bytes()).hexdigest(),
             "candidate": hashlib.sha256(session.source.encode()).hexdigest(),

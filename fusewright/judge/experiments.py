@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +28,10 @@ LEAK_CALLS = 100
 EXACT_CALLS = 2  # under a tool that makes them a hundred times slower
 # The caller's stream: one of its own, or the default one. The first call may build something.
 STREAMS = ("own", "default", "own", "default")
-# What each experiment may take of the seconds that all of them share (lab.EFFORT_S). An
-# expectation costs several runs in float64: where one takes long, there are fewer of them.
-PART = {"fresh": 0.1, "warm": 0.04, "modes": 0.06, "determinism": 0.08, "soak": 0.2, "leak": 0.05}
 LEAK_BYTES = 16 << 20
 NONDETERMINISTIC = "the same input gave other bits, within the contract"
 SMALL_BYTES = 64 << 20  # larger arguments come back, and larger outputs are kept, less often
 Judging = Generator[dict[str, Any], Any, bool]
-
-
-def affordable(t: Trial, part: str, most: int, least: int = 2, each: float = math.inf) -> int:
-    """How many calls an experiment makes: `most`, or what its share of the time allows.
-
-    each: seconds of a call that nobody judges, by the candidate's own clock: believed if less.
-    """
-    return max(least, min(most, int(t.lab.share(PART[part]) / max(min(t.cost, each), 1e-3))))
 
 
 def setup(t: Trial) -> Steps:
@@ -118,7 +106,7 @@ def fresh(t: Trial) -> Steps:
     kept: list[Tensor] = []
     small = t.lab.call_bytes < SMALL_BYTES
     hold = 64
-    count = affordable(t, "fresh", FRESH_CALLS)
+    count = t.lab.counts.calls("fresh", FRESH_CALLS)
     for number in range(count):
         values = t.lab.inputs("fresh", number)
         echo = small or number == 0
@@ -172,7 +160,7 @@ def stale_cache(t: Trial) -> Steps:
     """After many warm calls, the same objects at the same addresses hold something else."""
     lab, check = t.lab, "stale-cache"
     values = lab.inputs("warm")
-    warm = affordable(t, "warm", WARM_CALLS, 3)
+    warm = lab.counts.calls("warm", WARM_CALLS, 3)
     yield from t.ask("repeat", instance=0, calls=warm, arguments=t.ship(values))
     t.dirty = True
     yield from t.call(values, label="before the change", reports_to=check, typical=True)
@@ -220,7 +208,7 @@ def weight_change(t: Trial) -> Steps:
         t.say(check, "skip", "the model has no floating point state")
         return
     other = lab.changed
-    asked = lab.modes[: affordable(t, "modes", len(lab.modes), 1)]
+    asked = lab.modes[: lab.counts.calls("modes", len(lab.modes), 1)]
     for how, state in (("load_state_dict", other), ("inplace", lab.state), ("data", other)):
         yield from t.load(state, how)
         values = lab.inputs("weights", how)
@@ -256,7 +244,7 @@ def modes(t: Trial) -> Steps:
     """Both modes, back and forth; in each the state moves as eager's does."""
     lab = t.lab
     buffers = sorted(lab.touched)
-    for number in range(affordable(t, "modes", 4)):
+    for number in range(lab.counts.calls("modes", 4)):
         mode = lab.modes[(number + 1) % len(lab.modes)]
         values = lab.inputs("mode", number)
         if buffers:
@@ -350,7 +338,7 @@ def determinism(t: Trial) -> Steps:
     draws = [t.lab.inputs("again", number) for number in range(2)]
     first: dict[int, Sequence[Tensor]] = {}
     known: dict[int, Expected] = {}
-    turns = max(affordable(t, "determinism", 8) // 2, 2)
+    turns = max(t.lab.counts.calls("determinism", 8) // 2, 2)
     for turn in range(turns):
         for number, values in enumerate(draws):
             outputs = yield from t.call(
@@ -367,14 +355,13 @@ def determinism(t: Trial) -> Steps:
 
 def soak(t: Trial) -> Steps:
     """Many fresh calls, each compared; then memory must not grow."""
-    number = 0
-    while number < affordable(t, "soak", SOAK_CALLS):
+    count = t.lab.counts.calls("soak", SOAK_CALLS)
+    for number in range(count):
         values = t.lab.inputs("soak", number)
         yield from t.call(values, label=f"call {number} in a fresh process", typical=True)
-        number += 1
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
-    calls = affordable(t, "leak", LEAK_CALLS, 4, each=max(t.answer["clocks_ns"]) / 1e9)
+    calls = t.lab.counts.calls("leak", LEAK_CALLS, 4, each=t.lab.counts.eager)
     arguments = t.ship(t.lab.inputs("leak"))
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
         answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
@@ -386,7 +373,7 @@ def soak(t: Trial) -> Steps:
     # Right for the first few hundred calls, and then no longer?
     yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls", typical=True)
     t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
-    t.say("values", "pass", f"{number + 1} more calls in a fresh process")
+    t.say("values", "pass", f"{count + 1} more calls in a fresh process")
 
 
 def global_state(t: Trial) -> Steps:

@@ -15,15 +15,13 @@ from torch import Tensor
 from fusewright.judge import cases, layout
 from fusewright.judge.cases import Case
 from fusewright.judge.experiments import construct
-from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge
+from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, tried
 from fusewright.judge.tree import mapped, tensors
 from fusewright.judge.trial import Refused, Starved, Steps, Trial
 
 if TYPE_CHECKING:
     from fusewright.judge.lab import Expected, Lab
 
-PART, DTYPE_PART = 0.3, 0.06  # of the seconds that all experiments share
-VALUES_SHARE = 0.6  # of that: strides and shapes, on which a kernel may crash, come later
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 WORTH = 0.6  # shortened inputs must cost less than this share of the full ones
 FEWEST_ROWS, FEWEST_CASES = 2, 2
@@ -44,17 +42,21 @@ class Tally:
 
     right: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, list[str]] = field(default_factory=dict)
-    late: dict[str, int] = field(default_factory=dict)
+    beyond: dict[str, int] = field(default_factory=dict)  # the plan
     large: dict[str, int] = field(default_factory=dict)
     starved: dict[str, list[str]] = field(default_factory=dict)  # no memory: name and bytes
 
     def add(self, where: dict[str, list[str]], check: str, name: str) -> None:
         where.setdefault(check, []).append(name)
 
+    def tried(self, check: str) -> int:
+        """How many the candidate has answered, or refused."""
+        return sum(len(where.get(check, ())) for where in (self.right, self.refused))
+
     def say(self, t: Trial, check: str) -> None:
         names, refusals = self.right.get(check, []), self.refused.get(check, [])
-        late, starved = self.late.get(check, 0), self.starved.get(check, [])
-        more = f"; no time for {late}" if late else ""
+        beyond, starved = self.beyond.get(check, 0), self.starved.get(check, [])
+        more = f"; {beyond} more are not in the plan" if beyond else ""
         if check in self.large:
             more += f"; {self.large[check]} too large to be tried"
         if starved:
@@ -72,8 +74,16 @@ class Tally:
             t.say(check, "skip", f"eager accepts no such case{more}")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Cases and their names, the most wanted first, and how many of them are asked."""
+
+    queue: list[tuple[Case, str]]
+    count: int
+
+
 def hazards(t: Trial) -> Steps:
-    """All cases that eager accepts, as time allows; those that may crash a wrong kernel last."""
+    """All cases that eager accepts, or as many as the plan has; what may crash a kernel last."""
     tally, inputs = Tally(), t.lab.inputs("hazards")
     only = str(t.options.get("case") or "")
     if only:
@@ -83,28 +93,29 @@ def hazards(t: Trial) -> Steps:
             if case.name == name:
                 yield from _try(t, case, only, tally)
     else:
-        yield from _in_time(t, inputs, tally)
+        yield from _planned(t, inputs, tally)
         yield from _at_least(t, tally)
     for check in CHECKS:
         tally.say(t, check)
     t.say("values", "pass", f"{len(tally.right.get('values', []))} resampled draws")
 
 
-def _in_time(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
-    begin = time.monotonic()
+def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
+    """What the plan has, and of each check a few cases in any case.
+
+    Neither the candidate's seconds nor anybody else's decide what that is.
+    """
     matrix = _ordered(t, inputs)
+    required = [case for case in matrix if case.required]
     others = [case for case in matrix if not case.required]
-    for case in matrix:
-        if case.required:
-            yield from _try(t, case, case.name, tally)
-    left = begin + t.lab.share(PART) - time.monotonic()
-    full, short, rows = yield from _shortened(t, others, inputs, left, tally)
-    queue = [(case, case.name) for case in full] + [(case, f"{case.name}@{rows}") for case in short]
-    for case, name in sorted(queue, key=lambda pair: pair[0].isolated):
-        check, share = _check_of(case), PART if case.isolated else PART * VALUES_SHARE
-        late = time.monotonic() - begin > t.lab.share(share)
-        if late and len(tally.right.get(check, ())) >= FEWEST_CASES:
-            tally.late[check] = tally.late.get(check, 0) + 1
+    for case in required:
+        yield from _try(t, case, case.name, tally)
+    plan = yield from _shortened(t, others, inputs, len(required), tally)
+    wanted = {name for _, name in plan.queue[: plan.count]}
+    for case, name in sorted(plan.queue, key=lambda pair: pair[0].isolated):
+        check = _check_of(case)
+        if name not in wanted and tally.tried(check) >= FEWEST_CASES:
+            tally.beyond[check] = tally.beyond.get(check, 0) + 1
         elif not t.stopped:
             yield from _try(t, case, name, tally)
 
@@ -136,23 +147,44 @@ def _ordered(t: Trial, inputs: Sequence[object]) -> list[Case]:
 
 
 def _shortened(
-    t: Trial, others: list[Case], inputs: Sequence[object], left: float, tally: Tally
-) -> Generator[dict[str, Any], Any, tuple[list[Case], list[Case], int]]:
-    """Where the time does not suffice, most cases get fewer rows; but not if those are refused."""
-    size, cost = cases.rows_of(inputs), t.cost
-    if cost * len(others) <= left or size < 2 * FEWEST_ROWS:
-        return others, [], 0
-    rows = int(size * left * (1 - FULL_SHARE) / (cost * len(others)))
+    t: Trial, others: list[Case], inputs: Sequence[object], required: int, tally: Tally
+) -> Generator[dict[str, Any], Any, Plan]:
+    """Where not all fit into the plan, most cases get fewer rows: if that is legal and cheaper.
+
+    A candidate that refuses fewer rows is asked everything at full size.
+    """
+    counts, size = t.lab.counts, cases.rows_of(inputs)
+    everything = [(case, case.name) for case in others]
+    left = max(counts.share("hazards") - required * counts.call, 0.0)
+    if counts.call * len(others) <= left:
+        return Plan(everything, len(others))
+    several = FEWEST_CASES * len(CHECKS)
+    kept = max(several, int(left * FULL_SHARE / counts.call))
+    rows = int(size * left * (1 - FULL_SHARE) / (counts.call * len(others)))
     rows = min(max(rows, FEWEST_ROWS), size // 2)
-    matrix = {case.name: case for case in _ordered(t, cases.shortened(inputs, rows))}
+    short = cases.shortened(inputs, rows) if size >= 2 * FEWEST_ROWS else inputs
+    cost = counts.call if short is inputs else _cost(t.lab, short)
+    if cost > WORTH * counts.call:
+        return Plan(everything, max(several, int(left / counts.call)))
+    matrix = {case.name: case for case in _ordered(t, short)}
     first = next(case for case in matrix.values() if case.required)
-    begin = time.monotonic()
-    usable = yield from _try(t, first, f"{first.name}@{rows}", tally, "hazard-shapes")
-    if not usable or time.monotonic() - begin > WORTH * cost:
-        return others, [], 0
-    kept = max(1, int(left * FULL_SHARE / cost))
-    rest = [matrix[case.name] for case in others[kept:] if case.name in matrix]
-    return others[:kept], rest, rows
+    answered = yield from _try(t, first, f"{first.name}@{rows}", tally, "hazard-shapes")
+    if not answered:
+        return Plan(everything, len(others))
+    rest = [
+        (matrix[case.name], f"{case.name}@{rows}") for case in others[kept:] if case.name in matrix
+    ]
+    most = max(several, int(left * (1 - FULL_SHARE) / cost))
+    return Plan([*everything[:kept], *rest], kept + most)
+
+
+def _cost(lab: Lab, short: Sequence[object]) -> float:
+    """Of a call with fewer rows; where the reference does not take them, they save nothing."""
+    try:
+        with tried("fewer rows", lab.left_out):
+            return lab.paper(short).call
+    except (Illegal, ShortOfMemory):
+        return lab.counts.call
 
 
 def _try(
@@ -212,11 +244,12 @@ def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, An
 def dtypes(t: Trial) -> Steps:
     """Other floating types, of the module or of its inputs alone: never silently wrong."""
     lab, check, tally = t.lab, "hazard-dtypes", Tally()
-    end = time.monotonic() + lab.share(DTYPE_PART)
+    types = _types(lab)
+    count = lab.counts.calls("dtypes", len(types), 1, each=lab.counts.call)
     try:
-        for number, (name, dtype, whole) in enumerate(_types(lab)):
-            if number and time.monotonic() > end:
-                tally.late[check] = tally.late.get(check, 0) + 1
+        for number, (name, dtype, whole) in enumerate(types):
+            if number >= count and tally.tried(check):
+                tally.beyond[check] = tally.beyond.get(check, 0) + 1
                 continue
             t.lab = lab.cast(dtype) if whole else lab
             values = mapped(lab.own_values, partial(_cast, dtype=dtype))

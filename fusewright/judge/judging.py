@@ -80,7 +80,7 @@ def replay(report: Path | str, case: str, progress: Progress | None = None) -> V
     name = wanted["case"] if wanted["experiment"] == "hazards" else ""
     request = Request(
         Path(fields.pop("problem")), Path(fields.pop("candidate")), **fields, timing=False,
-        seed=data["seed"], only=(wanted["experiment"],), case=name,
+        seed=data["seed"], only=(wanted["experiment"],), case=name, counts=data.get("counts", {}),
     )  # fmt: skip
     return judge_request(request, progress or _silent)
 
@@ -190,7 +190,7 @@ def _run_phases(
                     clocks.prepare(session, side)
         if not _run_phase(session, phase, worker, slot):
             complete = False
-            if session.ledger.failed(*_FATAL):
+            if session.ledger.failed(*_FATAL) or session.spent(session.ledger):
                 return False
     return complete
 

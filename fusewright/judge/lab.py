@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from torch.func import functional_call
 
 from fusewright.calling import split
 from fusewright.judge import contract, layout, room, states
+from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
@@ -36,9 +38,6 @@ from fusewright.judge.zeros import with_other_zeros
 from fusewright.problem import load_problem
 
 FOREVER = float("inf")
-# All experiments share so many seconds; one that costs more makes fewer calls, never none.
-EFFORT_S = {"cpu": 8.0, "cuda": 45.0}
-COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity where it may
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -128,7 +127,11 @@ class Lab:
         self.weak: list[str] = []
         self.own_values: list[object] = []  # one draw, and what is expected for it
         self.typical: Expected | None = None
-        self.seconds = 0.0  # one expectation and one comparison
+        self.seconds = 0.0  # one expectation and one comparison, for deadlines only
+        planned = order.get("counts")
+        self._planned = Counts(**planned) if planned else None  # a replay's
+        self.counts: Counts
+        self._times = 0.0  # how many times its price on paper a run costs; 0: not known yet
         self.call_bytes = 0
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
@@ -139,11 +142,37 @@ class Lab:
 
     @property
     def costly(self) -> bool:
-        return self.seconds > COSTLY_S
+        """Is an expectation so costly that it borrows its sensitivity where it may?"""
+        return self.counts.costly
 
-    def share(self, part: float) -> float:
-        """So many seconds of all that the experiments may take."""
-        return part * EFFORT_S[self.device]
+    def paper(self, values: Sequence[object]) -> Counts:
+        """What calls with such arguments cost, and so how many of them are made."""
+        given, held = _size(layout.tensors_of(values)), _size(self.state.values())
+        try:
+            work, made = work_of(lambda: self._run_on_copies(values))
+        except Illegal:  # it does not run while somebody counts
+            made = self._run_on_copies(values)
+            work = Work(1, given + held + _size(made))
+        if not self._times:
+            self._times = priced(work, self.device, self._measured(values))
+        return counts_of(work, self.device, given, made, held, self._times)
+
+    def _run_on_copies(self, values: Sequence[object]) -> list[Tensor]:
+        copies = mapped(values, Tensor.clone)
+        return self.run_quietly(copies, self.own(self.state), self.modes[0])
+
+    def _measured(self, values: Sequence[object]) -> float:
+        """Seconds of one run, by the clock of this thread: others' programs hardly move it."""
+        found = math.inf
+        for _ in range(3):
+            begin = time.thread_time()
+            self._run_on_copies(values)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            found = min(found, time.thread_time() - begin)
+            if found < UNPRICED_S:
+                break
+        return found
 
     # --- randomness -------------------------------------------------------------------------
 
@@ -438,8 +467,9 @@ class Lab:
             # Two draws show the size of the sensitivity, if not that of each element.
             packed = layout.pack(values, 0)
             with room.Peak(self.device) as peak:
-                self.run_quietly(mapped(values, Tensor.clone), self.own(self.state), self.modes[0])
+                self._run_on_copies(values)
             self.own_peak = peak.size
+            self.counts = self._planned or self.paper(values)
             self._native = native([*layout.tensors_of(values), *self.state.values()])
             self._widened = not self.takes("in float64", values)
             expected = self.expect(packed, self.state, self.modes[0], draws=2)
@@ -447,9 +477,7 @@ class Lab:
         except Illegal as error:
             raise NotJudgeable(f"the reference does not run in float64: {error}") from error
         self.own_values, self.typical = values, expected
-        self.call_bytes = sum(
-            t.numel() * t.element_size() for t in (*layout.tensors_of(values), *expected.eager)
-        )
+        self.call_bytes = _size([*layout.tensors_of(values), *expected.eager])
         finite = False
         three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
         for eager, truth, kappa in three:
@@ -481,6 +509,10 @@ class Lab:
                 self.writes[mode] = moved
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
+
+
+def _size(given: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in given)
 
 
 def _elements(values: Sequence[object]) -> int:

@@ -138,7 +138,7 @@ def iterate(
     yield _if_legal(model, "permutation", "values", partial(_permutation, model, truth, eager))
 
 
-def _skipped(name: str, finding: str, why: str = "no time left") -> Probe:
+def _skipped(name: str, finding: str, why: str = "the plan has no more of them") -> Probe:
     return Probe(name, finding, False, why, [], {}, lambda _: None)
 
 

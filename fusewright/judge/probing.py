@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,14 @@ from fusewright.judge.trial import Steps, Trial
 if TYPE_CHECKING:
     from fusewright.judge.lab import Lab
 
-PART = 0.2  # of the seconds that all experiments share
-NEEDED = ("precision", "influence")  # worked out once even where there is no time left
+MOST = 1000  # there are never so many
+NEEDED = ("precision", "influence")  # worked out once even where the plan has no more of them
 
 
 def probe_runs(t: Trial) -> Steps:
     """Exact arithmetic: lower precision, a skipped element, a rounded output cannot hide."""
-    lab, end = t.lab, time.monotonic() + t.lab.share(PART)
+    lab, made = t.lab, list[probes.Probe]()
+    most = lab.counts.calls("probes", MOST, 0, each=lab.counts.probe)
     mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
     applied: dict[str, list[str]] = {}
     skipped: list[str] = []
@@ -29,8 +29,9 @@ def probe_runs(t: Trial) -> Steps:
     for probe in probes.iterate(
         *runs, lab.own_values, lab.state, lab.seed("probes") % 2**31, doubles=lab.doubles,
         known=_known(lab, mode), left_out=lab.left_out,
-        wanted=lambda f: time.monotonic() < end or (f in NEEDED and f not in applied),
+        wanted=lambda f: len(made) < most or (f in NEEDED and f not in applied),
     ):  # fmt: skip
+        made.append(probe)
         if not probe.applies:
             skipped.append(f"{probe.name}: {probe.why}")
             continue

@@ -106,7 +106,7 @@ class Bench:
     def do_examine(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
         lab.examine()
-        return {"weak": lab.weak}
+        return {"weak": lab.weak, "counts": lab.counts.written()}
 
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])
@@ -122,6 +122,12 @@ class Bench:
         steps, trial = self._running.pop(int(message["slot"]))
         steps.close()
         trial.died(str(message["why"]))
+        return {"over": trial.rows}
+
+    def do_stop(self, message: Message) -> Message:
+        """Nothing more is asked, and that is nobody's fault: keep the rows."""
+        steps, trial = self._running.pop(int(message["slot"]))
+        steps.close()
         return {"over": trial.rows}
 
     def do_summary(self, message: Message) -> Message:

@@ -40,6 +40,7 @@ from fusewright.judge.protocol import (
 from fusewright.judge.sandbox import Plan
 from fusewright.judge.site import CHECKED, ROOM, Site
 
+TOO_SLOW = "it is too slow to be judged"
 Progress = Callable[[str], None]
 _ERRORS: Mapping[str, type[FusewrightError]] = {
     c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
@@ -61,6 +62,8 @@ class Limits:
     build_s: float = 600.0
     call_s: float = 10.0
     leave_s: float = 10.0
+    total_s: float = 900.0  # of all answers of one candidate
+    refuted_s: float = 60.0  # the same of one that is refuted already
     trusted_s: float = 900.0
     memory_bytes: int = 0  # of one candidate's process; 0: a share of the machine's
 
@@ -81,6 +84,7 @@ class Request:
     seed: str = ""  # hexadecimal; empty: drawn now
     only: tuple[str, ...] = ()  # replay: nothing but these experiments
     case: str = ""  # replay: nothing but this hazard case
+    counts: Mapping[str, Any] = field(default_factory=dict)  # replay: what was planned then
     ignored: frozenset[str] = frozenset()  # tests: what would pass without these checks?
 
 
@@ -139,6 +143,8 @@ class Session:
         self.left_out: list[str] = []
         self.numbers: dict[str, float] = {}
         self.compared = 0
+        self.counts: Mapping[str, Any] = {}
+        self.waited_s = 0.0  # for answers of the candidate
 
     @property
     def reference(self) -> Worker:
@@ -254,6 +260,7 @@ class Session:
         reply = self.ask_reference(**begin, options=options)
         while "step" in reply:
             message = self._completed(reply["step"], source or self.source)
+            asked = time.monotonic()
             try:
                 seconds = self._seconds(message, float(reply["seconds"]), worker)
                 record = self.ask_candidate(worker, message, seconds)
@@ -264,11 +271,34 @@ class Session:
                 raise Stopped from error
             if record.kind == "raised" and record.text.startswith(NO_ROOM):
                 raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
+            self.waited_s += time.monotonic() - asked
             reply = self.ask_reference(do="answer", slot=slot, record=asdict(record))
+            if "step" in reply:
+                self._demand_pace(worker, slot, experiment, ledger)
         self._demand_tools(reply["over"])
         self._note(experiment, reply["over"], ledger)
         if reply.get("stop"):
             raise Stopped
+
+    def spent(self, ledger: Ledger) -> bool:
+        """Have the candidate's answers taken longer than all of them may?"""
+        limits = self.limits
+        return self.waited_s > (limits.refuted_s if ledger.failed() else limits.total_s)
+
+    def _demand_pace(self, worker: Worker, slot: int, experiment: str, ledger: Ledger) -> None:
+        """Stopped where the candidate is too slow to be asked all: that is no reason to ask less.
+
+        What has been found out so far counts if it refutes.
+        """
+        if not self.spent(ledger):
+            return
+        worker.kill(TOO_SLOW)
+        rows = self.ask_reference(do="stop", slot=slot)["over"]
+        self._note(experiment, [r for r in rows if r[1] == "fail"], ledger)
+        if not ledger.failed():
+            calls = f"{self.waited_s:.0f} s of answers, and the plan was not done ({experiment})"
+            ledger.gaps.append(f"too slow to judge: {calls}")
+        raise Stopped
 
     def _demand_tools(self, rows: Sequence[Sequence[str]]) -> None:
         """A candidate that cannot be built here is not wrong."""
@@ -312,7 +342,8 @@ class Session:
         self._note_leftovers(end, self.ledger)
         if end.reason.startswith("limit"):
             self.ledger.add("resources", "fail", f"{worker.name} ended with {end.exit}")
-        if not end.clean and not self.ledger.failed("crash", "timeout", "protocol", "resources"):
+        told = self.ledger.failed("crash", "timeout", "protocol", "resources")
+        if not end.clean and not told and end.reason != TOO_SLOW:
             self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
         self._demand_dead(worker, end)
 
@@ -395,6 +426,7 @@ class Session:
         return self.ask_reference(
             do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
             device=self.request.device, accuracy=self.request.accuracy, left_out=self.left_out,
+            counts=dict(self.counts or self.request.counts) if name == "problem" else {},
         )  # fmt: skip
 
     def open_problem(self) -> None:
@@ -408,8 +440,9 @@ class Session:
 
     def examine(self) -> Sequence[str]:
         """Is the problem fit to be judged? Its weaknesses."""
-        weak: Sequence[str] = self.ask_reference(do="examine", lab="problem")["weak"]
-        return weak
+        found = self.ask_reference(do="examine", lab="problem")
+        self.counts, weak = found["counts"], found["weak"]
+        return list(weak)
 
     def recover(self, lost: Lost) -> None:
         """Another trusted worker knows the problem, and leaves out what the last one died of."""
@@ -459,7 +492,8 @@ class Session:
         request = asdict(self.request)
         own = {name: request[name] for name in kept}
         paths = {name: str(request[name]) for name in ("problem", "candidate")}
-        return {"seed": self.seed, "request": own | paths, "cases": self.cases}
+        counts = dict(self.counts)
+        return {"seed": self.seed, "request": own | paths, "counts": counts, "cases": self.cases}
 
 
 def _patience() -> float:

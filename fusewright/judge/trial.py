@@ -7,7 +7,6 @@ comes back is a checked record with claims and the place of raw bytes, never a v
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
@@ -54,7 +53,6 @@ class Trial:
         self.options = options
         self.rows: list[tuple[str, str, str]] = []
         self.seconds = lab.seconds  # how long eager and float64 took for the last call
-        self.cost = lab.seconds  # how long the last call took with everything around it
         self.answer: Answer = {}
         self.expected: Expected | None = None
         self.label = "start"
@@ -135,7 +133,7 @@ class Trial:
         `like`: from where it is borrowed in any case; `known`: what is expected, where the same
         content was expected before.
         """
-        lab, begin = self.lab, time.monotonic()
+        lab = self.lab
         self.label, self.reports_to, self.expected, self.typical = label, reports_to, known, typical
         state, mode = (lab.state if state is None else state), (mode or lab.modes[0])
         if self.dirty:
@@ -150,10 +148,7 @@ class Trial:
         arguments = layout.ship(shipment, self._inputs)
         yield from self._send(arguments, mode, instance, **fields)
         self.prepare()
-        outputs = self._judge(shipment, echo=fields.get("echo", False))
-        if lab.calls_compared > 1:  # the first one may have built the candidate
-            self.cost = time.monotonic() - begin
-        return outputs
+        return self._judge(shipment, echo=fields.get("echo", False))
 
     def judge_timed(self, shipment: layout.Shipment, answer: Answer) -> None:
         """The output of a timed call: the same rule, only the aliases are not asked for again."""
