@@ -21,9 +21,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from fusewright.calling import bound, like, signature_of
-from fusewright.containers import BY_NAME, Container, Tree
+from fusewright.carried import Place, Unsettled
+from fusewright.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
-from fusewright.export import export, multiple, runtime_number
+from fusewright.export import Exported, export, multiple, runtime_number
 from fusewright.formula import Value
 from fusewright.ir import (
     Batch,
@@ -43,7 +44,7 @@ from fusewright.library import library_call, product_flops
 from fusewright.lower import Call, Result, lower, reordered
 from fusewright.refusals import unknown_size
 from fusewright.scalars import computed, item, takes_numbers
-from fusewright.settings import Setting, seen, unchanged
+from fusewright.settings import Seen, Setting, seen, unchanged
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,22 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """An attribute that forward replaces. before: how it holds inputs of the graph.  after: how it
+    holds outputs."""
+
+    place: Place
+    before: Tree
+    after: Tree
+
+
+@dataclass(frozen=True)
 class Captured:
     """A model as a graph.
 
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
+    replaced: attributes, whose tensors are inputs and outputs behind the others.
     """
 
     graph: Graph
@@ -69,6 +81,7 @@ class Captured:
     results: Tree
     constants: Mapping[str, torch.Tensor]
     calls: tuple[EagerCall, ...]
+    replaced: tuple[Replaced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,36 @@ class EagerCall:
 def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
     with unchanged(module), _own_hooks_off(module):
-        found = export(module, inputs)
-        run = seen(module, inputs)
+        found, run = _exported(module, inputs)
     builder = _Builder(found.batch, module, run.owners)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
-    return Captured(graph, arguments, run.settings, found.results, builder.constants, calls)
+    about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
+    return Captured(graph, arguments, *about)
+
+
+def _exported(module: nn.Module, inputs: Sequence[object]) -> tuple[Exported, Seen]:
+    """The program, and what a run has shown. Where both stop at something, torch.export says why:
+    it knows more of it."""
+    try:
+        run = seen(module, inputs)
+    except Unsettled:
+        raise
+    except CaptureFailed:
+        export(module, inputs)
+        raise
+    return export(module, inputs, run.state), run
+
+
+def _replaced(found: Exported, run: Seen) -> tuple[Replaced, ...]:
+    inputs, outputs = (
+        sum(isinstance(n, Slot) for tree in trees for n in leaves(tree))
+        for trees in (found.arguments, [found.results])
+    )
+    return tuple(
+        Replaced(place, shifted(before, inputs), shifted(after, outputs))
+        for place, before, after in zip(run.state.places, run.state.trees, found.left, strict=True)
+    )
 
 
 @contextmanager

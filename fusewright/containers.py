@@ -102,6 +102,25 @@ def rebuild(tree: Tree, tensors: Sequence[Any]) -> Any:
     return tree.kind.make(tree.type, tree.extra, tree.keys, inside)
 
 
+def taken(values: Sequence[object]) -> tuple[tuple[Tree, ...], tuple[Tensor, ...]]:
+    """One tree for each value, numbering the tensors of all; raises Unknown."""
+    tree, tensors = flatten(list(values))
+    assert isinstance(tree, Container), "a list is one"
+    return tree.inside, tuple(tensors)
+
+
+def rebuilt(trees: Sequence[Tree], tensors: Sequence[object]) -> list[Any]:
+    """One value for each tree."""
+    return [rebuild(tree, tensors) for tree in trees]
+
+
+def shifted(tree: Tree, by: int) -> Tree:
+    """The tree with other numbers for its tensors."""
+    if isinstance(tree, Container):
+        return dataclasses.replace(tree, inside=tuple(shifted(t, by) for t in tree.inside))
+    return Slot(tree.number + by) if isinstance(tree, Slot) else tree
+
+
 def leaves(tree: Tree) -> Iterator[Slot | Plain]:
     """Tensors and plain values, in order."""
     if isinstance(tree, Container):

@@ -287,6 +287,8 @@ def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[
         lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
     free = captured.graph.batch
     lines += ["", f"  the batch size is {'free (2 or more)' if free else 'fixed'}"]
+    for r in captured.replaced:
+        lines.append(f"  {r.place} is replaced by each call: read first, and assigned at the end")
     if is_degenerate(captured.graph):
         lines.append("  degenerate: the outputs do not depend on the inputs")
     return lines

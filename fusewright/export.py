@@ -25,9 +25,10 @@ from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
+from fusewright.carried import NOTHING, Carried
 from fusewright.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
-from fusewright.flat import flattened
+from fusewright.flat import Flat, flattened
 from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.masks import without_selections
@@ -55,17 +56,19 @@ class Exported:
     """The program from tensors to tensors, and its batch size, 0 if every size is fixed.
 
     arguments, results: how these hold the tensors; a number that the batch makes is a `Batch`.
+    left: how replaced attributes hold the tensors behind those of the results.
     """
 
     program: ExportedProgram
     batch: int
     arguments: tuple[Tree, ...]
     results: Tree
+    left: tuple[Tree, ...] = ()
 
 
-def export(module: nn.Module, inputs: Sequence[object]) -> Exported:
-    """The exported program; raises CaptureFailed."""
-    with flattened(module, inputs) as flat:
+def export(module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING) -> Exported:
+    """The exported program; raises CaptureFailed. state: attributes that forward replaces."""
+    with flattened(module, inputs, state) as flat:
         batch = _batch_size(flat.tensors)
         if batch > 1:
             free = Dim("batch", min=2)
@@ -73,22 +76,32 @@ def export(module: nn.Module, inputs: Sequence[object]) -> Exported:
                 {0: free} if v.dim() and v.shape[0] == batch else None for v in flat.tensors
             )
             program = _try_export(module, flat.tensors, shapes)
-            results = _known(flat.results) if program is not None else None
-            if program is not None and results is not None and _is_free(program, batch):
-                return Exported(program, batch, flat.trees, results)
+            made = _exported(program, flat, batch) if program is not None else None
+            if program is not None and made is not None and _is_free(program, batch):
+                return made
         program = _fixed_export(module, flat.tensors)
-        results = _known(flat.results)
-        if results is None:
+        made = _exported(program, flat, 0)
+        if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
                 "tensors, as .item() does. Return the tensor that it is taken from."
             )
-        return Exported(program, 0, flat.trees, results)
+        return made
 
 
-def _known(tree: Tree | None) -> Tree | None:
+def _exported(program: ExportedProgram, flat: Flat, batch: int) -> Exported | None:
+    """The program and how it is called; None if a result is a number that depends on data."""
+    assert flat.results is not None, "a program was exported, so forward has run"
+    found = [_known(tree) for tree in (flat.results, *flat.left.trees)]
+    known = [tree for tree in found if tree is not None]
+    if len(known) < len(found):
+        return None
+    results, *left = known
+    return Exported(program, batch, flat.trees, results, tuple(left))
+
+
+def _known(tree: Tree) -> Tree | None:
     """The results with numbers that the batch size makes; None if others depend on data."""
-    assert tree is not None, "a program was exported, so forward has run"
     if isinstance(tree, Slot):
         return tree
     if isinstance(tree, Container):

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from fusewright.calling import call, like
-from fusewright.containers import Container, Tree, Unknown, changed, containers, flatten, rebuild
+from fusewright.carried import NOTHING, Carried, bound
+from fusewright.containers import Tree, Unknown, changed, containers, flatten, rebuilt, taken
 from fusewright.errors import CaptureFailed
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -24,20 +25,31 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 @dataclass
 class Flat:
-    """trees: how each argument holds its tensors.  tensors: of all arguments, in order.
-    results: how the last run held its results, once there was one."""
+    """trees: how each argument holds its tensors.  tensors: of all arguments, in order, then of the
+    attributes that forward replaces.  results: how the last run held its results, once there was
+    one.  left: what it left in the attributes."""
 
     inputs: Sequence[object]
     trees: tuple[Tree, ...]
     tensors: tuple[torch.Tensor, ...]
+    state: Carried
     results: Tree | None = None
+    left: Carried = NOTHING
 
     def arguments(self, tensors: Sequence[object]) -> list[Any]:
         """The arguments with other tensors."""
         return like(self.inputs, rebuilt(self.trees, tensors))
 
+    def run(self, module: nn.Module, forward: Any, tensors: Sequence[object]) -> list[torch.Tensor]:
+        """The results of a call of `forward` with other tensors, and what it leaves."""
+        behind = tensors[len(tensors) - len(self.state.tensors) :]
+        with bound(module, self.state, behind) as left:
+            self.results, results = run(module, forward, self.arguments(tensors))
+            self.left = left()
+        return [*results, *self.left.tensors]
 
-def flat_arguments(module: nn.Module, inputs: Sequence[object]) -> Flat:
+
+def flat_arguments(module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING) -> Flat:
     """The tensors among arguments; raises CaptureFailed for what is no container."""
     try:
         trees, tensors = taken(inputs)
@@ -47,34 +59,24 @@ def flat_arguments(module: nn.Module, inputs: Sequence[object]) -> Flat:
             "tensors, numbers or text, or containers of them: lists, tuples, dicts, named tuples, "
             "dataclasses."
         ) from error
-    return Flat(inputs, trees, tensors)
-
-
-def taken(inputs: Sequence[object]) -> tuple[tuple[Tree, ...], tuple[torch.Tensor, ...]]:
-    """One tree for each argument, numbering the tensors of all; raises Unknown."""
-    tree, tensors = flatten(list(inputs))
-    assert isinstance(tree, Container), "a list is one"
-    return tree.inside, tuple(tensors)
-
-
-def rebuilt(trees: Sequence[Tree], tensors: Sequence[object]) -> list[Any]:
-    """One value for each tree."""
-    return [rebuild(tree, tensors) for tree in trees]
+    return Flat(inputs, trees, (*tensors, *state.tensors), state)
 
 
 @contextmanager
-def flattened(module: nn.Module, inputs: Sequence[object]) -> Iterator[Flat]:
+def flattened(
+    module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING
+) -> Iterator[Flat]:
     """Within the block, `module(tensors)` takes and returns tuples of tensors.
+
+    state: attributes that forward replaces, which are arguments and results like others.
 
     The module's own hooks stay out of it: whoever calls it runs them around `forward`.
     """
-    found, original = flat_arguments(module, inputs), module.forward
+    found, original = flat_arguments(module, inputs, state), module.forward
     kept = {name: vars(module)[name] for name in (*HOOKS, "forward") if name in vars(module)}
 
     def forward(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        given = found.arguments(tensors)
-        found.results, results = run(module, original, given)
-        return tuple(results)
+        return tuple(found.run(module, original, tensors))
 
     vars(module).update({name: OrderedDict() for name in HOOKS}, forward=forward)
     try:

@@ -83,6 +83,7 @@ class _Forward:
             else:
                 self._library(step)
         self._updates()
+        self._replace()
         result = f"return {self._packed()}"
         return (*self._head(), *self._with_deletes(result), result)
 
@@ -274,6 +275,15 @@ class _Forward:
         for more, some in counters.items():  # those of many layers in one launch
             together = f"torch._foreach_add_([{', '.join(some)}], {more})"
             self.statements.append(_Line(f"{some[0]}.add_({more})" if len(some) == 1 else together))
+
+    def _replace(self) -> None:
+        """Give attributes that the model replaces their new values."""
+        tensors = [self._reach(o) for o in self.graph.outputs]
+        for r in self.captured.replaced:
+            value = self.guard.containers.written(r.after, tensors, self.guard.batch)
+            self.statements.append(
+                _Line(f"{self.guard.modules[r.place.path]}.{r.place.name} = {value}")
+            )
 
     # -- memory and results
 

@@ -39,7 +39,8 @@ class Guard:
 
     locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
     names: the local names in use.  batch: the variable of the batch size, or "".
-    inputs: the variables of the tensors among the arguments.  containers: how others are written.
+    inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
+    containers: how others are written.  modules: path of a submodule -> its variable, if any.
     """
 
     prelude: tuple[str, ...]
@@ -49,6 +50,7 @@ class Guard:
     batch: str
     inputs: tuple[str, ...]
     containers: Containers
+    modules: Mapping[str, str]
 
 
 def guard(
@@ -69,7 +71,9 @@ class _Guard:
         self.globals = _values_read(module, scope)
         given = frozenset(p.name for p in self.parameters)
         self.containers = Containers(scope, given, type(module).__name__)
-        words = self.containers.words([*(a.tree for a in captured.arguments), captured.results])
+        trees = [t for r in captured.replaced for t in (r.before, r.after)]
+        trees += [*(a.tree for a in captured.arguments), captured.results]
+        words = self.containers.words(trees)
         taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
         self.names = Names(taken | {"self", "torch", "type", "repr", "globals", scope.own})
         self.names.taken |= {"tuple", "len", "vars", "alike"}
@@ -82,6 +86,8 @@ class _Guard:
         self.inputs: dict[int, str] = {}
         for name, tree in self.trees.items():
             self._take(name, name, tree)
+        self.given = len(self.inputs)  # behind them are tensors of replaced attributes
+        self.reached: dict[int, str] = {}
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
     def guard(self) -> Guard:
@@ -92,6 +98,7 @@ class _Guard:
             *self._arguments(),
             f"type(self) is {self.scope.own}",
             *self._modules(),
+            *self._replaced(),
             *self._all_tensors(),
             *self._ties(),
             *self._values(),
@@ -101,7 +108,8 @@ class _Guard:
         ]
         inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
         prelude, known = tuple(self._prelude()), (self.locals, self.names, self.batch)
-        return Guard(prelude, tuple(conditions), *known, inputs, self.containers)
+        about = inputs, self.containers, self.variables
+        return Guard(prelude, tuple(conditions), *known, *about)
 
     # -- arguments
 
@@ -123,7 +131,34 @@ class _Guard:
 
     def _tensors(self) -> list[tuple[str, Node]]:
         """The tensor arguments: name and leaf."""
-        return [(self.inputs[k], leaf) for k, leaf in enumerate(self.captured.graph.inputs)]
+        leaves = self.captured.graph.inputs[: self.given]
+        return [(self.inputs[k], leaf) for k, leaf in enumerate(leaves)]
+
+    def _replaced(self) -> Iterator[str]:
+        """Attributes that forward replaces are built like those that it was captured with; their
+        tensors are asked for with all others."""
+        for r in self.captured.replaced:
+            owner = self.variables[r.place.path]
+            text = (
+                f"{owner}.{self._registry(r.place.path, r.place.name)}.get({literal(r.place.name)})"
+            )
+            yield from self._built_alike(text, str(r.place).replace(".", "_"), r.before)
+
+    def _built_alike(self, text: str, name: str, tree: Tree) -> Iterator[str]:
+        """text: of the value.  name: for its tensors."""
+        if isinstance(tree, Slot):
+            self.inputs[tree.number] = self.names.fresh(name)
+            self.reached[tree.number] = text
+        elif isinstance(tree, Plain):
+            yield from self._same(text, tree.value, "an attribute that it replaces")
+        else:
+            own = self.names.fresh(name)
+            yield f"({own} := {text}) is not None"
+            yield from self.containers.asks(own, tree)
+            for k, inside in enumerate(tree.inside):
+                yield from self._built_alike(
+                    reached(tree, own, k), f"{name}_{tree.keys[k]}", inside
+                )
 
     def _prelude(self) -> Iterator[str]:
         if self.alike:
@@ -214,6 +249,7 @@ class _Guard:
         return {
             *(str(n["name"]).rpartition(".")[0] for n in self.leaves),
             *(s.path for s in self.captured.settings),
+            *(r.place.path for r in self.captured.replaced),
             *(path for path, child in paths if child._modules or _methods(type(child))),
             *(path.rpartition(".")[0] for group in _tied(self.module) for path in group),
             *(first[id(child)] for path, child in paths if first[id(child)] != path),
@@ -224,6 +260,9 @@ class _Guard:
     def _all_tensors(self) -> Iterator[str]:
         """Nobody looks on, and the tensors are like some that were right before, or each is."""
         leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
+        for k, text in self.reached.items():
+            leaves[self.inputs[k]] = self.captured.graph.inputs[k]
+            found.append(f"{self.inputs[k]} := {text}")
         for n in self.leaves:
             path = str(n["name"])
             if path in self.captured.constants:
@@ -256,8 +295,8 @@ class _Guard:
     def _registry(self, owner: str, name: str) -> str:
         """The dictionary of the module in which the tensor is found; only this is not slow."""
         module = self.module.get_submodule(owner)
-        registries = ("_parameters", "_buffers", "__dict__")
-        return next(r for r in registries if name in getattr(module, r))
+        registries = ("_parameters", "_buffers")
+        return next((r for r in registries if name in getattr(module, r)), "__dict__")
 
     def _values(self) -> Iterator[str]:
         for s in self.captured.settings:
@@ -350,7 +389,7 @@ class _Guard:
         written = list(dict.fromkeys(written))
         if not written:
             return
-        text = {id(leaf): name for name, leaf in self._tensors()}
+        text = {id(leaf): self.inputs[k] for k, leaf in enumerate(graph.inputs)}
         names = ((id(n), str(n["name"])) for n in self.leaves)
         text |= {key: self.locals[name] for key, name in names if name in self.locals}
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]

@@ -21,9 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fusewright.carried import NOTHING, Carried, noted, settled
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
-from fusewright.flat import flat_arguments, run
+from fusewright.flat import flat_arguments
 from fusewright.refusals import cannot_capture
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -46,17 +47,20 @@ class Seen:
     """What a run of `forward` has shown.
 
     settings: while the graph holds.  owners: for each output, positions of inputs and names of
-    parameters and buffers whose memory it shows.
+    parameters and buffers whose memory it shows.  state: attributes that forward replaces.  left:
+    what it has left there.
     """
 
     settings: tuple[Setting, ...]
     owners: tuple[frozenset[int | str], ...]
+    state: Carried
+    left: Carried
 
 
 @contextmanager
 def put_back(module: nn.Module) -> Iterator[list[str]]:
     """Plain attributes have their old values behind the block; names of those that had changed."""
-    before = {path: _state(child) for path, child in module.named_modules()}
+    before = {path: plain_attributes(child) for path, child in module.named_modules()}
     changed: list[str] = []
     try:
         yield changed
@@ -64,7 +68,7 @@ def put_back(module: nn.Module) -> Iterator[list[str]]:
         changed += [
             f"{type(child).__name__}.{name}"
             for path, child in module.named_modules()
-            for name in _restore(child, before.get(path, {}))
+            for name in restore(child, before.get(path, {}))
         ]
 
 
@@ -81,20 +85,31 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
 
 def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
-    """Run `forward` once on fake tensors and note what it reads and returns."""
+    """Run `forward` on fake tensors and note what it reads and returns: once, or, where it replaces
+    attributes, until these have settled."""
+    with noted(module) as places:
+        first = _seen(module, inputs, NOTHING)
+    if not places:
+        return first
+    state = settled(module, places, lambda s: _seen(module, inputs, s).left)
+    return _seen(module, inputs, state)
+
+
+def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: dict[tuple[str, str], object] = {}
     try:
         with silence(), _recording(module, reads):
-            owners = _run_fake(module, inputs)
+            owners, left = _run_fake(module, inputs, state)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     read = sorted(reads.items(), key=str)
-    return Seen(tuple(Setting(path, name, value) for (path, name), value in read), owners)
+    settings = tuple(Setting(path, name, value) for (path, name), value in read)
+    return Seen(settings, owners, state, left)
 
 
-def _state(child: nn.Module) -> dict[str, object]:
+def plain_attributes(child: nn.Module) -> dict[str, object]:
     """The attributes that are no modules, parameters or buffers; containers as they are now."""
     torchs_own = type(child).__module__.startswith("torch.")
     return {
@@ -105,9 +120,9 @@ def _state(child: nn.Module) -> dict[str, object]:
     }
 
 
-def _restore(child: nn.Module, before: Mapping[str, object]) -> list[str]:
+def restore(child: nn.Module, before: Mapping[str, object]) -> list[str]:
     """Put the old values back; the names of those that had changed."""
-    now = _state(child)
+    now = plain_attributes(child)
     changed = [
         n for n in {**before, **now} if not _same(before.get(n, _ABSENT), now.get(n, _ABSENT))
     ]
@@ -142,24 +157,27 @@ def _same(a: object, b: object) -> bool:
     return isinstance(a, (*PLAIN, set)) and (a == b or (a != a and b != b))
 
 
-def _run_fake(module: nn.Module, inputs: Sequence[object]) -> tuple[frozenset[int | str], ...]:
-    flat = flat_arguments(module, inputs)
+def _run_fake(
+    module: nn.Module, inputs: Sequence[object], carried: Carried
+) -> tuple[tuple[frozenset[int | str], ...], Carried]:
+    flat, replaced = flat_arguments(module, inputs, carried), {str(p) for p in carried.places}
     numbers = ShapeEnv()  # `.item()` gives one that nobody knows
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers) as mode, torch.no_grad():
         fixed = partial(mode.from_tensor, static_shapes=True)
         given = [fixed(v) for v in flat.tensors]
         kept = _held(module)
-        state: dict[str, torch.Tensor] = {name: fixed(t) for name, t in kept}
+        state: dict[str, torch.Tensor] = {n: fixed(t) for n, t in kept if n not in replaced}
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return functional_call(module, state, args, kwargs, tie_weights=False)
 
         with _NonStrictTorchFunctionHandler():  # indexing by such numbers, as torch.export has it
-            _, results = run(module, forward, flat.arguments(given))
+            results = flat.run(module, forward, given)
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
     shown = (r.untyped_storage()._cdata for r in results)
-    return tuple(frozenset(k for k, own in memory.items() if own == here) for here in shown)
+    owners = (frozenset(k for k, own in memory.items() if own == here) for here in shown)
+    return tuple(owners), flat.left
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

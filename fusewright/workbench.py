@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from fusewright.build import build_all, fused_module
 from fusewright.calling import call, like
-from fusewright.containers import Slot, flatten, leaves
-from fusewright.flat import rebuilt, taken
+from fusewright.carried import holds_tensors
+from fusewright.containers import Slot, flatten, leaves, rebuilt, taken
 from fusewright.ir import Graph
 from fusewright.schedule import Choice
+from fusewright.settings import plain_attributes, restore
 from fusewright.target import Target
 
 FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -74,11 +75,15 @@ class Workbench:
         device = self.target.device
         self.module = self.module.to(device)
         self.inputs = _mapped(self.inputs, lambda t: t.to(device))
-        self._buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        children = [*self.module.named_modules()]
+        self._attributes = {path: plain_attributes(child) for path, child in children}
+        self._buffers = {path: dict(child._buffers) for path, child in children}
+        self._values = {name: b.clone() for name, b in self.module.named_buffers()}
         self._cold = torch.zeros(FLUSH_BYTES[device] // 4, device=device)
 
     def build(self, choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
         written = [self.write(choice) for choice in choices]
+        self._begin(self.module)
         compiled = [k for k, w in enumerate(written) if w.compiles]
         reasons = build_all([written[k].runtime for k in compiled], deadline)
         said = dict(zip(compiled, reasons, strict=True))
@@ -89,13 +94,46 @@ class Workbench:
 
     def outputs(self, choice: Choice | None) -> Outputs:
         module = self._module(choice)
+        self._begin(module)
         torch.manual_seed(0)
         with torch.no_grad():
-            for name, b in self.module.named_buffers():
-                b.copy_(self._buffers[name])
-            made = _leaves(call(module, _mapped(self.inputs, Tensor.clone)))
-        kept = [b.clone() for _, b in self.module.named_buffers()]
-        return [*(v.clone() if isinstance(v, Tensor) else v for v in made), *kept]
+            for name, b in module.named_buffers():
+                b.copy_(self._values[name])
+            found = self._left_by_a_call(module)
+            if self._has_replaced(module):  # the first call may have found no state to go on from
+                found += self._left_by_a_call(module)
+        return found
+
+    def _left_by_a_call(self, module: nn.Module) -> list[object]:
+        """Results, then buffers, then tensors in replaced attributes."""
+        made = _leaves(call(module, _mapped(self.inputs, Tensor.clone)))
+        kept = [b for _, b in module.named_buffers()]
+        replaced = [v for value in self._replaced(module) for v in _leaves(value)]
+        every = (*made, *kept, *replaced)
+        return [v.clone() if isinstance(v, Tensor) else v for v in every]
+
+    def _begin(self, module: nn.Module) -> None:
+        """Attributes and buffers are what they were when the bench was made."""
+        for path, child in module.named_modules():
+            restore(child, self._attributes[path])
+            child._buffers.update(self._buffers[path])
+
+    def _replaced(self, module: nn.Module) -> list[object]:
+        """What attributes hold that a call has replaced by tensors."""
+        return [
+            value
+            for path, child in module.named_modules()
+            for name, value in plain_attributes(child).items()
+            if value is not self._attributes[path].get(name) and holds_tensors(value)
+        ]
+
+    def _has_replaced(self, module: nn.Module) -> bool:
+        buffers = (
+            child._buffers.get(name) is not b
+            for path, child in module.named_modules()
+            for name, b in self._buffers[path].items()
+        )
+        return any(buffers) or bool(self._replaced(module))
 
     def kernel_times(self, choice: Choice) -> Times:
         module, times = self._module(choice), dict[str, Callable[[], float]]()
