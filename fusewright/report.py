@@ -8,7 +8,7 @@ The report of every command has the same keys:
     tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
     parts        {taken: [{class, paths}], left: [{path, kind, why}]}, where the model could not be
                  captured as a whole; else null
-    checks       [{check, outcome, evidence}]: one row for each check
+    checks       [{check, outcome, evidence, cases}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
     environment  versions and machine

@@ -341,10 +341,16 @@ def test_an_unfinished_judging_is_not_verified(
 def test_no_check_can_be_missing_from_a_verified_verdict(missing: str) -> None:
     ledger = Ledger(())
     for name, check in CHECKS.items():
+        ledger.count(name, max(check.fewest - (name == missing), 0))
         if check.when == "always" and name != missing:
             ledger.add(name, "pass", "seen")
     assert ledger.word()[0] == "not-verified"
     ledger.add(missing, "pass", "seen")
+    if CHECKS[missing].fewest:
+        word, reason = ledger.word()
+        assert word == "not-verified"
+        assert missing in reason
+        ledger.count(missing)
     assert ledger.word()[0] == "verified"
     ledger.add(missing, "fail", "seen")
     expected = "not-verified" if missing == "self-canary" else "refuted"

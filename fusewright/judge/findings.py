@@ -5,8 +5,9 @@ The rule fails closed: `verified` needs a row for every check that the request a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -24,6 +25,7 @@ class Check:
     promise: str
     answers: str  # rows of the catalogue of cheats and failures (docs/judge.md)
     may_skip: bool = False  # a skip with a reason is then no gap in the evidence
+    fewest: int = 0  # cases: a check that has seen fewer has shown nothing
 
 
 _TABLE = (
@@ -31,34 +33,34 @@ _TABLE = (
     Check("import", "always", "the candidate file imports, within its time, and defines ModelNew", "F14 F28 C15"),
     Check("constructor", "always", "ModelNew(*get_init_inputs()) works", "C15 C36"),
     Check("parameters", "always", "names, shapes and dtypes of parameters and buffers are the reference's; pushed values are read back, and stay, bit for bit", "C36 P4 R9"),
-    Check("structure", "always", "outputs have eager's containers, types, shapes, dtypes and device", "C6 C9 C10 C32 T6 T7"),
-    Check("values", "always", "outputs on fresh secret inputs are grossly right", "C1-C5 C20 C27 R2 R5 R7 C39"),
-    Check("accuracy", "always", "the error against float64 is not larger than eager's, in units of the problem's sensitivity: overall, per tile and at the maximum", "N5-N9 P2 P7"),
-    Check("nonfinite", "always", "NaN and infinities stand where float64 and eager put them", "C11 C12 V14"),
-    Check("precision", "always", "inputs on which arithmetic is exact show no lower precision than eager's", "N1-N4 N10", may_skip=True),
-    Check("influence", "always", "each input element and parameter moves the outputs that it moves in float64", "C29 C31 R4", may_skip=True),
-    Check("input-mutation", "always", "inputs are changed only where eager changes them", "C7"),
-    Check("aliasing", "always", "outputs share memory with inputs, parameters and each other only as eager's do", "C8"),
+    Check("structure", "always", "outputs have eager's containers, types, shapes, dtypes and device", "C6 C9 C10 C32 T6 T7", fewest=5),
+    Check("values", "always", "outputs on fresh secret inputs are grossly right", "C1-C5 C20 C27 R2 R5 R7 C39", fewest=5),
+    Check("accuracy", "always", "the error against float64 is not larger than eager's, in units of the problem's sensitivity: overall, per tile and at the maximum", "N5-N9 P2 P7", fewest=5),
+    Check("nonfinite", "always", "NaN and infinities stand where float64 and eager put them", "C11 C12 V14", fewest=5),
+    Check("precision", "always", "inputs on which arithmetic is exact show no lower precision than eager's", "N1-N4 N10", may_skip=True, fewest=1),
+    Check("influence", "always", "each input element and parameter moves the outputs that it moves in float64", "C29 C31 R4", may_skip=True, fewest=1),
+    Check("input-mutation", "always", "inputs are changed only where eager changes them", "C7", fewest=1),
+    Check("aliasing", "always", "outputs share memory with inputs, parameters and each other only as eager's do", "C8", fewest=2),
     Check("output-reuse", "always", "an earlier output keeps its value while later calls run", "R10"),
-    Check("stale-cache", "always", "new content at an old address, or nearly equal content, gives a new answer", "R1-R5 R8 R11 R12 T26"),
-    Check("weight-change", "always", "changed parameters are noticed: load_state_dict, in-place and .data writes", "R9 C27 T20", may_skip=True),
-    Check("buffers", "always", "after steps in train mode the buffers are eager's", "C35", may_skip=True),
-    Check("mode", "always", "train() and eval() mean what they mean for eager", "C35"),
-    Check("guard-bands", "always", "no byte next to an input or parameter is written", "F2"),
-    Check("hazard-values", "always", "large, tiny, special and structured values", "N7 C28 C30 P3 P5", may_skip=True),
-    Check("hazard-strides", "always", "transposed, sliced, expanded, offset and shared inputs", "F19 F21", may_skip=True),
-    Check("hazard-shapes", "always", "other legal shapes are right, or refused with an exception", "C26 F20 T33", may_skip=True),
-    Check("hazard-dtypes", "always", "module and inputs in float64, bfloat16 and float16 are right, or refused with an exception", "C26", may_skip=True),
-    Check("determinism", "always", "the same input again is within the contract again, over all rounds", "C39 F5 F6 C40"),
-    Check("instances", "always", "two instances with different weights do not disturb each other", "F22 R8"),
+    Check("stale-cache", "always", "new content at an old address, or nearly equal content, gives a new answer", "R1-R5 R8 R11 R12 T26", fewest=5),
+    Check("weight-change", "always", "changed parameters are noticed: load_state_dict, in-place and .data writes", "R9 C27 T20", may_skip=True, fewest=3),
+    Check("buffers", "always", "after steps in train mode the buffers are eager's", "C35", may_skip=True, fewest=3),
+    Check("mode", "always", "train() and eval() mean what they mean for eager", "C35", fewest=2),
+    Check("guard-bands", "always", "no byte next to an input or parameter is written", "F2", fewest=1),
+    Check("hazard-values", "always", "large, tiny, special and structured values", "N7 C28 C30 P3 P5", may_skip=True, fewest=2),
+    Check("hazard-strides", "always", "transposed, sliced, expanded, offset and shared inputs", "F19 F21", may_skip=True, fewest=1),
+    Check("hazard-shapes", "always", "other legal shapes are right, or refused with an exception", "C26 F20 T33", may_skip=True, fewest=1),
+    Check("hazard-dtypes", "always", "module and inputs in float64, bfloat16 and float16 are right, or refused with an exception", "C26", may_skip=True, fewest=1),
+    Check("determinism", "always", "the same input again is within the contract again, over all rounds", "C39 F5 F6 C40", fewest=4),
+    Check("instances", "always", "two instances with different weights do not disturb each other", "F22 R8", fewest=3),
     Check("global-state", "always", "numeric flags, modes, hooks and kernels of PyTorch are as they were", "T13 T14 F24 C14"),
-    Check("gradients", "grad", "gradients of every input and parameter for random cotangents, against float64 autograd", "C33"),
+    Check("gradients", "grad", "gradients of every input and parameter for random cotangents, against float64 autograd", "C33", fewest=2),
     Check("crash", "always", "no phase ends in a signal, an exit, or a device fault", "F1 F10 C15"),
     Check("timeout", "always", "every answer comes within its deadline", "F8 F14 F28 F30"),
     Check("protocol", "always", "every message is complete, in order and in range", "C15-C17 H7 H5"),
     Check("resources", "always", "memory, files, processes and output stay within their limits", "F12 F13 F15"),
     Check("leftovers", "always", "no daemon outlives a phase", "T29 T22 H1"),
-    Check("timing-outputs", "timing", "the output of every timed call is right", "T5 T18 T19 T25 T33 V5 V6 C40"),
+    Check("timing-outputs", "timing", "the output of every timed call is right", "T5 T18 T19 T25 T33 V5 V6 C40", fewest=6),
     Check("timing-clocks", "timing", "the worker's clocks agree with each other and with the parent's", "T1-T4 T8-T12 T24"),
     Check("timing-floor", "timing", "no time is shorter than moving the bytes, or the products that nobody can avoid, take", "T24 D12"),
     Check("sanitizer", "sanitize", "compute-sanitizer finds no error with memcheck, racecheck, initcheck and synccheck", "F2-F6"),
@@ -86,6 +88,7 @@ class Row:
     check: str
     outcome: Outcome
     evidence: str
+    cases: int = 0  # calls, or tensors, that it has compared
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Ledger:
         self._ignored = frozenset(ignored)
         self.gaps: list[str] = []  # why the evidence is incomplete, although every row is there
         self._evidence: dict[str, list[tuple[Outcome, str]]] = {}
+        self._cases: Counter[str] = Counter()
 
     def add(self, check: str, outcome: Outcome, evidence: str) -> None:
         if check not in CHECKS:
@@ -122,6 +126,10 @@ class Ledger:
         if outcome == "fail" and check in self._ignored:
             outcome = "pass"
         self._evidence.setdefault(check, []).append((outcome, evidence))
+
+    def count(self, check: str, cases: int = 1) -> None:
+        """Something was compared for this check."""
+        self._cases[check] += cases
 
     def failed(self, *checks: str) -> bool:
         return any(
@@ -133,7 +141,7 @@ class Ledger:
         for name, check in CHECKS.items():
             evidence = self._evidence.get(name, [])
             if evidence:
-                rows.append(_merge(name, evidence))
+                rows.append(replace(_merge(name, evidence), cases=self._cases[name]))
             elif check.when in self.wanted:
                 rows.append(Row(name, "skip", "not reached"))
         return tuple(rows)
@@ -155,6 +163,9 @@ class Ledger:
         gaps = [r.check for r in rows if self._is_gap(r)]
         if gaps:
             return "not-verified", f"no complete evidence for: {', '.join(gaps)}"
+        few = [f"{r.check} ({r.cases} of {n})" for r in rows if r.cases < (n := _fewest(r))]
+        if few:
+            return "not-verified", f"fewer cases than it takes for: {', '.join(few)}"
         return "verified", "every check that was asked for passed"
 
     def _is_gap(self, row: Row) -> bool:
@@ -163,6 +174,11 @@ class Ledger:
             return False
         reached = bool(self._evidence.get(row.check))
         return not (reached and row.outcome == "skip" and check.may_skip)
+
+
+def _fewest(row: Row) -> int:
+    """How many cases a row that passes must have."""
+    return CHECKS[row.check].fewest if row.outcome == "pass" else 0
 
 
 def _merge(name: str, evidence: list[tuple[Outcome, str]]) -> Row:

@@ -34,6 +34,7 @@ def gradients(t: Trial) -> Steps:
         except Illegal as error:
             t.say("gradients", "gap", f"float64 has no gradient to compare with: {error}")
             return
+        t.counted("gradients")
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
     t.say("gradients", "pass", f"{COTANGENT_DRAWS} random cotangents, {len(wanted)} tensors each")

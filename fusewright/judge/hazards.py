@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fusewright.judge.lab import Expected, Lab
 
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
+SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take
 WORTH = 0.6  # shortened inputs must cost less than this share of the full ones
 FEWEST_ROWS, FEWEST_CASES = 2, 2
 FAMILY_CHECK = {
@@ -44,10 +45,18 @@ class Tally:
     refused: dict[str, list[str]] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)  # the plan
     large: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)  # where eager itself is
     starved: dict[str, list[str]] = field(default_factory=dict)  # no memory: name and bytes
 
     def add(self, where: dict[str, list[str]], check: str, name: str) -> None:
         where.setdefault(check, []).append(name)
+
+    def answered(self, t: Trial, check: str, name: str) -> None:
+        """The candidate gave results; if eager's mean nothing, nobody knows what to make of it."""
+        if t.lost:
+            self.lost[check] = self.lost.get(check, 0) + 1
+        else:
+            self.add(self.right, check, name)
 
     def tried(self, check: str) -> int:
         """How many the candidate has answered, or refused."""
@@ -59,10 +68,12 @@ class Tally:
         more = f"; {beyond} more are not in the plan" if beyond else ""
         if check in self.large:
             more += f"; {self.large[check]} too large to be tried"
+        if check in self.lost:
+            more += f"; eager is lost in {self.lost[check]}"
         if starved:
             more += f"; no memory for {len(starved)} ({starved[0]})"
-            if len(names) + len(refusals) < FEWEST_CASES:
-                t.say(check, "gap", f"only {len(names)} cases could be tried{more}")
+        if (starved or check in self.large) and len(names) + len(refusals) < FEWEST_CASES:
+            t.say(check, "gap", f"only {len(names)} cases could be tried{more}")
         if refusals:
             t.say("specialised", "note", f"refuses {', '.join(refusals[:12])}")
         if names or refusals:
@@ -160,7 +171,8 @@ def _shortened(
         return Plan(everything, len(others))
     several = FEWEST_CASES * len(CHECKS)
     kept = max(several, int(left * FULL_SHARE / counts.call))
-    rows = int(size * left * (1 - FULL_SHARE) / (counts.call * len(others)))
+    room = max(left * (1 - FULL_SHARE), counts.share("hazards") * SHORT_SHARE)
+    rows = int(size * room / (counts.call * len(others)))
     rows = min(max(rows, FEWEST_ROWS), size // 2)
     short = cases.shortened(inputs, rows) if size >= 2 * FEWEST_ROWS else inputs
     cost = counts.call if short is inputs else _cost(t.lab, short)
@@ -174,7 +186,7 @@ def _shortened(
     rest = [
         (matrix[case.name], f"{case.name}@{rows}") for case in others[kept:] if case.name in matrix
     ]
-    most = max(several, int(left * (1 - FULL_SHARE) / cost))
+    most = max(several, int(room / cost))
     return Plan([*everything[:kept], *rest], kept + most)
 
 
@@ -210,7 +222,7 @@ def _try(
         tally.add(tally.starved, check, f"{name}: {error}")
         return False
     if accepted:
-        tally.add(tally.right, check, name)
+        tally.answered(t, check, name)
     return accepted
 
 
@@ -218,6 +230,7 @@ def _refused(t: Trial, refusal: Refused, check: str) -> bool:
     """Was that a clear refusal where one is allowed? Everything else is a failure."""
     sticky = any(word in str(refusal) for word in STICKY)
     if not sticky and check in MAY_REFUSE and "exit:" not in str(refusal):
+        t.counted(check)
         return True
     t.fail(check, f"raised {str(refusal)[:300]}")
     t.stopped = t.stopped or sticky
@@ -257,7 +270,7 @@ def dtypes(t: Trial) -> Steps:
                 expected = None if t.stopped else t.lab.accepts(name, values, lab.modes[0])
                 if expected is not None:
                     yield from _cast_call(t, values, name, check, expected, whole=whole)
-                    tally.add(tally.right, check, name)
+                    tally.answered(t, check, name)
             except Refused as refusal:
                 if _refused(t, refusal, check):
                     tally.add(tally.refused, check, name)

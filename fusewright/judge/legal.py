@@ -16,7 +16,10 @@ from contextlib import contextmanager
 import torch
 
 # What PyTorch says on a CPU where the system gives it no memory; it is a plain RuntimeError.
-_SAYINGS = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+_SAYINGS = (
+    "can't allocate memory", "not enough memory", "out of memory", "bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+)  # fmt: skip
 
 
 class Illegal(Exception):

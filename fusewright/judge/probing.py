@@ -36,6 +36,8 @@ def probe_runs(t: Trial) -> Steps:
             skipped.append(f"{probe.name}: {probe.why}")
             continue
         wrong = probe.check((yield from _run_probe(t, probe, mode)))
+        t.label = probe.name
+        t.counted(probe.finding)
         if wrong:
             t.say(probe.finding, "fail", f"{probe.name}: {wrong}")
         applied.setdefault(probe.finding, []).append(probe.name)

@@ -122,13 +122,13 @@ class Bench:
         steps, trial = self._running.pop(int(message["slot"]))
         steps.close()
         trial.died(str(message["why"]))
-        return {"over": trial.rows}
+        return {"over": trial.rows, "cases": trial.cases}
 
     def do_stop(self, message: Message) -> Message:
         """Nothing more is asked, and that is nobody's fault: keep the rows."""
         steps, trial = self._running.pop(int(message["slot"]))
         steps.close()
-        return {"over": trial.rows}
+        return {"over": trial.rows, "cases": trial.cases}
 
     def do_summary(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
@@ -199,14 +199,14 @@ class Bench:
             step = steps.send(record)
         except StopIteration:
             self._running.pop(slot)
-            return {"over": trial.rows, "stop": trial.stopped}
+            return {"over": trial.rows, "cases": trial.cases, "stop": trial.stopped}
         except Refused as refusal:
             self._running.pop(slot)
             trial.refused(refusal)
-            return {"over": trial.rows, "stop": True}
+            return {"over": trial.rows, "cases": trial.cases, "stop": True}
         except Starved as why:
             self._running.pop(slot)
             trial.starved(why)
-            return {"over": trial.rows, "stop": True}
+            return {"over": trial.rows, "cases": trial.cases, "stop": True}
         self._after = trial.prepare
         return {"step": step, "seconds": trial.seconds}

@@ -144,6 +144,7 @@ class Session:
         self.numbers: dict[str, float] = {}
         self.compared = 0
         self.counts: Mapping[str, Any] = {}
+        self.asked: dict[str, list[str]] = {}  # experiment -> names of its cases
         self.waited_s = 0.0  # for answers of the candidate
 
     @property
@@ -267,7 +268,7 @@ class Session:
             except (Gone, Late, ProtocolViolation) as error:
                 why = self._record_death(worker, error, f"{experiment}: {message['do']}", ledger)
                 reply = self.ask_reference(do="abort", slot=slot, why=why)
-                self._note(experiment, reply["over"], ledger)
+                self._note(experiment, reply, ledger)
                 raise Stopped from error
             if record.kind == "raised" and record.text.startswith(NO_ROOM):
                 raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
@@ -276,7 +277,7 @@ class Session:
             if "step" in reply:
                 self._demand_pace(worker, slot, experiment, ledger)
         self._demand_tools(reply["over"])
-        self._note(experiment, reply["over"], ledger)
+        self._note(experiment, reply, ledger)
         if reply.get("stop"):
             raise Stopped
 
@@ -293,8 +294,9 @@ class Session:
         if not self.spent(ledger):
             return
         worker.kill(TOO_SLOW)
-        rows = self.ask_reference(do="stop", slot=slot)["over"]
-        self._note(experiment, [r for r in rows if r[1] == "fail"], ledger)
+        reply = self.ask_reference(do="stop", slot=slot)
+        wrong = [row for row in reply["over"] if row[1] == "fail"]
+        self._note(experiment, {**reply, "over": wrong}, ledger)
         if not ledger.failed():
             calls = f"{self.waited_s:.0f} s of answers, and the plan was not done ({experiment})"
             ledger.gaps.append(f"too slow to judge: {calls}")
@@ -380,7 +382,12 @@ class Session:
             worker.stop("the reference has answered")
         return frozenset(record.text.splitlines() if record.kind == "done" else ())
 
-    def _note(self, experiment: str, rows: Sequence[Sequence[str]], ledger: Ledger) -> None:
+    def _note(self, experiment: str, reply: Mapping[str, Any], ledger: Ledger) -> None:
+        rows: Sequence[Sequence[str]] = reply["over"]
+        for check, name in reply["cases"]:
+            ledger.count(check)
+            if ledger is self.ledger and name not in self.asked.setdefault(experiment, []):
+                self.asked[experiment].append(name)
         failed = {check for check, outcome, _ in rows if outcome == "fail"}
         for check, outcome, evidence in rows:
             if outcome == "pass" and check in failed:
@@ -492,8 +499,10 @@ class Session:
         request = asdict(self.request)
         own = {name: request[name] for name in kept}
         paths = {name: str(request[name]) for name in ("problem", "candidate")}
-        counts = dict(self.counts)
-        return {"seed": self.seed, "request": own | paths, "counts": counts, "cases": self.cases}
+        return {
+            "seed": self.seed, "request": own | paths, "counts": dict(self.counts),
+            "cases": self.cases, "asked": self.asked,
+        }  # fmt: skip
 
 
 def _patience() -> float:

@@ -249,6 +249,7 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
     ledger, mine, eager = session.ledger, sides[CANDIDATE], sides[EAGER]
     checked = sum(map(len, mine.turns))
     ledger.add("timing-outputs", "pass", f"the outputs of all {checked} timed calls")
+    ledger.count("timing-outputs", checked)
     fault = statistics.fault(mine.turns)
     if fault:
         ledger.add("timing-clocks", "fail", fault)

@@ -31,6 +31,9 @@ Outputs = Generator[dict[str, Any], Any, "list[Tensor] | None"]
 
 BORROWED = 4  # of so many calls that may borrow their sensitivity, one has its own all the same
 
+# What a plain call is a case of, and what it is if its arguments come back.
+ASKED = ("structure", "values", "accuracy", "nonfinite", "aliasing")
+ECHOED = ("input-mutation", "guard-bands")
 CALL_OPTIONS: Mapping[str, Any] = {
     "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
     "stream": "", "cold": False, "exact": False,
@@ -62,6 +65,8 @@ class Trial:
         self.typical = False
         self.hazard = False  # the current call's inputs are none that get_inputs() draws
         self.stopped = False  # nothing more can be asked of this worker
+        self.cases: list[tuple[str, str]] = []  # check and name of all that was compared
+        self.lost = False  # eager itself is lost in the current call: nothing was compared
         self._inputs, self._outputs = inputs, outputs
         self._prepare: Callable[[], None] | None = None
         self._count = 0
@@ -70,6 +75,10 @@ class Trial:
         if outcome == "fail" and check in self.options.get("ignored", ()):
             outcome = "pass"
         self.rows.append((check, outcome, evidence))
+
+    def counted(self, *checks: str) -> None:
+        """One more case of these checks, under the name of the current call."""
+        self.cases += [(check, self.label) for check in checks]
 
     def known(self) -> Expected:
         """What was expected of the last call, for another one on the same content."""
@@ -206,8 +215,10 @@ class Trial:
             self.fail("structure", wrong)
             return None
         outputs = [t for r in results if (t := self.result(r)) is not None]
-        for index, output in enumerate(outputs):
-            self._compare(index, output, expected)
+        compared = [self._compare(index, output, expected) for index, output in enumerate(outputs)]
+        self.lost = bool(compared) and not any(compared)
+        if not self.lost:
+            self.counted(*((self.reports_to,) if self.reports_to else ASKED), *(ECHOED * echo))
         if not self.reports_to:
             self._compare_aliases(results, expected)
         if echo:
@@ -215,15 +226,16 @@ class Trial:
         self.lab.calls_compared += 1
         return outputs
 
-    def _compare(self, index: int, output: Tensor, expected: Expected) -> None:
+    def _compare(self, index: int, output: Tensor, expected: Expected) -> bool:
+        """False where there is nothing to compare with."""
         eager, full = expected.eager[index], not self.reports_to and not self.typical
         if not full and torch.equal(output, eager):
-            return  # no limit lies below eager's own error
+            return True  # no limit lies below eager's own error
         if output.shape != eager.shape or expected.truth[index].shape != eager.shape:
-            return  # its size depends on roundings: there is nothing to compare with
+            return False  # its size depends on roundings
         three = eager, expected.truth[index], expected.kappa[index]
         if self.hazard and contract.reference_fault(*three[:2]):
-            return  # eager itself is lost here: there is nothing to compare with
+            return False  # eager itself is lost here
         compared = contract.compare(
             output, *three, mode=self.lab.accuracy, hazard=self.hazard, full=full,
             noise=lambda: expected.noise()[index],
@@ -248,6 +260,7 @@ class Trial:
             for name, value in compared.numbers.items():
                 worst = self.lab.accuracy_numbers.get(name, value)
                 self.lab.accuracy_numbers[name] = max(worst, value)
+        return True
 
     def _positions(
         self, index: int, output: Tensor, expected: Expected
