@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -32,7 +33,8 @@ from fusewright.flat import Flat, flattened
 from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.masks import without_selections
-from fusewright.refusals import cannot_capture
+from fusewright.places import apart, refused, state_apart
+from fusewright.refusals import IN_COMMON, cannot_capture
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -69,23 +71,24 @@ class Exported:
 def export(module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING) -> Exported:
     """The exported program; raises CaptureFailed. state: attributes that forward replaces."""
     with flattened(module, inputs, state) as flat:
-        batch = _batch_size(flat.tensors)
+        tensors = apart(flat.tensors)
+        batch = _batch_size(tensors)
         if batch > 1:
             free = Dim("batch", min=2)
-            shapes = tuple(
-                {0: free} if v.dim() and v.shape[0] == batch else None for v in flat.tensors
-            )
-            program = _try_export(module, flat.tensors, shapes)
+            shapes = tuple({0: free} if v.dim() and v.shape[0] == batch else None for v in tensors)
+            program = _try_export(module, tensors, shapes)
             made = _exported(program, flat, batch) if program is not None else None
             if program is not None and made is not None and _is_free(program, batch):
+                _check_memory(program, module, flat)
                 return made
-        program = _fixed_export(module, flat.tensors)
+        program = _fixed_export(module, tensors, flat)
         made = _exported(program, flat, 0)
         if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
                 "tensors, as .item() does. Return the tensor that it is taken from."
             )
+        _check_memory(program, module, flat)
         return made
 
 
@@ -258,13 +261,35 @@ def _try_export(
         return None
 
 
-def _fixed_export(module: nn.Module, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
+def _fixed_export(
+    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat
+) -> ExportedProgram:
     try:
         return _run_export(module, tensors, None)
     except CaptureFailed:
         raise
     except Exception as error:
-        raise cannot_capture(error, type(module)) from error
+        shared = bool(re.search(IN_COMMON, str(error)))
+        why = _change_in_common(module, tensors, flat) if shared else None
+        raise why or cannot_capture(error, type(module)) from error
+
+
+def _change_in_common(
+    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat
+) -> CaptureFailed | None:
+    """What is changed, and who shares its memory, which PyTorch does not say."""
+    try:
+        with state_apart(module):
+            program = _run_export(module, tensors, None)
+    except Exception as error:  # noqa: BLE001 - whatever else stops it is the better reason
+        return cannot_capture(error, type(module))
+    return refused(program, module, flat)
+
+
+def _check_memory(program: ExportedProgram, module: nn.Module, flat: Flat) -> None:
+    """Raise CaptureFailed where the program changes memory in which others lie, too."""
+    if (why := refused(program, module, flat)) is not None:
+        raise why
 
 
 def _multiplied_along_batch(program: ExportedProgram) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fusewright.errors import CaptureFailed
 
 _MESSAGE_LIMIT = 300
+SHOWN = 3  # names of a list
 _OURS = (Path(torch.__file__).parent, Path(__file__).parent)
 _INSTALLED = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib", "platlib"))
 _LIBRARIES = tuple(f"{path.resolve()}/" for path in (*_OURS, *_INSTALLED))
@@ -75,6 +76,10 @@ BY_VALUE: Mapping[str, tuple[str, str]] = {
     ),
     "is_nonzero": ("the truth of a tensor", "Choose with torch.where."),
 }
+# Of a change of memory that tensors share, of which torch.export says no more.
+IN_COMMON = (
+    "expected compiled_fn to be GraphModule|not yet handle non-differentiable view input mutations"
+)
 # What PyTorch says -> what that means, and what to write instead. The first that fits counts.
 BY_WORDS: tuple[tuple[str, str, str], ...] = (
     (
@@ -91,6 +96,11 @@ BY_WORDS: tuple[tuple[str, str, str], ...] = (
         r"type must be tuple of ints, ?but got \w*Tensor",
         "a size is given by a tensor's value",
         "Give sizes as numbers that do not depend on the data.",
+    ),
+    (
+        IN_COMMON,
+        "forward changes a tensor in place in whose memory another input, parameter or buffer lies",
+        "Give each its own memory (clone()), or return the new value instead.",
     ),
     (
         r"Pending unbacked symbols",
@@ -137,6 +147,19 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
     )
 
 
+def changed_in_common(n: object, model: type, changed: str, others: Sequence[str]) -> CaptureFailed:
+    """The error for a change in place of memory in which other tensors lie, too. n: what is
+    written, in the exported program."""
+    shown = " and ".join(others[:SHOWN]) + f" and {len(others) - SHOWN} more" * (
+        len(others) > SHOWN
+    )
+    return CaptureFailed(
+        f"{_line_of(n, model)}: the model cannot be turned into a graph: forward changes {changed} "
+        f"in place, and {shown} share{'s' * (len(others) == 1)} memory with it, where the change "
+        "is seen, too. Give each its own memory (clone()), or return the new value instead."
+    )
+
+
 def unknown_size(n: torch.fx.Node, model: type) -> CaptureFailed:
     """The error for a call of the exported program whose result's size only the data knows."""
     name = str(n.target).removeprefix("aten.").rpartition(".")[0]
@@ -145,10 +168,17 @@ def unknown_size(n: torch.fx.Node, model: type) -> CaptureFailed:
         sized = (f"the size of what {BY_SIZE[name][0]} gives depends on the data", BY_SIZE[name][1])
     elif any(isinstance(a, torch.fx.Node) and not _is_tensor(a) for a in n.args):
         sized = (f"the size of what {name} gives depends on a tensor's value", UNKNOWN_ADVICE)
-    places = re.findall(r'File "([^"]+)", line (\d+)', n.meta.get("stack_trace") or "")
-    line = _innermost([(path, int(number)) for path, number in places], model)
     cause, advice = sized
-    return CaptureFailed(f"{line}: the model cannot be turned into a graph: {cause}. {advice}")
+    return CaptureFailed(
+        f"{_line_of(n, model)}: the model cannot be turned into a graph: {cause}. {advice}"
+    )
+
+
+def _line_of(n: object, model: type) -> str:
+    """`file:line` of the user's that made a call of the exported program."""
+    said = n.meta.get("stack_trace") if isinstance(n, torch.fx.Node) else None
+    places = re.findall(r'File "([^"]+)", line (\d+)', said or "")
+    return _innermost([(path, int(number)) for path, number in places], model)
 
 
 def _is_tensor(n: torch.fx.Node) -> bool:

@@ -21,37 +21,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
+from fusewright.places import Laid, laid
 from fusewright.settings import INTERNAL, put_back
 from fusewright.spelling import is_plain
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Laid:
-    """A tensor argument without its values."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether its elements do not fill its memory, so that kernels would not take it."""
-        wide = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1)
-        expected = 1
-        for step, size in wide:
-            if step != expected:
-                return 0 not in self.shape
-            expected *= size
-        return False
-
-    def tensor(self) -> torch.Tensor:
-        """Zeros that lie like it."""
-        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if n)
-        memory = torch.zeros(last + 1, dtype=self.dtype, device=self.device)
-        return memory.as_strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -187,13 +161,7 @@ def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any])
                 return Signature(why_not=f"is called with a {type(leaf).__name__}")
         elif not is_plain(leaf):
             return Signature(why_not=f"is called with a {type(leaf).__name__}")
-    return Signature(tuple(map(_laid, leaves)), spec)
-
-
-def _laid(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return Laid(tuple(value.shape), value.stride(), value.dtype, value.device)
+    return Signature(tuple(laid(v) if isinstance(v, torch.Tensor) else v for v in leaves), spec)
 
 
 @dataclass

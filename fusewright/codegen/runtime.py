@@ -167,7 +167,15 @@ def _fusewright_apart(written, read):
     """Whether no tensor that is written shares memory with another one."""
     targets = {tensor.untyped_storage().data_ptr() for tensor in written}
     others = {tensor.untyped_storage().data_ptr() for tensor in read}
-    return len(targets) == len(written) and targets.isdisjoint(others)
+    if len(targets) == len(written) and targets.isdisjoint(others):
+        return True
+    spans = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in written]
+    every = [*spans, *((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in read)]
+    return all(
+        mine is other or mine[1] <= other[0] or other[1] <= mine[0]
+        for mine in spans
+        for other in every
+    )
 '''
 
 _CHANGED = """
