@@ -39,7 +39,7 @@ FLOW = [
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/canary",
     "judge/protocol", "judge/layout", "judge/sandbox", "judge/warden",
     "judge/nursery",
-    "judge/state_of_torch", "judge/candidate",
+    "judge/state_of_process", "judge/state_of_torch", "judge/candidate",
     "judge/states", "judge/room", "judge/counts", "judge/floor", "judge/fragile",
     "judge/lab", "judge/trial", "judge/experiments",
     "judge/probing", "judge/gradients", "judge/hazards", "judge/catalogue", "judge/reference",

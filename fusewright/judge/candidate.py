@@ -41,6 +41,7 @@ from fusewright.judge.protocol import (
     encode_record,
     map_region,
 )
+from fusewright.judge.state_of_process import generators
 from fusewright.judge.tree import mapped
 
 FOREVER = float("inf")
@@ -118,12 +119,20 @@ class Host:
         self.instances: dict[int, nn.Module] = {}
         self.held: list[Tensor] = []  # results of earlier calls
         self.calls: list[tuple[list[Tensor], Any]] = []  # blocks and arguments of the last calls
-        self.before = state_of_torch.snapshot()
+        self.before: state_of_torch.Snapshot = ({}, {})
         self.seed = torch.initial_seed()
+        self.numbers: Mapping[str, Any] = {}  # of the random generators that everybody shares
         self.flush = torch.zeros(0)
         self.sizes: list[int] = []  # of the last results, in bytes
         self.clock = DeviceClock(device)
-        self.strays: set[str] = set()  # modes that a call left changed, seen right after it
+        self.strays: set[str] = set()  # what a call left changed, where the end would not show it
+
+    def note_draws(self) -> None:
+        """Constructors may draw: the generator was seeded for them. Calls may not."""
+        now = generators()
+        for name, state in self.numbers.items():
+            if now[name] != state:
+                self.strays.add(f"a call drew from {name} random generator")
 
     def poison(self) -> None:
         """What the allocator hands out next for an output holds 0xFF: NaN in every float type."""
@@ -143,6 +152,8 @@ def _import(host: Host, message: Message) -> Record:
     host.instances.clear()
     host.held.clear()
     host.calls.clear()
+    host.strays.clear()
+    host.numbers = {}
     torch.set_num_threads(message["threads"])
     host.before = state_of_torch.snapshot()
     if "problem" in message:
@@ -175,6 +186,7 @@ def _module(source: str, name: str) -> ModuleType:
 
 def _construct(host: Host, message: Message) -> Record:
     assert host.make is not None
+    host.note_draws()
     blocks = layout.fresh_blocks(message["arguments"], host.inputs, "cpu")
     host.seed = message["seed"]
     torch.manual_seed(host.seed)
@@ -189,6 +201,7 @@ def _construct(host: Host, message: Message) -> Record:
     if message.get("compile"):
         model.compile()
     host.instances[message["instance"]] = model
+    host.numbers = generators()
     return host.done("", [], [])
 
 
@@ -323,6 +336,7 @@ def _held(host: Host, _: Message) -> Record:
 
 
 def _flags(host: Host, _: Message) -> Record:
+    host.note_draws()
     found = [*state_of_torch.changes(host.before), *sorted(host.strays)]
     if torch.initial_seed() != host.seed:
         found.append("the global random generator was seeded anew")

@@ -1,24 +1,35 @@
-"""A process -> what is global in it: flags, modes, hooks, patched functions; and what changed.
+"""A process -> what of PyTorch is global in it: flags, modes, hooks, functions; and what changed.
 
 A candidate that changes any of these changes other people's results, or the judge's clocks.
 """
 
 from __future__ import annotations
 
+import builtins
+import copy
+import gc
+import json
+import math
+import mmap
+import os
+import random
 import signal
+import socket
 import sys
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+from types import FunctionType
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
+from fusewright.judge import state_of_process
+
 _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGSEGV)
 
 # name -> how to read it; values must compare with ==.
 _FLAGS: Mapping[str, Callable[[], Any]] = {
@@ -37,38 +48,59 @@ _FLAGS: Mapping[str, Callable[[], Any]] = {
     "cuDNN enabled": lambda: torch.backends.cudnn.enabled,
     "cuDNN benchmark": lambda: torch.backends.cudnn.benchmark,
     "cuDNN deterministic": lambda: torch.backends.cudnn.deterministic,
+    "cuDNN benchmark limit": lambda: torch.backends.cudnn.benchmark_limit,
     "mkldnn": lambda: torch.backends.mkldnn.enabled,
+    "mkldnn deterministic": lambda: torch.backends.mkldnn.deterministic,
+    "float32 precision": lambda: _precisions(),
+    "sums of half-precision products": lambda: _sums(),
+    "attention kernels": lambda: _attention(),
+    "linear algebra library": lambda: str(torch.backends.cuda.preferred_linalg_library()),
+    "matrix product library": lambda: str(torch.backends.cuda.preferred_blas_library()),
+    "einsum's paths": lambda: (
+        torch.backends.opt_einsum.enabled,
+        torch.backends.opt_einsum.strategy,
+    ),
+    "quantized engine": lambda: torch.backends.quantized.engine,
+    "memory filled where deterministic": lambda: (
+        torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    ),
+    "autograd multithreading": torch.autograd.is_multithreading_enabled,
     "function modes": torch._C._len_torch_function_stack,
     "dispatch modes": torch._C._len_torch_dispatch_stack,
     "global module hooks": lambda: [len(getattr(nn_module, name)) for name in _HOOKS],
     "answers of PyTorch's own operators": lambda: _known_answers(),
-    "signal handlers": lambda: [str(signal.getsignal(s)) for s in _SIGNALS],
-    "trace function": lambda: (sys.gettrace(), sys.getprofile()),
-    "import hooks": lambda: [_named(hook) for hook in (*sys.meta_path, *sys.path_hooks)],
 }
+_LAYERS = {n: v for n, v in vars(nn).items() if isinstance(v, type) and issubclass(v, nn.Module)}
 _OWNERS: Mapping[str, Any] = {
     "torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": Tensor,
-    "torch.nn.Module": nn.Module, "torch.cuda": torch.cuda, "torch.cuda.Event": torch.cuda.Event,
-    "torch.autograd": torch.autograd, "torch.testing": torch.testing, "time": time,
-    "builtins": sys.modules["builtins"],
+    "torch.linalg": torch.linalg, "torch.fft": torch.fft, "torch.special": torch.special,
+    "torch.nn.init": nn.init, "torch.cuda": torch.cuda, "torch.cuda.Event": torch.cuda.Event,
+    "torch.autograd": torch.autograd, "torch.autograd.Function": torch.autograd.Function,
+    "torch.testing": torch.testing, "torch.optim": torch.optim,
+    "torch.utils.data": torch.utils.data, "builtins": builtins, "time": time, "os": os,
+    "sys": sys, "gc": gc, "math": math,
+    "random": random, "threading": threading, "signal": signal, "copy": copy, "json": json,
+    "socket": socket, "mmap": mmap, "numpy": numpy, "numpy.linalg": numpy.linalg,
+    "numpy.random": numpy.random,
+    **{f"torch.nn.{name}": layer for name, layer in _LAYERS.items()},
 }  # fmt: skip
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, type)
 # What torch._dynamo itself replaces when torch.compile is first used.
 _DYNAMO = ("torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
+_READ: Mapping[str, Callable[[], Any]] = {**_FLAGS, **state_of_process.FLAGS}
 Snapshot = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def snapshot() -> Snapshot:
-    return {name: read() for name, read in _FLAGS.items()}, _functions()
+    return {name: _answer(read) for name, read in _READ.items()}, _functions()
 
 
 def changes(before: Snapshot) -> list[str]:
     """One line per global thing that is not what it was."""
     flags, functions = before
     found = []
-    for name, read in _FLAGS.items():
-        if (now := read()) != flags[name]:
-            found += _lines(name, flags[name], now)
+    for name, read in _READ.items():
+        if (now := _answer(read)) != flags[name]:
+            found += state_of_process.lines(name, flags[name], now)
     later = _functions()
     excused = _DYNAMO if "torch._dynamo.eval_frame" in sys.modules else ()
     patched = [
@@ -79,18 +111,12 @@ def changes(before: Snapshot) -> list[str]:
     return found + [f"{name} was replaced" for name in patched[:20]]
 
 
-def _lines(name: str, old: Any, new: Any) -> list[str]:
-    """What became of one flag; of a list of names, what came and went."""
-    if name != "import hooks":
-        return [f"{name}: {str(old)[:80]} became {str(new)[:80]}"]
-    came, went = Counter(new) - Counter(old), Counter(old) - Counter(new)
-    lines = [f"{name}: {count} more of {hook}" for hook, count in came.items()]
-    lines += [f"{name}: {count} less of {hook}" for hook, count in went.items()]
-    return lines or [f"{name}: in another order"]
-
-
-def _named(hook: Any) -> str:
-    return str(getattr(hook, "__qualname__", type(hook).__qualname__))[:80]
+def _answer(read: Callable[[], Any]) -> Any:
+    """PyTorch refuses to read a setting that was made through two of its interfaces."""
+    try:
+        return read()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
 
 
 def _same(later: tuple[Any, Any] | None, function: Any, code: Any) -> bool:
@@ -100,11 +126,39 @@ def _same(later: tuple[Any, Any] | None, function: Any, code: Any) -> bool:
 def _functions() -> dict[str, tuple[Any, Any]]:
     """Functions of torch and of the clocks, each with its code, which can be swapped, too."""
     return {
-        f"{owner}.{name}": (value, getattr(value, "__code__", None))
+        f"{owner}.{name}": (value, value.__code__ if isinstance(value, FunctionType) else None)
         for owner, holder in _OWNERS.items()
         for name, value in vars(holder).items()
-        if isinstance(value, _FUNCTIONS) and not isinstance(value, ModuleType)
+        if callable(value)
     }
+
+
+def _precisions() -> dict[str, str]:
+    """What float32 products, convolutions and recurrences may be rounded to, by backend."""
+    if not hasattr(torch.backends, "fp32_precision"):  # of PyTorch 2.9 and later
+        return {}
+    names = [(b, op) for b in ("cuda", "mkldnn") for op in ("all", "conv", "rnn", "matmul")]
+    read = torch._C._get_fp32_precision_getter
+    found = {f"{b} {op}": str(read(b, op)) for b, op in (("generic", "all"), *names)}
+    # The older interface writes "ieee" where it restores what nobody had said anything about.
+    return {name: "ieee" if value == "none" else value for name, value in found.items()}
+
+
+def _sums() -> dict[str, bool]:
+    """How cuBLAS may add up products of half precision."""
+    names = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction")
+    settings = [*(f"allow_{name}" for name in names), "allow_fp16_accumulation"]
+    matmul = torch.backends.cuda.matmul
+    return {name: getattr(matmul, name, False) for name in settings}
+
+
+def _attention() -> dict[str, bool]:
+    """Which kernels PyTorch's own attention may choose."""
+    cuda = torch.backends.cuda
+    kinds = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
+    found = {kind: bool(getattr(cuda, f"{kind}_enabled")()) for kind in kinds}
+    allowed = getattr(cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: False)
+    return found | {"half-precision sums": bool(allowed())}
 
 
 def _known_answers() -> list[float]:
