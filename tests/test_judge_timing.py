@@ -39,6 +39,36 @@ def clocks(mine: Side, device: str = "cpu") -> tuple[Ledger, float]:
     return ledger, timing._check_clocks(cast("Session", fake), mine, *twins)
 
 
+CASES = [f"case {n}" for n in range(9)]
+
+
+@pytest.mark.parametrize(("warm", "calls"), [(2, 5), (1, 1), (0, 1)])
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) -> None:
+    places, changes, seen = set(), set(), set()
+    for _ in range(200):
+        drawn = timing.Rounds(CASES, moves=moves)
+        rounds = [drawn.draw(number, warm, calls) for number in range(30)]
+        assert rounds[0].messages() == timing.Round(0, warm, calls).messages()
+        for what in rounds:
+            counted = [call for _, call, _ in what.messages() if call >= 0]
+            assert counted == list(range(calls)), "what counts is never more, and in order"
+            places |= {n for n, m in enumerate(what.messages()) if m[0] == "between"}
+        moved = [what.moved for what in rounds]
+        assert moved == sorted(moved)
+        assert any(moved) == moves
+        if moves:
+            first = rounds[moved.index(True)]
+            assert first.messages()[0][0] == "between", "no timed call follows a change at once"
+            changes.add(first.number)
+        asked = [case for what in rounds for _, _, case in what.messages() if case]
+        assert sorted(asked) == CASES, "each case once"
+        seen.add(tuple(asked))
+    assert places == set(range(warm + calls + 1))
+    assert changes == (set(range(1, timing.FEWEST_ROUNDS)) if moves else set())
+    assert len(seen) > 100
+
+
 @pytest.mark.parametrize("claimed", [4e-3, 1e-3, 2e-4, 8e-3])
 def test_honest_clocks_pass_whatever_the_speed(claimed: float) -> None:
     ledger, resolution = clocks(side("candidate", claimed))

@@ -64,7 +64,7 @@ def main(config: Message) -> None:
     nonce, options = bytes.fromhex(config["nonce"]), config["options"]
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     _draw_seeds()
-    host = Host(inputs_fd, outputs_fd, str(options["device"]))
+    host = Host(inputs_fd, outputs_fd, str(options["device"]), cold=bool(options.get("cold")))
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
     sequence = 0
@@ -110,8 +110,9 @@ def _answer(host: Host, message: Message) -> Record:
 class Host:
     """The candidate's module, its instances, and what they have answered so far."""
 
-    def __init__(self, inputs_fd: int, outputs_fd: int, device: str) -> None:
+    def __init__(self, inputs_fd: int, outputs_fd: int, device: str, *, cold: bool = False) -> None:
         self.device = device
+        self.cold = cold  # are the caches flushed before every call of this process?
         self.inputs = map_region(inputs_fd, writable=False)
         self.outputs = map_region(outputs_fd, writable=True)
         self.make: Callable[..., nn.Module] | None = None
@@ -250,7 +251,7 @@ def _call(host: Host, message: Message) -> Record:
     if message["exact"]:
         arguments = mapped(arguments, layout.exact)
     host.poison()
-    _make_cold(host, message["cold"])
+    _make_cold(host)
     with torch.set_grad_enabled(message["grad"]):
         outputs, clocks = host.clock.time(model, arguments)
         if torch.is_grad_enabled() != message["grad"]:
@@ -307,9 +308,12 @@ def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
     return made
 
 
-def _make_cold(host: Host, cold: bool) -> None:
-    """Push the arguments out of the caches by writing, then reading, more than they hold."""
-    if not cold:
+def _make_cold(host: Host) -> None:
+    """Push the arguments out of the caches by writing, then reading, more than they hold.
+
+    In a process that is timed, before every call; so no call tells whether it is counted.
+    """
+    if not host.cold:
         return
     if not host.flush.numel():
         host.flush = torch.zeros(_FLUSH_BYTES[host.device] // 4, device=host.device)

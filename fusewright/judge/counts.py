@@ -26,7 +26,7 @@ COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity wher
 # What each experiment may take of these seconds.
 PART: Mapping[str, float] = {
     "fresh": 0.1, "warm": 0.04, "modes": 0.06, "determinism": 0.08, "soak": 0.2, "leak": 0.05,
-    "hazards": 0.3, "dtypes": 0.06, "probes": 0.2,
+    "hazards": 0.3, "between": 0.1, "dtypes": 0.06, "probes": 0.2,
 }  # fmt: skip
 DOUBLE_RUNS = 9  # of a case that has its own sensitivity: the truth, and four draws of two
 PROBE_RUNS = 3

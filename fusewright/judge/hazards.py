@@ -124,7 +124,7 @@ def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
     plan = yield from _shortened(t, others, inputs, len(required), tally)
     wanted = {name for _, name in plan.queue[: plan.count]}
     for case, name in sorted(plan.queue, key=lambda pair: pair[0].isolated):
-        check = _check_of(case)
+        check = check_of(case)
         if name not in wanted and tally.tried(check) >= FEWEST_CASES:
             tally.beyond[check] = tally.beyond.get(check, 0) + 1
         elif not t.stopped:
@@ -141,7 +141,8 @@ def _at_least(t: Trial, tally: Tally) -> Steps:
             yield from _try(t, case, case.name, tally)
 
 
-def _check_of(case: Case) -> str:
+def check_of(case: Case) -> str:
+    """The check that a case belongs to."""
     return FAMILY_CHECK.get(case.family, "hazard-values")
 
 
@@ -152,7 +153,7 @@ def _ordered(t: Trial, inputs: Sequence[object]) -> list[Case]:
     turns: dict[str, int] = {}
     rank = {}
     for case in matrix:
-        check = _check_of(case)
+        check = check_of(case)
         rank[case.name] = turns[check] = turns.get(check, 0) + 1
     return sorted(matrix, key=lambda case: rank[case.name])
 
@@ -203,7 +204,7 @@ def _try(
     t: Trial, case: Case, name: str, tally: Tally, check: str = ""
 ) -> Generator[dict[str, Any], Any, bool]:
     """One case; True if the candidate answered."""
-    check = check or _check_of(case)
+    check = check or check_of(case)
     try:
         accepted = yield from _case(t, case, name, check)
     except Refused as refusal:

@@ -15,13 +15,13 @@ from mmap import mmap
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import catalogue, layout, room, sandbox, states
+from fusewright.judge import catalogue, layout, room, sandbox
 from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import DeviceLost, Illegal, ShortOfMemory, is_lost, is_short
 from fusewright.judge.protocol import Channel, Gone, map_region
+from fusewright.judge.timed import Timed
 from fusewright.judge.trial import CALL_OPTIONS, Refused, Starved, Steps, Trial
 
 FOREVER = float("inf")
@@ -84,8 +84,7 @@ class Bench:
         self._labs: dict[str, Lab] = {}
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
-        self._timed: dict[tuple[int, int], layout.Shipment] = {}
-        self._carried: dict[str, bool] = {}
+        self._timed: dict[str, Timed] = {}
 
     def meanwhile(self) -> None:
         """Compute what will be expected while the candidate is at work."""
@@ -149,49 +148,26 @@ class Bench:
             made.append({"arguments": arguments, "instance": 0})
         construct = {"do": "construct", "seed": lab.model_seed, **made[0]}
         load = {"do": "load", "how": "load_state_dict", **made[1]}
-        call = {"do": "call", "mode": lab.modes[0], **CALL_OPTIONS, **made[2], "cold": True}
+        call = {"do": "call", "mode": lab.modes[0], **CALL_OPTIONS, **made[2]}
         return {"steps": [construct, load, call]}
 
+    def do_between(self, message: Message) -> Message:
+        """What is asked between the counted calls."""
+        timed = self._timed[message["lab"]] = Timed(self._labs[message["lab"]])
+        return timed.plan()
+
     def do_ship(self, message: Message) -> Message:
-        """The next timed call, and what comes before; every side gets the same content."""
-        lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
-        shipment = self._drawn(lab, message)
-        arguments = layout.ship(shipment, inputs)
-        options = {**CALL_OPTIONS, "cold": True, "mode": lab.modes[0], "instance": 0}
-        steps = [{"do": "call", "arguments": arguments, **options}]
-        if self._carries(message["lab"]):
-            kept = {n: t.detach() for n, t in lab.state.items() if n in lab.touched}
-            seed, behind = lab.seed("guard"), layout.end_of(arguments)
-            state = layout.ship_only([kept], seed, inputs, behind)
-            steps = [{"do": "load", "how": "inplace", "instance": 0, "arguments": state}, *steps]
-        return {"steps": steps}
+        """The next timed call, and what comes before."""
+        inputs, _ = self._slots[message["slot"]]
+        return {"steps": self._timed[message["lab"]].steps(message, inputs)}
 
     def do_check(self, message: Message) -> Message:
-        lab = self._labs[message["lab"]]
-        trial = Trial(lab, *self._slots[message["slot"]], {})
-        trial.judge_timed(self._drawn(lab, message), message["record"])
+        trial = Trial(self._labs[message["lab"]], *self._slots[message["slot"]], {})
+        self._timed[message["lab"]].judge(trial, message)
         return {"rows": trial.rows}
 
     def do_floor(self, message: Message) -> Message:
         return self._labs[message["lab"]].floors(float(message["eager_s"]))
-
-    def _drawn(self, lab: Lab, message: Message) -> layout.Shipment:
-        key = message["round"], message["call"]
-        if key not in self._timed:
-            self._timed = {k: v for k, v in self._timed.items() if k[0] == key[0]}
-            self._timed[key] = layout.pack(lab.inputs("timed", *key), lab.seed("guard", *key))
-        return self._timed[key]
-
-    def _carries(self, name: str) -> bool:
-        """Whether eager's answer depends on what an earlier call has left in its buffers."""
-        if name not in self._carried:
-            lab, answers = self._labs[name], list[list[Tensor]]()
-            state = lab.own(lab.state)
-            for _ in range(2):
-                made = lab.run_quietly(lab.inputs("carried"), state, lab.modes[0])
-                answers.append([t.clone() for t in made])
-            self._carried[name] = not all(map(states.same, *answers))
-        return self._carried[name]
 
     def _advance(self, slot: int, record: Message | None) -> Message:
         steps, trial = self._running[slot]

@@ -161,13 +161,14 @@ class Session:
         environment: Mapping[str, str] | None = None,
         plan: Plan | None = None,
         launcher: Sequence[str] = (),
+        cold: bool = False,
     ) -> Worker:
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}
         worker = self.site.start(
             name,
             "fusewright.judge.candidate",
-            options={"device": self.request.device},
+            options={"device": self.request.device, "cold": cold},
             regions=(self.slots[slot],),
             environment=CHECKED | poison if environment is None else environment,
             plan=plan,

@@ -80,6 +80,51 @@ class Side:
     cpu: list[float] = field(default_factory=list)
     first_s: float = 0.0
     prepared: bool = False
+    moved: bool = False  # does it have the other parameters?
+    between: int = 0  # calls that nobody counts, with other values or after a change
+
+
+@dataclass(frozen=True)
+class Round:
+    """What every side is sent in one round; a candidate cannot tell which calls count.
+
+    At `place`, if there is one, is a call that does not: with the values of `case`, or with plain
+    ones. `moved`: with the other parameters; the first call after the change is none that counts.
+    """
+
+    number: int
+    warm: int
+    calls: int
+    moved: bool = False
+    place: int | None = None
+    case: str = ""
+
+    def messages(self) -> list[tuple[str, int, str]]:
+        """Name of its content, number (negative: not counted), case."""
+        made = [(str(call), call, "") for call in range(-self.warm, self.calls)]
+        if self.place is not None:
+            made.insert(self.place, ("between", -1, self.case))
+        return made
+
+
+class Rounds:
+    """Draws what comes between the counted calls, and when the parameters change."""
+
+    def __init__(self, cases: Sequence[str], *, moves: bool) -> None:
+        self._draws = random.SystemRandom()
+        self._cases = list(cases)
+        self._draws.shuffle(self._cases)
+        self._change = self._draws.randrange(1, FEWEST_ROUNDS) if moves else None
+
+    def draw(self, number: int, warm: int, calls: int) -> Round:
+        if number == 0:  # it only tells how long a turn may be
+            return Round(number, warm, calls)
+        moved = self._change is not None and number >= self._change
+        case = self._cases.pop() if self._cases else ""
+        if number == self._change:
+            return Round(number, warm, calls, moved, 0, case)
+        place = self._draws.randrange(warm + calls + 1) if case else None
+        return Round(number, warm, calls, moved, place, case)
 
 
 def participants(request: Request) -> tuple[str, ...]:
@@ -97,7 +142,9 @@ def start(session: Session, names: Sequence[str], slots: Sequence[int]) -> list[
             uid = plan.uid if plan.namespaces else None  # another uid may not read the problem
             own = replace(plan, readable=shown, uid=uid)
         own_name = name.replace(" ", "-")
-        worker = session.start_candidate(own_name, slot, environment=ENVIRONMENT, plan=own)
+        worker = session.start_candidate(
+            own_name, slot, environment=ENVIRONMENT, plan=own, cold=True
+        )
         sides.append(Side(name, worker, slot))
     return sides
 
@@ -169,11 +216,13 @@ def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
     request, order = session.request, random.SystemRandom()
     first, limits = {s.name: s for s in sides}, CALLS_BY_SECONDS[request.device]
     begin, number, (warm, calls) = time.monotonic(), 0, limits[-1][1]
+    planned = session.ask_reference(do="between", lab="problem")
+    rounds_to_come = Rounds(planned["cases"], moves=planned["moves"])
     while True:
-        turn = list(sides)
+        turn, what = list(sides), rounds_to_come.draw(number, warm, calls)
         order.shuffle(turn)
         for side in turn:
-            _turn(session, side, number, warm, calls)
+            _turn(session, side, what)
         if number == 0:  # the first round only tells how long a turn may be
             typical = (time.monotonic() - begin) / (len(sides) * (warm + calls))
             warm, calls = next(n for limit, n in limits if typical < limit)
@@ -196,19 +245,22 @@ def _take_turns(session: Session, sides: Sequence[Side]) -> tuple[str, int]:
             return told.reason or "the time is over", calls
 
 
-def _turn(session: Session, side: Side, number: int, warm: int, calls: int) -> None:
+def _turn(session: Session, side: Side, what: Round) -> None:
     """A few untimed calls, then the timed ones; all of them look the same to the worker."""
     times = []
-    for call in range(-warm, calls):
+    for name, call, case in what.messages():
+        content = {"round": what.number, "call": name, "case": case, "moved": what.moved}
         *before, message = session.ask_reference(
-            do="ship", lab="problem", slot=side.slot, round=number, call=call
+            do="ship", lab="problem", slot=side.slot, load=side.moved != what.moved, **content
         )["steps"]
+        side.moved = what.moved
         for step in before:
             _timed(session, side, step)
         record, wall = _timed(session, side, message)
         host = max(record.clocks_ns[0], 1) * 1e-9  # a clock that stands still is the floor's affair
         if side.name == CANDIDATE:
-            _check_output(session, side, record, number, call)
+            _check_output(session, side, record, content)
+        side.between += name == "between"
         if call >= 0:
             times.append(host)
             side.unexplained.append(wall - host)
@@ -231,13 +283,15 @@ def _timed(session: Session, side: Side, message: Mapping[str, Any]) -> tuple[Re
     return record, wall
 
 
-def _check_output(session: Session, side: Side, record: Record, number: int, call: int) -> None:
+def _check_output(session: Session, side: Side, record: Record, content: Mapping[str, Any]) -> None:
     reply = session.ask_reference(
-        do="check", lab="problem", slot=side.slot, record=asdict(record), round=number, call=call
+        do="check", lab="problem", slot=side.slot, record=asdict(record), **content
     )
     wrong = [evidence for _, outcome, evidence in reply["rows"] if outcome == "fail"]
     if wrong and "timing-outputs" not in session.request.ignored:
-        raise _Lost(f"round {number}: {wrong[0]}")
+        what = " and the parameters had changed" if content["moved"] else ""
+        case = f" ({content['case']} between the timed calls{what})" if content["case"] else what
+        raise _Lost(f"round {content['round']}{case}: {wrong[0]}")
 
 
 # --- what it means ----------------------------------------------------------------------------
@@ -248,7 +302,8 @@ def _conclude(session: Session, sides: Mapping[str, Side], stopped: str, calls: 
               floors: Mapping[str, float]) -> Timing | None:  # fmt: skip
     ledger, mine, eager = session.ledger, sides[CANDIDATE], sides[EAGER]
     checked = sum(map(len, mine.turns))
-    ledger.add("timing-outputs", "pass", f"the outputs of all {checked} timed calls")
+    between = f", and of {mine.between} between them" if mine.between else ""
+    ledger.add("timing-outputs", "pass", f"the outputs of all {checked} timed calls{between}")
     ledger.count("timing-outputs", checked)
     fault = statistics.fault(mine.turns)
     if fault:

@@ -36,7 +36,7 @@ ASKED = ("structure", "values", "accuracy", "nonfinite", "aliasing")
 ECHOED = ("input-mutation", "guard-bands")
 CALL_OPTIONS: Mapping[str, Any] = {
     "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
-    "stream": "", "cold": False, "exact": False,
+    "stream": "", "exact": False,
 }  # fmt: skip
 
 
@@ -159,12 +159,16 @@ class Trial:
         self.prepare()
         return self._judge(shipment, echo=fields.get("echo", False))
 
-    def judge_timed(self, shipment: layout.Shipment, answer: Answer) -> None:
+    def judge_timed(
+        self, shipment: layout.Shipment, answer: Answer, state: State, like: Expected | None, *,
+        hazard: bool,
+    ) -> None:  # fmt: skip
         """The output of a timed call: the same rule, only the aliases are not asked for again."""
         self.label, self.reports_to, self.answer = "timed call", "timing-outputs", answer
         # Every output is compared; one in eight, at random, with its own sensitivity.
-        like = self.lab.typical if self.lab.costly or secrets.randbelow(8) else None
-        self.expected = self.lab.expect(shipment, self.lab.state, self.lab.modes[0], like)
+        like = like if self.lab.costly or secrets.randbelow(8) else None
+        self.expected = self.lab.expect(shipment, state, self.lab.modes[0], like)
+        self.hazard = hazard
         self._judge(shipment, echo=False)
 
     def bare_call(
