@@ -2,11 +2,12 @@
 //
 // The surprising fact: nothing here is a vector function. A team runs its lambda under `omp simd`,
 // and gcc turns these scalars into vector code, as long as no path branches and none calls the C
-// library. So both sides of a choice are always computed, and out-of-range input is clamped before
-// it is used as an exponent. Polynomials are weighted minimax fits with float coefficients; errors
-// are in tests/test_skeleton_cpp.py. Do not compile with -ffast-math: NaN, infinities and the
-// rounding trick below would be lost. Compile with -ffp-contract=off: a value that a model computes
-// once has one value here, wherever it is computed again, so only what says `fma` rounds once.
+// library. So both sides of a choice are always computed, and what is out of range is clamped
+// before it is used as an exponent, or its result thrown away. Polynomials are weighted minimax
+// fits with float coefficients; errors are in tests/test_skeleton_cpp.py. Do not compile with
+// -ffast-math: NaN, infinities and the rounding trick below would be lost. Compile with
+// -ffp-contract=off: a value that a model computes once has one value here, wherever it is
+// computed again, so only what says `fma` rounds once.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -176,15 +177,23 @@ FUSEWRIGHT_LIBM(sqrt)
 FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 
-//@ exp_parts: needs numbers, fma
+//@ at_most: needs numbers
+// The smaller one of a number and a positive limit, by their bits: a minimum of integers is one
+// vector instruction, where gcc makes a comparison and a blend of a choice between floats. A NaN
+// may become the limit, so who calls this lets it through elsewhere.
+FN float at_most(float x, float most) {
+  const int b = bits_of(x), limit = bits_of(most);
+  return float_of(b < limit ? b : limit);
+}
+
+//@ exp_parts: needs at_most, fma
 // exp(x) = (1 + tail) * 2^power with |tail| < 0.42; `shifted` is power * 2^23, ready for an
 // exponent field.
 struct exp_parts {
   float tail;
   int shifted;
 };
-FN exp_parts split_exp(float x) {
-  const float sum = fma(x, 1.44269504f, ROUNDER);
+FN exp_parts parts_of_exp(float x, float sum) {
   const float n = sum - ROUNDER;
   const float r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, x));
   float p = 1.39415357e-3f;
@@ -194,23 +203,31 @@ FN exp_parts split_exp(float x) {
   p = fma(p, r, 0.5f);
   return {fma(p, r * r, r), bits_of(sum) << 23};
 }
+FN exp_parts split_exp(float x) { return parts_of_exp(x, fma(x, 1.44269504f, ROUNDER)); }
+// The power is at most `most`; what is beyond stays in the tail, up to infinity, and so does a NaN.
+FN exp_parts split_large_exp(float x, float most) {
+  return parts_of_exp(x, at_most(fma(x, 1.44269504f, ROUNDER), ROUNDER + most));
+}
+// exp(x) for -105 <= x < 40. 2^power is applied in two steps, since 2^-149 is no normal float.
+FN float exp_inside(float x) {
+  const exp_parts e = split_exp(x);
+  return (e.tail + 1.0f) * float_of(e.shifted + ((127 + 64) << 23)) * 0x1p-64f;
+}
 
 //@ exp: needs exp_parts
 FN float exp(float x) {
-  x = x < -105.0f ? -105.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const exp_parts e = split_exp(x);
+  const exp_parts e = split_large_exp(x, 129.0f);
   // 2^power is applied in two steps, since 2^128 and 2^-149 are no normal floats.
   const int rest = (191 << 23) ^ (bits_of(x) >> 1 & 1 << 30);  // 2^64 or, for x < 0, 2^-64
-  return (e.tail + 1.0f) * float_of(e.shifted + (254 << 23) - rest) * float_of(rest);
+  const float power = (e.tail + 1.0f) * float_of(e.shifted + (254 << 23) - rest) * float_of(rest);
+  // Chosen last, this is a mask of the product; chosen before, it would be one more instruction.
+  return x < -105.0f ? 0.0f : power;
 }
 FN double exp(double x) { return __builtin_exp(x); }
 
-//@ exp2: needs numbers, fma
+//@ exp2: needs at_most, fma
 FN float exp2(float x) {
-  x = x < -151.0f ? -151.0f : x;
-  x = x > 129.0f ? 129.0f : x;
-  const float sum = x + ROUNDER;
+  const float sum = at_most(x + ROUNDER, ROUNDER + 129.0f);
   const float r = x - (sum - ROUNDER);
   float p = 1.46742578e-5f;
   p = fma(p, r, 1.54518493e-4f);
@@ -219,16 +236,17 @@ FN float exp2(float x) {
   p = fma(p, r, 5.55040613e-2f);
   p = fma(p, r, 0.240226507f);
   p = fma(p, r, 0.693147182f);
-  const int half = x < 0.0f ? (127 + 64) << 23 : (127 - 64) << 23;
-  const float rest = x < 0.0f ? 0x1p-64f : 0x1p64f;
-  return fma(p, r, 1.0f) * float_of((bits_of(sum) << 23) + half) * rest;
+  const int rest = (191 << 23) ^ (bits_of(x) >> 1 & 1 << 30);  // as in `exp`
+  const float scale = float_of((bits_of(sum) << 23) + (254 << 23) - rest);
+  const float power = fma(p, r, 1.0f) * scale * float_of(rest);
+  return x < -151.0f ? 0.0f : power;
 }
 FN double exp2(double x) { return __builtin_exp2(x); }
 
 //@ expm1: needs exp_parts, fma
 FN float expm1(float x) {
-  const float c = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
-  const exp_parts e = split_exp(c);
+  const float c = x < -30.0f ? -30.0f : x;
+  const exp_parts e = split_large_exp(c, 128.0f);
   // Half of 2^power is a normal float for every power that is left; doubling may then reach
   // infinity.
   const float scale = float_of(e.shifted + (126 << 23));
@@ -239,32 +257,30 @@ FN double expm1(double x) { return __builtin_expm1(x); }
 
 //@ sigmoid: needs exp_parts
 FN float sigmoid(float x) {
-  float a = -__builtin_fabsf(x);
-  a = a < -105.0f ? -105.0f : a;
-  const exp_parts e = split_exp(a);
-  const float power = (e.tail + 1.0f) * float_of(e.shifted + ((127 + 64) << 23)) * 0x1p-64f;
-  return (x < 0.0f ? power : 1.0f) / (1.0f + power);
+  const float power = exp_inside(-at_most(__builtin_fabsf(x), 105.0f));
+  const float y = (x < 0.0f ? power : 1.0f) / (1.0f + power);
+  return x == x ? y : x;
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 
 //@ short_sigmoid: needs sigmoid
 FN float short_sigmoid(float x) { return sigmoid(x); }
 
-//@ tanh_softplus: needs exp
+//@ tanh_softplus: needs exp_parts
 // tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
 FN float tanh_softplus(float x) {
-  const float e = exp(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
+  const float inside = exp_inside(x > 20.0f ? 20.0f : x);
+  const float e = x < -105.0f ? 0.0f : inside, n = e * (e + 2.0f);
   return n / (n + 2.0f);
 }
 FN double tanh_softplus(double x) {
-  const double e = exp(x > 20.0 ? 20.0 : x), n = e * (e + 2.0);
+  const double e = __builtin_exp(x > 20.0 ? 20.0 : x), n = e * (e + 2.0);
   return n / (n + 2.0);
 }
 
 //@ tanh: needs exp_parts, fma
 FN float tanh(float x) {
-  float a = __builtin_fabsf(x);
-  const float s = a * a;
+  const float a = __builtin_fabsf(x), s = a * a;
   float p = 2.15763575e-3f;
   p = fma(p, s, -8.19508638e-3f);
   p = fma(p, s, 2.17087492e-2f);
@@ -272,16 +288,17 @@ FN float tanh(float x) {
   p = fma(p, s, 0.133332223f);
   p = fma(p, s, -0.333333313f);
   const float small = fma(p, s * a, a);
-  const float c = a > 10.0f ? 10.0f : a;
+  const float c = at_most(a, 10.0f);
   const exp_parts e = split_exp(c + c);
-  const float power = (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
-  const float large = 1.0f - 2.0f / (power + 1.0f);
-  return __builtin_copysignf(a < 0.625f ? small : large, x);
+  const float large = 1.0f - 2.0f / fma(e.tail + 1.0f, float_of(e.shifted + (127 << 23)), 1.0f);
+  // Asked this way, a NaN takes the polynomial; the other side has clamped it.
+  return __builtin_copysignf(a >= 0.625f ? large : small, x);
 }
 FN double tanh(double x) { return __builtin_tanh(x); }
 
 //@ erf: needs exp_parts, fma
-// Below 1 a polynomial in x^2; above it 1 - exp(g(|x|)), where g is log(erfc) as a polynomial.
+// Below 1, and for a NaN, a polynomial in x^2; above it 1 - exp(g(|x|)), where g is log(erfc) as a
+// polynomial.
 FN float erf(float x) {
   const float a = __builtin_fabsf(x);
   const float s = a * a;
@@ -293,7 +310,7 @@ FN float erf(float x) {
   p = fma(p, s, -0.376126289f);
   p = fma(p, s, 0.128379166f);
   const float small = fma(p, a, a);
-  const float c = a > 4.0f ? 4.0f : a;
+  const float c = at_most(a, 4.0f);
   float g = 2.08234142e-5f;
   g = fma(g, c, -4.31344088e-4f);
   g = fma(g, c, 4.15606378e-3f);
@@ -303,8 +320,8 @@ FN float erf(float x) {
   g = fma(g, c, 1.12948835f);
   g = fma(g, c, -1.69205130e-4f);
   const exp_parts e = split_exp(-g);
-  const float large = 1.0f - (e.tail + 1.0f) * float_of(e.shifted + (127 << 23));
-  return __builtin_copysignf(a < 0.93f ? small : large, x);
+  const float large = fma(-(e.tail + 1.0f), float_of(e.shifted + (127 << 23)), 1.0f);
+  return __builtin_copysignf(a >= 0.93f ? large : small, x);
 }
 FN double erf(double x) { return __builtin_erf(x); }
 
@@ -481,7 +498,7 @@ FN double atan(double x) { return __builtin_atan(x); }
 //@ half_exp: needs exp_parts
 // A quarter of exp(a) for a > -80, so that half of it is still finite where sinh and cosh are.
 FN float quarter_exp(float a) {
-  const exp_parts e = split_exp(a > 90.0f ? 90.0f : a);
+  const exp_parts e = split_large_exp(a, 130.0f);
   return (e.tail + 1.0f) * float_of(e.shifted + (125 << 23));
 }
 
