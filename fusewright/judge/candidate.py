@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from fusewright.calling import call, split
 from fusewright.judge import layout, state_of_torch
+from fusewright.judge.breath import Copies, in_one_breath
 from fusewright.judge.protocol import (
     DONE,
     KINDS,
@@ -140,9 +142,11 @@ class Host:
         blocks = [torch.full((n,), 255, dtype=torch.uint8, device=self.device) for n in self.sizes]
         blocks.clear()
 
-    def done(self, text: str, results: list[Tensor | None], known: list[Tensor],
-             clocks: tuple[int, int, int] = _NO_CLOCKS) -> Record:  # fmt: skip
-        records = layout.put_results(results, self.outputs, self.device, known)
+    def done(
+        self, text: str, results: list[Tensor | None], known: list[Tensor],
+        clocks: tuple[int, int, int] = _NO_CLOCKS, copies: Copies = layout.NO_COPIES,
+    ) -> Record:  # fmt: skip
+        records = layout.put_results(results, self.outputs, self.device, known, copies)
         return Record(KINDS[DONE], records, text, clocks)
 
 
@@ -253,21 +257,29 @@ def _call(host: Host, message: Message) -> Record:
     host.poison()
     _make_cold(host)
     with torch.set_grad_enabled(message["grad"]):
-        outputs, clocks = host.clock.time(model, arguments)
+        outputs, copies, clocks = host.clock.time(model, arguments)
         if torch.is_grad_enabled() != message["grad"]:
             host.strays.add("a call switched the recording of gradients")
     results: list[Tensor] = []
     text = layout.describe(outputs, results)
+    _demand_copied(results, copies)
     known = [*layout.tensors_of(arguments), *_entries(model).values(), *host.held]
     answers: list[Tensor | None] = [*results]
     if message["cotangents"] is not None:
         answers += _gradients(host, model, arguments, results, message["cotangents"])
     if message["echo"]:
         answers += blocks
-    record = host.done(text, answers, known, clocks)
+    record = host.done(text, answers, known, clocks, copies)
     host.sizes = [r.numel() * r.element_size() for r in results]
     host.held = [*host.held, *results][-message["hold"] :] if message["hold"] else []
     return record
+
+
+def _demand_copied(results: list[Tensor], copies: Copies) -> None:
+    """What was not there when the call returned is no output; numbers become tensors only now."""
+    late = [t for t in results if id(t) not in copies and t.dim()]
+    if copies and late:
+        raise layout.UnusableOutput("the outputs hold other tensors than when the call returned")
 
 
 def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
@@ -379,25 +391,24 @@ class DeviceClock:
 
     def time(
         self, model: nn.Module, arguments: list[object]
-    ) -> tuple[object, tuple[int, int, int]]:
+    ) -> tuple[object, Copies, tuple[int, int, int]]:
         positional, named = split(arguments)
+        run = partial(model, *positional, **named)
         if not self._cuda:
             cpu, begin = _cpu_now(), _now()
-            outputs = model(*positional, **named)
-            end = _now()
-            return outputs, (end - begin, 0, _cpu_now() - cpu)
+            outputs, (end, cpu_end), copies = in_one_breath(run, (_now, _cpu_now))
+            return outputs, copies, (end - begin, 0, cpu_end - cpu)
         first = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
         last = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
         _synchronize()
         cpu, begin = _cpu_now(), _now()
         first.record()
-        outputs = model(*positional, **named)
-        _synchronize()  # the whole device: side streams count, too
-        last.record()
-        end = _now()
+        # The whole device is waited for: side streams count, too.
+        after = (_synchronize, last.record, _now, _cpu_now)
+        outputs, (_, _, end, cpu_end), copies = in_one_breath(run, after)
         last.synchronize()
         event_ns = int(first.elapsed_time(last) * 1e6)
-        return outputs, (end - begin, event_ns, _cpu_now() - cpu)
+        return outputs, copies, (end - begin, event_ns, cpu_end - cpu)
 
 
 HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {

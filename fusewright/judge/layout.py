@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ _NAMES: Mapping[torch.dtype, str] = {
     dtype: name for name in DTYPE_CODES if (dtype := getattr(torch, name, None)) is not None
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+NO_COPIES: Mapping[int, Tensor] = MappingProxyType({})
 # Bound before any candidate is imported: its process uses these and never `x.method()`.
 _detach, _contiguous, _copy = Tensor.detach, Tensor.contiguous, Tensor.copy_
 _view_as = Tensor.view
@@ -385,9 +386,13 @@ def covered(shipment: Shipment) -> list[Tensor]:
 
 
 def put_results(
-    results: Sequence[Tensor | None], region: mmap.mmap, device: str, known: Sequence[Tensor]
-) -> tuple[TensorRecord, ...]:
-    """Write each result's elements, contiguous, to the region. `known`: memory they may share."""
+    results: Sequence[Tensor | None], region: mmap.mmap, device: str, known: Sequence[Tensor],
+    copies: Mapping[int, Tensor] = NO_COPIES,
+) -> tuple[TensorRecord, ...]:  # fmt: skip
+    """Write each result's elements, contiguous, to the region. `known`: memory they may share.
+
+    copies: what was in them when they were returned, by their identity.
+    """
     pointers = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(known)))}
     pointers.pop(0, None)
     records, offset = [], 0
@@ -397,7 +402,7 @@ def put_results(
             continue
         record = _record(result, offset, device, pointers)
         pointers.setdefault(result.untyped_storage().data_ptr(), len(known) + len(records))
-        write(_bytes_of(result), region, offset)
+        write(_bytes_of(copies.get(id(result), result)), region, offset)
         records.append(record)
         offset += _up(record.nbytes, ALIGN)
     return tuple(records)

@@ -39,6 +39,7 @@ from fusewright.judge.protocol import (
 )
 from fusewright.judge.sandbox import Plan
 from fusewright.judge.site import CHECKED, ROOM, Site
+from fusewright.judge.slot import Slot
 
 TOO_SLOW = "it is too slow to be judged"
 Progress = Callable[[str], None]
@@ -135,6 +136,7 @@ class Session:
         self.slots = site.slots
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
+        self._slot_of: dict[Worker, Slot] = {}
         self._sent: dict[Worker, int] = {}
         self._received: dict[Worker, int] = {}
         self._builds = any(word in self.source for word in _BUILDS)
@@ -164,18 +166,19 @@ class Session:
         cold: bool = False,
     ) -> Worker:
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
-        poison = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}
+        poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
         worker = self.site.start(
             name,
             "fusewright.judge.candidate",
             options={"device": self.request.device, "cold": cold},
-            regions=(self.slots[slot],),
+            regions=((own.inputs, own.outputs),),
             environment=CHECKED | poison if environment is None else environment,
             plan=plan,
             launcher=launcher,
             memory=self.request.limits.memory_bytes,
         )
         self.workers.append(worker)
+        self._slot_of[worker] = own
         return worker
 
     def ask_reference(self, **message: Any) -> dict[str, Any]:
@@ -204,11 +207,14 @@ class Session:
         worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
 
     def collect(self, worker: Worker, seconds: float) -> Record:
-        """The next answer, its form checked. The first one, number 0, says `ready`."""
+        """The next answer, its form checked, its bytes taken. The first, number 0, says `ready`."""
         number = self._received.get(worker, -1) + 1
         self._received[worker] = number
         body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
-        return decode_record(body, nonce=worker.nonce, sequence=number, region_bytes=REGION_BYTES)
+        nonce = worker.nonce
+        record = decode_record(body, nonce=nonce, sequence=number, region_bytes=REGION_BYTES)
+        self._slot_of[worker].take(record.tensors)
+        return record
 
     def ask_candidate(self, worker: Worker, message: Mapping[str, Any], seconds: float) -> Record:
         self.post(worker, message)

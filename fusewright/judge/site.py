@@ -26,10 +26,11 @@ from fusewright.judge import sandbox
 from fusewright.judge.nursery import MARK, MARK_LENGTH
 from fusewright.judge.processes import PACKAGE, Nursery, Worker, command, library_folder, spawn
 from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation, Region
+from fusewright.judge.slot import Slot
 
 ROOM = "Free some space, or name a folder with more in TMPDIR."
 ROOM_BYTES = 64 << 20
-SLOTS = 12  # pairs of regions: the self-test, the phases, the sides of a timing, the sanitizer
+SLOTS = 12  # the self-test, the phases, the sides of a timing, the sanitizer
 _INHERITED = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CC", "CXX")
 # What a process reads when it starts, for every worker of a candidate that is not timed. Waiting
 # threads sleep: where cores are scarce, spinning makes small operators 20 times slower. glibc fills
@@ -50,8 +51,7 @@ class Site:
     device: str
     build: Path  # compiled extensions, shared by the workers of one candidate
     notes: tuple[str, ...] = ()
-    # What a worker writes to and what it reads from; the trusted worker has all of them.
-    slots: tuple[tuple[Region, Region], ...] = ()
+    slots: tuple[Slot, ...] = ()  # the trusted worker has all of them
     # By the names of the variables that a worker gets: some are read when a library is loaded.
     nurseries: dict[frozenset[str], Nursery] = field(default_factory=dict)
     _trusted: list[Worker] = field(default_factory=list)
@@ -105,7 +105,8 @@ class Site:
     def reference(self) -> Worker:
         """The trusted worker; it is started when it is first asked for."""
         if not self._trusted:
-            own: dict[str, Any] = {"regions": self.slots, "trusted": True, "environment": _TRUSTED}
+            regions = tuple((slot.inputs, slot.taken) for slot in self.slots)
+            own: dict[str, Any] = {"regions": regions, "trusted": True, "environment": _TRUSTED}
             self._trusted.append(self.start("reference", "fusewright.judge.reference", **own))
         return self._trusted[0]
 
@@ -131,9 +132,8 @@ class Site:
             worker.stop("the judging is over")
         for nursery in self.nurseries.values():
             nursery.close()
-        for pair in self.slots:
-            for region in pair:
-                region.close()
+        for slot in self.slots:
+            slot.close()
         for worker in self._trusted:  # giving back its memory has taken a while
             worker.kill("the judging is over")
 
@@ -271,9 +271,10 @@ def _writing() -> Iterator[None]:
         raise NotVerifiable(f"The judge cannot write its files ({error}). {ROOM}") from error
 
 
-def _new_slots() -> tuple[tuple[Region, Region], ...]:
+def _new_slots() -> tuple[Slot, ...]:
+    kinds = ("in", "out", "taken")
     try:
-        return tuple((Region(f"in-{i}"), Region(f"out-{i}")) for i in range(SLOTS))
+        return tuple(Slot(*(Region(f"{kind}-{i}") for kind in kinds)) for i in range(SLOTS))
     except OSError as error:
         raise NotVerifiable(
             f"No shared memory for the judge's processes ({error}). Raise the limits on file "

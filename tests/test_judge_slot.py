@@ -1,0 +1,64 @@
+"""What a worker announces is taken when it is announced: not what it writes later, nor more."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+
+import pytest
+
+from fusewright.judge import slot as slots
+from fusewright.judge.protocol import ProtocolViolation, Region, TensorRecord, map_region
+from fusewright.judge.slot import Slot
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    made = Slot(*(Region(name, SIZE) for name in ("in", "out", "taken")))
+    yield made
+    made.close()
+
+
+def tensor(offset: int, nbytes: int) -> TensorRecord:
+    return TensorRecord("uint8", (nbytes,), offset, nbytes, 0, -1)
+
+
+def ends(slot: Slot) -> tuple[mmap.mmap, mmap.mmap]:
+    """Where the candidate writes, and where the judge reads."""
+    return map_region(slot.outputs.fd, writable=True), map_region(slot.taken.fd, writable=False)
+
+
+def test_what_is_written_later_is_not_seen(slot: Slot) -> None:
+    written, read = ends(slot)
+    written[64:68], written[200:203] = b"true", b"abc"
+    slot.take((tensor(64, 4), tensor(70, 0), tensor(200, 3)))
+    written[64:68] = b"late"
+    assert read[64:68] == b"true"
+    assert read[200:203] == b"abc"
+    assert read[68:200] == bytes(132), "only what was announced"
+
+
+def test_what_was_never_written_is_no_result(slot: Slot) -> None:
+    ends(slot)[0][:4] = b"some"
+    with pytest.raises(ProtocolViolation, match="were written"):
+        slot.take((tensor(0, SIZE),))
+    with pytest.raises(ProtocolViolation, match="were written"):
+        slot.take((tensor(0, 4096), tensor(0, 4096)))
+
+
+def test_a_large_answer_is_there_once(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LARGE", 10_000)
+    written, read = ends(slot)
+    for content in (b"x", b"y"):
+        written[:20_000] = content * 20_000
+        slot.take((tensor(0, 20_000),))
+        assert read[:20_000] == content * 20_000
+        assert written[:20_000] == bytes(20_000)
+
+
+def test_nothing_announced_takes_nothing(slot: Slot) -> None:
+    slot.take(())
+    slot.take((tensor(0, 0),))
+    assert ends(slot)[1][:8] == bytes(8)
