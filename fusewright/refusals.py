@@ -61,7 +61,6 @@ BY_SIZE: Mapping[str, tuple[str, str]] = {
         "pack_padded_sequence",
         "Run the layer on the padded sequence, and mask what lies behind each end.",
     ),
-    "_ctc_loss": ("ctc_loss", "Move the loss out of forward."),
 }
 # The same for operators whose result is a number of Python.
 BY_VALUE: Mapping[str, tuple[str, str]] = {

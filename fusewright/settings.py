@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from fusewright.carried import NOTHING, Carried, noted, settled
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
+from fusewright.fakes import inner_sizes
 from fusewright.flat import flat_arguments
 from fusewright.refusals import cannot_capture
 
@@ -98,7 +99,7 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
 def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: dict[tuple[str, str], object] = {}
     try:
-        with silence(), _recording(module, reads):
+        with silence(), inner_sizes(), _recording(module, reads):
             owners, left = _run_fake(module, inputs, state)
     except CaptureFailed:
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from in_one_process import OneProcess, failures, honest, judged
 
 from fusewright.judge import room
-from fusewright.judge.lab import Lab, NotJudgeable
+from fusewright.judge.lab import OTHER_BYTE, Lab, NotJudgeable, alike
 from fusewright.judge.legal import Illegal, ShortOfMemory, asked
 
 NOTHING = """
@@ -105,6 +106,14 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randint(0, 7, (5,)), torch.tensor([3.0, 6.0])]
 """,
+    "classes of targets": """
+class Model(nn.Module):
+    def forward(self, x, targets):
+        return F.ctc_loss(x.log_softmax(-1), targets, (9, 9, 9, 9), (3, 3, 3, 3))
+
+def get_inputs():
+    return [torch.randn(9, 4, 6), torch.randint(1, 6, (4, 3))]
+""",
     "raises in train mode": """
 class Model(nn.Module):
     def __init__(self):
@@ -161,6 +170,43 @@ def get_inputs():
     one = OneProcess(tmp_path, problem + NOTHING, "")
     with pytest.raises(NotJudgeable, match="random parameters: AssertionError: only ones"):
         one.open()
+
+
+UNWRITTEN = """
+class Model(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        y[:, :6] = x[:, :6].exp()
+        return y.sum(1)
+
+def get_inputs():
+    return [torch.randn(400, 6)]
+"""
+
+
+def test_answers_from_memory_that_nobody_has_written_are_none(tmp_path: Path) -> None:
+    one = OneProcess(tmp_path, UNWRITTEN + NOTHING, "")
+    one.open()
+    assert one.lab.accepts("more rows", [torch.randn(401, 6)], "train") is not None
+    assert one.lab.accepts("wider", [torch.randn(400, 7)], "train") is None
+    assert not torch.empty(1 << 16, dtype=torch.uint8).eq(OTHER_BYTE ^ 0xFF).all()  # it is over
+
+
+@pytest.mark.parametrize(
+    ("values", "other", "same"),
+    [
+        ([1.0, float("nan")], [1.0, float("nan")], True),
+        ([1.0, float("nan")], [1.0, 0.0], False),
+        ([1e20, 1.0], [1e20, 2.0], True),  # a sum in another order
+        ([1e4, 1.0], [1e4, 2.0], False),
+        ([], [], True),
+    ],
+)
+def test_two_answers_to_one_question(
+    values: Sequence[float], other: Sequence[float], same: bool
+) -> None:
+    assert alike(torch.tensor(values), torch.tensor(other)) is same
+    assert alike(torch.tensor([True]), torch.tensor([False])) is False
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ taken anything, and the case is left out as too large.
 
 from __future__ import annotations
 
+import ctypes
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from pathlib import Path
 import torch
 
 GROWN_BYTES = 256 << 20  # what one run of a case that is larger than the problem's own may take
+# Powers of two: blocks that the allocator of CUDA gives out again.
+_KEPT = (9, 12, 16, 19, 20, 21, 24)
 LIMIT_SHARE = 0.7  # of the memory that is free when a problem is opened, for the trusted worker
 
 
@@ -52,6 +55,24 @@ def _on_cuda(size: int | None) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         share = min(1.0, (torch.cuda.memory_reserved() + size) / total)
     torch.cuda.set_per_process_memory_fraction(share)
+
+
+_M_PERTURB = -6  # of glibc's mallopt
+
+
+@contextmanager
+def filled(byte: int, device: str) -> Iterator[None]:
+    """In here, memory that is given out holds something else than before, as far as the allocator
+    can be told: what reads what nobody has written gives another answer."""
+    if device == "cuda":
+        freed = [torch.full((1 << size,), byte, dtype=torch.uint8, device=device) for size in _KEPT]
+        freed.clear()
+    tell = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)  # only glibc has it
+    tell(_M_PERTURB, byte)
+    try:
+        yield
+    finally:
+        tell(_M_PERTURB, 0)
 
 
 class Peak:
