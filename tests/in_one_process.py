@@ -7,6 +7,7 @@ judge does about hostile candidates is not here (tests/cheats), only what it ask
 from __future__ import annotations
 
 import os
+import random
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from fusewright.judge import candidate, catalogue
@@ -41,7 +43,7 @@ class OneProcess:
         self._regions = [Region(name, 1 << 30) for name in ("inputs", "outputs")]
         inputs, outputs = (region.fd for region in self._regions)
         self._ends = inputs, outputs
-        self._drawn: torch.Tensor | None = None
+        self._drawn: tuple[Any, ...] | None = None
         self.bench = Bench(
             [(map_region(inputs, writable=True), map_region(outputs, writable=False))]
         )
@@ -88,24 +90,35 @@ class OneProcess:
 
     def _answer(self, host: candidate.Host, message: Mapping[str, Any]) -> Record:
         """The candidate's program has random numbers of its own."""
-        judges, own = torch.get_rng_state(), self._drawn
-        torch.set_rng_state(judges if own is None else own)
+        judges, own = _drawn(), self._drawn
+        _draw_on(judges if own is None else own)
         record = candidate._answer(host, message)
-        self._drawn = torch.get_rng_state()
-        torch.set_rng_state(judges)
+        self._drawn = _drawn()
+        _draw_on(judges)
         return record
+
+
+def _drawn() -> tuple[Any, ...]:
+    """How far PyTorch, Python and numpy have drawn."""
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+
+
+def _draw_on(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    numpy.random.set_state(states[2])
 
 
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
     """The candidate's file is written where its worker is; and numbers are drawn as before."""
-    before, drawn = Path.cwd(), torch.get_rng_state()
+    before, drawn = Path.cwd(), _drawn()
     os.chdir(folder)
     try:
         yield
     finally:
         os.chdir(before)
-        torch.set_rng_state(drawn)
+        _draw_on(drawn)
 
 
 def judged(
