@@ -18,16 +18,29 @@ NOTHING = inspect.Parameter.empty
 
 
 class Inputs(list[Any]):
-    """The arguments of one call in order; the last ones, as many as `names`, go by name."""
+    """The arguments of one call in order; the last ones, as many as `names`, go by name.
 
-    def __init__(self, values: Iterable[object] = (), names: Iterable[str] = ()) -> None:
+    places: attributes of the callee, `cell.h`, that have a value before the call: those behind the
+    arguments. Only the judge calls so.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[object] = (),
+        names: Iterable[str] = (),
+        places: Iterable[str] = (),
+    ) -> None:
         super().__init__(values)
-        self.names = tuple(names)
+        self.names, self.places = tuple(names), tuple(places)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Inputs:
         import copy
 
-        return Inputs((copy.deepcopy(v, memo) for v in self), self.names)
+        return Inputs((copy.deepcopy(v, memo) for v in self), self.names, self.places)
+
+
+class Absent:
+    """Stands for the value of an attribute that does not exist."""
 
 
 def names_of(inputs: Sequence[object]) -> tuple[str, ...]:
@@ -35,11 +48,17 @@ def names_of(inputs: Sequence[object]) -> tuple[str, ...]:
     return inputs.names if isinstance(inputs, Inputs) else ()
 
 
+def places_of(inputs: Sequence[object]) -> tuple[str, ...]:
+    """The attributes whose values stand behind the arguments; none for a plain list."""
+    return inputs.places if isinstance(inputs, Inputs) else ()
+
+
 def split(inputs: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments."""
     names = names_of(inputs)
-    count = len(inputs) - len(names)
-    return tuple(inputs[:count]), dict(zip(names, inputs[count:], strict=True))
+    end = len(inputs) - len(places_of(inputs))
+    count = end - len(names)
+    return tuple(inputs[:count]), dict(zip(names, inputs[count:end], strict=True))
 
 
 def call(function: Callable[..., Any], inputs: Sequence[object]) -> Any:
@@ -50,7 +69,7 @@ def call(function: Callable[..., Any], inputs: Sequence[object]) -> Any:
 
 def like(inputs: Sequence[object], values: Iterable[object]) -> Inputs:
     """Other values for the same call."""
-    return Inputs(values, names_of(inputs))
+    return Inputs(values, names_of(inputs), places_of(inputs))
 
 
 def signature_of(function: Callable[..., Any], *, bound: bool) -> inspect.Signature | None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.calling import call, split
-from fusewright.judge import layout, state_of_torch
+from fusewright.judge import attributes, layout, state_of_torch
 from fusewright.judge.breath import Copies, in_one_breath
 from fusewright.judge.protocol import (
     DONE,
@@ -230,7 +230,10 @@ def _load(host: Host, message: Message) -> Record:
     model, arguments = host.instances[message["instance"]], message["arguments"]
     if message["how"] == "load_state_dict":  # the candidate's own code may keep what it gets here
         blocks = layout.fresh_blocks(arguments, host.inputs, host.device)
-        model.load_state_dict(layout.values_in(arguments, blocks)[0])
+        given = layout.values_in(arguments, blocks)[0]
+        # Buffers that were None until a call bound them are no part of what is loaded.
+        later = {name: t for name, t in _entries(model).items() if name not in given}
+        model.load_state_dict({**later, **given})
         return host.done("", [], [])
     entries = _entries(model)
     values = layout.values_in(arguments, layout.seen_blocks(arguments, host.inputs))[0]
@@ -257,13 +260,17 @@ def _call(host: Host, message: Message) -> Record:
     host.poison()
     _make_cold(host)
     with torch.set_grad_enabled(message["grad"]):
+        attributes.give(model, arguments)
         outputs, copies, clocks = host.clock.time(model, arguments)
         if torch.is_grad_enabled() != message["grad"]:
             host.strays.add("a call switched the recording of gradients")
     results: list[Tensor] = []
-    text = layout.describe(outputs, results)
+    layout.describe(outputs, results)
     _demand_copied(results, copies)
-    known = [*layout.tensors_of(arguments), *_entries(model).values(), *host.held]
+    results, left = [], attributes.with_left(model, arguments, outputs)
+    text = layout.describe(left, results)
+    own = (t for n, t in _entries(model).items() if n not in arguments.places)
+    known = [*layout.tensors_of(arguments), *own, *host.held]
     answers: list[Tensor | None] = [*results]
     if message["cotangents"] is not None:
         answers += _gradients(host, model, arguments, results, message["cotangents"])
@@ -297,8 +304,9 @@ def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
         torch.cuda._sleep(_DELAY_CYCLES)  # type: ignore[no-untyped-call]
         for block, content in zip(blocks, contents, strict=True):
             _copy(block, content)
+        attributes.give(model, arguments)
         with torch.no_grad():
-            outputs = call(model, arguments)
+            outputs = attributes.with_left(model, arguments, call(model, arguments))
         results: list[Tensor] = []
         text = layout.describe(outputs, results)
         taken: list[Tensor | None] = [_clone(_detach(result)) for result in results]
@@ -366,6 +374,7 @@ def _repeat(host: Host, message: Message) -> Record:
     used = []
     for _ in range(2):
         for _ in range(message["calls"]):
+            attributes.give(model, arguments)
             with torch.no_grad():
                 call(model, arguments)
         host.clock.wait()

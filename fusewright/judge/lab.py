@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fusewright.calling import split
-from fusewright.judge import contract, layout, room, states
+from fusewright.calling import Inputs, names_of, places_of, split
+from fusewright.judge import attributes, contract, layout, room, states
 from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
@@ -38,6 +38,7 @@ from fusewright.judge.zeros import with_other_zeros
 from fusewright.problem import load_problem
 
 FOREVER = float("inf")
+IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
 ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of each, of the largest
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
@@ -122,7 +123,12 @@ class Lab:
         self._inventing = False  # is the next run on arguments that get_inputs() never draws?
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
         self._watch = Watch()
+        self.places: tuple[str, ...] = ()  # attributes of the model that are a part of each call
+        self.attributes: list[list[object]] = []  # values for them: the first ones, and later ones
+        self._rebound: set[str] = set()  # buffers for which a call has bound other tensors
+        begin = attributes.beginning(self.model)
         self._learn()
+        self._find_attributes(begin)
         self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
@@ -190,7 +196,17 @@ class Lab:
     def inputs(self, *tag: object) -> list[object]:
         """A fresh draw of get_inputs() that nobody has seen."""
         self._seed_all(self.seed("inputs", *tag))
-        return mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
+        values = mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
+        return self._with_attributes(values, tag)
+
+    def _with_attributes(self, values: list[object], tag: Sequence[object]) -> list[object]:
+        """The arguments and, where the model has any, values of attributes that its calls change:
+        what a first call has left, or, in turns, what it begins with and what more calls leave."""
+        if not self.places:
+            return values
+        turn = tag[-1] if tag[0] in IN_TURNS and isinstance(tag[-1], int) else 1
+        copies = mapped(self.attributes[turn % len(self.attributes)], Tensor.clone)
+        return Inputs([*values, *copies], names_of(values), self.places)
 
     def legal_state(self, tag: str, enough: Callable[[Iterable[bool]], bool]) -> dict[str, Tensor]:
         """Random values that the reference takes in enough modes, as far from its own as may be."""
@@ -256,8 +272,12 @@ class Lab:
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         model.train(mode == "train")
         with asked(), self._ceiling(), self._settled(), self._watched():
-            given = {n: t for n, t in state.items() if self.first[n] == n}
-            return functional_call(model, given, *split(values), strict=False)
+            places = places_of(values)
+            given = {n: t for n, t in state.items() if self.first[n] == n and n not in places}
+            attributes.give(model, values)
+            outputs = functional_call(model, given, *split(values), strict=False)
+            self._rebound |= {n for n, t in given.items() if t is not state[n]}
+            return attributes.with_left(model, values, outputs)
 
     def _watched(self) -> AbstractContextManager[object]:
         watch, invented = self._watch, self._inventing and self.device == "cuda"
@@ -280,6 +300,27 @@ class Lab:
             with suppress(Illegal, ShortOfMemory):  # it is asked again, and then it matters
                 self.run_quietly(self.inputs("learn"), own, mode)
         self._watch.learning = False
+
+    def _find_attributes(self, begin: attributes.Beginning) -> None:
+        """Attributes that calls change, if the answers to the same arguments change with them."""
+        places = sorted({*begin.changed(self.model), *self._rebound})
+        if not places:
+            return
+        found, answers = [begin.copies(places)], list[list[Tensor]]()
+        plain = self.inputs("attributes")
+        for _ in range(3):
+            self._seed_all(self.seed("attributes"))
+            own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
+            values = mapped(Inputs([*plain, *found[-1]], names_of(plain), places), Tensor.clone)
+            with suppress(Illegal, ShortOfMemory), torch.no_grad():
+                made: Any = self.run(self.model, values, own, self.modes[0])
+                answers.append([t.clone() for t in layout.results_of(made[0])])
+                found.append(mapped([*made[1].values()], Tensor.clone))
+        attributes.give(self.model, Inputs(begin.copies(places), (), places))
+        first = answers[0] if answers else []
+        if any(len(a) != len(first) or not all(map(_identical, a, first)) for a in answers[1:]):
+            self.places, self.attributes = tuple(places), found
+            self.touched -= self._rebound
 
     def _ceiling(self) -> AbstractContextManager[None]:
         """What a run may take where a case is larger than the problem's own."""
@@ -516,7 +557,7 @@ class Lab:
             if turn == 0:
                 moved = {n for n, t in state.items() if not states.same(t, self.state[n])}
                 self.touched |= moved
-                self.writes[mode] = moved
+                self.writes[mode] = moved | (self._rebound & {*self.places})
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
 
@@ -532,6 +573,10 @@ def alike(a: Tensor, b: Tensor) -> bool:
     sizes = a.abs().nan_to_num(0.0, 0.0, 0.0)
     slack = NEAR * float(sizes.max()) if a.numel() else 0.0
     return torch.allclose(a, b, ROUGHLY, slack, equal_nan=True)
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and states.same(a, b)
 
 
 def _elements(values: Sequence[object]) -> int:

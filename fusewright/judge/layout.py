@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewright.calling import Inputs, names_of, read, signature_of
+from fusewright.calling import Inputs, names_of, places_of, read, signature_of
 from fusewright.containers import BY_NAME, kind_of
 from fusewright.judge.protocol import (
     ABSENT,
@@ -231,7 +231,7 @@ def pack(
     """Copy arguments into blocks between random guard bytes, in the caller's exact layout."""
     tensors: list[Tensor] = []
     picture = encode(list(values), tensors, () if constructor else None)
-    tree = {"names": list(names_of(values)), **picture}
+    tree = {"names": list(names_of(values)), "places": list(places_of(values)), **picture}
     generator = torch.Generator().manual_seed(seed)
     blocks: list[Tensor] = []
     places: list[dict[str, Any]] = []
@@ -354,8 +354,8 @@ def values_in(
     """The arguments, as views into their blocks."""
     tensors = [_place(place, blocks[place["block"]]) for place in message["tensors"]]
     tree = dict(message["tree"])
-    names = tree.pop("names")
-    return Inputs(decode(tree, tensors, home), names)
+    names, places = tree.pop("names"), tree.pop("places")
+    return Inputs(decode(tree, tensors, home), names, places)
 
 
 def _place(place: Mapping[str, Any], block: Tensor) -> Tensor:
