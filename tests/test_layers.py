@@ -46,6 +46,7 @@ FLOW = [
     "judge/lab", "judge/trial", "judge/experiments",
     "judge/probing", "judge/gradients", "judge/hazards", "judge/timed",
     "judge/catalogue", "judge/reference",
+    "judge/libraries",
     "judge/processes", "judge/site", "judge/session", "judge/timing", "judge/environment",
     "judge/sanitizer",
     "judge/judging", "judge/__init__", "warm",
@@ -59,6 +60,7 @@ ENVIRONMENT = {
     "build": "it looks for the compiler and for ninja where load_inline will: PATH and CXX",
     "judge/nursery": "it writes a worker's mark over its own, where the kernel shows it to others",
     "judge/site": "a worker's environment is made from nothing but a named few of ours",
+    "judge/libraries": "PYTHONPATH and PATH say where the caller's packages and compilers are",
 }
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fusewright.judge.processes import PACKAGE
+from fusewright.judge.libraries import PACKAGE
 
 if TYPE_CHECKING:
     from fusewright.judge.session import Session

@@ -7,7 +7,6 @@ worker does. A `Nursery` is a warm process that forks wardens. `site` says who g
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import secrets
@@ -20,24 +19,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusewright.errors import NotVerifiable, ToolMissing
-from fusewright.judge import warden
+from fusewright.errors import NotVerifiable
+from fusewright.judge import libraries, warden
 from fusewright.judge.nursery import MARK
 from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation
 
 # Bare packages: a worker imports single files of the judge, not what `fusewright` exports.
-_BOOT = """
-import importlib, sys, types
-package, libraries, program, *arguments = sys.argv[1:]
-sys.path.extend(p for p in [libraries] if p not in sys.path)
+_BOOT = f"""{libraries.PATHS}
+import importlib, types
+package, program, *arguments = sys.argv[1:]
 for name, folder in (("fusewright", package), ("fusewright.judge", package + "/judge")):
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = [folder]
-importlib.import_module(f"fusewright.judge.{program}").main(arguments)
+importlib.import_module("fusewright.judge." + program).main(arguments)
 """
 START_S = 90.0
 KILL_S = 15.0
-PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -241,7 +238,7 @@ class Nursery:
 
 def command(program: str, descriptors: Sequence[int]) -> list[str]:
     """A process of the judge's own, without anything of the caller's Python."""
-    paths = str(PACKAGE), library_folder()
+    paths = libraries.search(), str(libraries.PACKAGE)
     return [sys.executable, "-I", "-B", "-c", _BOOT, *paths, program, *map(str, descriptors)]
 
 
@@ -253,11 +250,3 @@ def spawn(
             arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
             pass_fds=descriptors, env=dict(environment), start_new_session=True,
         )  # fmt: skip
-
-
-def library_folder() -> str:
-    """Where torch lives, in case the isolated interpreter does not look there by itself."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise ToolMissing("PyTorch is not installed for this Python; the judge needs it.")
-    return str(Path(spec.origin).parent.parent)

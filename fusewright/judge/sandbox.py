@@ -202,16 +202,14 @@ def _private_root(plan: Plan, folder: str) -> None:
     root = os.path.join(folder, ".root")
     os.makedirs(root, exist_ok=True)
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=256m,mode=755")
+    for place in ("tmp", "dev/shm"):  # before what is shown: libraries may lie below
+        os.makedirs(f"{root}/{place}")
+        _mount("tmpfs", f"{root}/{place}", "tmpfs", MS_NOSUID | MS_NODEV, "size=4g,mode=1777")
     for path in dict.fromkeys((*SYSTEM_FOLDERS, *plan.readable)):
         _show(root, path, read_only=True)
     for path in dict.fromkeys((folder, *plan.writable)):
         _show(root, path, read_only=False)
     _devices(root, cuda=plan.cuda)
-    for place, size in (("tmp", "4g"), ("dev/shm", "4g")):
-        os.makedirs(f"{root}/{place}", exist_ok=True)
-        os.chmod(f"{root}/{place}", 0o1777)
-        if not folder.startswith(f"/{place}/"):
-            _mount("tmpfs", f"{root}/{place}", "tmpfs", MS_NOSUID | MS_NODEV, f"size={size}")
     os.makedirs(f"{root}/proc")
     _mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV)
     os.makedirs(f"{root}/.old")

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from fusewright.errors import NotVerifiable
-from fusewright.judge import sandbox
+from fusewright.judge import libraries, sandbox
+from fusewright.judge.libraries import PACKAGE, library_folder
 from fusewright.judge.nursery import MARK, MARK_LENGTH
-from fusewright.judge.processes import PACKAGE, Nursery, Worker, command, library_folder, spawn
+from fusewright.judge.processes import Nursery, Worker, command, spawn
 from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation, Region
 from fusewright.judge.slot import Slot
 
@@ -144,7 +145,8 @@ class Site:
     def tool_path(self) -> str:
         home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         own = Path(sys.executable).parent
-        return os.pathsep.join(map(str, (own, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")))
+        folders = (own, home / "bin", "/usr/local/bin", "/usr/bin", "/bin")
+        return os.pathsep.join(dict.fromkeys(map(str, (*folders, *libraries.tool_folders()))))
 
     def missing_tools(self) -> list[str]:
         """What it takes to build an extension, and is not here."""
@@ -216,11 +218,10 @@ def open_site(device: str, kinds: Sequence[Mapping[str, str]] = (CHECKED,)) -> I
     uid = 61_000 + secrets.randbelow(4_000)
     folder = _new_folder()
     build = folder / "build"
-    libraries = {sys.prefix, sys.base_prefix, str(PACKAGE), library_folder()}
     plans = sandbox.candidates_for(
         root=os.geteuid() == 0,
         uid=uid,
-        readable=sorted(libraries),
+        readable=libraries.readable(),
         writable=[str(build)],
         cuda=device == "cuda",
     )
