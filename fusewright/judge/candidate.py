@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from fusewright.calling import call, split
 from fusewright.judge import attributes, layout, state_of_torch
 from fusewright.judge.breath import Copies, in_one_breath
+from fusewright.judge.holding import REPLACING, entries, hold
 from fusewright.judge.protocol import (
     DONE,
     KINDS,
@@ -210,37 +211,27 @@ def _construct(host: Host, message: Message) -> Record:
     return host.done("", [], [])
 
 
-def _entries(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, tied ones under each of their names."""
-    kept = nn.Module.state_dict(model, keep_vars=True)
-    return {name: t for name, t in kept.items() if isinstance(t, Tensor)}
-
-
 def _state(host: Host, message: Message) -> Record:
     """Names as text, values as results if they are wanted; P parameter, B buffer."""
-    entries = _entries(host.instances[message["instance"]])
-    kinds = ("P" if isinstance(t, nn.Parameter) else "B" for t in entries.values())
-    text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, entries, strict=True))
+    held = entries(host.instances[message["instance"]])
+    kinds = ("P" if isinstance(t, nn.Parameter) else "B" for t in held.values())
+    text = "\n".join(f"{kind} {name}" for kind, name in zip(kinds, held, strict=True))
     if message["values"]:
-        return host.done(text, list(entries.values()), [])
-    return Record(KINDS[DONE], tuple(map(layout.outline, entries.values())), text, _NO_CLOCKS)
+        return host.done(text, list(held.values()), [])
+    return Record(KINDS[DONE], tuple(map(layout.outline, held.values())), text, _NO_CLOCKS)
 
 
 def _load(host: Host, message: Message) -> Record:
     model, arguments = host.instances[message["instance"]], message["arguments"]
-    if message["how"] == "load_state_dict":  # the candidate's own code may keep what it gets here
+    how = message["how"]
+    if how in ("inplace", "data"):  # nobody but the judge sees these tensors
+        values = layout.values_in(arguments, layout.seen_blocks(arguments, host.inputs))[0]
+    else:  # the candidate's own code may keep what it gets here
         blocks = layout.fresh_blocks(arguments, host.inputs, host.device)
-        given = layout.values_in(arguments, blocks)[0]
-        # Buffers that were None until a call bound them are no part of what is loaded.
-        later = {name: t for name, t in _entries(model).items() if name not in given}
-        model.load_state_dict({**later, **given})
-        return host.done("", [], [])
-    entries = _entries(model)
-    values = layout.values_in(arguments, layout.seen_blocks(arguments, host.inputs))[0]
-    for name, value in values.items():
-        target = entries[name].data if message["how"] == "data" else entries[name]
-        with torch.no_grad():
-            target.copy_(value)
+        values = layout.values_in(arguments, blocks)[0]
+        if how in REPLACING:
+            values = {name: _clone(value) for name, value in values.items()}
+    hold(model, values, how)
     return host.done("", [], [])
 
 
@@ -269,7 +260,7 @@ def _call(host: Host, message: Message) -> Record:
     _demand_copied(results, copies)
     results, left = [], attributes.with_left(model, arguments, outputs)
     text = layout.describe(left, results)
-    own = (t for n, t in _entries(model).items() if n not in arguments.places)
+    own = (t for n, t in entries(model).items() if n not in arguments.places)
     known = [*layout.tensors_of(arguments), *own, *host.held]
     answers: list[Tensor | None] = [*results]
     if message["cotangents"] is not None:
@@ -346,7 +337,7 @@ def _gradients(host: Host, model: nn.Module, arguments: list[object], results: l
     blocks = layout.fresh_blocks(shipped, host.inputs, host.device)
     cotangents = layout.values_in(shipped, blocks)
     inputs = [t for t in layout.tensors_of(arguments) if t.requires_grad]
-    parameters = [p for p in _entries(model).values() if p.requires_grad]
+    parameters = [p for p in entries(model).values() if p.requires_grad]
     pairs = [(r, v) for r, v in zip(results, cotangents, strict=True) if r.grad_fn is not None]
     if not pairs:
         return [None] * len(inputs + parameters)

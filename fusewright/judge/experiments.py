@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusewright.judge import contract
+from fusewright.judge import contract, weights
 from fusewright.judge.protocol import HAS_GRAD_FN
 from fusewright.judge.ties import each
 from fusewright.judge.tree import mapped, upcast
@@ -185,7 +185,7 @@ def _nearly(lab: Lab, values: Sequence[object]) -> tuple[str, list[object]]:
 
 
 def _nudged(values: Sequence[object], seed: int, *, negated: bool = True) -> list[object]:
-    """One random element of every float argument takes another element's value, negated."""
+    """One random element of every argument takes another one's value, negated if it is a float."""
     generator = torch.Generator().manual_seed(seed)
 
     def place(x: Tensor) -> tuple[int, ...]:
@@ -196,6 +196,11 @@ def _nudged(values: Sequence[object], seed: int, *, negated: bool = True) -> lis
         if x.is_floating_point() and x.numel() > 1:
             taken = new[place(x)].clone()
             new[place(x)] = -taken - 1 if negated else taken
+        elif x.numel() > 1:
+            at = place(x)
+            others = new[new != new[at]]
+            if others.numel():
+                new[at] = others[int(torch.randint(others.numel(), (), generator=generator))]
         new.requires_grad_(x.requires_grad)
         return new
 
@@ -221,8 +226,10 @@ def weight_change(t: Trial) -> Steps:
                 yield from t.load(state, how)
                 t.dirty = False
     yield from _one_name(t)
+    yield from weights.one_element(t)
+    yield from weights.exchanged(t)
     yield from t.load(lab.state, "inplace")
-    t.say(check, "pass", "load_state_dict, in-place and .data writes were noticed")
+    t.say(check, "pass", "writes of every kind, new memory and new parameters were noticed")
 
 
 def _one_name(t: Trial) -> Steps:

@@ -43,7 +43,7 @@ _TABLE = (
     Check("aliasing", "always", "outputs share memory with inputs, parameters and each other only as eager's do", "C8", fewest=2),
     Check("output-reuse", "always", "an earlier output keeps its value while later calls run", "R10"),
     Check("stale-cache", "always", "new content at an old address, or nearly equal content, gives a new answer", "R1-R5 R8 R11 R12 T26", fewest=5),
-    Check("weight-change", "always", "changed parameters are noticed: load_state_dict, in-place and .data writes", "R9 C27 T20", may_skip=True, fewest=3),
+    Check("weight-change", "always", "changed parameters are noticed: load_state_dict, in-place and .data writes, of single elements, too, new memory, new parameters in their places", "R9 C27 T20", may_skip=True, fewest=3),
     Check("buffers", "always", "after steps in train mode the buffers are eager's", "C35", may_skip=True, fewest=3),
     Check("mode", "always", "train() and eval() mean what they mean for eager", "C35", fewest=2),
     Check("guard-bands", "always", "no byte next to an input or parameter is written", "F2", fewest=1),
