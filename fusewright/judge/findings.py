@@ -131,6 +131,17 @@ class Ledger:
         """Something was compared for this check."""
         self._cases[check] += cases
 
+    def mark(self) -> tuple[dict[str, int], Counter[str], int]:
+        """What is here now, for `back_to`."""
+        rows = {name: len(rows) for name, rows in self._evidence.items()}
+        return rows, self._cases.copy(), len(self.gaps)
+
+    def back_to(self, mark: tuple[dict[str, int], Counter[str], int]) -> None:
+        """Forget what has come since: it comes again."""
+        rows, self._cases, gaps = mark[0], mark[1].copy(), mark[2]
+        self._evidence = {n: self._evidence[n][:count] for n, count in rows.items()}
+        del self.gaps[gaps:]
+
     def failed(self, *checks: str) -> bool:
         return any(
             row.outcome == "fail" for row in self.rows() if not checks or row.check in checks

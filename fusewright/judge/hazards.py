@@ -73,7 +73,8 @@ class Tally:
         if starved:
             more += f"; no memory for {len(starved)} ({starved[0]})"
         if (starved or check in self.large) and len(names) + len(refusals) < FEWEST_CASES:
-            t.say(check, "gap", f"only {len(names)} cases could be tried{more}")
+            what = "short" if starved else "gap"
+            t.say(check, what, f"only {len(names)} cases could be tried{more}")
         if refusals:
             t.say("specialised", "note", f"refuses {', '.join(refusals[:12])}")
         if names or refusals:

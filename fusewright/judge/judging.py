@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from fusewright.judge.session import (
     Progress,
     Request,
     Session,
+    Short,
     Stopped,
 )
 from fusewright.judge.site import CHECKED, Site
@@ -166,12 +167,32 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
         return None
     complete = _run_phases(session, workers, sides)
     session.part()
+    if session.alone:  # they have been stopped
+        sides = clocks.start(session, timers, range(first, first + len(timers)))
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, first + len(timers))
     if not request.timing or session.ledger.failed():
         return None
-    return clocks.measure(session, sides, turn)
+    mark = session.ledger.mark()
+    try:
+        return clocks.measure(session, sides, turn)
+    except Short as short:
+        _make_room(session, sides, short)
+        session.ledger.back_to(mark)
+        sides = clocks.start(session, timers, range(first, first + len(timers)))
+        return clocks.measure(session, sides, turn)
+
+
+def _make_room(session: Session, sides: list[clocks.Side], short: Short) -> None:
+    """What the machine was too small, or too busy, for is tried once more, alone."""
+    if session.alone:
+        raise Short(f"{short} It was tried twice, the second time with nothing else of this run.")
+    session.alone = True
+    for side in sides:
+        side.worker.kill("the judge makes room")
+    sides.clear()
+    time.sleep(session.limits.pause_s)
 
 
 def _asked(phase: Phase, request: Request) -> bool:
@@ -179,7 +200,7 @@ def _asked(phase: Phase, request: Request) -> bool:
 
 
 def _run_phases(
-    session: Session, workers: Mapping[Phase, Worker], sides: Sequence[clocks.Side]
+    session: Session, workers: Mapping[Phase, Worker], sides: list[clocks.Side]
 ) -> bool:
     """True if every phase ran to its end."""
     complete = True
@@ -188,20 +209,31 @@ def _run_phases(
             for side in sides:
                 if side.name == clocks.CANDIDATE:
                     clocks.prepare(session, side)
-        if not _run_phase(session, phase, worker, slot):
+        if not _run_phase(session, phase, worker, slot, sides):
             complete = False
             if session.ledger.failed(*_FATAL) or session.spent(session.ledger):
                 return False
     return complete
 
 
-def _run_phase(session: Session, phase: Phase, worker: Worker, slot: int) -> bool:
-    """True if it ran to its end; again with a fresh process where the judge's own was lost."""
+def _run_phase(
+    session: Session, phase: Phase, worker: Worker, slot: int, sides: list[clocks.Side]
+) -> bool:
+    """True if it ran to its end.
+
+    Again with a fresh process where the judge's own was lost, and once where the machine had too
+    little of something.
+    """
+    mark = session.ledger.mark()
     while True:
         try:
             session.run_phase(phase, worker, slot)
         except Lost as lost:
             session.recover(lost)
+            worker = session.start_candidate(phase.name, slot)
+        except Short as short:
+            _make_room(session, sides, short)
+            session.ledger.back_to(mark)
             worker = session.start_candidate(phase.name, slot)
         except Stopped:
             return False

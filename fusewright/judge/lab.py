@@ -41,6 +41,7 @@ FOREVER = float("inf")
 IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
 ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of each, of the largest
+CROWDED = 3.0  # times as long as before: then others are on the device
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -139,6 +140,7 @@ class Lab:
         planned = order.get("counts")
         self._planned = Counts(**planned) if planned else None  # a replay's
         self.counts: Counts
+        self._own_s = 0.0  # of one run of eager, where the device may have other users
         self._times = 0.0  # how many times its price on paper a run costs; 0: not known yet
         self.call_bytes = 0
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
@@ -489,6 +491,21 @@ class Lab:
         with self._in_double():
             return self.gradients(self.true_model, values, state, cotangents, mode)
 
+    def crowded(self) -> str:
+        """What a run of eager says about the neighbours; empty if it takes as long as ever."""
+        now = self._own_run_s()
+        if now <= CROWDED * max(self._own_s, 1e-3):
+            return ""
+        return f"eager takes {now:.3g} s on this device, and took {self._own_s:.3g} s before"
+
+    def _own_run_s(self) -> float:
+        """Seconds of a run of eager on the problem's own arguments."""
+        begin = time.monotonic()
+        self._run_on_copies(self.own_values)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.monotonic() - begin
+
     def floors(self, eager_s: float) -> Mapping[str, float]:
         """What no call can go below, for all that this machine shows."""
         values, state = mapped(self.own_values, Tensor.clone), self.own(self.state)
@@ -528,6 +545,7 @@ class Lab:
         except Illegal as error:
             raise NotJudgeable(f"the reference does not run in float64: {error}") from error
         self.own_values, self.typical = values, expected
+        self._own_s = min(self._own_run_s() for _ in range(2)) if self.device == "cuda" else 0.0
         self.call_bytes = _size([*layout.tensors_of(values), *expected.eager])
         finite = False
         three = zip(expected.eager, expected.truth, expected.kappa, strict=True)

@@ -48,6 +48,8 @@ class End:
     tail: str
     peak_bytes: int
     dead: bool  # False: it could not be killed
+    ran_s: float = 0.0  # since the moment that the order to stop has named
+    waited_s: float = 0.0  # the same, for a free core
 
 
 class Worker:
@@ -68,15 +70,15 @@ class Worker:
             self._end = self._collect(time.monotonic() + within_s)
         return self._end if self._end is not None else self.kill("it did not leave")
 
-    def stop(self, why: str) -> None:
-        """Order its end, and do not wait for that."""
+    def stop(self, why: str, since: float = 0.0) -> None:
+        """Order its end, and do not wait for that. since: of which time its record shall tell."""
         if self._end is None and not self._stopped:
             self._stopped = True
             with contextlib.suppress(Gone, Late):  # `kill` does without the warden
-                self.line.send_json({"stop": why}, time.monotonic() + 1)
+                self.line.send_json({"stop": why, "since": since}, time.monotonic() + 1)
 
-    def kill(self, why: str) -> End:
-        self.stop(why)
+    def kill(self, why: str, since: float = 0.0) -> End:
+        self.stop(why, since)
         if self._end is None:
             self._end = self._collect(time.monotonic() + KILL_S)
         if self._end is None:
@@ -99,7 +101,9 @@ class Worker:
         name = f"killed: {reason}" if reason else _exit_name(status)
         peak = int(str(told["peak_bytes"]))
         clean = status == 0 and not reason
-        return End(name, clean, reason, tuple(leftovers), str(told["tail"]), peak, True)
+        ran, waited = (float(str(told[key])) for key in ("ran_s", "waited_s"))
+        tail = str(told["tail"])
+        return End(name, clean, reason, tuple(leftovers), tail, peak, True, ran, waited)
 
     def _close(self) -> None:
         self.channel.close()

@@ -166,6 +166,18 @@ class Bench:
         self._timed[message["lab"]].judge(trial, message)
         return {"rows": trial.rows}
 
+    def do_pace(self, message: Message) -> Message:
+        """Is the device so busy with others that nobody could answer in time?"""
+        return {"lack": self._labs[message["lab"]].crowded()}
+
+    def do_memory(self, _: Message) -> Message:
+        free, total = torch.cuda.mem_get_info()
+        own = torch.cuda.memory_reserved()
+        return {
+            "text": f"Of the GPU's {total >> 20} MB, {free >> 20} MB are free now; the judge's own "
+            f"worker has {own >> 20} MB."
+        }
+
     def do_floor(self, message: Message) -> Message:
         return self._labs[message["lab"]].floors(float(message["eager_s"]))
 

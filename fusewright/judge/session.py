@@ -24,6 +24,7 @@ from fusewright.errors import (
     NotVerifiable,
     UnusableProblem,
 )
+from fusewright.judge import shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Worker
@@ -66,6 +67,7 @@ class Limits:
     total_s: float = 900.0  # of all answers of one candidate
     refuted_s: float = 60.0  # the same of one that is refuted already
     trusted_s: float = 900.0
+    pause_s: float = 5.0  # before something is tried again, alone
     memory_bytes: int = 0  # of one candidate's process; 0: a share of the machine's
 
 
@@ -112,6 +114,10 @@ class Stopped(Exception):
     """The candidate's worker cannot be asked anything more."""
 
 
+class Short(NotVerifiable):
+    """The machine had too little of something: nobody's fault, and worth one more try."""
+
+
 class Lost(NotVerifiable):
     """The trusted worker cannot: a kernel of PyTorch has ended CUDA for it on such a case."""
 
@@ -148,6 +154,9 @@ class Session:
         self.counts: Mapping[str, Any] = {}
         self.asked: dict[str, list[str]] = {}  # experiment -> names of its cases
         self.waited_s = 0.0  # for answers of the candidate
+        self.alone = False  # has something been tried again, with the machine to itself?
+        self._kills = shortage.kills()
+        self._short: list[str] = []  # what the current phase could not do for want of memory
 
     @property
     def reference(self) -> Worker:
@@ -233,8 +242,24 @@ class Session:
             for experiment in phase.experiments:
                 if not only or experiment in (*only, "setup"):
                     self.run_experiment(experiment, worker, slot, "problem", self.ledger)
+            self._demand_room()
+        except Stopped:
+            self._demand_room()
+            raise
         finally:
             self.send_off(worker)
+
+    def _demand_room(self) -> None:
+        """Was there memory for everything? What refutes does so all the same."""
+        missing, self._short = self._short, []
+        if missing and not self.ledger.failed():
+            raise Short(f"{missing[0]}. {self._memory_now()}")
+
+    def _memory_now(self) -> str:
+        text = f"Of memory, {shortage.memory_now()}."
+        if self.request.device == "cuda":
+            text += f" {self.ask_reference(do='memory')['text']}"
+        return text
 
     def send_off(self, worker: Worker) -> None:
         """Tell a worker that it may leave; `part` looks at how it went, while others go on."""
@@ -273,6 +298,7 @@ class Session:
                 seconds = self._seconds(message, float(reply["seconds"]), worker)
                 record = self.ask_candidate(worker, message, seconds)
             except (Gone, Late, ProtocolViolation) as error:
+                self._demand_fairness(worker, error, asked, float(reply["seconds"]), slot)
                 why = self._record_death(worker, error, f"{experiment}: {message['do']}", ledger)
                 reply = self.ask_reference(do="abort", slot=slot, why=why)
                 self._note(experiment, reply, ledger)
@@ -327,9 +353,36 @@ class Session:
             return limits.build_s
         if message["do"] in ("import", "construct"):  # the first may compile, the second start CUDA
             return limits.import_s * _patience()
-        calls = max(1.0, int(message.get("calls", 1)) / 10)
+        calls = max(1.0, int(message.get("calls", 1)) / 10) * (2.0 if self.alone else 1.0)
         least = limits.import_s if young and self.request.device == "cuda" else limits.call_s
         return max(least * _patience(), 50 * eager_s) * calls
+
+    def _demand_fairness(
+        self, worker: Worker, error: Exception, asked: float, eager_s: float, slot: int
+    ) -> None:
+        """Short if it was the machine that kept a worker from answering. It is gone then."""
+        lack = self.lack(worker, error, asked, eager_s)
+        if not lack:
+            return
+        reply = self.ask_reference(do="stop", slot=slot)
+        if not any(row[1] == "fail" for row in reply["over"]) and not self.ledger.failed():
+            raise Short(f"{worker.name}: {lack}. {self._memory_now()}")
+
+    def lack(self, worker: Worker, error: Exception, asked: float, eager_s: float) -> str:
+        """What the machine lacked when a worker did not answer; empty where that was its own fault.
+
+        What had time to run, or slept, was not starved: it hangs.
+        """
+        if isinstance(error, ProtocolViolation):
+            return ""
+        if isinstance(error, Gone):
+            return shortage.of_memory(worker.finish(self.limits.leave_s), self._kills)
+        within = time.monotonic() - asked
+        end = worker.kill("no answer in time", asked)
+        lack = shortage.of_time(end, within, max(self.limits.call_s, 50 * eager_s))
+        if not lack and self.request.device == "cuda":
+            lack = str(self.ask_reference(do="pace", lab="problem")["lack"])
+        return lack
 
     def _record_death(self, worker: Worker, error: Exception, step: str, ledger: Ledger) -> str:
         """Which check the loss of a worker belongs to; kills what is left of it."""
@@ -404,6 +457,9 @@ class Session:
                 outcome, evidence = "pass", f"as the reference does: {evidence}"
             if outcome == "gap":  # cases that could not be tried, for which nobody is to blame
                 ledger.gaps.append(f"{check}: {evidence}")
+                outcome = "skip"
+            if outcome == "short":  # not even tried, for want of memory
+                self._short.append(f"{check}: {evidence}")
                 outcome = "skip"
             ledger.add(check, outcome, evidence)  # type: ignore[arg-type]
             if outcome == "fail" and ledger is self.ledger and check not in self.request.ignored:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fusewright.errors import NotVerifiable
 from fusewright.judge import statistics
 from fusewright.judge.protocol import Gone, Late, ProtocolViolation, Record
+from fusewright.judge.session import Short
 
 if TYPE_CHECKING:
     from fusewright.judge.processes import Worker
@@ -82,6 +83,11 @@ class Side:
     prepared: bool = False
     moved: bool = False  # does it have the other parameters?
     between: int = 0  # calls that nobody counts, with other values or after a change
+
+    @property
+    def loss(self) -> type[Exception]:
+        """What it means when it breaks: of a baseline's faults the candidate knows nothing."""
+        return _Lost if self.name == CANDIDATE else NotVerifiable
 
 
 @dataclass(frozen=True)
@@ -275,11 +281,15 @@ def _timed(session: Session, side: Side, message: Mapping[str, Any]) -> tuple[Re
         session.post(side.worker, message)
         record = session.collect(side.worker, max(60.0, session.request.limits.call_s))
     except (Gone, Late, ProtocolViolation) as error:
+        lack = session.lack(side.worker, error, begin, 0.0)
         side.worker.kill("it stopped answering while it was timed")
-        raise _Lost(f"{side.name} stopped answering in a timed turn: {error}") from error
+        text = f"{side.name} stopped answering in a timed turn: {lack or error}"
+        raise (Short if lack else side.loss)(text) from error
     wall = time.monotonic() - begin
     if record.kind != "done":
-        raise _Lost(f"{side.name} raised in a timed turn: {record.text[:300]}")
+        short = any(name in record.text for name in ("MemoryError", "OutOfMemoryError"))
+        text = f"{side.name} raised in a timed turn: {record.text[:300]}"
+        raise (Short if short else side.loss)(text)
     return record, wall
 
 

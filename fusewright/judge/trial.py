@@ -97,7 +97,7 @@ class Trial:
     def starved(self, why: Starved) -> None:
         """No verdict; it is nothing that refutes, and nothing that a candidate gains by."""
         check = self.reports_to or "crash"
-        self.say(check, "gap", f"{self.label}: the candidate ran out of memory: {why}")
+        self.say(check, "short", f"{self.label}: the candidate ran out of memory: {why}")
 
     def prepare(self) -> None:
         if self._prepare is not None:

@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,8 +26,9 @@ from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation
 TAIL_BYTES = 16 * 1024
 OUTPUT_LIMIT = 64 << 20
 WATCH_S = 0.25
+KEPT_LOOKS = 4096  # to tell how a process has spent its time
+MOST_TIMED = 64  # processes
 GRACE_S = 4.0  # for helpers that end by themselves when the worker is gone
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 Config = Mapping[str, Any]
 
 
@@ -38,7 +39,9 @@ class Seen:
     status: int | None = None  # wait status of the worker
     reason: str = ""  # why the warden killed it, if it did
     output_bytes: int = 0
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # its own: what the judge shares with it does not count
+    ran_s: float = 0.0  # since the moment that the parent asks about, of all threads
+    waited_s: float = 0.0  # the same, for a free core
     leftovers: list[str] = field(default_factory=list)
     tail: bytes = b""
 
@@ -68,9 +71,10 @@ def main(arguments: Sequence[str | int]) -> None:
         os.close(init_status)
         _be_worker(config, plan, worker_output)
         return
-    for descriptor in (*descriptors, worker_output, init_status):
+    channel, *regions = descriptors
+    for descriptor in (channel, worker_output, init_status):
         os.close(descriptor)
-    seen = _guard(line, child, output, status, config)
+    seen = _guard(line, child, output, status, {**config, "regions": regions})
     record = asdict(seen) | {"tail": seen.tail.decode("utf-8", "replace")}
     line.send_json(record, time.monotonic() + 5)
     os._exit(0)  # tidying up an interpreter that has loaded PyTorch takes a while
@@ -108,16 +112,18 @@ def _guard(line: Channel, child: int, output: int, status: int, config: Config) 
     poll = select.poll()
     for descriptor in (line.fileno(), output, status):
         poll.register(descriptor, select.POLLIN)
-    looked = 0.0
+    looked, times = 0.0, [(time.monotonic(), 0.0, 0.0)]
     while seen.status is None and not seen.reason:
         ready = dict(poll.poll(WATCH_S * 1000))
         if output in ready and not _drain(output, seen):
             poll.unregister(output)
         if line.fileno() in ready:
-            seen.reason = _order(line)
+            seen.reason, since = _order(line)
+            _look_back(seen, times, since)
         if time.monotonic() - looked > WATCH_S:
             looked = time.monotonic()
-            _look(seen, config, child)
+            below = _look(seen, config, child)
+            times = [*times[-KEPT_LOOKS:], (looked, *_times(below))]
         seen.status = _ended(child, status, ready, namespaces=config["plan"]["namespaces"])
         if status in ready and seen.status is None:
             poll.unregister(status)
@@ -139,12 +145,33 @@ def _ended(child: int, status: int, ready: Mapping[int, int], *, namespaces: boo
     return None
 
 
-def _order(line: Channel) -> str:
-    """The parent sends nothing but an order to stop, or goes away."""
+def _order(line: Channel) -> tuple[str, float]:
+    """The parent sends nothing but an order to stop, or goes away; since when it wants to know."""
     try:
-        return str(line.receive_json(time.monotonic() + 1).get("stop", "stopped"))
+        told = line.receive_json(time.monotonic() + 1)
+        return str(told.get("stop", "stopped")), float(str(told.get("since", 0.0)))
     except (Gone, Late, ProtocolViolation, ValueError):
-        return "the judge went away"
+        return "the judge went away", 0.0
+
+
+def _look_back(seen: Seen, times: Sequence[tuple[float, float, float]], since: float) -> None:
+    """How long all threads have run, and have waited, since then."""
+    first = next((look for look in times if look[0] >= since - WATCH_S), times[-1])
+    _, ran, waited = (max(0.0, b - a) for a, b in zip(first, times[-1], strict=True))
+    seen.ran_s, seen.waited_s = ran, waited
+
+
+def _times(pids: Iterable[int]) -> tuple[float, float]:
+    """Seconds that the threads of these processes have run, and have waited for a core."""
+    ran = waited = 0
+    for pid in [*pids][:MOST_TIMED]:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                words = path.read_text().split()
+            except OSError:  # it has ended
+                continue
+            ran, waited = ran + int(words[0]), waited + int(words[1])
+    return ran * 1e-9, waited * 1e-9
 
 
 def _drain(output: int, seen: Seen) -> bool:
@@ -156,13 +183,14 @@ def _drain(output: int, seen: Seen) -> bool:
     return bool(part)
 
 
-def _look(seen: Seen, config: Config, child: int) -> None:
+def _look(seen: Seen, config: Config, child: int) -> list[int]:
+    """Is anything beyond its limit? Returns the processes below."""
     below = descendants(os.getpid())
     if config["plan"]["namespaces"]:  # the child is the init of the namespace: our own code
         below = [pid for pid in below if pid != child]
-    used = sum(map(_resident, below))
+    used = _own_bytes(_resident, below, config["regions"])
     if used > config["memory_bytes"]:  # forks share pages; what they share is counted once
-        used = sum(map(_proportional, below))
+        used = _own_bytes(_proportional, below, config["regions"])
     seen.peak_bytes = max(seen.peak_bytes, used)
     limits = (
         ("memory", seen.peak_bytes, config["memory_bytes"]),
@@ -172,6 +200,7 @@ def _look(seen: Seen, config: Config, child: int) -> None:
     for name, found, limit in limits:
         if found > limit:
             seen.reason = f"limit: {name} {found} of {limit}"
+    return below
 
 
 def descendants(pid: int) -> list[int]:
@@ -210,21 +239,36 @@ def _fields(pid: int) -> list[str]:
     return [name, *rest.split()]
 
 
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):
-        return 0
+def _own_bytes(
+    measure: Callable[[int], tuple[int, int]], pids: Sequence[int], regions: Sequence[int]
+) -> int:
+    """What processes have for themselves; of shared memory, what is not the judge's regions.
+
+    Pages of files can be had again at any time, and libraries are everybody's.
+    """
+    lent = sum(os.fstat(region).st_blocks * 512 for region in regions)
+    return sum(own + max(0, shared - lent) for own, shared in map(measure, pids))
 
 
-def _proportional(pid: int) -> int:
-    """Resident bytes, each page divided by its users; finding that out takes a while."""
+def _resident(pid: int) -> tuple[int, int]:
+    """Bytes of a process: its own, and of shared memory."""
+    sizes = _sizes(Path(f"/proc/{pid}/status"))
+    return sizes.get("RssAnon", 0), sizes.get("RssShmem", 0)
+
+
+def _proportional(pid: int) -> tuple[int, int]:
+    """The same, each page divided by its users; finding that out takes a while."""
+    sizes = _sizes(Path(f"/proc/{pid}/smaps_rollup"))
+    return (sizes["Pss_Anon"], _resident(pid)[1]) if "Pss_Anon" in sizes else _resident(pid)
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """The lines of such a file that are numbers of kilobytes, in bytes."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return _resident(pid)
-    sizes = [line.split()[1] for line in text.splitlines() if line.startswith("Pss:")]
-    return int(sizes[0]) * 1024 if sizes else 0
+        lines = [line.split() for line in path.read_text(errors="replace").splitlines()]
+    except OSError:  # the process is gone
+        return {}
+    return {words[0][:-1]: int(words[1]) << 10 for words in lines if words[2:] == ["kB"]}
 
 
 def _survivors(init: int) -> list[str]:
