@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -197,6 +197,7 @@ class _Builder:
 
     def build(self, program: ExportedProgram) -> Graph:
         inputs = self._leaves(program)
+        self.in_place = _written_in_place(program)
         for n in program.graph.nodes:
             if n.op == "call_function":
                 self.values[n] = self._call(n)
@@ -275,6 +276,8 @@ class _Builder:
             return self._argument(n.args[0])
         call = self._as_call(n)
         self.calls.append(_eager_call(call, self.batch))
+        if n in self.in_place:
+            return library_call(replace(call, name=f"{call.name}_"), self.effects, alone=False)
         lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
         if lowered is None or not _covers(lowered, n):
             lowered = library_call(call, self.effects, alone=_alone(n))
@@ -331,8 +334,7 @@ class _Builder:
         return tuple(outputs), tuple(updates)
 
     def _target(self, program: ExportedProgram, spec: Any) -> Node:
-        inputs = {s.target: s.arg.name for s in program.graph_signature.input_specs if s.target}
-        name = spec.target if spec.kind is OutputKind.USER_INPUT_MUTATION else inputs[spec.target]
+        name = _name_of(program, spec)
         (found,) = (n for n in program.graph.nodes if n.op == "placeholder" and n.name == name)
         leaf: Node = self.values[found].node
         return leaf
@@ -365,6 +367,10 @@ class _Builder:
 
 
 SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
+# Calls that write to places of their first argument; `_` behind the name is the one that does.
+WRITES = frozenset(
+    f"aten.{name}" for name in ("index_put", "index_copy", "index_add", "scatter", "scatter_add")
+)
 VIEWS = frozenset(
     [
         *("aten.view", "aten.reshape", "aten.flatten", "aten.unflatten", "aten.unsqueeze"),
@@ -374,6 +380,39 @@ VIEWS = frozenset(
         *("aten._unsafe_view", "aten.narrow", "aten.broadcast_tensors", "aten.view_as"),
     ]
 )
+
+
+def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
+    """Calls whose results an input or a buffer takes, and which may write to it themselves, as
+    eager does: nobody reads what it was before."""
+    (output,) = (n for n in program.graph.nodes if n.op == "output")
+    found: set[torch.fx.Node] = set()
+    for spec, given in zip(program.graph_signature.output_specs, output.args[0], strict=True):
+        calls: list[torch.fx.Node] = []
+        n = given
+        while isinstance(n, torch.fx.Node) and str(n.target).rpartition(".")[0] in WRITES:
+            calls.append(n)
+            n = n.args[0]
+            if not isinstance(n, torch.fx.Node) or len(n.users) != 1:
+                break
+        else:
+            taken = (
+                isinstance(n, torch.fx.Node)
+                and n.op == "placeholder"
+                and n.name == _name_of(program, spec)
+            )
+            found |= set(calls) if taken else set()
+    return frozenset(found)
+
+
+def _name_of(program: ExportedProgram, spec: Any) -> str:
+    """The placeholder that takes an output's value; "" if none does."""
+    if spec.kind is OutputKind.USER_OUTPUT:
+        return ""
+    if spec.kind is OutputKind.USER_INPUT_MUTATION:
+        return str(spec.target)
+    inputs = {s.target: s.arg.name for s in program.graph_signature.input_specs if s.target}
+    return str(inputs[spec.target])
 
 
 def _is_attribute(module: nn.Module, name: str) -> bool:

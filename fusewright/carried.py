@@ -141,10 +141,13 @@ def noted(module: nn.Module) -> Iterator[dict[Place, str]]:
     lines: dict[Place, str] = {}
 
     def watch(self: nn.Module, name: str, value: Any) -> None:
+        old = self._buffers.get(name, vars(self).get(name, ABSENT))
         original(self, name, value)
         line = _caller()
         if not line or id(self) not in paths or name in {**self._parameters, **self._modules}:
             return
+        if value is old and Place(paths[id(self)], name) not in after:
+            return  # `self.count += 1` of a tensor
         place = Place(paths[id(self)], name)
         after[place], lines[place] = _registry(module, place).get(name, ABSENT), line
 

@@ -19,6 +19,7 @@ from fusewright.calling import call, like
 from fusewright.carried import NOTHING, Carried, bound
 from fusewright.containers import Tree, Unknown, changed, containers, flatten, rebuilt, taken
 from fusewright.errors import CaptureFailed
+from fusewright.positions import TensorPositions
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
@@ -93,7 +94,8 @@ def run(
     kind = type(module).__name__
     before = [pair for value in given for pair in containers(value)]
     try:
-        results = call(forward, given)
+        with TensorPositions():
+            results = call(forward, given)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit() and the like shall not end whoever captures

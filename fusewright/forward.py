@@ -18,7 +18,7 @@ from fusewright.family import family
 from fusewright.guard import Guard
 from fusewright.interpret import python_text
 from fusewright.ir import Batch, Graph, Node, Size, base, times, toposort
-from fusewright.library import is_float_product
+from fusewright.library import is_float_product, writes_itself
 from fusewright.part import numbers
 from fusewright.plan import Kernel, Library, Plan
 from fusewright.spelling import literal, shape_tuple
@@ -269,6 +269,8 @@ class _Forward:
                 counters.setdefault(self._reach(update.value.args[1]), []).append(target)
                 continue
             value = self._reach(update.value)
+            if writes_itself(update.value):
+                continue
             changed = f"_fusewright_changed({target})"
             text = changed if target == value else f"{target}.copy_({value})"
             self.statements.append(_Line(text))

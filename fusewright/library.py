@@ -103,6 +103,11 @@ def is_float_product(n: Node) -> bool:
     return product and n.dtype is torch.float32
 
 
+def writes_itself(n: Node) -> bool:
+    """Whether a library call is a write to its first argument, which it returns."""
+    return n.op == "library" and str(n["name"]).endswith("_")
+
+
 def stays(n: Node, why: str) -> Node:
     """The same library call, with the reason why no kernel of ours takes its place."""
     attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}

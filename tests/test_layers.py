@@ -19,7 +19,7 @@ FLOW = [
     "errors", "write", "progress", "containers", "calling", "problem", "target",
     "dtypes", "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
-    "library", "refusals", "masks", "fakes", "carried", "flat", "places", "export", "settings",
+    "library", "refusals", "masks", "fakes", "carried", "positions", "flat", "places", "export", "settings",
     "spelling",
     "submodules", "capture",
     "rules", "rewrite",
