@@ -148,15 +148,23 @@ def _shapes(inputs: Sequence[object], seed: int) -> Iterator[Case]:
     for dim in range(min(MAX_DIMS, max((t.ndim for t in given), default=0))):
         sizes = Counter(t.shape[dim] for t in given if t.ndim > dim)
         old = sizes.most_common(1)[0][0]
-        for label, new in _sizes(dim, old, given):
+        for label, new in _sizes(dim, old, given, _generator(inputs, seed, f"sizes-dim{dim}")):
             name = f"shape-dim{dim}-{label}"
             yield Case(name, "shapes", False, True, _resized(inputs, seed, name, dim, old, new))
 
 
-def _sizes(dim: int, old: int, given: Sequence[Tensor]) -> list[tuple[str, int]]:
+def _sizes(
+    dim: int, old: int, given: Sequence[Tensor], generator: torch.Generator
+) -> list[tuple[str, int]]:
+    """Sizes of which kernels forget some; several are drawn, so that nobody knows them."""
+
+    def drawn(low: int, high: int) -> int:
+        made = torch.randint(low, high, (), generator=generator, device=generator.device)
+        return int(made)
+
     prime = next(p for p in (7, 13) if p != old)
     power = 1 << max(old, 2).bit_length()
-    wanted = [("1", 1), ("prime", prime), ("more", old + 1)]
+    wanted = [("1", 1), ("prime", prime), ("more", old + 1), ("drawn", drawn(2, 4 * old + 8))]
     if dim == 0:
         wanted += [("0", 0), ("less", max(power // 2 - 1, 1)), ("double", 2 * old + 1)]
         row = sum(
@@ -164,9 +172,14 @@ def _sizes(dim: int, old: int, given: Sequence[Tensor]) -> list[tuple[str, int]]
             for t in given
             if t.ndim > 0 and t.shape[0] == old
         )
-        for label, size in (("many", 5 * old + 3), ("4097", LARGE), ("65537", GRID_LIMIT)):
-            if old < size and row * size <= GROWN_BYTES:
-                wanted.append((label, size))
+        most = GROWN_BYTES // row if row else GRID_LIMIT
+        ranges = (("many", 4 * old, 6 * old), ("thousands", LARGE, 2 * LARGE),
+                  ("grid", GRID_LIMIT, GRID_LIMIT + LARGE))  # fmt: skip
+        wanted += [
+            (label, drawn(low, min(high, most) + 1))
+            for label, low, high in ranges
+            if old < low <= most
+        ]
     return [(label, size) for label, size in wanted if size != old]
 
 
