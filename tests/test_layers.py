@@ -37,6 +37,7 @@ FLOW = [
     "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
     "judge/contract", "judge/positions", "judge/zeros", "judge/patterns",
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/canary",
+    "judge/beside",
     "judge/protocol", "judge/slot", "judge/layout", "judge/attributes", "judge/sandbox",
     "judge/warden",
     "judge/nursery", "judge/holding",

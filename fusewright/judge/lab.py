@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fusewright.calling import Inputs, names_of, places_of, split
-from fusewright.judge import attributes, contract, layout, room, states
+from fusewright.judge import attributes, beside, contract, layout, room, states
 from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
@@ -100,13 +100,14 @@ class Lab:
         self._seed = bytes.fromhex(order["seed"])
         if self.device == "cuda" and not torch.cuda.is_available():
             raise NotJudgeable("this machine has no CUDA device that PyTorch can use")
-        self.problem = load_problem(Path(order["problem"]), order["overrides"])
-        self.model_seed = self.seed("model") % 2**31
-        self._seed_all(self.seed("init inputs"))
-        self.init_inputs = self.problem.make_init_inputs()
-        own = self._own_init_inputs()
-        torch.manual_seed(self.model_seed)
-        self.model = self.problem.make_model(own).to(self.device)
+        with beside.reading(Path(order["problem"])) as self.beside:
+            self.problem = load_problem(Path(order["problem"]), order["overrides"])
+            self.model_seed = self.seed("model") % 2**31
+            self._seed_all(self.seed("init inputs"))
+            self.init_inputs = self.problem.make_init_inputs()
+            own = self._own_init_inputs()
+            torch.manual_seed(self.model_seed)
+            self.model = self.problem.make_model(own).to(self.device)
         self.modes: tuple[str, ...] = ("train", "eval")
         if not self.model.training:
             self.modes = ("eval", "train")

@@ -53,8 +53,9 @@ class End:
 
 
 class Worker:
-    def __init__(self, name: str, line: Channel, channel: Channel, mark: str) -> None:
+    def __init__(self, name: str, line: Channel, channel: Channel, mark: str, folder: Path) -> None:
         self.name = name
+        self.folder = folder  # its own
         self.channel = channel
         self.nonce = secrets.token_bytes(16)
         self.pid = 0  # of its warden

@@ -100,6 +100,7 @@ class Bench:
             "modes": lab.modes, "random_modes": lab.random_modes,
             "parameters": sum(k == "P" for k in lab.kinds.values()),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "beside": lab.beside,
         }  # fmt: skip
 
     def do_examine(self, message: Message) -> Message:

@@ -24,7 +24,7 @@ from fusewright.errors import (
     NotVerifiable,
     UnusableProblem,
 )
-from fusewright.judge import shortage
+from fusewright.judge import beside, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Worker
@@ -212,6 +212,9 @@ class Session:
 
     def post(self, worker: Worker, message: Mapping[str, Any]) -> None:
         """Send a command without waiting for its answer."""
+        if message["do"] == "import":
+            names, origin = self.lab.get("beside", ()), self.request.candidate.resolve().parent
+            beside.lay(names, origin, worker.folder, self.site.plan.readable)
         number = self._sent[worker] = self._sent.get(worker, 0) + 1
         worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
 

@@ -77,7 +77,7 @@ class Site:
         plan = plan or (sandbox.Plan(0, cuda=self.plan.cuda) if trusted else self.plan)
         line, warden_line = socket.socketpair()
         channel, worker_channel = socket.socketpair()
-        worker = Worker(name, Channel(line), Channel(channel), mark)
+        worker = Worker(name, Channel(line), Channel(channel), mark, folder)
         descriptors = [warden_line.detach(), worker_channel.detach()]
         for pair in regions:
             descriptors += _ends(pair, trusted=trusted)
