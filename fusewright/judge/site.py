@@ -176,6 +176,7 @@ def share(kinds: Sequence[Mapping[str, str]]) -> None:
 
     Those import PyTorch when the first site asks. They end when nobody is left to ask.
     """
+    libraries.readable()  # it is asked once, and not by each process that is forked
     nowhere = Path("/")
     common = Site(nowhere, sandbox.Plan(0), "cuda", nowhere).environment(nowhere)
     for environment in (_TRUSTED, *kinds):
