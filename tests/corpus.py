@@ -61,6 +61,7 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
 OWN_EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "c39_sometimes_wrong": ("soak",),
     "f16_ignores_the_stream": ("side-stream",),
+    "r10_long_ring": ("soak",),
     "t19_call_counter": ("soak",),
     "t01_side_stream": ("side-stream",),
     "t01_side_stream_synchronised_late": ("side-stream",),

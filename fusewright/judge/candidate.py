@@ -44,6 +44,7 @@ from fusewright.judge.protocol import (
     encode_record,
     map_region,
 )
+from fusewright.judge.reuse import Kept
 from fusewright.judge.state_of_process import generators
 from fusewright.judge.tree import mapped
 
@@ -359,19 +360,26 @@ def _flags(host: Host, _: Message) -> Record:
 
 
 def _repeat(host: Host, message: Message) -> Record:
-    """Many calls on one content; the text is the growth of memory in bytes from half to end."""
+    """Many calls on one content: the growth of memory in bytes from half to end, and, on a line of
+    its own, what is wrong with the memory of the outputs of the first half."""
     model = host.instances[message["instance"]]
     _, arguments = _arguments(host, {**message, "reuse": False})
-    used = []
-    for _ in range(2):
+    used, reuse = [], ""
+    for half in range(2):
+        kept = Kept([*layout.tensors_of(arguments), *entries(model).values()])
         for _ in range(message["calls"]):
             attributes.give(model, arguments)
             with torch.no_grad():
-                call(model, arguments)
+                outputs = call(model, arguments)
+            if not half:
+                kept.add(layout.results_of(outputs))
+            del outputs
         host.clock.wait()
+        reuse = reuse or kept.says()
+        del kept
         gc.collect()
         used.append(host.clock.used_bytes())
-    return host.done(str(used[1] - used[0]), [], [])
+    return host.done(f"{used[1] - used[0]}\n{reuse}".strip(), [], [])
 
 
 class DeviceClock:

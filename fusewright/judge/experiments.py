@@ -372,7 +372,10 @@ def soak(t: Trial) -> Steps:
     arguments = t.ship(t.lab.inputs("leak"))
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
         answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
-        grown = int(answer["text"]) if answer["text"].lstrip("-").isdigit() else LEAK_BYTES + 1
+        text, _, reuse = answer["text"].partition("\n")
+        grown = int(text) if text.lstrip("-").isdigit() else LEAK_BYTES + 1
+        if reuse and not t.lab.reuses(calls):
+            t.say("output-reuse", "fail", reuse[:200])
         if grown <= LEAK_BYTES:
             break
     else:

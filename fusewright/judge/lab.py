@@ -31,6 +31,7 @@ from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked, tried
 from fusewright.judge.positions import Places, Taken, both, noted
+from fusewright.judge.reuse import Kept
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.twins import InDouble, native
@@ -332,6 +333,14 @@ class Lab:
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
             return layout.results_of(self.run(self.model, values, state, mode))
+
+    def reuses(self, calls: int) -> bool:
+        """Does eager itself hand memory out again, or own the memory of its earlier outputs?"""
+        values, state = self.inputs("reuse"), self.own(self.state)
+        kept = Kept([*layout.tensors_of(values), *state.values(), *self.model.buffers()])
+        for _ in range(calls):
+            kept.add(self.run_quietly(values, state, self.modes[0]))
+        return bool(kept.says())
 
     def eager(self, mode: str) -> contract.Run:
         """Eager as a function: the state that it is given stays as it is."""
