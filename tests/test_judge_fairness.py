@@ -199,6 +199,25 @@ def test_beside_busy_neighbours_nobody_is_late(
     assert not any(row.outcome == "fail" for row in verdict.checks), verdict.reason
 
 
+def test_the_same_twice(tmp_path: Path, site: Site) -> None:
+    """Alone and beside busy neighbours: the same word, the same counts, the same cases."""
+    told = []
+    asked = request(tmp_path, GOOD.format(first="pass"), only=("fresh", "probes"), seed="77" * 16)
+    for busy in (0, 2 * (os.cpu_count() or 1)):
+        loop = [sys.executable, "-c", "while True: pass"]
+        neighbours = [subprocess.Popen(loop) for _ in range(busy)]
+        try:
+            verdict = judged(asked, site)
+        finally:
+            for neighbour in neighbours:
+                neighbour.kill()
+                neighbour.wait()
+        cases = [(row.check, row.outcome, row.cases) for row in verdict.checks]
+        told.append((verdict.verdict, cases, verdict.replay["counts"], verdict.replay["asked"]))
+    assert told[0] == told[1]
+    assert dict(told[0][3])["fresh"] == [f"fresh {n}" for n in range(5)]  # type: ignore[call-overload]
+
+
 MEASURES = {"resident": warden._resident, "proportional": warden._proportional}
 
 
