@@ -9,13 +9,17 @@ judged or timed. NAMES picks files. --full forbids TF32 to cuDNN, too. Of each f
 relative Frobenius error of ours and of eager against the model in float64. It is an exception if
 ours is more than 1.05 times eager's and more than half a rounding of its type.
 
+The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a cast
+to a half type a rounding, as the judge has it.
+
 Half a rounding is u = eps / 2: 6.0e-8 for float32, 4.9e-4 for float16, 3.9e-3 for bfloat16. A value
 that is rounded once errs by ulp / sqrt(12) on average, which over [1, 2) is 0.19 eps or 0.38 u in
 this norm; so u leaves room for some seven roundings of independent values, or for one sum that is
 off by a single unit. A result of float64 cannot be measured so and is left out.
 
 One draw may be luck, a sum of a few numbers most of all. So what looks like an exception is drawn
-again, up to 64 times, and the squares of errors and of values are added up over all draws.
+again, parameters too, up to 64 times, and the squares of errors and of values are added up over all
+draws.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,10 +157,15 @@ def rows_of(
 
     sums, end, draws = list[list[float]](), time.monotonic() + SECONDS, 0
     found = list[Row]()
+    model = copy.deepcopy(model)
     while draws == 0 or (
         draws < DRAWS and time.monotonic() < end and any(r.less_exact for r in found)
     ):
         torch.manual_seed(draws)
+        if draws:
+            state = problem.make_model().state_dict()
+            model.load_state_dict(state)
+            ours.load_state_dict(state)
         inputs = placed(problem.make_inputs(), device)
         results = squares(ours, model, inputs)
         draws += 1
@@ -191,14 +201,11 @@ def squares(
     ours: nn.Module, model: nn.Module, inputs: Sequence[object]
 ) -> list[tuple[int, str, int, tuple[float, float, float]]]:
     """Of each floating result: its place, type, size, squared errors of both, squared norm."""
-    from agreement import called, copied, doubled
+    from agreement import called, copied
 
     found = called(ours, copied(inputs))
     eager = called(copy.deepcopy(model), copied(inputs))
-    try:
-        exact = doubled(model, inputs)
-    except RuntimeError as error:
-        raise Left(f"no float64 twin: {str(error).splitlines()[0]}") from None
+    exact = in_double(model, inputs)
     results = []
     for place, (a, b, x) in enumerate(zip(found, eager, exact, strict=True)):
         if str(b.dtype) in HALF and b.numel():
@@ -208,6 +215,27 @@ def squares(
             dtype = str(eager[place].dtype)
             results.append((place, dtype, eager[place].numel(), (three[0], three[1], three[2])))
     return results
+
+
+def in_double(model: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    """What the model says in float64: the judge's meaning of the types that it names."""
+    import torch
+    from agreement import called, copied, widened
+
+    from fusewright.judge.twins import InDouble
+
+    before, why = torch.get_default_dtype(), ""
+    twin, given = copy.deepcopy(model).double(), widened(inputs)
+    for halves_too in (False, True):
+        torch.set_default_dtype(torch.float64)
+        try:
+            with InDouble(torch.float32, widened=halves_too):
+                return called(copy.deepcopy(twin), copied(given))
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+        finally:
+            torch.set_default_dtype(before)
+    raise Left(f"no float64 twin: {why}")
 
 
 def _kernels(text: str) -> str:

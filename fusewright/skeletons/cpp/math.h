@@ -173,8 +173,15 @@ FN double round(double x) { return __builtin_nearbyint(x); }
 //@ sqrt: needs libm
 FUSEWRIGHT_LIBM(sqrt)
 
-//@ rsqrt: needs numbers
-FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+//@ rsqrt: needs numbers, fma
+// A root and a division are two roundings, which all elements that a norm scales would share. One
+// step of Newton's, with what x * y * y lacks of 1 kept to the bit, leaves little more than one; of
+// 0, infinities and NaN it changes nothing.
+FN float rsqrt(float x) {
+  const float y = 1.0f / __builtin_sqrtf(x), z = x * y, lost = fma(x, y, -z);
+  const float lacks = fma(-lost, y, fma(-z, y, 1.0f));
+  return __builtin_fabsf(lacks) < 1.0f ? fma(0.5f * y, lacks, y) : y;
+}
 FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 
 //@ at_most: needs numbers
@@ -399,10 +406,10 @@ FN float log1p(float x) {
 FN double log1p(double x) { return __builtin_log1p(x); }
 
 //@ quarters: needs numbers, fma
-// a = quarter * pi/2 + r with |r| <= pi/4, for every float: a times the bits of 2/pi that matter,
-// in integers.
+// a = quarter * pi/2 + r + rest with |r| <= pi/4, for every float: a times the bits of 2/pi that
+// matter, in integers. The rest is what r has lost, so that results are rounded once.
 struct quarters {
-  float r;
+  float r, rest;
   unsigned quarter;
 };
 FN quarters split_quarters(float a) {
@@ -412,7 +419,7 @@ FN quarters split_quarters(float a) {
   const int start = (b >> 23) - 120, at = start >> 5, shift = start & 31;
   const unsigned two_over_pi[8] = {0u,          0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                    0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
-  unsigned long word[4];
+  unsigned word[4];
   for (int k = 0; k < 4; ++k) {
     unsigned w = two_over_pi[k];
     w = at > 0 ? two_over_pi[k + 1] : w;
@@ -420,38 +427,40 @@ FN quarters split_quarters(float a) {
     w = at > 2 ? two_over_pi[k + 3] : w;
     word[k] = at > 3 ? two_over_pi[k + 4] : w;
   }
-  const unsigned w0 = unsigned(((word[0] << 32 | word[1]) << shift) >> 32);
-  const unsigned w1 = unsigned(((word[1] << 32 | word[2]) << shift) >> 32);
-  const unsigned w2 = unsigned(((word[2] << 32 | word[3]) << shift) >> 32);
+  const unsigned w0 = word[0] << shift | word[1] >> 1 >> (31 - shift);
+  const unsigned w1 = word[1] << shift | word[2] >> 1 >> (31 - shift);
+  const unsigned w2 = word[2] << shift | word[3] >> 1 >> (31 - shift);
   const unsigned long low = (unsigned long)mantissa * w1 + ((unsigned long)mantissa * w2 >> 32);
   const unsigned high = mantissa * w0 + unsigned(low >> 32);
   const unsigned quarter = (high + 0x20000000u) >> 30;
-  const double rest =
+  const double part =
       double(int(high - (quarter << 30))) + double(int(unsigned(low) >> 1)) * 0x1p-31;
+  const double wide = part * (1.57079632679489662 / 0x1p30);
+  const float r = float(wide), rest = float(wide - double(r));
   const bool inside = a < 0.785398185f;
-  return {inside ? a : float(rest * (1.57079632679489662 / 0x1p30)), inside ? 0u : quarter};
+  return {inside ? a : r, inside ? 0.0f : rest, inside ? 0u : quarter};
 }
-FN float sin_inside(float r) {
+FN float sin_inside(float r, float rest) {
   const float s = r * r;
   float p = 2.83739519e-6f;
   p = fma(p, s, -1.98535054e-4f);
   p = fma(p, s, 8.33338033e-3f);
   p = fma(p, s, -0.166666672f);
-  return fma(p, s * r, r);
+  return r + fma(p, s * r, rest);
 }
-FN float cos_inside(float r) {
+FN float cos_inside(float r, float rest) {
   const float s = r * r;
   float p = -2.89759100e-7f;
   p = fma(p, s, 2.48229771e-5f);
   p = fma(p, s, -1.38889824e-3f);
   p = fma(p, s, 4.16666679e-2f);
-  return fma(p, s * s, fma(-0.5f, s, 1.0f));
+  return 1.0f + fma(p, s * s, -fma(r, rest, 0.5f * s));
 }
 
 //@ sin: needs quarters
 FN float sin(float x) {
   const quarters q = split_quarters(__builtin_fabsf(x));
-  const float y = q.quarter & 1 ? cos_inside(q.r) : sin_inside(q.r);
+  const float y = q.quarter & 1 ? cos_inside(q.r, q.rest) : sin_inside(q.r, q.rest);
   const float turned =
       float_of(bits_of(y) ^ int(q.quarter & 2) << 30 ^ (bits_of(x) & int(0x80000000)));
   return __builtin_fabsf(x) < INFINITE ? turned : __builtin_nanf("");
@@ -461,7 +470,7 @@ FN double sin(double x) { return __builtin_sin(x); }
 //@ cos: needs quarters
 FN float cos(float x) {
   const quarters q = split_quarters(__builtin_fabsf(x));
-  const float y = q.quarter & 1 ? sin_inside(q.r) : cos_inside(q.r);
+  const float y = q.quarter & 1 ? sin_inside(q.r, q.rest) : cos_inside(q.r, q.rest);
   const float turned = float_of(bits_of(y) ^ int((q.quarter + 1) & 2) << 30);
   return __builtin_fabsf(x) < INFINITE ? turned : __builtin_nanf("");
 }

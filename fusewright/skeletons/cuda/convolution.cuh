@@ -72,6 +72,7 @@ template <int PARTS> struct plain_total {
 // wrong where a row has not all taps: it multiplied those by zero.
 template <class Shape, class T, int PARTS> struct convolution_source {
   static constexpr bool scaled = image_kind<T>::scaled, marked = scaled || Shape::holes, last = Shape::last;
+  static constexpr int parts = PARTS;
   using packed = typename image_kind<T>::packed;
   const T *image, *weight;
   const Shape& shape;
@@ -122,7 +123,8 @@ FN void repair(float* box, int begin, int end, box_corner at, const Source& from
 
 //@ convolution_undo: needs packed_image
 // What to multiply by, from the sum of two marked exponents, in two steps where the power alone is beyond float32.
-FN float2 undo_of(int both) {
+FN float2 undo_of(int marked) {
+  const int both = without_full(marked);
   const int exponent = both >= SUSPECT / 2 ? both - SUSPECT : both;
   const int first = exponent < -126 || exponent > 127 ? exponent / 2 : exponent;
   const float2 by = make_float2(power(max(first, -126)), power(max(exponent - first, -126)));

@@ -40,7 +40,10 @@ FN bool goes_on(const convolution_factors<FIRST_WARP, joined_source<T, PARTS>>& 
 // A tile has pixels of two images at most. Those of the second one are brought to the scale of the first; where no power of
 // two that leaves room for all sums does that, they become NaN, and are computed again.
 constexpr int MOST_APART = 60;
-FN int unmarked(int exponent) { return exponent >= SUSPECT / 2 ? exponent - SUSPECT : exponent; }
+FN int unmarked(int exponent) {
+  const int alone = without_full(exponent);
+  return alone >= SUSPECT / 2 ? alone - SUSPECT : alone;
+}
 template <int WIDTH, bool SWAPPED, class Source> struct joined_undo : scale_undo<WIDTH, SWAPPED, Source> {
   using of_one = scale_undo<WIDTH, SWAPPED, Source>;
   int next, before, warp;  // the second image's exponent; how many of the tile's pixels lie before it

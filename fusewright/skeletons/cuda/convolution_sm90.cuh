@@ -18,7 +18,7 @@
 #include "product_half_sm90.cuh"
 namespace fusewright {
 
-//@ convolution_scale: needs convolution_undo, tile_order, here
+//@ convolution_scale: needs convolution_undo, tile_order, here, with_dropped_bits
 // Sums times the powers of two that packing took out. Lane g * 4 + t holds rows g and g + 8 of a warp's 16, columns
 // 8 j + 2 t and the next; channels are rows, or, SWAPPED, columns. Two rows are multiplied on their way out, by `by` (but not
 // where they leave as columns), and their exponents asked for while the tensor core still works.
@@ -38,12 +38,22 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
   }
   FN void further() { exponents += SWAPPED ? 0 : 64; }  // 64 rows of the tile further
   FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
+  FN int shared(int i) const { return SWAPPED ? image + share[i] : both(i); }
   // Whether one power of two is enough for each of the warp's channels, and none is suspect.
   FN bool plain() const {
     bool all = true;
 #pragma unroll
-    for (int i = 0; i < (SWAPPED ? SHARE : 2); ++i) all &= unsigned((SWAPPED ? image + share[i] : both(i)) + 126) < 254;
+    for (int i = 0; i < (SWAPPED ? SHARE : 2); ++i) all &= unsigned(without_full(shared(i)) + 126) < 254;
     return __all_sync(~0u, all);
+  }
+  // Where the tensor core has dropped bits of the warp's sums, these get back what they lost on average.
+  FN void give_back(float (&sums)[quarters<WIDTH>][32]) const {
+    bool full = false;
+#pragma unroll
+    for (int i = 0; i < (SWAPPED ? SHARE : 2); ++i) full |= both_full(shared(i));
+    if (!__any_sync(~0u, full)) return;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) sums[i / 32][i % 32] = with_dropped_bits(sums[i / 32][i % 32]);
   }
   // Where one power of two is enough for each column: they are in other lanes' shares, two in a word, since a power has no
   // bits in its lower half.
@@ -51,7 +61,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
     unsigned two[SHARE];
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) {
-      const unsigned mine = __float_as_uint(power(image + share[i]));
+      const unsigned mine = __float_as_uint(power(without_full(image + share[i])));
       two[i] = mine >> 16 | __shfl_sync(~0u, mine, (lane_here() + 1) % 32);
     }
 #pragma unroll
@@ -74,11 +84,12 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
   // True if a channel or the image is suspect.
   FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     bool suspect = false;
+    if constexpr (Source::parts == 2) give_back(sums);
     if (plain()) {
       if constexpr (SWAPPED) multiply_columns(sums);
 #pragma unroll
       for (int i = 0; i < (SWAPPED ? 0 : COUNT); ++i) {
-        by[i] = power(both(i));
+        by[i] = power(without_full(both(i)));
         if constexpr (AT_ONCE) each(sums, i, [&](float& x, int) { x *= by[i]; });
       }
       return false;

@@ -129,7 +129,13 @@ FN float sqrt(float x) { return ::sqrtf(x); }
 FN double sqrt(double x) { return ::sqrt(x); }
 
 //@ rsqrt
-FN float rsqrt(float x) { return ::rsqrtf(x); }
+// The machine's is off by up to two units, which all elements that a norm scales would share. One step of Newton's, with what
+// x * y * y lacks of 1 kept to the bit, leaves little more than a rounding; of 0, infinities and NaN it changes nothing.
+FN float rsqrt(float x) {
+  const float y = ::rsqrtf(x), z = x * y, lost = ::fmaf(x, y, -z);
+  const float lacks = ::fmaf(-lost, y, ::fmaf(-z, y, 1.f));
+  return ::fabsf(lacks) < 1.f ? ::fmaf(0.5f * y, lacks, y) : y;
+}
 FN double rsqrt(double x) { return ::rsqrt(x); }
 
 //@ exp
@@ -152,6 +158,14 @@ FN float short_reciprocal(float x) {
   return y;
 }
 
+//@ reciprocal_of_sum: needs short_reciprocal
+// The reciprocal of a number from 2^-126 on, with one step of Newton's: what all elements of a narrow range share of the short
+// one's error would add up in sums.
+FN float reciprocal_of_sum(float x) {
+  const float y = short_reciprocal(x);
+  return fmaf(fmaf(-x, y, 1.f), y, y);
+}
+
 //@ short_power
 // 2^x, off by two ulps at most. What would be subnormal is 0.
 FN float short_power(float x) {
@@ -160,14 +174,14 @@ FN float short_power(float x) {
   return y;
 }
 
-//@ sigmoid: needs exp, short_power, short_reciprocal
+//@ sigmoid: needs exp, short_power, reciprocal_of_sum
 // A quarter of 1 + e^-x, so that no result is subnormal too early. The power of two that expf multiplies with at its end is
 // an operand of the addition instead: e^-x = 2^rest * 2^n, and 2^(n - 2) is put together from the bits of n.
 FN float sigmoid(float x) {
   const float place = __fmaf_rd(__saturatef(fmaf(x, -1.44269504f / 252, 124.f / 252)), 252.f, 12582913.f);
   const float n = place - (12582913.f + 124.f), quarter = __uint_as_float(__float_as_uint(place) << 23);
   const float rest = fmaf(x, -1.925963033e-8f, fmaf(x, -1.44269502f, -n));
-  return short_reciprocal(fmaf(short_power(rest), quarter, 0.25f)) * 0.25f;
+  return reciprocal_of_sum(fmaf(short_power(rest), quarter, 0.25f)) * 0.25f;
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
@@ -177,14 +191,16 @@ FN float short_sigmoid(float x) {
   return short_reciprocal(short_power(fmaf(x, -1.44269504f, -2.f)) + 0.25f) * 0.25f;
 }
 
-//@ tanh_softplus: needs exp, maximum, minimum, short_power, short_reciprocal
+//@ tanh_softplus: needs exp, maximum, minimum, short_power, reciprocal_of_sum
 // tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1. Where h is
-// x / ln 2 as rounded, e^x is 2^h * e^rest, and the rest so small that e^rest is 1 + rest.
+// x / ln 2 as rounded, e^x is 2^h * e^rest, and the rest so small that e^rest is 1 + rest. Above 1/2, what is left to 1 is the
+// smaller part, with the smaller error.
 FN float tanh_softplus(float x) {
   const float near = maximum(minimum(x, 20.f), -104.f), h = near * 1.44269504f;
   const float rest = fmaf(h, 1.90465421e-9f, fmaf(h, -0.693147182f, near));
   const float power = short_power(h), e = fmaf(power, rest, power), n = fmaf(e, e, e + e);
-  return n * short_reciprocal(n + 2.f);
+  const float share = reciprocal_of_sum(n + 2.f);
+  return n > 2.f ? fmaf(-2.f, share, 1.f) : n * share;
 }
 FN double tanh_softplus(double x) {
   const double e = exp(x > 20. ? 20. : x), n = e * (e + 2.);

@@ -50,6 +50,26 @@ FN void power_of_two(float maximum, float& scale, float& inverse) {
   inverse = __uint_as_float((exponent - 14) << 23);
 }
 
+//@ with_dropped_bits
+// A tensor core drops what does not fit into the 24 bits of a sum, towards zero, at each 16 k. A sum of 64 k or more comes out
+// 9e-8 of itself too small on average, whatever its sign, and that would add up in sums of such sums. One unit in
+// the last place more is 8.6e-8 on average. Infinities and NaN stay. Of a sum of few products, little is dropped.
+constexpr int SHORT_DEPTH = 24;
+FN float with_dropped_bits(float x) { return fmaf(x, 0x1p-24f, x); }
+
+//@ full_rows: needs with_dropped_bits
+// Sums lose such bits where both factors have more of them than one float16 holds. The largest element stands for all of a row:
+// one of whole numbers, or of zeros and ones, has few bits. The inverse scale of a full row is 1.2e-7 of itself larger, which
+// its last bit is: so sums get back what they lost, and a little more.
+constexpr unsigned BEYOND_HALF = 0x1fff;
+FN bool is_full(unsigned most) { return (most & BEYOND_HALF) != 0; }
+FN float marked_scale(float inverse, float most, int depth) {
+  const bool full = depth > SHORT_DEPTH && is_full(__float_as_uint(most));
+  return __uint_as_float(__float_as_uint(inverse) | (full ? 1u : 0u));
+}
+FN bool marks_full(float scale) { return __float_as_uint(scale) & 1; }
+FN float plain_scale(float scale) { return __uint_as_float(__float_as_uint(scale) & 0x7ffffffe); }
+
 //@ units: needs halves
 // A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
 // permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
@@ -66,10 +86,10 @@ template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* r
   *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }
 
-//@ pack: needs factor, units, next_kernel, device_scope, grid, aligned
+//@ pack: needs factor, units, full_rows, next_kernel, device_scope, grid, aligned
 // A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
-// Behind all units stands one inverse scale per row. A row in which some 64 k are smaller than 2^-12 of its largest element
+// Behind all units stands one inverse scale per row, with a mark where the row is full. A row in which some 64 k are smaller than 2^-12 of its largest element
 // is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k, undone step by step; their inverses
 // stand behind, [batch][row][step], and the row's own inverse scale is -1: nothing is left to undo, and the sign tells.
 constexpr int STEP = 64, PACK_THREADS = 256;
@@ -159,7 +179,7 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
-  if (member == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  if (member == 0) to.inverse[to.first_inverse(batch, row)] = marked_scale(uneven ? -1.f : inverse, sizes.most, depth);
   for (int first = 0; first < end; first += threads * 8) {
     const int k = first + member * 8;
     float x[8];
@@ -214,7 +234,7 @@ __global__ void __launch_bounds__(COLUMN_WARPS * 32)
   const bool uneven = sizes.uneven();
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
-  if (warp == 0) to.inverse[to.first_inverse(batch, row)] = uneven ? -1.f : inverse;
+  if (warp == 0) to.inverse[to.first_inverse(batch, row)] = marked_scale(uneven ? -1.f : inverse, sizes.most, depth);
   const int last = step - warps;
 #pragma unroll 1
   for (step = last; step >= 0; step -= warps) {

@@ -85,7 +85,7 @@ struct convolution_shape {
   FN spans spans_of(int) const { return {*this}; }
 };
 
-//@ packed_image: needs convolution_shape
+//@ packed_image: needs convolution_shape, full_rows
 // What is found of an image while it is packed: its largest size and its smallest block's largest size that is not zero,
 // both finite and as bits, whether something is not finite, and the exponent of the scale that it got.
 struct image_sizes {
@@ -94,8 +94,11 @@ struct image_sizes {
 };
 // Where everything lies. Exponents are those of what a result has to be multiplied by. SUSPECT is added where something is
 // not finite. UNEVEN stands for one where elements are so different in size that float16 has no room for all at one scale,
-// and results have to be computed in another way.
-constexpr int SUSPECT = 1 << 20, UNEVEN_SCALE = 1 << 21;
+// and results have to be computed in another way. FULL is added where a row or an image is full.
+constexpr int FULL = 1 << 12, SUSPECT = 1 << 20, UNEVEN_SCALE = 1 << 21;
+// Of a sum of two such exponents: what it is without FULL, and whether both were.
+FN int without_full(int exponents) { return ((exponents + FULL / 2) & ~(3 * FULL)) - FULL / 2; }
+FN bool both_full(int exponents) { return (exponents + FULL / 2) & 2 * FULL; }
 struct packed_image {
   unsigned short *pixels, *weights;
   int *image_exponents, *weight_exponents;
@@ -116,6 +119,7 @@ template <int PARTS> constexpr float EVEN_SIZE = PARTS == 1 ? 1.f / 256 : 1.f / 
 template <int PARTS> FN bool is_uneven(unsigned least, int exponent) {
   return __uint_as_float(least) * power(exponent) < EVEN_SIZE<PARTS>;
 }
+template <int PARTS> FN int mark_of_full(unsigned most) { return PARTS == 2 && is_full(most) ? FULL : 0; }
 constexpr unsigned INFINITY_BITS = 0x7f800000, LARGEST_BITS = 0x7f7fffff;
 FN unsigned finite_size(float x) {
   const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
@@ -157,7 +161,7 @@ template <int CHUNK, int PARTS = 1, class Shape> long packed_image_in(void* work
 }
 #endif
 
-//@ pack_weights: needs packed_image, image_kind, next_kernel, grid
+//@ pack_weights: needs packed_image, image_kind, next_kernel, grid, with_dropped_bits
 // One row of weights: by tap and channel, and by number, in the order that is read fastest.
 template <class T, bool LAST> struct weight_row {
   const T* from;
@@ -191,7 +195,9 @@ template <int PARTS, class Row> FN float scale_of_row(const Row& from, long row,
   const uint2 sizes = largest_of_block(most, LARGEST_BITS - least, parts);
   strange = __syncthreads_or(strange);
   const int exponent = scale_exponent<14>(sizes.x);
-  if (threadIdx.x == 0) to.weight_exponents[row] = marked_exponent<PARTS>(LARGEST_BITS - sizes.y, exponent, strange);
+  if (threadIdx.x == 0)
+    to.weight_exponents[row] = marked_exponent<PARTS>(LARGEST_BITS - sizes.y, exponent, strange) +
+                               (depth > SHORT_DEPTH ? mark_of_full<PARTS>(sizes.x) : 0);
   return power(exponent);
 }
 template <int PART, class T> FN void pack_eight(const T (&x)[8], float scale, unsigned short* to) {
@@ -382,7 +388,9 @@ __global__ void __launch_bounds__(IMAGE_THREADS, 2)
   int exponent = sizes.guess;
   if (__uint_as_float(sizes.most) * power(exponent) > 32768.f || is_uneven<PARTS>(sizes.least, exponent))
     exponent = scale_exponent<14>(sizes.most);
-  if (threadIdx.x == 0) to.image_exponents[image] = marked_exponent<PARTS>(sizes.least, exponent, sizes.strange != 0);
+  if (threadIdx.x == 0)
+    to.image_exponents[image] =
+        marked_exponent<PARTS>(sizes.least, exponent, sizes.strange != 0) + mark_of_full<PARTS>(sizes.most);
   for (long number = 0; number < tiles && exponent != sizes.guess; ++number) {
     const tile again(shape, to, image, number);
     four_rounds<float> x;

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
   const float* const inverse = other.inverse + other.first_inverse(at.batch, packed_row);
   const auto scale_of = [&](int column) {
     const float2 given = __ldg(reinterpret_cast<const float2*>(inverse + column));
-    return make_float2(fabsf(given.x), fabsf(given.y));  // negative: an uneven row's
+    return make_float2(plain_scale(given.x), plain_scale(given.y));  // negative: an uneven row's
   };
   tile_out<tile<WIDTH>, SWAPPED, SEGMENT, VECTOR>(body, total, scale_of, other.rows - packed_row, at, left, right, shape, shared);
 }

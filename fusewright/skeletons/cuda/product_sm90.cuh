@@ -16,7 +16,7 @@
 #include "rings_sm90.cuh"
 namespace fusewright {
 
-//@ fragments: needs halves, load_matrices
+//@ fragments: needs halves, load_matrices, full_rows
 // A warp's 16 rows of 64 k of the split factor, as wgmma wants them: hi and lo of four groups of 16 k.
 struct fragments {
   unsigned hi[4][4], lo[4][4];
@@ -63,14 +63,19 @@ FN void split_row(fragments& f, int half, float scale) {
     split_pair(c, d, scale, f.hi[j][half + 2], f.lo[j][half + 2]);
   }
 }
-FN void split_rows(fragments& f, unsigned address, int unit_bytes) {
+// Whether one of this lane's rows is full.
+FN bool split_rows(fragments& f, unsigned address, int unit_bytes) {
+  unsigned bits = 0;
   load_rows(f, address, unit_bytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float scale;
-    power_of_two(largest_of_row(f, half), scale, f.undo[half]);
+    const float most = largest_of_row(f, half);
+    bits |= __float_as_uint(most);
+    power_of_two(most, scale, f.undo[half]);
     split_row(f, half, scale);
   }
+  return is_full(bits);
 }
 
 //@ multiply_quarter: needs wgmma, fragments
@@ -89,7 +94,7 @@ FN void multiply_quarter(float (&acc)[SUMS], const fragments& f, unsigned long b
   multiply_commit();
 }
 
-//@ consume: needs chunk_place, barriers, multiply_quarter, tile_out, tiles_of
+//@ consume: needs chunk_place, barriers, multiply_quarter, tile_out, tiles_of, full_rows
 template <class Body, int ROWS> struct splitting_consumer : consumer<Body, split_factors<ROWS>> {
   const packed& other;
   const float* scales;  // of this tile's packed rows and of the next tile's
@@ -162,6 +167,16 @@ template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
   for (int i = 0; i < WIDTH / 32; ++i) mine |= scales[i * 32 + lane_here()] < 0 && i * 32 + lane_here() < rows;
   return __any_sync(~0u, mine);
 }
+// Inverse scales of full rows give back what the tensor core drops of sums. Where no row of the other factor is full, sums are
+// whole, and there it is taken away from them again: to the bit, but where both round to other sides.
+template <int WIDTH> FN void keep_whole(float (&master)[quarters<WIDTH>][32], const float* scales) {
+  scales += lane_here() % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < WIDTH / 2; ++i) {
+    float& sum = master[i / 32][i % 32];
+    sum = fmaf(sum, marks_full(scales[i / 4 * 8 + i % 2]) ? -0x1p-23f : 0x1p-60f, sum);
+  }
+}
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
 FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const tiles_of<Body>& all, const depth_parts& parts,
                 unsigned shared) {
@@ -187,7 +202,8 @@ FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const ti
     for (int left = here().chunks; left > 0; --left) {
       const unsigned rows = place.split(shared, group);
       fragments f;
-      split_rows(f, rows + my_row, stage::split_unit);
+      // Kept in the turn, since there is no register left.
+      if (__any_sync(~0u, split_rows(f, rows + my_row, stage::split_unit))) turn |= 2;
       reads_end();
       place.split_read(shared, group);
       const unsigned packed_rows = place.packed(shared);
@@ -199,10 +215,12 @@ FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const ti
       multiply_chunk<WIDTH>(master, f, packed_rows, next_turn, uneven, me.boxes);
       place.packed_read(shared);
     }
-    turn ^= 1;
+    const bool full = turn & 2;
+    turn = ~turn & 1;
     const piece mine = here();
     if constexpr (PARTS)
       if (mine.shared >= 0 && !add_parts<WIDTH, stage::groups>(master, parts_of<stage::groups>(parts, mine.shared))) continue;
+    if (!full) keep_whole<WIDTH>(master, scales);
     const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
       me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
