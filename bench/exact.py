@@ -9,8 +9,8 @@ judged or timed. NAMES picks files. --full forbids TF32 to cuDNN, too. Of each f
 relative Frobenius error of ours and of eager against the model in float64. It is an exception if
 ours is more than 1.05 times eager's and more than half a rounding of its type.
 
-The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a cast
-to a half type a rounding, as the judge has it.
+The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a
+cast to a half type a rounding, as the judge has it.
 
 Half a rounding is u = eps / 2: 6.0e-8 for float32, 4.9e-4 for float16, 3.9e-3 for bfloat16. A value
 that is rounded once errs by ulp / sqrt(12) on average, which over [1, 2) is 0.19 eps or 0.38 u in

@@ -26,6 +26,7 @@ from torch.nn import functional
 from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda import cuda_source
+from fusewright.codegen.skeleton import select
 from fusewright.convolution import Rounds, convolution
 from fusewright.explain import kernel_reports
 from fusewright.family import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
@@ -389,6 +390,24 @@ def test_sums_are_as_precise_as_plain_float32(name: str, *, sampled: bool) -> No
     # Pixel by pixel, over all channels: of each, and of most.
     assert bool((ours <= 1.5 * theirs).all())
     assert ours.median() <= theirs.median()
+
+
+@pytest.mark.parametrize("depth", [64, 192, 1024])
+def test_sums_of_sums_are_not_short(depth: int) -> None:
+    """What a tensor core drops makes every sum smaller; the text gives it back."""
+    text = select("sm90", ["with_dropped_bits"])
+    said = re.search(r"with_dropped_bits\(float x\) \{ return fmaf\(x, (\S+)f, x\)", text)
+    assert said
+    torch.manual_seed(16)
+    weight, patches = torch.randn(96, depth), torch.randn(depth, 400)
+    exact = weight.double() @ patches.double()
+    sums = kernels_sums(weight, patches, power_for(float(patches.abs().max()), 14)).double()
+
+    def larger(x: Tensor) -> float:
+        return float(((x - exact) * exact).sum() / exact.square().sum())
+
+    assert larger(sums) < -5e-8
+    assert abs(larger((sums + sums * float.fromhex(said[1])).float().double())) < 3e-8
 
 
 def test_what_two_parts_keep() -> None:

@@ -96,7 +96,7 @@ extern "C" void pack_{name}{chunk}(const float* image, const float* weight, cons
   for (int i = 0; i < 4; ++i) places[i] = static_cast<const char*>(parts[i]) - to;
 }}
 """
-SUSPECT, UNEVEN = 1 << 20, 1 << 21
+FULL, SUSPECT, UNEVEN = 1 << 12, 1 << 20, 1 << 21
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +119,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Packed:
-    """pixels: [images, pixels, part, group, channel].  weights: [part, row, tap, channel]."""
+    """pixels: [images, pixels, part, group, channel].  weights: [part, row, tap, channel].
+
+    images, rows: their exponents, without the mark of full ones, which are in `full`.
+    """
 
     pixels: Tensor
     weights: Tensor
     images: list[int]
     rows: list[int]
+    full: tuple[list[bool], list[bool]]
 
 
 def packed(
@@ -149,12 +153,16 @@ def packed(
         count = math.prod(shape)
         return np.frombuffer(room.data, kind, count, int(places[k])).reshape(shape).copy()
 
+    said = part(2, np.int32, p.images).tolist(), part(3, np.int32, p.out_channels).tolist()
+    full = tuple([(e + FULL // 2) & FULL != 0 for e in each] for each in said)
+    images, rows = (
+        [e - FULL * f for e, f in zip(*both, strict=True)] for both in zip(said, full, strict=True)
+    )
     return Packed(
         torch.from_numpy(part(0, np.float16, p.images, pixels, 2, p.groups, channels)),
         torch.from_numpy(part(1, np.float16, 2, p.out_channels, taps, channels)),
-        part(2, np.int32, p.images).tolist(),
-        part(3, np.int32, p.out_channels).tolist(),
-    )
+        images, rows, (full[0], full[1]),
+    )  # fmt: skip
 
 
 def filled(x: Tensor, channels: int) -> Tensor:
@@ -231,6 +239,23 @@ def test_what_is_said_of_an_image(library: ctypes.CDLL, name: str) -> None:
         assert most * power < 65504
         pixels = image[1].abs().amax(0)
         assert float(pixels[pixels > 0].min()) * power >= EVEN
+
+
+@pytest.mark.parametrize("name", ["", "last_"])
+def test_who_is_full(library: ctypes.CDLL, name: str) -> None:
+    """Elements of more bits than float16's; not whole numbers, ones, or sums of few products."""
+    torch.manual_seed(15)
+    problem = Problem(2, 40, 5, (13, 12), (1, 1))
+    image, weight = torch.randn(2, 40, 13, 12), torch.randn(5, 40, 1, 1)
+    image[0] = torch.randint(-2047, 2048, image[0].shape)
+    weight[1], weight[3] = 1.0, 0.0
+    weight[4] = 0.0
+    weight[4, 7] = 1.0
+    found = packed(library, problem, image, weight, 32, name)
+    assert found.full == ([False, True], [True, False, True, False, False])
+    few = Problem(2, 20, 5, (13, 12), (1, 1))
+    found = packed(library, few, image[:, :20].contiguous(), torch.randn(5, 20, 1, 1), 32, name)
+    assert found.full == ([False, True], [False] * 5)
 
 
 @pytest.mark.parametrize("name", ["", "last_"])
