@@ -173,15 +173,8 @@ FN double round(double x) { return __builtin_nearbyint(x); }
 //@ sqrt: needs libm
 FUSEWRIGHT_LIBM(sqrt)
 
-//@ rsqrt: needs numbers, fma
-// A root and a division are two roundings, which all elements that a norm scales would share. One
-// step of Newton's, with what x * y * y lacks of 1 kept to the bit, leaves little more than one; of
-// 0, infinities and NaN it changes nothing.
-FN float rsqrt(float x) {
-  const float y = 1.0f / __builtin_sqrtf(x), z = x * y, lost = fma(x, y, -z);
-  const float lacks = fma(-lost, y, fma(-z, y, 1.0f));
-  return __builtin_fabsf(lacks) < 1.0f ? fma(0.5f * y, lacks, y) : y;
-}
+//@ rsqrt: needs numbers
+FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 FN double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 
 //@ at_most: needs numbers
