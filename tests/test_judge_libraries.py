@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.judge import libraries
 from fusewright.judge.libraries import library_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,3 +145,20 @@ def test_a_folder_below_the_temporary_one_is_shown_where_that_is_elsewhere(tmp_p
     finally:
         elsewhere.rmdir()
     assert done.stdout.strip().endswith("reads True hides True"), done.stdout + done.stderr
+
+
+def test_the_users_own_site_is_looked_through_with_its_pth_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "site"
+    found = _helper(tmp_path / "behind")
+    own.mkdir()
+    (own / "mine.pth").write_text(f"{tmp_path / 'behind'}\n", encoding="utf-8")
+    monkeypatch.setattr("site.ENABLE_USER_SITE", True)
+    monkeypatch.setattr("site.getusersitepackages", lambda: str(own))
+    monkeypatch.syspath_prepend(own)
+    assert {str(own), str(tmp_path / "behind")} <= set(libraries.readable())
+    code = libraries.PATHS + "import helper_of_mine; print(helper_of_mine.__file__)"
+    order = [sys.executable, "-I", "-B", "-c", code, libraries.search()]
+    done = subprocess.run(order, capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.strip() == str(found)
