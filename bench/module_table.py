@@ -169,6 +169,11 @@ TRANSFORMERS: Mapping[str, Row] = {
     ),
     "mixtral_moe_block": _mixture("eager"),  # its experts stand in a loop over those that are hit
     "mixtral_moe_batched": _mixture("batched_mm"),
+    "mixtral_lm": _language(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        f"{DECODER}, num_local_experts=4, experts_implementation='eager'",
+    ),
     "gpt2_lm_tied": _language(
         "GPT2LMHeadModel",
         "GPT2Config",

@@ -34,7 +34,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -273,6 +273,11 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+def _cell(texts: Iterable[str]) -> str:
+    """What both modes have, once if it is the same."""
+    return " / ".join(dict.fromkeys(texts))
+
+
 def _enough(outcomes: Sequence[Outcome]) -> bool:
     missed = sum(o.verdict != VERIFIED for o in outcomes)
     bad = any(o.verdict in ("refuted", f"exit {BUG}") for o in outcomes)
@@ -281,18 +286,22 @@ def _enough(outcomes: Sequence[Outcome]) -> bool:
 
 def _table(outcomes: Sequence[Outcome]) -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    modes = [mode for mode in MODES if any(o.mode == mode for o in outcomes)]
     lines = [
         f"{versions}, Python {platform.python_version()}, {os.cpu_count()} cores, "
-        f"{time.strftime('%F')}",
+        f"{time.strftime('%F')}; {' / '.join(modes)}",
         "",
-        "| module | mode | captured | operators fused | right | verdict | s | first reason |",
-        "|---|---|---|---|---|---|---|---|",
+        "| module | captured | operators fused | right | verdict | s | first reason |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for o in outcomes:
-        reason = o.reason.replace("|", "\\|")[:160]
+    for name in dict.fromkeys(o.module for o in outcomes):
+        rows = [o for mode in modes for o in outcomes if (o.module, o.mode) == (name, mode)]
+        reason = next((o.reason for o in rows if o.reason), "").replace("|", "\\|")
         lines.append(
-            f"| {o.module} | {o.mode} | {o.captured} | {o.fused} of {o.operators} | {o.right} "
-            f"| {o.verdict} | {o.seconds:.0f} | {reason} |"
+            f"| {name} | {_cell(o.captured for o in rows)} "
+            f"| {_cell(f'{o.fused} of {o.operators}' for o in rows)} "
+            f"| {_cell(o.right for o in rows)} | {_cell(o.verdict for o in rows)} "
+            f"| {' / '.join(f'{o.seconds:.0f}' for o in rows)} | {reason[:160]} |"
         )
     for mode in MODES:
         rows = [o for o in outcomes if o.mode == mode]
