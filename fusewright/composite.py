@@ -20,9 +20,9 @@ SELU_SCALE = 1.0507009873554805
 
 
 def clamp(x: Value, low: float | None = None, high: float | None = None) -> Value:
-    """min(max(x, low), high), NaN stays NaN."""
-    x = x if low is None else apply("maximum", x, low)
-    return x if high is None else apply("minimum", x, high)
+    """min(max(x, low), high), NaN stays NaN, and so does a zero that equals a bound."""
+    x = x if low is None else apply("maximum", low, x)
+    return x if high is None else apply("minimum", high, x)
 
 
 def gelu(x: Value, approximate: str = "none") -> Value:

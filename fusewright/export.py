@@ -201,6 +201,7 @@ def _run_export(
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
         _lay_as_eager(decomposed)
+        _type_as_eager(decomposed)
         without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(
@@ -212,14 +213,15 @@ def _run_export(
 
 def _lay_as_eager(program: ExportedProgram) -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
-    lie channels last if their image or their weights do."""
+    lie channels last if their image or their weights do; and what changes in place stays so."""
     nodes = list(program.graph.nodes)
     values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
     given = [v for v in values.values() if isinstance(v, FakeTensor)]
     read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
     lying = any(not a.meta["val"].is_contiguous() for a in read)
+    moved = any(_moved(n.args[0].meta.get("val"), n.meta["val"]) for n in nodes if _in_place(n))
     unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    if not lying:
+    if not (lying or moved):
         return
     mode = given[0].fake_mode
     kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
@@ -233,8 +235,44 @@ def _lay_as_eager(program: ExportedProgram) -> None:
                 values[n] = n.target(*args, **kwargs)
                 if isinstance(values[n], FakeTensor) and values[n].shape == n.meta["val"].shape:
                     n.meta["val"] = values[n]
+                if _in_place(n) and _moved(args[0], values[n]):
+                    copy = _copied(n, torch.empty_like(args[0], dtype=values[n].dtype))
+                    values[copy] = copy.meta["val"]
     finally:
         mode.cache_enabled = kept
+
+
+def _in_place(n: torch.fx.Node) -> bool:
+    """Whether the model makes this call in place, of which export says the result only."""
+    sources = n.meta.get("from_node") or ()
+    names = [str(t).rpartition(".")[0] for t in (n.target, *(s.target for s in sources[-1:]))]
+    taken = len(names) == 2 and f"{names[0]}_" == names[1]
+    return n.op == "call_function" and taken and isinstance(n.args[0], torch.fx.Node)
+
+
+def _moved(before: object, made: object) -> bool:
+    """Whether a call lays its result otherwise than what the model changes in place lies."""
+    if not (isinstance(before, FakeTensor) and isinstance(made, FakeTensor)):
+        return False
+    with before.fake_mode:
+        return before.shape == made.shape and torch.empty_like(before).stride() != made.stride()
+
+
+def _copied(n: torch.fx.Node, laid: torch.Tensor) -> torch.fx.Node:
+    """A copy of a result that lies otherwise, for all who read it."""
+    with n.graph.inserting_after(n):
+        copy = n.graph.call_function(torch.ops.aten.clone.default, (n,))
+    n.replace_all_uses_with(copy, lambda user: user is not copy)
+    copy.meta = {**n.meta, "val": laid}
+    return copy
+
+
+def _type_as_eager(program: ExportedProgram) -> None:
+    """Give running statistics the type that they have: PyTorch says float32 of those of 16 bits."""
+    for n in program.graph.nodes:
+        if str(n.target) == "aten._native_batch_norm_legit_functional.default":
+            statistics = {k: n.args[k].meta["val"] for k in (3, 4)}  # as arguments and as results
+            n.meta["val"] = tuple(statistics.get(k, v) for k, v in enumerate(n.meta["val"]))
 
 
 def _draws(program: ExportedProgram) -> int:

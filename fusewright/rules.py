@@ -78,6 +78,8 @@ RULES = (
     Rule("min-self", "x", lambda x: apply("minimum", x, x), lambda x: x),
     Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, _c: _relu(x),
          _is(0.0), SPELLING),
+    Rule("zero-max", "xc", lambda x, c: apply("maximum", c, x), lambda x, _c: _relu(x),
+         _is(0.0), SPELLING),
     Rule("tanh-softplus", "x", _tanh_softplus, lambda x: apply("tanh_softplus", x), kind=SPELLING),
     Rule("pow-one", "xc", _pow, lambda x, _c: x, _is(1.0)),
     Rule("pow-two", "xc", _pow, lambda x, _c: x * x, _is(2.0), SPELLING),

@@ -137,7 +137,8 @@ def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value
         taken = "sum" if divisor else "mean"
         result = fold(taken, wide(tiled), dims)
         return cast(result / float(divisor) if divisor else result, pool.image.dtype)
-    total = _joined(pool, 0.0, lambda a, b: a + b)
+    # Eager's sum begins with 0, so it is 0 where all are -0.
+    total = _joined(pool, 0.0, lambda a, b: a + b) + 0.0
     return total / (float(divisor) if divisor else _count(pool, counts))
 
 

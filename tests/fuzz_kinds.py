@@ -485,7 +485,7 @@ SIGNED = (
     ),
     *(
         "F.leaky_relu({x}, 0.1)",
-        "F.elu({x})",
+        "F.elu({x} * 0)",
         "F.relu6({x})",
         "torch.sin({x} * 0)",
         "torch.tanh({x} * 0)",

@@ -17,7 +17,7 @@ from fusewright.capture import Captured, capture, state_of
 from fusewright.errors import CaptureFailed
 from fusewright.export import RECURRENT_LAYERS
 from fusewright.interpret import interpret
-from fusewright.ir import Batch, base
+from fusewright.ir import Batch, base, toposort
 from fusewright.problem import load_problem
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
@@ -282,3 +282,50 @@ def test_tensors_kept_as_attributes_are_read_from_the_module() -> None:
     assert state["table"] is module.table
     assert len(made.constants) == 1
     assert "table" not in made.constants
+
+
+class Twice(nn.Module):
+    """A norm that is called twice in one call."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.norm(torch.tanh(self.norm(x)))
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_statistics_have_the_type_of_their_buffers(dtype: torch.dtype) -> None:
+    graph = capture(Twice(dtype), [torch.randn(5, 6, dtype=dtype)]).graph
+    assert len(graph.updates) == 3
+    for update in graph.updates:
+        read = [n for n in toposort([update.value]) if n.shape == (6,)]
+        assert {n.dtype for n in read} <= {update.target.dtype}
+
+
+# What a model changes in place lies as before; the same call elsewhere lays its result otherwise.
+IN_PLACE = {
+    "masked_fill_": lambda v, x: v.masked_fill_(x > 0, 0.5),
+    "cumsum_": lambda v, _: v.cumsum_(1),
+    "tril_": lambda v, _: v.tril_(),
+    "two": lambda v, x: v.masked_fill_(x > 0, 0.5).cumsum_(0),
+    "what follows": lambda v, x: v.masked_fill_(x > 0, 0.5) * 2,
+    "what follows in place": lambda v, x: (v.masked_fill_(x > 0, 0.5) * 2).tril_(),
+    "not in place": lambda v, x: v.masked_fill(x > 0, 0.5),
+    "add_": lambda v, x: v.add_(x.mT.contiguous().mT),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_changes_in_place_lies_as_before(name: str) -> None:
+    class Changed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return IN_PLACE[name](x * 3, x)
+
+    x = torch.randn(13, 5).T
+    (output,) = capture(Changed(), [x]).graph.outputs
+    strides = Changed()(x).stride()
+    assert output.order == ((1, 0) if strides == (1, 5) else ())
+    assert output.op != "library"  # PyTorch's call lays its result otherwise

@@ -168,12 +168,18 @@ def _clamp(call: Call) -> Lowered:
     x = cast(call.args[0], call.dtype)
     for op, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
-            x = apply(op, x, *promoted([bound], call.dtype))
+            x = _bounded(op, x, bound, call)
     return x
 
 
+def _bounded(op: str, x: Value, bound: Value | float, call: Call) -> Value:
+    """Of equal zeros these operators give the second: clamped by a number, x keeps its sign."""
+    pair = [x, bound] if call.overload == "Tensor" else [bound, x]
+    return apply(op, *promoted(pair, call.dtype))
+
+
 def _bound(op: str) -> Lowering:
-    return lambda call: apply(op, *promoted(call.args[:2], call.dtype))
+    return lambda call: _bounded(op, call.args[0], call.args[1], call)
 
 
 def _where(call: Call) -> Lowered:
