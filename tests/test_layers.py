@@ -40,7 +40,7 @@ FLOW = [
     "judge/beside",
     "judge/protocol", "judge/slot", "judge/layout", "judge/attributes", "judge/sandbox",
     "judge/warden",
-    "judge/nursery", "judge/holding", "judge/reuse",
+    "judge/nursery", "judge/holding", "judge/reuse", "judge/own_code",
     "judge/state_of_process", "judge/state_of_torch", "judge/breath", "judge/candidate",
     "judge/states", "judge/room", "judge/counts", "judge/floor", "judge/fragile",
     "judge/lab", "judge/trial", "judge/weights", "judge/experiments",

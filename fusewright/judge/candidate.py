@@ -32,6 +32,7 @@ from fusewright.calling import call, split
 from fusewright.judge import attributes, layout, state_of_torch
 from fusewright.judge.breath import Copies, in_one_breath
 from fusewright.judge.holding import REPLACING, entries, hold
+from fusewright.judge.own_code import own_code
 from fusewright.judge.protocol import (
     DONE,
     KINDS,
@@ -71,7 +72,7 @@ def main(config: Message) -> None:
     host = Host(inputs_fd, outputs_fd, str(options["device"]), cold=bool(options.get("cold")))
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
-    sequence = 0
+    sequence, own, said, done = 0, own_code(), Record, KINDS[DONE]
     while True:
         channel.send(encode_record(nonce, sequence, answer), FOREVER)
         try:
@@ -82,6 +83,13 @@ def main(config: Message) -> None:
         if message["do"] == "leave":
             return
         answer = _answer(host, message)
+        if message["do"] == "flags":
+            # Nothing is called here: whatever is called could have been replaced.
+            for holder, name, value, code in own:
+                if name not in holder or holder[name] is not value:
+                    answer = said(done, (), f"{name} of the worker's own was replaced", (0, 0, 0))
+                elif code is not None and value.__code__ is not code:
+                    answer = said(done, (), f"the code of {name} was replaced", (0, 0, 0))
 
 
 def _draw_seeds() -> None:
