@@ -5,7 +5,9 @@
 type, strides, aliasing, what happened to the inputs and to the buffers.
 
 Where a value would be wrong, eager runs on inputs nearby, too, since one answer of its may be luck:
-the sum of a normalised row is 0 but for what the roundings of its terms leave over.
+the sum of a normalised row is 0 but for what the roundings of its terms leave over. And a chain of
+16-bit operators may be calculated in float32: then the judge calculates it in float64, from the
+values that the model rounds itself.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+
+from fusewright.judge.twins import InDouble, native
 
 SEED = 20
 NEAR = (2.0**-4, 2.0**-5, 2.0**-6, 2.0**-7) * 4  # inputs nearby are smaller by up to such shares
@@ -47,6 +51,8 @@ def disagreements(
         found = [*compared(a, b, judge, roundings, usual(theirs, inputs, b, judge))]
     if found and all(t.dtype is torch.float64 for t in floating(a)):
         found = [*compared(a, b, judge or b, roundings, moves(theirs, inputs, b))]
+    if found and judge:
+        found = [*compared(a, b, chained(theirs, inputs), roundings)]
     found += [text for k in bits for text in other_bits(k, a[k], b[k])]
     found += layouts(a, b)
     if aliases(a, mine, ours) != aliases(b, other, theirs):
@@ -117,6 +123,15 @@ def other_bits(k: int, a: torch.Tensor, b: torch.Tensor) -> Iterator[str]:
 
 def doubled(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
     return called(copy.deepcopy(module).double(), widened(inputs))
+
+
+def chained(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
+    """The module in float64, and what it makes of 16 bits rounded once, and calculated with in
+    float64."""
+    widest = native([*tensors(list(inputs)), *module.parameters()])
+    wide, given = copy.deepcopy(module).double(), widened(inputs)
+    with InDouble(widest, widened=True):
+        return called(wide, given)
 
 
 def usual(

@@ -65,7 +65,7 @@ ROWS = [
 TURNED = [
     *("x.sum(2)", "x.mean(2)", "x.amax(2)", "x.amin(2)", "x.var(2)", "x.argmax(2)", "x.argmin(2)"),
     *("torch.logsumexp(x, 2)", "x.norm(dim=2) + 1", "(x * w.mT).sum(2)", "x.tanh().exp().mean(2)"),
-    *("(x.softmax(2) * x).sum(2)", "(x * w.mT).amax(2) - x.amin(2)"),
+    *("(x.softmax(2) * x).sum(2)", "(x * w.mT).amax(2) - x.amin(2)", "x.tanh().prod(2)"),
 ]
 PROBLEM = """import torch
 import torch.nn.functional as F

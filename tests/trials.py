@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from agreement import called, copied, disagreements
@@ -35,10 +36,13 @@ def wrong(
                 yield f"{name}: eager raises {refused.__name__}, and this does not"
             continue
         counts[name if name in ("as drawn", "special") else "other batch"] += 1
-        for text in disagreements(
-            ours, theirs, inputs, exact=known.float64, roundings=8, bits=known.exact
-        ):
-            yield f"{name}: {text}"
+        judged = partial(
+            disagreements, ours, theirs, inputs, exact=known.float64, roundings=8, bits=known.exact
+        )
+        if judged():
+            # Eager is what it is without oneDNN, whose gelu of infinity is NaN.
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield from (f"{name}: {text}" for text in judged())
 
 
 def allowed(error: Exception, known: Facts) -> bool:

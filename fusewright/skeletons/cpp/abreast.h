@@ -330,17 +330,18 @@ template <long N> struct abreast : words<abreast<N>> {
   // What was turned together is folded together: its loops have a known length.
   template <class Reducer, class Span, class F, class... Ops>
   FN void fold_turned(Reducer& reducer, Span s, F& f, Ops... ops) const {
-    typename Reducer::element buffer[LINE];
+    using element = typename Reducer::element;
+    element buffer[LINE];
     for (long o = s.first; o < s.last; ++o) {
       long i = s.begin;
       for (; i + LINE <= s.end; i += LINE) {
         (turn(ops, o, i, s.end), ...);
-        for (long k = 0; k < LINE; ++k) buffer[k] = f(taken<N>(ops, o, i + k, s.inner)...);
+        for (long k = 0; k < LINE; ++k) buffer[k] = element(f(taken<N>(ops, o, i + k, s.inner)...));
         reducer.take(buffer, LINE, o * s.inner + i);
       }
       if (i == s.end) continue;
       (turn(ops, o, i, s.end), ...);
-      for (long k = 0; k < s.end - i; ++k) buffer[k] = f(taken<N>(ops, o, i + k, s.inner)...);
+      for (long k = 0; k < s.end - i; ++k) buffer[k] = element(f(taken<N>(ops, o, i + k, s.inner)...));
       reducer.take(buffer, s.end - i, o * s.inner + i);
     }
   }
