@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -17,9 +18,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from fusewright.errors import BadUsage, NotVerifiable, UnusableProblem
-from fusewright.judge import canary, judging, sanitizer, session, warden
+from fusewright.judge import canary, judging, layout, sanitizer, session, warden
 from fusewright.judge.findings import CHECKS, Ledger, Verdict
 from fusewright.judge.judging import judge_request, replay
 from fusewright.judge.processes import Worker
@@ -239,15 +241,31 @@ def test_a_disk_that_fills_up_on_the_way_refutes_nobody(
     assert "TMPDIR" in verdict.reason
 
 
-def test_a_limit_on_file_sizes_ends_in_a_report(tmp_path: Path) -> None:
+# Blocks of 512 bytes -> the exit code, and what is said: 1 MB is nothing, 400 MB is enough here.
+@pytest.mark.parametrize(
+    ("blocks", "code", "said"), [(2048, 3, "ulimit"), (800_000, 0, "390 MB of memory between")]
+)
+def test_a_limit_on_file_sizes_ends_in_a_report(
+    tmp_path: Path, blocks: int, code: int, said: str
+) -> None:
     asked, report = request(tmp_path), tmp_path / "report.json"
     command = [sys.executable, "-m", "fusewright", "judge", str(asked.problem)]
     command += [str(asked.candidate), "--no-timing", "--report", str(report)]
-    limited = ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *command]
+    limited = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *command]
     ended = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 3, ended.stderr
-    assert "ulimit" in ended.stderr
-    assert json.loads(report.read_text())["verdict"] == "not-verified"
+    assert ended.returncode == code, ended.stderr
+    told = json.loads(report.read_text())
+    assert told["verdict"] == ("not-verified" if code else "verified")
+    assert said in (ended.stderr if code else str(told["environment"]["isolation notes"]))
+
+
+def test_what_does_not_fit_between_two_processes_is_no_fault_of_the_candidates() -> None:
+    with mmap.mmap(-1, 1 << 16) as region:
+        layout.ship_only([torch.zeros(1 << 12)], 0, region)
+        with pytest.raises(MemoryError, match="ulimit"):
+            layout.ship_only([torch.zeros(1 << 16)], 0, region)
+        with pytest.raises(MemoryError, match="ulimit"):
+            layout.put_results([torch.zeros(1 << 16)], region, "cpu", [])
 
 
 # --- missing tools -----------------------------------------------------------------------------

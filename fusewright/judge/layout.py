@@ -311,7 +311,7 @@ def ship_only(
         nonlocal offset
         offsets.append(offset)
         offset += _up(size)
-        return _frombuffer(region, dtype=torch.uint8, count=size, offset=offsets[-1])
+        return _part(region, size, offsets[-1])
 
     return pack(values, seed, room, constructor=constructor).message(offsets)
 
@@ -323,7 +323,17 @@ def end_of(message: Mapping[str, Any]) -> int:
 
 def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
     if raw.numel():
-        _copy(_frombuffer(region, dtype=torch.uint8, count=raw.numel(), offset=offset), raw)
+        _copy(_part(region, raw.numel(), offset), raw)
+
+
+def _part(region: mmap.mmap, size: int, offset: int) -> Tensor:
+    """So many bytes of shared memory from there on."""
+    if offset + size > len(region):
+        raise MemoryError(
+            f"{offset + size} bytes do not fit into the {len(region)} bytes of memory between two "
+            "processes: raise the limit on file sizes (ulimit -f), or make the problem smaller"
+        )
+    return _frombuffer(region, dtype=torch.uint8, count=size, offset=offset)
 
 
 # --- in: blocks -> values ---------------------------------------------------------------------

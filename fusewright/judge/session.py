@@ -31,7 +31,6 @@ from fusewright.judge.processes import End, Worker
 from fusewright.judge.protocol import (
     NO_ROOM,
     RECORD_LIMIT,
-    REGION_BYTES,
     Gone,
     Late,
     ProtocolViolation,
@@ -224,7 +223,9 @@ class Session:
         self._received[worker] = number
         body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
         nonce = worker.nonce
-        record = decode_record(body, nonce=nonce, sequence=number, region_bytes=REGION_BYTES)
+        record = decode_record(
+            body, nonce=nonce, sequence=number, region_bytes=self.slots[0].outputs.size
+        )
         self._slot_of[worker].take(record.tensors)
         return record
 

@@ -8,7 +8,9 @@ it gets ready while the caller does something else.
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 import secrets
 import shutil
 import socket
@@ -26,11 +28,12 @@ from fusewright.judge import libraries, sandbox
 from fusewright.judge.libraries import PACKAGE, library_folder
 from fusewright.judge.nursery import MARK, MARK_LENGTH
 from fusewright.judge.processes import Nursery, Worker, command, spawn
-from fusewright.judge.protocol import Channel, Gone, Late, ProtocolViolation, Region
+from fusewright.judge.protocol import REGION_BYTES, Channel, Gone, Late, ProtocolViolation, Region
 from fusewright.judge.slot import Slot
 
 ROOM = "Free some space, or name a folder with more in TMPDIR."
 ROOM_BYTES = 64 << 20
+LEAST_BYTES = 64 << 20  # of a region: a limit on file sizes below that leaves nothing to judge
 SLOTS = 12  # the self-test, the phases, the sides of a timing, the sanitizer
 _INHERITED = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CC", "CXX")
 # What a process reads when it starts, for every worker of a candidate that is not timed. Waiting
@@ -227,6 +230,8 @@ def open_site(device: str, kinds: Sequence[Mapping[str, str]] = (CHECKED,)) -> I
         cuda=device == "cuda",
     )
     notes: list[str] = []
+    if (size := region_bytes()) < REGION_BYTES:
+        notes.append(f"{size >> 20} MB of memory between processes: ulimit -f allows no more")
     site = Site(folder, plans[0], device, build)
     try:
         site = replace(site, slots=_new_slots())
@@ -273,10 +278,18 @@ def _writing() -> Iterator[None]:
         raise NotVerifiable(f"The judge cannot write its files ({error}). {ROOM}") from error
 
 
+def region_bytes() -> int:
+    """Of one region: what is wanted, or what the limit on file sizes leaves if that will do."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY or not LEAST_BYTES <= limit < REGION_BYTES:
+        return REGION_BYTES
+    return limit // mmap.PAGESIZE * mmap.PAGESIZE
+
+
 def _new_slots() -> tuple[Slot, ...]:
-    kinds = ("in", "out", "taken")
+    kinds, size = ("in", "out", "taken"), region_bytes()
     try:
-        return tuple(Slot(*(Region(f"{kind}-{i}") for kind in kinds)) for i in range(SLOTS))
+        return tuple(Slot(*(Region(f"{kind}-{i}", size) for kind in kinds)) for i in range(SLOTS))
     except OSError as error:
         raise NotVerifiable(
             f"No shared memory for the judge's processes ({error}). Raise the limits on file "
