@@ -479,10 +479,8 @@ FUSEWRIGHT_LIBM(asin)
 FUSEWRIGHT_LIBM(acos)
 
 //@ atan: needs numbers, fma
-FN float atan(float x) {
-  const float a = __builtin_fabsf(x);
-  const float c = a > 1.0f ? 1.0f / a : a;
-  const float s = c * c;
+// atan(c) = c + bend * c^3 for |c| <= 1, of s = c^2.
+FN float atan_bend(float s) {
   float p = -1.82473927e-3f;
   p = fma(p, s, 1.10531384e-2f);
   p = fma(p, s, -3.14341411e-2f);
@@ -491,8 +489,13 @@ FN float atan(float x) {
   p = fma(p, s, 0.109571025f);
   p = fma(p, s, -0.142651513f);
   p = fma(p, s, 0.199986294f);
-  p = fma(p, s, -0.333333015f);
-  const float y = fma(p, s * c, c);
+  return fma(p, s, -0.333333015f);
+}
+FN float atan(float x) {
+  const float a = __builtin_fabsf(x);
+  const float c = a > 1.0f ? 1.0f / a : a;
+  const float s = c * c;
+  const float y = fma(atan_bend(s), s * c, c);
   return __builtin_copysignf(a > 1.0f ? 1.57079637f - (y + 4.37113883e-8f) : y, x);
 }
 FN double atan(double x) { return __builtin_atan(x); }
@@ -604,8 +607,27 @@ template <class T> FN T pow(T x, T n) {
   return y;
 }
 
-//@ atan2: needs libm
-FUSEWRIGHT_LIBM2(atan2)
+//@ atan2: needs atan
+// The angle within an eighth of a turn, of a quotient with what rounding it has lost, and then the
+// eighth. 0 / 0 counts as 0, and inf / inf as 1.
+FN float atan2(float y, float x) {
+  const float a = __builtin_fabsf(y), b = __builtin_fabsf(x);
+  const bool steep = a > b, back = bits_of(x) < 0;
+  const float n = steep ? b : a, d = steep ? a : b;
+  float c = n / d;
+  c = d == 0.0f ? 0.0f : c;
+  c = n == INFINITE ? 1.0f : c;
+  float lost = fma(-c, d, n) / d;
+  lost = __builtin_fabsf(lost) < 1.0f ? lost : 0.0f;
+  const float s = c * c;
+  // A lost part moves the angle by its share 1 / (1 + s), for which 1 - s / 2 is near enough.
+  const float t = c + fma(atan_bend(s), s * c, fma(-0.5f * s, lost, lost));
+  const float more = back ? t - 4.37113883e-8f : -(t + 4.37113883e-8f), upright = 1.57079637f + more;
+  const float lying = back ? 3.14159274f - (t + 8.74227766e-8f) : t;
+  const float angle = __builtin_copysignf(steep ? upright : lying, y);
+  return (x != x) | (y != y) ? __builtin_nanf("") : angle;
+}
+FN double atan2(double y, double x) { return __builtin_atan2(y, x); }
 
 //@ hypot: needs libm
 FUSEWRIGHT_LIBM2(hypot)
