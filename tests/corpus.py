@@ -62,6 +62,7 @@ OWN_EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "c39_sometimes_wrong": ("soak",),
     "f16_ignores_the_stream": ("side-stream",),
     "r10_long_ring": ("soak",),
+    "f15_leaves_files_open": ("soak", "global-state"),
     "t19_call_counter": ("soak",),
     "t01_side_stream": ("side-stream",),
     "t01_side_stream_synchronised_late": ("side-stream",),

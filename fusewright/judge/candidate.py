@@ -372,7 +372,7 @@ def _repeat(host: Host, message: Message) -> Record:
     its own, what is wrong with the memory of the outputs of the first half."""
     model = host.instances[message["instance"]]
     _, arguments = _arguments(host, {**message, "reuse": False})
-    used, reuse = [], ""
+    used, reuse, opened = [], "", []
     for half in range(2):
         kept = Kept([*layout.tensors_of(arguments), *entries(model).values()])
         for _ in range(message["calls"]):
@@ -387,6 +387,10 @@ def _repeat(host: Host, message: Message) -> Record:
         del kept
         gc.collect()
         used.append(host.clock.used_bytes())
+        opened.append([len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")])
+    for what, before, after in zip(("a file open", "a thread"), *opened, strict=True):
+        if after - before > message["calls"] // 2:
+            host.strays.add(f"calls leave {what} each time")
     return host.done(f"{used[1] - used[0]}\n{reuse}".strip(), [], [])
 
 
