@@ -6,7 +6,7 @@ Each of the processes has one thread and groups of seeds of its own: it writes a
 models of a group together, and runs each as drawn, on special values, and on other batch sizes. A
 process that dies or hangs is replaced; the model that it was at is wrong. -O2 is the least level
 at which gcc contracts products, if it may. At the end: of each kind
-how many were tried, refused (where a kind may be, for its reason) and wrong, and the seeds. To go
+how many were tried, taken in parts (where a kind may be, for its reason) and wrong, and the seeds. To go
 on where a run stopped, give its last `next:` as --first.
 """
 
@@ -216,9 +216,11 @@ def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, l
     from compiled import build
     from fuzz import program
     from fuzz_writer import Facts, facts
+    from trials import allowed
 
     cases: dict[int, Any] = {}
     known: dict[int, Facts] = {}
+    why: dict[int, str] = {}  # it is not captured as a whole
     for seed in seeds:
         pipe.send(("at", seed, "written"))
         text = program(seed, kind=kind)
@@ -226,9 +228,12 @@ def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, l
         path = folder / f"random_{seed}.py"
         path.write_text(text, encoding="utf-8")
         try:
-            cases[seed] = _prepared(path)
+            cases[seed], why[seed] = _prepared(path)
+            if why[seed] and not allowed(why[seed], known[seed]):
+                raise NoReason(why[seed])
         except Exception as error:  # noqa: BLE001 -- whatever it is, this model is wrong
-            outcome, said = _refusal(error, known[seed])
+            cases.pop(seed, None)
+            outcome, said = _refusal(error)
             pipe.send(("done", seed, known[seed].kind, outcome, said, {}))
     pipe.send(("at", None, "compiled"))
     modules = _built(build, list(cases.values()), folder, level)
@@ -242,7 +247,7 @@ def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, l
         except Exception as error:  # noqa: BLE001
             said = f"{type(error).__name__}: {error}\n{_where(error)}"
         counts["kernels"] += len(case.made.kernels)
-        outcome = "wrong" if said else "right"
+        outcome = "wrong" if said else "in parts" if why[seed] else "right"
         pipe.send(("done", seed, known[seed].kind, outcome, said, dict(counts)))
     for path in folder.glob("*.cpp"):
         path.unlink()
@@ -264,7 +269,7 @@ def _prepared(path: Path) -> Any:
     """What `optimize` does before it judges, in this process."""
     import torch
     from agreement import copied
-    from compiled import prepare
+    from compiled import prepare_as_optimize
 
     from fusewright.problem import load_problem
 
@@ -277,25 +282,27 @@ def _prepared(path: Path) -> Any:
         except (RuntimeError, IndexError, ValueError) as error:
             raise EagerRaises(str(error)) from error  # shapes without memory said nothing of it
         problem.run(copy.deepcopy(model), copied(inputs))
-    return prepare(path)
+    return prepare_as_optimize(path)
 
 
 class EagerRaises(Exception):
     """The model is none: PyTorch's own kernels refuse a type."""
 
 
-def _refusal(error: Exception, known: Any) -> tuple[str, str]:
-    """What an error before anything ran means."""
-    from trials import allowed
+class NoReason(Exception):
+    """The whole model is not captured, and it is said why; but its kind is captured, or it is not
+    that."""
 
+
+def _refusal(error: Exception) -> tuple[str, str]:
+    """What an error before anything ran means."""
     from fusewright.errors import FusewrightError
 
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, EagerRaises):
         return "of no model", said
-    if allowed(error, known):
-        return "refused", said
-    return "wrong", said if isinstance(error, FusewrightError) else f"{said}\n{_where(error)}"
+    short = isinstance(error, FusewrightError | NoReason)
+    return "wrong", said if short else f"{said}\n{_where(error)}"
 
 
 def _where(error: Exception) -> str:

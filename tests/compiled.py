@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
+from fusewright import pipeline
 from fusewright.codegen.runtime import CPP_FLAGS
-from fusewright.pipeline import Made, emitted_text, make
+from fusewright.pipeline import NO_RULES, emitted_text, make
 from fusewright.problem import Problem, load_problem
 from fusewright.target import TARGETS
 
@@ -39,7 +40,7 @@ class Case:
     problem: Problem
     model: torch.nn.Module
     inputs: list[object]
-    made: Made
+    made: Any  # Made, or what came of the parts: both have kernels
     text: str
 
     @property
@@ -55,6 +56,20 @@ def prepare(path: Path, seed: int = 0, target: str = "cpu") -> Case:
     made = make(model, inputs, TARGETS[target])
     text = emitted_text(made, model, problem)
     return Case(problem, model, inputs, made, text)
+
+
+def prepare_as_optimize(path: Path, seed: int = 0) -> tuple[Case, str]:
+    """The same for the CPU, but what cannot be captured as a whole is taken in parts; then with the
+    reason, else ""."""
+    problem = load_problem(path)
+    torch.manual_seed(seed)
+    model, inputs = problem.make_model(), problem.make_inputs()
+    cpu = TARGETS["cpu"]
+    file = pipeline._file(
+        problem, model, inputs, cpu, "eager", NO_RULES, pipeline._as_planned, pipeline._quiet
+    )
+    left: Any = file.parts["left"] if file.parts else ()
+    return Case(problem, model, inputs, file, file.text), left[0]["why"] if left else ""
 
 
 def build(

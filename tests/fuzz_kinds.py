@@ -798,7 +798,7 @@ PLACES = (
 
 
 def _numbers(w: Writer) -> None:
-    w.refused = r"\.item\(\)"
+    w.refused = r"\.py:\d+: .*(\.item\(\)|int\(\), float\(\))"  # the line, and what it asks for
     x = w.pick()
     s = w.shapes[x]
     if w.rng.random() < 0.7:
