@@ -6,8 +6,8 @@ Each of the processes has one thread and groups of seeds of its own: it writes a
 models of a group together, and runs each as drawn, on special values, and on other batch sizes. A
 process that dies or hangs is replaced; the model that it was at is wrong. -O2 is the least level
 at which gcc contracts products, if it may. At the end: of each kind
-how many were tried, taken in parts (where a kind may be, for its reason) and wrong, and the seeds. To go
-on where a run stopped, give its last `next:` as --first.
+how many were right, taken in parts (where a kind may be, for its reason) and wrong, and the seeds.
+To go on where a run stopped, give its last `next:` as --first.
 """
 
 from __future__ import annotations
