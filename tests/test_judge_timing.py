@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from fusewright.errors import NotVerifiable
 from fusewright.judge import timing
 from fusewright.judge.findings import Ledger
 from fusewright.judge.judging import judge
-from fusewright.judge.session import Session
+from fusewright.judge.protocol import Record
+from fusewright.judge.session import Limits, Session, Short
 from fusewright.judge.timing import Side
 
 TESTS = Path(__file__).resolve().parent
@@ -131,3 +133,25 @@ def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
     assert ratio["pairs"] >= timing.FEWEST_ROUNDS
     passed = {row.check for row in verdict.checks if row.outcome == "pass"}
     assert {"timing-clocks", "timing-outputs", "timing-floor"} <= passed
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "loss"),
+    [
+        (timing.CANDIDATE, "refusal: torch.OutOfMemoryError: CUDA out of memory", Short),
+        (timing.CANDIDATE, "refusal: MemoryError: no", Short),
+        (timing.CANDIDATE, "refusal: ValueError: no", timing._Lost),
+        (timing.EAGER, "refusal: torch.OutOfMemoryError: CUDA out of memory", NotVerifiable),
+        (timing.EAGER, "refusal: ValueError: no", NotVerifiable),
+    ],
+)
+def test_only_the_candidates_own_faults_refute_it(
+    name: str, text: str, loss: type[Exception]
+) -> None:
+    record = Record("raised", (), text, (1, 0, 0))
+    fake = SimpleNamespace(
+        post=lambda *_: None, collect=lambda *_: record, request=SimpleNamespace(limits=Limits())
+    )
+    with pytest.raises(loss) as told:
+        timing._timed(cast("Session", fake), Side(name, cast("Any", None), 0), {"do": "call"})
+    assert type(told.value) is loss

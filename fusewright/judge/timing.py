@@ -205,13 +205,18 @@ class _Lost(Exception):
 
 def _ready(session: Session, side: Side) -> str:
     """Why this side cannot take part; empty if it can."""
+    begin = time.monotonic()
     try:
         for _ in range(5):
             record = session.collect(side.worker, session.request.limits.build_s)
             if record.kind == "raised":
+                _demand_memory(side, record)
                 return record.text[:500]
             side.first_s += record.clocks_ns[0] * 1e-9
     except (Gone, Late, ProtocolViolation) as error:
+        lack = session.lack(side.worker, error, begin, 0.0) if side.name == CANDIDATE else ""
+        if lack:
+            raise Short(f"the candidate did not get ready for timing: {lack}") from error
         end = side.worker.kill("it did not get ready for timing")
         last = end.tail.strip().splitlines()[-1:] or [end.exit]
         return f"{last[0]} ({error})"
@@ -287,10 +292,15 @@ def _timed(session: Session, side: Side, message: Mapping[str, Any]) -> tuple[Re
         raise (Short if lack else side.loss)(text) from error
     wall = time.monotonic() - begin
     if record.kind != "done":
-        short = any(name in record.text for name in ("MemoryError", "OutOfMemoryError"))
-        text = f"{side.name} raised in a timed turn: {record.text[:300]}"
-        raise (Short if short else side.loss)(text)
+        _demand_memory(side, record)
+        raise side.loss(f"{side.name} raised in a timed turn: {record.text[:300]}")
     return record, wall
+
+
+def _demand_memory(side: Side, record: Record) -> None:
+    """Short if the candidate says that it has none: that it is wrong, nobody knows then."""
+    if side.name == CANDIDATE and "MemoryError" in record.text:  # PyTorch's own ends so, too
+        raise Short(f"{side.name} ran out of memory while it was timed: {record.text[:300]}")
 
 
 def _check_output(session: Session, side: Side, record: Record, content: Mapping[str, Any]) -> None:
