@@ -296,12 +296,13 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     ]
     for name in dict.fromkeys(o.module for o in outcomes):
         rows = [o for mode in modes for o in outcomes if (o.module, o.mode) == (name, mode)]
+        only = f" ({rows[0].mode} only)" if len(rows) < len(modes) else ""
         reason = next((o.reason for o in rows if o.reason), "").replace("|", "\\|")
         lines.append(
             f"| {name} | {_cell(o.captured for o in rows)} "
             f"| {_cell(f'{o.fused} of {o.operators}' for o in rows)} "
             f"| {_cell(o.right for o in rows)} | {_cell(o.verdict for o in rows)} "
-            f"| {' / '.join(f'{o.seconds:.0f}' for o in rows)} | {reason[:160]} |"
+            f"| {' / '.join(f'{o.seconds:.0f}' for o in rows)}{only} | {reason[:160]} |"
         )
     for mode in MODES:
         rows = [o for o in outcomes if o.mode == mode]
