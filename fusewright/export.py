@@ -30,6 +30,7 @@ from fusewright.carried import NOTHING, Carried
 from fusewright.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
 from fusewright.fakes import inner_sizes
+from fusewright.fastpath import masked_as_eager
 from fusewright.flat import Flat, flattened
 from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
@@ -197,7 +198,7 @@ def _run_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...] | None
 ) -> ExportedProgram:
     free = None if shapes is None else (shapes,)
-    with silence(), torch.no_grad(), _whole_recurrences(), inner_sizes():
+    with silence(), torch.no_grad(), _whole_recurrences(), inner_sizes(), masked_as_eager():
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
         _lay_as_eager(decomposed)
@@ -387,7 +388,8 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
 
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
-    with silence(), torch.no_grad(), inner_sizes(), FakeTensorMode(shape_env=ShapeEnv()):
+    fakes = FakeTensorMode(shape_env=ShapeEnv())
+    with silence(), torch.no_grad(), inner_sizes(), masked_as_eager(), fakes:
         run = _Concrete(program, batch)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
         try:

@@ -25,6 +25,7 @@ from fusewright.carried import NOTHING, Carried, noted, settled
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
 from fusewright.fakes import inner_sizes
+from fusewright.fastpath import masked_as_eager
 from fusewright.flat import flat_arguments
 from fusewright.refusals import cannot_capture
 
@@ -99,7 +100,7 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
 def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: dict[tuple[str, str], object] = {}
     try:
-        with silence(), inner_sizes(), _recording(module, reads):
+        with silence(), inner_sizes(), masked_as_eager(), _recording(module, reads):
             owners, left = _run_fake(module, inputs, state)
     except CaptureFailed:
         raise

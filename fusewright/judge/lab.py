@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fusewright.calling import Inputs, names_of, places_of, split
+from fusewright.fastpath import unwatched
 from fusewright.judge import attributes, beside, contract, layout, room, states
 from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
@@ -43,6 +44,8 @@ IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
 ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of each, of the largest
 CROWDED = 3.0  # times as long as before: then others are on the device
+# Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
+WITH_GRADIENTS = " with gradients"
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -274,13 +277,19 @@ class Lab:
     # --- running ----------------------------------------------------------------------------
 
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
-        model.train(mode == "train")
-        with asked(), self._ceiling(), self._settled(), self._watched():
+        with_gradients = mode.endswith(WITH_GRADIENTS)
+        model.train(mode.removesuffix(WITH_GRADIENTS) == "train")
+        with asked(), self._ceiling(), self._settled(), self._watched(), unwatched():
             places = places_of(values)
             given = {n: t for n, t in state.items() if self.first[n] == n and n not in places}
             attributes.give(model, values)
-            outputs = functional_call(model, given, *split(values), strict=False)
-            self._rebound |= {n for n, t in given.items() if t is not state[n]}
+            if with_gradients:
+                leaves = {n: t.detach().requires_grad_(self.requires[n]) for n, t in given.items()}
+                with torch.enable_grad():
+                    outputs = functional_call(model, leaves, *split(values), strict=False)
+            else:
+                outputs = functional_call(model, given, *split(values), strict=False)
+                self._rebound |= {n for n, t in given.items() if t is not state[n]}
             return attributes.with_left(model, values, outputs)
 
     def _watched(self) -> AbstractContextManager[object]:
@@ -332,7 +341,8 @@ class Lab:
 
     def run_quietly(self, values: Sequence[object], state: State, mode: str) -> list[Tensor]:
         with torch.no_grad():
-            return layout.results_of(self.run(self.model, values, state, mode))
+            made = layout.results_of(self.run(self.model, values, state, mode))
+            return [t.detach() for t in made] if mode.endswith(WITH_GRADIENTS) else made
 
     def reuses(self, calls: int) -> bool:
         """Does eager itself hand memory out again, or own the memory of its earlier outputs?"""
@@ -390,19 +400,21 @@ class Lab:
     def truth(self, mode: str) -> contract.Run:
         def call(values: Sequence[object], state: State) -> list[Tensor]:
             with torch.no_grad(), self._in_double():
-                return layout.results_of(self.run(self.true_model, values, state, mode), wide=True)
+                made = self.run(self.true_model, values, state, mode)
+                return [t.detach() for t in layout.results_of(made, wide=True)]
 
         return call
 
     def expect(
         self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None = None,
-        draws: int = 4,
+        draws: int = 4, gradients: bool = False,
     ) -> Expected:  # fmt: skip
         """Eager on the very bytes that the candidate gets; float64 on the same values, later.
 
         With `like`, an expectation for another draw of the same inputs, the sensitivity is taken
         from there, as one number per output: a quarter of the work.
         """
+        asked_for, mode = mode, mode + WITH_GRADIENTS * gradients
         where = {"tree": shipment.tree, "tensors": shipment.tensors}
         blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
         values = layout.values_in(where, blocks, layout.Home(self.problem.module))
@@ -422,7 +434,7 @@ class Lab:
             contract.noise, self.eager(mode), self.truth(mode), *given,
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
         ))  # fmt: skip
-        probe = partial(self._differentiable, *given, mode)
+        probe = partial(self._differentiable, *given, asked_for)
         places = cache(partial(self._positions, *given, mode))
         zeros = cache(partial(self._other_zeros, *given, mode))
         beside = overlapping, blocks, after, probe, work_out, noise, places, zeros

@@ -153,7 +153,8 @@ class Trial:
         if known is None:
             may = typical and lab.costly and mode == lab.modes[0] and self._count % BORROWED
             like = like or (lab.typical if may else None)
-            self._prepare = lambda: self._expect(shipment, state, mode, like)
+            grad = bool(fields.get("grad"))
+            self._prepare = lambda: self._expect(shipment, state, mode, like, gradients=grad)
         arguments = layout.ship(shipment, self._inputs)
         yield from self._send(arguments, mode, instance, **fields)
         self.prepare()
@@ -199,9 +200,10 @@ class Trial:
         return [t for r in self.answer["tensors"] if (t := self.result(r)) is not None]
 
     def _expect(
-        self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None
-    ) -> None:
-        self.expected = self.lab.expect(shipment, state, mode, like)
+        self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None,
+        *, gradients: bool,
+    ) -> None:  # fmt: skip
+        self.expected = self.lab.expect(shipment, state, mode, like, gradients=gradients)
 
     # --- judging one answer -----------------------------------------------------------------
 

@@ -1,0 +1,140 @@
+"""Layers of PyTorch with a fast path -> the path that they take when nobody looks on.
+
+In eval mode without gradients, nn.TransformerEncoderLayer and nn.MultiheadAttention are one call of
+PyTorch each. What it computes differs where a mask hides a whole row: NaN there, where the other
+path gives zeros. A trace, and any function mode, has them take the other path. So traces with a
+mask take the fast one, which is a call of the library then; without a mask, both mean the same.
+nn.TransformerEncoder packs its rows where a padding mask allows it, and what was packed comes back
+as zeros where it was padded. Whether a mask allows it, only the data knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules import activation
+
+from fusewright.errors import CaptureFailed
+
+LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
+ATTENTION = torch.ops.aten._native_multi_head_attention.default
+MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Within the block, modes that look on do not change the path; tensors of another kind do."""
+    kept = torch.overrides.has_torch_function
+    setattr(torch.overrides, "has_torch_function", _of_another_kind)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torch.overrides, "has_torch_function", kept)  # noqa: B010
+
+
+def _of_another_kind(given: Sequence[object]) -> bool:
+    plain = torch._C._disabled_torch_function_impl
+    kinds = {type(t) for t in given if isinstance(t, torch.Tensor)} - {torch.Tensor}
+    return any(kind.__torch_function__ is not plain for kind in kinds)
+
+
+@contextmanager
+def masked_as_eager() -> Iterator[None]:
+    """Within the block, traces of these layers with a mask take the fast path where eager does."""
+    kinds = (nn.TransformerEncoderLayer, nn.MultiheadAttention, nn.TransformerEncoder)
+    kept = [(kind, kind.forward) for kind in kinds]
+    for kind, forward in kept[:2]:
+        setattr(kind, "forward", _fast_with_mask(forward))  # noqa: B010
+    setattr(nn.TransformerEncoder, "forward", _unpacked(nn.TransformerEncoder.forward))  # noqa: B010
+    sizes = {LAYER: _layer_sizes, ATTENTION: _attention_sizes}
+    known = {op: op_implementations_dict[op] for op in sizes if op in op_implementations_dict}
+    op_implementations_dict.update(sizes)
+    try:
+        yield
+    finally:
+        for kind, forward in kept:
+            setattr(kind, "forward", forward)  # noqa: B010
+        for op in sizes:
+            del op_implementations_dict[op]
+        op_implementations_dict.update(known)
+
+
+def _fast_with_mask(forward: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(forward)
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if all(given.get(name) is None for name in MASKS):
+            return forward(*args, **kwargs)
+        kept = activation._is_make_fx_tracing
+        setattr(activation, "_is_make_fx_tracing", lambda: False)  # noqa: B010
+        try:
+            with unwatched():
+                made = forward(*args, **kwargs)
+        finally:
+            setattr(activation, "_is_make_fx_tracing", kept)  # noqa: B010
+        # Without weights the call gives None for them, and the trace a tensor that nobody reads.
+        return (made[0], None) if given.get("need_weights") is False else made
+
+    return run
+
+
+def _unpacked(forward: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(forward)
+
+    @functools.wraps(forward)
+    def run(self: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(self, *args, **kwargs).arguments
+        packs = (
+            torch.backends.mha.get_fastpath_enabled()
+            and getattr(self, "use_nested_tensor", False)
+            and not self.layers[0].training
+            and given["src"].dim() == 3
+            and given.get("src_key_padding_mask") is not None
+            and given.get("mask") is None
+            and not torch.is_autocast_enabled()
+        )
+        if packs:
+            raise CaptureFailed(
+                "nn.TransformerEncoder with src_key_padding_mask packs its rows where the mask "
+                "allows it, and gives zeros where they were padded: its results depend on the "
+                "values of the mask. Construct it with enable_nested_tensor=False."
+            )
+        return forward(self, *args, **kwargs)
+
+    return run
+
+
+def _layer_sizes(
+    mode: FakeTensorMode, _: Any, x: torch.Tensor, *__: Any, **___: Any
+) -> torch.Tensor:
+    with mode:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _attention_sizes(
+    mode: FakeTensorMode, _: Any, query: torch.Tensor, key: torch.Tensor, *args: Any, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The result, and the weights of each head, or their mean."""
+    named = (
+        "value", "width", "heads", "qkv", "bias", "project", "shift", "mask", "need_weights",
+        "average_attn_weights", "mask_type",
+    )  # fmt: skip
+    given = {"need_weights": True, "average_attn_weights": True}
+    given |= {**dict(zip(named, args, strict=False)), **options}
+    batch, rows, columns = query.shape[0], query.shape[1], key.shape[1]
+    with mode:
+        result = torch.empty_like(query, memory_format=torch.contiguous_format)
+        if not given["need_weights"]:
+            return result, query.new_empty(0)
+        heads = () if given["average_attn_weights"] else (given["heads"],)
+        return result, query.new_empty((batch, *heads, rows, columns))
