@@ -38,7 +38,9 @@ def _everything() -> Iterator[Own]:
             for kind in own:
                 if kind.__module__ == name:
                     yield from _held_by(vars(kind))
-            tables = (v for v in vars(module).values() if isinstance(v, Mapping))
+            tables = (
+                v for n, v in vars(module).items() if isinstance(v, Mapping) and n[:2] != "__"
+            )
             for table in tables:
                 yield from _held_by(table)
 
