@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from fusewright.calling import bound, like, signature_of
 from fusewright.carried import Place, Unsettled
 from fusewright.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
+from fusewright.effects import HasEffects
 from fusewright.errors import CaptureFailed
 from fusewright.export import Exported, export, multiple, runtime_number
 from fusewright.formula import Value
@@ -110,7 +111,7 @@ def _exported(module: nn.Module, inputs: Sequence[object]) -> tuple[Exported, Se
     it knows more of it."""
     try:
         run = seen(module, inputs)
-    except Unsettled:
+    except (Unsettled, HasEffects):
         raise
     except CaptureFailed:
         export(module, inputs)

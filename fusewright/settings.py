@@ -22,6 +22,7 @@ from torch.func import functional_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusewright.carried import NOTHING, Carried, noted, settled
+from fusewright.effects import line_of, no_effects
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
 from fusewright.fakes import inner_sizes
@@ -80,9 +81,11 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     with put_back(module) as changed:
         yield
     if changed:
+        line = line_of(module, changed[0].rpartition(".")[2])
+        prefix = f"{line}: " if line else ""
         raise CaptureFailed(
-            f"{type(module).__name__}.forward changes {', '.join(changed)}: every call computes "
-            "something else. Keep such state in a buffer (register_buffer) or outside."
+            f"{prefix}{type(module).__name__}.forward changes {', '.join(changed)}: every call "
+            "computes something else. Keep such state in a buffer (register_buffer) or outside."
         )
 
 
@@ -171,7 +174,8 @@ def _run_fake(
         state: dict[str, torch.Tensor] = {n: fixed(t) for n, t in kept if n not in replaced}
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(module, state, args, kwargs, tie_weights=False)
+            with no_effects(module):
+                return functional_call(module, state, args, kwargs, tie_weights=False)
 
         with _NonStrictTorchFunctionHandler():  # indexing by such numbers, as torch.export has it
             results = flat.run(module, forward, given)
