@@ -138,6 +138,8 @@ def written(task: Task) -> Group:
     from fuzz_writer import facts
     from trials import allowed
 
+    from fusewright.errors import FusewrightError
+
     task.folder.mkdir()
     said: dict[int, str] = {}
     texts: dict[int, str] = {}
@@ -148,7 +150,8 @@ def written(task: Task) -> Group:
         try:
             texts[seed] = prepare(path, target=task.arch).text
         except Exception as error:  # noqa: BLE001 -- whatever it is, this model is wrong
-            if not allowed(error, facts(text)):
+            refused = isinstance(error, FusewrightError) and error.exit_code == 2
+            if not (refused and allowed(str(error), facts(text))):
                 said[seed] = f"{type(error).__name__}: {error}"
             continue
         (task.folder / f"emitted_{seed}.py").write_text(texts[seed], encoding="utf-8")

@@ -216,7 +216,7 @@ class Trial:
         records = list(self.answer["tensors"])
         blocks = records[len(records) - len(shipment.blocks) :] if echo else []
         results = records[: len(records) - len(blocks)]
-        wrong = _structure(self.answer["text"], results, expected)
+        wrong = _structure(self.answer["text"], results, expected, self.lab.device)
         if wrong:
             self.fail("structure", wrong)
             return None
@@ -235,6 +235,7 @@ class Trial:
     def _compare(self, index: int, output: Tensor, expected: Expected) -> bool:
         """False where there is nothing to compare with."""
         eager, full = expected.eager[index], not self.reports_to and not self.typical
+        output = output.to(eager.device)
         if not full and torch.equal(output, eager):
             return True  # no limit lies below eager's own error
         if output.shape != eager.shape or expected.truth[index].shape != eager.shape:
@@ -330,7 +331,10 @@ def named(answer: Answer) -> list[tuple[str, str, Mapping[str, Any]]]:
     return [(name, kind, record) for (kind, _, name), record in pairs]
 
 
-def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expected) -> str:
+def _structure(
+    spec: str, results: Sequence[Mapping[str, Any]], expected: Expected, device: str
+) -> str:
+    """How an answer is built otherwise than eager's, or ""; numbers of Python are on the CPU."""
     if len(results) != len(expected.eager):
         return f"{len(results)} tensors instead of {len(expected.eager)}"
     if spec != expected.spec:
@@ -342,7 +346,7 @@ def _structure(spec: str, results: Sequence[Mapping[str, Any]], expected: Expect
         if shape != tuple(wanted.shape) or found["dtype"] != dtype:
             it = f"{found['dtype']}{list(shape)}"
             return f"output {index} is {it} instead of {dtype}{list(wanted.shape)}"
-        if found["flags"] & OTHER_DEVICE:
+        if bool(found["flags"] & OTHER_DEVICE) != (wanted.device.type != device):
             return f"output {index} is on another device"
         if found["flags"] & OVERLAPPING and not expected.overlapping[index]:
             return f"output {index} repeats the same memory (stride 0)"

@@ -160,10 +160,10 @@ FN float short_reciprocal(float x) {
 
 //@ reciprocal_of_sum: needs short_reciprocal
 // The reciprocal of a number from 2^-126 on, with one step of Newton's: what all elements of a narrow range share of the short
-// one's error would add up in sums.
+// one's error would add up in sums. Of infinity it is 0, to which no step leads.
 FN float reciprocal_of_sum(float x) {
   const float y = short_reciprocal(x);
-  return fmaf(fmaf(-x, y, 1.f), y, y);
+  return y > 0.f ? fmaf(fmaf(-x, y, 1.f), y, y) : y;
 }
 
 //@ short_power

@@ -1,0 +1,23 @@
+"""Results on another device than the model: as eager's, numbers of Python and lengths among them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from fusewright.judge.lab import Expected
+from fusewright.judge.protocol import OTHER_DEVICE
+from fusewright.judge.trial import _structure
+
+
+@pytest.mark.parametrize("eager", ["cpu", "meta"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_result_is_where_eagers_is(eager: str, elsewhere: bool) -> None:
+    wanted = torch.empty(2, device=eager)
+    expected = SimpleNamespace(eager=[wanted], spec="tensor", truth=[wanted], overlapping=[False])
+    found: dict[str, Any] = {"shape": (2,), "dtype": "float32", "flags": OTHER_DEVICE * elsewhere}
+    wrong = _structure("tensor", [found], cast("Expected", expected), "meta")
+    assert ("another device" in wrong) == ((eager == "meta") == elsewhere)
