@@ -1,4 +1,4 @@
-"""Results on another device than the model: as eager's, numbers of Python and lengths among them."""
+"""Results on another device than the model: as eager is, numbers of Python and lengths too."""
 
 from __future__ import annotations
 
