@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from in_one_process import failures, honest, judged
+from torch import nn
+from torch.func import functional_call
 
+from fusewright.judge import ties
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.ties import each, first_names
 
@@ -122,3 +125,28 @@ def test_a_changed_state_keeps_what_is_one_and_where_it_lies() -> None:
     assert torch.equal(moved["a"][1], moved["b"][:4])
     kept = each(state, lambda _, t: t)
     assert all(kept[name] is t for name, t in state.items())
+
+
+class Shared(nn.Module):
+    """A module under two names, whose parameters have others elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two.weight = self.one.weight
+        self.three, self.scale = self.one, self.one.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.three(self.two(self.one(x))) * self.scale
+        return y
+
+
+def test_each_place_is_replaced_once_and_put_back() -> None:
+    model = Shared()
+    names = [*ties.slots(model)]
+    assert sorted(names) == sorted(["scale", "one.weight", "one.bias", "two.weight", "two.bias"])
+    state = ties.each(model.state_dict(keep_vars=True), lambda _, t: t.detach() * 2)
+    given = {name: state[name] for name in names}
+    functional_call(model, given, (torch.ones(1, 4),), tie_weights=False)
+    assert model.scale is model.one.bias is model.three.bias
+    assert model.two.weight is model.one.weight

@@ -33,7 +33,7 @@ from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked, tried
 from fusewright.judge.positions import Places, Taken, both, noted
 from fusewright.judge.reuse import Kept
-from fusewright.judge.ties import each, first_names
+from fusewright.judge.ties import each, first_names, slots
 from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.twins import InDouble, native
 from fusewright.judge.zeros import with_other_zeros
@@ -119,6 +119,7 @@ class Lab:
         self.true_model = states.twin(self.model, kept)
         self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
         self.first = first_names(kept)  # of several names of one tensor
+        self.slots = [n for n in slots(self.model) if n in kept]
         self.requires = {n: t.requires_grad for n, t in kept.items()}
         self.writes: dict[str, set[str]] = {}  # what a call in a mode has been seen to write to
         self.touched = {n for n, kind in self.kinds.items() if kind == "B"}
@@ -281,14 +282,14 @@ class Lab:
         model.train(mode.removesuffix(WITH_GRADIENTS) == "train")
         with asked(), self._ceiling(), self._settled(), self._watched(), unwatched():
             places = places_of(values)
-            given = {n: t for n, t in state.items() if self.first[n] == n and n not in places}
+            given = {n: state[n] for n in self.slots if n not in places}
             attributes.give(model, values)
             if with_gradients:
                 leaves = {n: t.detach().requires_grad_(self.requires[n]) for n, t in given.items()}
                 with torch.enable_grad():
-                    outputs = functional_call(model, leaves, *split(values), strict=False)
+                    outputs = _called(model, leaves, values)
             else:
-                outputs = functional_call(model, given, *split(values), strict=False)
+                outputs = _called(model, given, values)
                 self._rebound |= {n for n, t in given.items() if t is not state[n]}
             return attributes.with_left(model, values, outputs)
 
@@ -604,6 +605,11 @@ class Lab:
 
 def _size(given: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in given)
+
+
+def _called(model: nn.Module, given: dict[str, Tensor], values: Sequence[object]) -> object:
+    """The model with these tensors in its slots; the caller has tied what is tied."""
+    return functional_call(model, given, *split(values), tie_weights=False, strict=False)
 
 
 def alike(a: Tensor, b: Tensor) -> bool:

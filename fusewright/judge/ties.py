@@ -6,10 +6,10 @@ all. Whoever makes other values for a state (copies, float64, random ones) asks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Change = Callable[[str, Tensor], Tensor]
 
@@ -29,6 +29,15 @@ def first_names(state: Mapping[str, Tensor]) -> dict[str, str]:
     """Every name, and the first name of the same tensor."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(t), name) for name, t in state.items()}
+
+
+def slots(module: nn.Module) -> Iterator[str]:
+    """A name for each place that holds a parameter or a buffer. A module that is held under two
+    names has its places once: what is replaced twice in one place, PyTorch does not put back."""
+    for path, child in module.named_modules():
+        for name, t in (*child._parameters.items(), *child._buffers.items()):
+            if t is not None:
+                yield f"{path}.{name}" if path else name
 
 
 def _neighbours(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
