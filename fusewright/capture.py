@@ -99,7 +99,7 @@ def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
     with unchanged(module), _own_hooks_off(module):
         found, run = _exported(module, inputs)
-    builder = _Builder(found.batch, module, run.owners)
+    builder = _Builder(found.batch, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
@@ -185,12 +185,8 @@ def _one_tree(value: Any) -> Tree:
 class _Builder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(
-        self, batch: int, module: nn.Module, owners: Sequence[frozenset[int | str]]
-    ) -> None:
-        self.batch, self.owners = batch, owners
-        self.numbers: dict[torch.fx.Node, int] = {}  # of copied outputs: one tensor stays one
-        self.module = module
+    def __init__(self, batch: int, module: nn.Module, run: Seen) -> None:
+        self.batch, self.module, self.run = batch, module, run
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -321,16 +317,22 @@ class _Builder:
         pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
         updates: list[Update] = []
         changed: dict[torch.fx.Node, list[Node]] = {}  # a new value -> the leaves that take it
-        owner: dict[int, torch.fx.Node] = {}  # our memory -> eager's
+        owner: dict[int, object] = {}  # our memory -> eager's
+        given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        shown = {  # the first output of each value's memory is a name for it
+            _memory(given): memory
+            for given, memory in reversed([*zip(given_outputs, self.run.memories, strict=True)])
+            if isinstance(given, torch.fx.Node)
+        }
         for spec, given in pairs:
             if spec.kind is OutputKind.USER_OUTPUT:
                 continue
             leaf, value = self._target(program, spec), self._argument(given).node
             changed.setdefault(given, []).append(leaf)
             if value is not leaf:  # a library call may have updated it itself
-                owner.setdefault(id(base(value)), _memory(given))
+                memory = _memory(given)
+                owner.setdefault(id(base(value)), shown.get(memory, memory))
                 updates.append(Update(leaf, value))
-        given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
         outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
 
@@ -345,25 +347,26 @@ class _Builder:
         given: Any,
         position: int,
         changed: Mapping[torch.fx.Node, Sequence[Node]],
-        owner: dict[int, torch.fx.Node],
+        owner: dict[int, object],
     ) -> Node:
+        """An output in the memory that eager shows there, which a run has told."""
         value = self._argument(given)
         if not isinstance(value, Value):
             raise CaptureFailed(
                 f"Output {position} of forward is {value!r}, not a tensor. Return tensors only "
                 "(or a tuple, list or dict of tensors)."
             )
-        memory, n = _memory(given), value.node
-        number = self.numbers.setdefault(memory, position)
+        memory, n, owners = self.run.memories[position], value.node, self.run.owners[position]
         # A value that a leaf takes may be returned as well, and be no part of the leaf.
         for inner in _shown(given):
             for leaf in changed.get(inner, ()):
-                if leaf["position" if leaf.op == "input" else "name"] in self.owners[position]:
+                if leaf["position" if leaf.op == "input" else "name"] in owners:
                     return on_other_memory(n, self.values[inner].node, leaf)
-        shared = owner.setdefault(id(base(n)), memory) is not memory
+        shared = owner.setdefault(id(base(n)), memory) != memory
+        exposed = base(n).op in ("input", "parameter") and not owners
         order = _order(given.meta["val"])
-        if shared or n.op == "constant" or _moved(n, order):
-            return copied(n, order, number)
+        if shared or exposed or n.op == "constant" or _moved(n, order):
+            return copied(n, order, memory)  # what is one tensor stays one
         return n
 
 

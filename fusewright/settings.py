@@ -50,12 +50,14 @@ class Seen:
     """What a run of `forward` has shown.
 
     settings: while the graph holds.  owners: for each output, positions of inputs and names of
-    parameters and buffers whose memory it shows.  state: attributes that forward replaces.  left:
-    what it has left there.
+    parameters and buffers whose memory it shows.  memories: for each output, a number, the same for
+    those that show one memory.  state: attributes that forward replaces.  left: what it has left
+    there.
     """
 
     settings: tuple[Setting, ...]
     owners: tuple[frozenset[int | str], ...]
+    memories: tuple[int, ...]
     state: Carried
     left: Carried
 
@@ -104,14 +106,14 @@ def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: dict[tuple[str, str], object] = {}
     try:
         with silence(), inner_sizes(), masked_as_eager(), _recording(module, reads):
-            owners, left = _run_fake(module, inputs, state)
+            owners, memories, left = _run_fake(module, inputs, state)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     read = sorted(reads.items(), key=str)
     settings = tuple(Setting(path, name, value) for (path, name), value in read)
-    return Seen(settings, owners, state, left)
+    return Seen(settings, owners, memories, state, left)
 
 
 def plain_attributes(child: nn.Module) -> dict[str, object]:
@@ -164,7 +166,7 @@ def _same(a: object, b: object) -> bool:
 
 def _run_fake(
     module: nn.Module, inputs: Sequence[object], carried: Carried
-) -> tuple[tuple[frozenset[int | str], ...], Carried]:
+) -> tuple[tuple[frozenset[int | str], ...], tuple[int, ...], Carried]:
     flat, replaced = flat_arguments(module, inputs, carried), {str(p) for p in carried.places}
     numbers = ShapeEnv()  # `.item()` gives one that nobody knows
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers) as mode, torch.no_grad():
@@ -181,9 +183,9 @@ def _run_fake(
             results = flat.run(module, forward, given)
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
-    shown = (r.untyped_storage()._cdata for r in results)
+    shown = [r.untyped_storage()._cdata for r in results]
     owners = (frozenset(k for k, own in memory.items() if own == here) for here in shown)
-    return tuple(owners), flat.left
+    return tuple(owners), tuple(shown.index(here) for here in shown), flat.left
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
