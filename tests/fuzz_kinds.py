@@ -225,7 +225,10 @@ CAST_ANSWERS = (
         "({x}.to({h}) * {x}.to({h})).double()",
     ),
     *("({x}.to({h}) + {y}.to({h})).float().half().bfloat16()", "{x}.to({h}).topk(1, {d})[0]"),
-    *("({x} * 0.3).to({h}).view(torch.int16)", "({x}.to({h}) * {y}.to({h})) >= 0.5"),
+    *(
+        "torch.nan_to_num({x} * 0.3).to({h}).view(torch.int16)",
+        "({x}.to({h}) * {y}.to({h})) >= 0.5",
+    ),
 )
 AUTOCAST = (
     "F.gelu({x} @ {p})",

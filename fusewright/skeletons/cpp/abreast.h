@@ -81,6 +81,8 @@ template <class T, long N> struct rows_of : rows_base<T, N> {
   FN friend rows_of plus_square(rows_of sum, rows_of x) {
     return rows_of::made([&](int k) { return plus_square(sum.v[k], x.v[k]); });
   }
+  // One answer for all rows: a place in the row is within the tensor, or in its padding.
+  FN friend rows_of where(bool c, rows_of a, rows_of b) { return c ? a : b; }
   FN rows_of& operator+=(rows_of b) { return *this = *this + b; }
   FN rows_of& operator*=(rows_of b) { return *this = *this * b; }
 };
