@@ -282,7 +282,7 @@ class Lab:
         model.train(mode.removesuffix(WITH_GRADIENTS) == "train")
         with asked(), self._ceiling(), self._settled(), self._watched(), unwatched():
             places = places_of(values)
-            given = {n: state[n] for n in self.slots if n not in places}
+            given = {n: state[n] for n in self.slots if n in state and n not in places}
             attributes.give(model, values)
             if with_gradients:
                 leaves = {n: t.detach().requires_grad_(self.requires[n]) for n, t in given.items()}
