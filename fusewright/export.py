@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._decomp import decomposition_table, decompositions
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
@@ -214,15 +215,17 @@ def _run_export(
 
 def _lay_as_eager(program: ExportedProgram) -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
-    lie channels last if their image or their weights do; and what changes in place stays so."""
+    lie channels last if their image or their weights do; its own formulas lay some results of the
+    CPU otherwise; and what changes in place stays so."""
     nodes = list(program.graph.nodes)
     values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
     given = [v for v in values.values() if isinstance(v, FakeTensor)]
     read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
     lying = any(not a.meta["val"].is_contiguous() for a in read)
     moved = any(_moved(n.args[0].meta.get("val"), n.meta["val"]) for n in nodes if _in_place(n))
+    odd = any(_rule(n) and any(_lies(a.meta.get("val")) for a in n.all_input_nodes) for n in nodes)
     unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    if not (lying or moved):
+    if not (lying or moved or odd):
         return
     mode = given[0].fake_mode
     kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
@@ -233,14 +236,70 @@ def _lay_as_eager(program: ExportedProgram) -> None:
                     values[n] = n.meta.get("val")
                     continue
                 args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
-                values[n] = n.target(*args, **kwargs)
-                if isinstance(values[n], FakeTensor) and values[n].shape == n.meta["val"].shape:
+                made = n.target(*args, **kwargs)
+                values[n] = _as_on_cpu(n, args, made)
+                same = isinstance(made, FakeTensor) and made.shape == n.meta["val"].shape
+                if same or values[n] is not made:
                     n.meta["val"] = values[n]
                 if _in_place(n) and _moved(args[0], values[n]):
                     copy = _copied(n, torch.empty_like(args[0], dtype=values[n].dtype))
                     values[copy] = copy.meta["val"]
     finally:
         mode.cache_enabled = kept
+
+
+def _row_major(_x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    return made.new_empty(made.shape)
+
+
+def _in_format(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Channels last where x lies so, row-major where not."""
+    return torch.empty_like(made, memory_format=suggest_memory_format(x))
+
+
+def _as_first(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x, dtype=made.dtype)
+
+
+# Calls whose results lie otherwise on the CPU than PyTorch says of fake tensors: of the (first)
+# argument and what was said, how it lies.
+ON_CPU: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    **dict.fromkeys(
+        (
+            *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
+            *("aten._native_batch_norm_legit_no_training.default", "aten.roll.default"),
+            *("aten._native_batch_norm_legit.default", "aten.native_batch_norm.default"),
+            "aten._native_batch_norm_legit_functional.default",
+        ),
+        _in_format,
+    ),
+    **dict.fromkeys(
+        ("aten.log_sigmoid.default", "aten.rrelu.default", "aten.pow.Scalar"), _row_major
+    ),
+    "aten.isin.Tensor_Tensor": _row_major,
+    "aten.binary_cross_entropy.default": _as_first,
+}
+
+
+def _rule(n: torch.fx.Node) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    return ON_CPU.get(str(n.target)) if n.op == "call_function" else None
+
+
+def _lies(value: object) -> bool:
+    """Whether a tensor of the CPU lies otherwise than row-major."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        return False
+    return not value.is_contiguous()
+
+
+def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
+    """What a call makes, laid as on the CPU; of several results, the first."""
+    rule, (x, *_) = _rule(n), [*(a for a in args if isinstance(a, FakeTensor)), None]
+    if rule is None or not isinstance(x, FakeTensor) or x.device.type != "cpu":
+        return made
+    if isinstance(made, tuple | list):
+        return (_as_on_cpu(n, args, made[0]), *made[1:])
+    return rule(x, made) if made.dim() and (made.shape == x.shape or rule is _row_major) else made
 
 
 def _in_place(n: torch.fx.Node) -> bool:

@@ -12,6 +12,9 @@ from compiled import Case, build, prepare
 from graphs import staged
 from torch import nn
 
+from fusewright.capture import _order
+from fusewright.export import export
+
 # Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
 # 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.
 MODELS = {
@@ -126,3 +129,36 @@ def test_a_convolution_of_a_view_lies_as_eager_lays_it() -> None:
     (result,) = staged(model, (x,), lambda g: g, "nothing")[0].outputs
     assert result.order == (0, 2, 3, 4, 1)
     assert model(x).is_contiguous(memory_format=torch.channels_last_3d)
+
+
+# What PyTorch's own formulas lay otherwise, of fake tensors, than the CPU does.
+ON_CPU = (
+    *("F.batch_norm(x, a, b)", "F.batch_norm(x, a, b, b, a)", "F.logsigmoid(x)", "2**x"),
+    *("F.batch_norm(x, None, None, training=True)", "F.rrelu(x)", "x.roll(1, 1)", "x.sigmoid()"),
+    *("torch.isin(x, a)", "F.instance_norm(x)", "torch.pow(x, 2)"),
+    "F.binary_cross_entropy(x.sigmoid(), x.sigmoid().contiguous(), reduction='none')",
+    "F.batch_norm(x, a.clone(), b.clone(), training=True)",
+)
+PERMUTATIONS = ((0, 1, 2, 3), (3, 0, 2, 1), (0, 3, 1, 2), (0, 1, 3, 2), (1, 0, 2, 3))
+
+
+class OnCPU(nn.Module):
+    def forward(
+        self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        F = torch.nn.functional
+        scope = {"x": x, "a": a, "b": b, "F": F, "torch": torch}
+        return tuple(eval(line, scope) for line in ON_CPU)
+
+
+@pytest.mark.parametrize("permutation", PERMUTATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_program_says_how_results_lie_on_the_cpu(
+    permutation: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x = torch.randn(6, 4, 5, 3, dtype=dtype).permute(permutation)
+    a, b = torch.zeros(x.shape[1], dtype=dtype), torch.ones(x.shape[1], dtype=dtype)
+    program = export(OnCPU(), [x, a, b]).program
+    (output,) = (n for n in program.graph.nodes if n.op == "output")
+    for line, said, eager in zip(ON_CPU, output.args[0], OnCPU()(x, a, b), strict=True):
+        assert _order(said.meta["val"]) == _order(eager), line
