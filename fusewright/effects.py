@@ -195,7 +195,8 @@ def _picture(value: Any, depth: int = 0) -> object:
     elif _is_users(value):
         held = vars(value).items()
     if held is None or depth > DEEPEST or len(held) > LARGEST:
-        return id(value)
+        # The pairs of a dict are made while it is read: they are nobody's objects.
+        return tuple if type(value) is tuple else id(value)
     inside = [_picture(v, depth + 1) for v in held]
     return (type(value), inside) if type(value) is tuple else (id(value), inside)
 

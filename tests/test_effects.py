@@ -44,6 +44,13 @@ class Meter:
 
 METER = Meter()
 
+class Settings:
+    def __init__(self):
+        self.deep = {1: {2: {3: {4: {5: {6: "end"}}}}}}
+        self.itself, self.meter, self.weights = self, METER, [torch.ones(2)]
+
+SETTINGS = Settings()
+
 def count():
     global COUNT
     COUNT += 1
@@ -105,6 +112,7 @@ NONE = (
     "x = x.sum(0, keepdim=True) if TABLE['calls'] else x",
     "x.T",  # on one with three dimensions PyTorch warns itself
     "nn.functional.sigmoid(x)",
+    "x = x + SETTINGS.deep[1][2][3][4].get(6, 1)",  # what is deep is looked at down to some level
 )
 
 
