@@ -33,6 +33,7 @@ DEEPEST, LARGEST = 4, 2000  # of containers whose content is compared
 TORCH, OURS = f"{Path(torch.__file__).parent}/", f"{Path(__file__).parent}/"
 PYTHON = f"{Path(sysconfig.get_paths()['stdlib']).resolve()}/"
 CHANGES = "append|appendleft|extend|insert|add|update|setdefault|pop|popleft|remove|clear|sort"
+HOLDERS = (list, tuple, set, frozenset, deque)
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 # What a run draws from or sets -> how to read it.
 GENERATORS: Mapping[str, Callable[[], object]] = {
@@ -189,9 +190,10 @@ def _picture(value: Any, depth: int = 0) -> object:
         return id(value), None if value.is_inference() else value._version
     held: Any = None
     if isinstance(value, dict):
-        held = value.items()
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        held = value
+        held = dict.items(value)  # a class that fills itself when it is asked is not asked
+    elif isinstance(value, HOLDERS):
+        base = next(c for c in HOLDERS if isinstance(value, c))
+        held = [*base.__iter__(value)]  # type: ignore[arg-type]
     elif _is_users(value):
         held = vars(value).items()
     if held is None or depth > DEEPEST or len(held) > LARGEST:

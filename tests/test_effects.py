@@ -44,6 +44,12 @@ class Meter:
 
 METER = Meter()
 
+class Lazy(dict):
+    def items(self):
+        raise ValueError("it fills itself when it is asked, and cannot")
+
+LAZY = Lazy(a=1)
+
 class Settings:
     def __init__(self):
         self.deep = {1: {2: {3: {4: {5: {6: "end"}}}}}}

@@ -47,7 +47,7 @@ CHANGES: Mapping[str, tuple[Callable[[], object], str]] = {
     "unset": (lambda: os.environ.pop("HOME"), "environment variable HOME"),
     "folder": (lambda: os.chdir("/"), "working directory: became /"),
     "handler": (lambda: signal.signal(signal.SIGUSR1, _own_handler), "signal handler SIGUSR1"),
-    "native": (lambda: libc.signal(1, ctypes.c_void_p(1)), "native signal handler: SIGHUP"),
+    "native": (lambda: libc.signal(12, ctypes.c_void_p(1)), "native signal handler: SIGUSR2"),
     "blocked": (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [15]), "blocked signals"),
     "timer": (lambda: signal.setitimer(signal.ITIMER_PROF, 1e6), "timers"),
     "limit": (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, _fewer_files), "limit RLIMIT_NOF"),

@@ -193,14 +193,15 @@ def test_values_of_every_width(kind: torch.dtype, vector: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_it_compiles_without_spills(target: str, tmp_path: Path) -> None:
-    rows = [("F.gelu(x.mT + y).contiguous()", torch.float32), (STAGED[5][0], HALF)]
-    for row, kind in rows:
-        inputs = [tensor((2, 64, 64), kind)] * 2
+    # Two tensors of 16 bits that are turned at the same time take more.
+    rows = [("F.gelu(x.mT + y).contiguous()", torch.float32, 40), (STAGED[5][0], HALF, 56)]
+    for row, kind, most in rows:
+        inputs = [tensor((2, 64, 64), kind) for _ in range(2)]
         text = text_of(make(Across(row), inputs, TARGETS[target]), target)
         assert "run_map_staged" in text
         found, _ = compile_text(text, ARCHS, tmp_path)
         assert found
-        assert [u for u in found if u.spill_bytes or u.stack_bytes or u.registers > 40] == []
+        assert [u for u in found if u.spill_bytes or u.stack_bytes or u.registers > most] == []
         folder = nvrtc_folder()
         assert folder is None or nvrtc_log(folder, text, "compute_80") == (0, "")
 

@@ -59,7 +59,7 @@ def test_a_vector_takes_no_more_instructions(tmp_path: Path) -> None:
     source = tmp_path / "functions.cpp"
     source.write_text(text + "".join(ENTRY.format(name=name) for name in MOST), encoding="utf-8")
     command = ["g++", "-march=skylake-avx512", *CPP_FLAGS, "-S", str(source), "-o", "-"]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    made = subprocess.run(command, capture_output=True, check=True).stdout.decode("utf-8")
     found = {}
     for name in MOST:
         body = made[made.index(f"\n{name}:") : made.index(f"\t.size\t{name},")]
