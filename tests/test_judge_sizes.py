@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from in_one_process import OneProcess, failures, honest, judged
 
-from fusewright.judge.lab import NotJudgeable
+from fusewright.judge import candidate
+from fusewright.judge.lab import Lab, NotJudgeable
+from fusewright.judge.legal import Illegal
 
 NOTHING = "\n\ndef get_init_inputs():\n    return []\n"
 # Where a number is selected depends on its last bits: each draw has elements about which eager and
@@ -54,6 +57,23 @@ def test_sizes_that_roundings_decide_elsewhere_are_no_case(tmp_path: Path) -> No
 def test_what_is_selected_is_still_compared(wrong: str, tmp_path: Path) -> None:
     cheat = honest(SELDOM).replace("y[kept], y", wrong)
     assert failures(judged(tmp_path, SELDOM + NOTHING, cheat, ("fresh",)))
+
+
+def test_gradients_that_float64_does_not_have_are_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_sizes(*_: object) -> list[torch.Tensor]:
+        raise Illegal("RuntimeError: Mismatch in shape: grad_output[0] has a shape of [3]")
+
+    monkeypatch.setattr(Lab, "true_gradients", other_sizes)
+    monkeypatch.chdir(tmp_path)
+    one = OneProcess(tmp_path, SELDOM + NOTHING, honest(SELDOM))
+    one.open()
+    host = candidate.Host(*one._ends, "cpu")
+    one._run(host, "setup")
+    rows = one._run(host, "gradients")["over"]
+    (outcome,) = [outcome for check, outcome, *_ in rows if check == "gradients"]
+    assert outcome == "gap"
 
 
 # ---- complex numbers -----------------------------------------------------------------------------
