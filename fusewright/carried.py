@@ -11,11 +11,9 @@ to the original `forward`, which leaves that one.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +21,10 @@ from torch import nn
 
 from fusewright.containers import Container, Slot, Tree, Unknown, flatten, leaves, rebuilt, taken
 from fusewright.errors import CaptureFailed
+from fusewright.refusals import running_line
 
 CALLS = 3  # after so many, a state must have settled
 ABSENT = object()
-TORCH = f"{Path(torch.__file__).parent}/"
 
 
 class Unsettled(CaptureFailed):
@@ -143,7 +141,7 @@ def noted(module: nn.Module) -> Iterator[dict[Place, str]]:
     def watch(self: nn.Module, name: str, value: Any) -> None:
         old = self._buffers.get(name, vars(self).get(name, ABSENT))
         original(self, name, value)
-        line = _caller()
+        line = running_line("__setattr__")
         if not line or id(self) not in paths or name in {**self._parameters, **self._modules}:
             return
         if value is old and Place(paths[id(self)], name) not in after:
@@ -177,8 +175,7 @@ def settled(
     """The first state that a call leaves as it found it, in all but its numbers.
 
     places: and the lines that replace them.  step: what a call leaves, given what it finds. Raises
-    Unsettled where kinds or sizes go on
-    changing.
+    Unsettled where kinds or sizes go on changing.
     """
     every, other = sorted(places), list[Place]()
     here = held(module, every)
@@ -193,15 +190,6 @@ def settled(
         f"{places[other[0]]}: {type(module).__name__}.forward replaces {other[0]} by a value of "
         "another size or kind at each call. Keep a tensor of a fixed size, and write to its places."
     )
-
-
-def _caller() -> str:
-    """The line that sets an attribute; "" for one of PyTorch's, which knows what it does."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:
-        frame = frame.f_back
-    file = frame.f_code.co_filename
-    return "" if file.startswith(TORCH) else f"{file}:{frame.f_lineno}"
 
 
 def _registry(module: nn.Module, place: Place) -> dict[str, Any]:

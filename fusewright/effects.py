@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import CellType, FrameType, FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy
@@ -28,10 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.errors import CaptureFailed
+from fusewright.refusals import running_line
 
 DEEPEST, LARGEST = 4, 2000  # of containers whose content is compared
-TORCH, OURS = f"{Path(torch.__file__).parent}/", f"{Path(__file__).parent}/"
-PYTHON = f"{Path(sysconfig.get_paths()['stdlib']).resolve()}/"
+BROUGHT = (f"{Path(torch.__file__).parent}/", f"{Path(sysconfig.get_paths()['stdlib']).resolve()}/")
 CHANGES = "append|appendleft|extend|insert|add|update|setdefault|pop|popleft|remove|clear|sort"
 HOLDERS = (list, tuple, set, frozenset, deque)
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -99,7 +99,7 @@ def _watched(found: dict[str, None]) -> Iterator[None]:
     """Within the block, what the user's code prints, warns of, logs or opens is noted."""
 
     def note(what: str) -> None:
-        line = _users_line()
+        line = running_line()
         if line:
             found.setdefault(f"{line}: forward {what}", None)
 
@@ -136,20 +136,6 @@ def _watched(found: dict[str, None]) -> Iterator[None]:
         finally:
             builtins.open = opens
             logging.Logger.isEnabledFor = asks  # type: ignore[method-assign]
-
-
-def _users_line() -> str:
-    """The line that asks for it, unless that is one of PyTorch's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        installed = "/site-packages/" in file
-        if file.startswith(TORCH):
-            return ""
-        if not file.startswith((OURS, "<frozen")) and (installed or not file.startswith(PYTHON)):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 Pictures = dict[tuple[str, str], object]
@@ -212,7 +198,7 @@ def _is_users(value: object) -> bool:
 def _is_known(kind: type) -> bool:
     """Whether Python or PyTorch has brought the class."""
     place = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "builtins" or str(place).startswith((TORCH, PYTHON))
+    return kind.__module__ == "builtins" or str(place).startswith(BROUGHT)
 
 
 def _kinds(module: nn.Module) -> list[type]:

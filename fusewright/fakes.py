@@ -4,7 +4,7 @@ operator's own backward pass looks at: the largest size there may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,21 @@ MEAN = 1  # as ATen numbers reductions
 
 
 @contextmanager
+def fake_rules(rules: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Within the block, fake tensors take these for what the operators do."""
+    kept = {op: op_implementations_dict[op] for op in rules if op in op_implementations_dict}
+    op_implementations_dict.update(rules)
+    try:
+        yield
+    finally:
+        for op in rules:
+            del op_implementations_dict[op]
+        op_implementations_dict.update(kept)
+
+
+@contextmanager
 def inner_sizes() -> Iterator[None]:
-    """Within the block, these operators can be traced."""
-    kept = {op: op_implementations_dict[op] for op in CTC if op in op_implementations_dict}
-    op_implementations_dict.update(dict.fromkeys(CTC, _ctc_loss))
+    """Within the block, losses of unknown inner sizes can be traced."""
     whole = torch.ctc_loss
 
     def in_parts(
@@ -42,12 +53,10 @@ def inner_sizes() -> Iterator[None]:
 
     setattr(torch, "ctc_loss", in_parts)  # noqa: B010
     try:
-        yield
+        with fake_rules(dict.fromkeys(CTC, _ctc_loss)):
+            yield
     finally:
         setattr(torch, "ctc_loss", whole)  # noqa: B010
-        for op in CTC:
-            del op_implementations_dict[op]
-        op_implementations_dict.update(kept)
 
 
 def _ctc_loss(

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import activation
 
 from fusewright.errors import CaptureFailed
+from fusewright.fakes import fake_rules
 
 LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
 ATTENTION = torch.ops.aten._native_multi_head_attention.default
@@ -54,17 +54,12 @@ def masked_as_eager() -> Iterator[None]:
     for kind, forward in kept[:2]:
         setattr(kind, "forward", _fast_with_mask(forward))  # noqa: B010
     setattr(nn.TransformerEncoder, "forward", _unpacked(nn.TransformerEncoder.forward))  # noqa: B010
-    sizes = {LAYER: _layer_sizes, ATTENTION: _attention_sizes}
-    known = {op: op_implementations_dict[op] for op in sizes if op in op_implementations_dict}
-    op_implementations_dict.update(sizes)
     try:
-        yield
+        with fake_rules({LAYER: _layer_sizes, ATTENTION: _attention_sizes}):
+            yield
     finally:
         for kind, forward in kept:
             setattr(kind, "forward", forward)  # noqa: B010
-        for op in sizes:
-            del op_implementations_dict[op]
-        op_implementations_dict.update(known)
 
 
 def _fast_with_mask(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
+from fusewright.dtypes import INTEGERS
+
+WHOLE = tuple(t for t in INTEGERS if t is not torch.uint8)  # bytes are a mask
 FULL = slice(None)
 
 

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -26,6 +27,8 @@ from fusewright.errors import CaptureFailed
 _MESSAGE_LIMIT = 300
 SHOWN = 3  # names of a list
 _OURS = (Path(torch.__file__).parent, Path(__file__).parent)
+_TORCH, _FUSEWRIGHT = (f"{path}/" for path in _OURS)
+_PYTHON = f"{Path(sysconfig.get_paths()['stdlib']).resolve()}/"
 _INSTALLED = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib", "platlib"))
 _LIBRARIES = tuple(f"{path.resolve()}/" for path in (*_OURS, *_INSTALLED))
 # ATen name, without its overload, whose results have as many elements as the data says -> how a
@@ -188,6 +191,23 @@ def user_line(error: BaseException, model: type) -> str:
     """`file:line` of the innermost traceback entry in a file that is the user's own: no file of
     PyTorch's, Python's or ours. An installed package's counts where there is no other."""
     return _innermost(_places(error), model)
+
+
+def running_line(passed_over: str = "") -> str:
+    """`file:line` that runs now and is neither ours nor Python's own; "" if it is PyTorch's.
+
+    passed_over: a function that stands for its caller.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file, own = frame.f_code.co_filename, frame.f_code.co_name == passed_over
+        if file.startswith(_TORCH) and not own:
+            return ""
+        own = own or file.startswith((_FUSEWRIGHT, "<frozen"))
+        if not own and ("/site-packages/" in file or not file.startswith(_PYTHON)):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _innermost(places: Iterable[tuple[str, int]], model: type) -> str:

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from fusewright.dtypes import INTEGERS
 from fusewright.judge.legal import is_short
 from fusewright.judge.tree import tensors
 
 VECTOR_BYTES = 16
 ASSERTING_DEVICE = "cuda"  # where an index out of range ends all
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 Arguments = Mapping[str, Any]
 
 # They assert on a GPU about values that are no whole numbers: probabilities, rates, masks.
@@ -88,7 +88,7 @@ def reads_places(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     given = [t for t in tensors([list(args), dict(kwargs)]) if t.device.type == ASSERTING_DEVICE]
     if name in _ASSERTING:
         return bool(given)
-    return torch.Tag.pointwise not in func.tags and any(t.dtype in WHOLE for t in given)
+    return torch.Tag.pointwise not in func.tags and any(t.dtype in INTEGERS for t in given)
 
 
 def _stand_in(value: object, *, values: bool) -> object:
@@ -97,7 +97,7 @@ def _stand_in(value: object, *, values: bool) -> object:
         return None
     if not isinstance(value, Tensor):
         return value
-    if values or value.dtype in WHOLE or value.dtype is torch.bool:
+    if values or value.dtype in INTEGERS or value.dtype is torch.bool:
         return value.detach().to("cpu", copy=True)
     return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
 
