@@ -319,16 +319,18 @@ class _Builder:
         changed: dict[torch.fx.Node, list[Node]] = {}  # a new value -> the leaves that take it
         owner: dict[int, object] = {}  # our memory -> eager's
         given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
-        shown = {  # the first output of each value's memory is a name for it
-            _memory(given): memory
-            for given, memory in reversed([*zip(given_outputs, self.run.memories, strict=True)])
-            if isinstance(given, torch.fx.Node)
-        }
+        taken: list[tuple[Node, torch.fx.Node]] = []
         for spec, given in pairs:
-            if spec.kind is OutputKind.USER_OUTPUT:
-                continue
-            leaf, value = self._target(program, spec), self._argument(given).node
-            changed.setdefault(given, []).append(leaf)
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                taken.append((self._target(program, spec), given))
+                changed.setdefault(given, []).append(taken[-1][0])
+        shown = {  # the first output of each value's memory, but for leaves, is a name for it
+            _memory(given): self.run.memories[k]
+            for k, given in reversed([*enumerate(given_outputs)])
+            if isinstance(given, torch.fx.Node) and self._leaf_of(given, k, changed) is None
+        }
+        for leaf, given in taken:
+            value = self._argument(given).node
             if value is not leaf:  # a library call may have updated it itself
                 memory = _memory(given)
                 owner.setdefault(id(base(value)), shown.get(memory, memory))
@@ -357,17 +359,27 @@ class _Builder:
                 "(or a tuple, list or dict of tensors)."
             )
         memory, n, owners = self.run.memories[position], value.node, self.run.owners[position]
-        # A value that a leaf takes may be returned as well, and be no part of the leaf.
-        for inner in _shown(given):
-            for leaf in changed.get(inner, ()):
-                if leaf["position" if leaf.op == "input" else "name"] in owners:
-                    return on_other_memory(n, self.values[inner].node, leaf)
+        if (found := self._leaf_of(given, position, changed)) is not None:
+            inner, leaf = found
+            return on_other_memory(n, self.values[inner].node, leaf)
         shared = owner.setdefault(id(base(n)), memory) != memory
         exposed = base(n).op in ("input", "parameter") and not owners
         order = _order(given.meta["val"])
         if shared or exposed or n.op == "constant" or _moved(n, order):
             return copied(n, order, memory)  # what is one tensor stays one
         return n
+
+    def _leaf_of(
+        self, given: Any, position: int, changed: Mapping[torch.fx.Node, Sequence[Node]]
+    ) -> tuple[torch.fx.Node, Node] | None:
+        """The changed leaf that an output shows, and the value that it took. A value that a leaf
+        takes may be returned as well, and be no part of the leaf."""
+        for inner in _shown(given):
+            for leaf in changed.get(inner, ()):
+                place = leaf["position" if leaf.op == "input" else "name"]
+                if place in self.run.owners[position]:
+                    return inner, leaf
+        return None
 
 
 SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool

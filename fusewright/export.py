@@ -13,7 +13,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -216,7 +216,8 @@ def _run_export(
 def _lay_as_eager(program: ExportedProgram) -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
     lie channels last if their image or their weights do; its own formulas lay some results of the
-    CPU otherwise; and what changes in place stays so."""
+    CPU otherwise; and what changes in place stays so. Only these calls, and those that read what
+    they make, are asked again; where one asks a free size for its number, the size stays free."""
     nodes = list(program.graph.nodes)
     values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
     given = [v for v in values.values() if isinstance(v, FakeTensor)]
@@ -227,25 +228,46 @@ def _lay_as_eager(program: ExportedProgram) -> None:
     unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     if not (lying or moved or odd):
         return
-    mode = given[0].fake_mode
+    mode, anew = given[0].fake_mode, set[torch.fx.Node]()
+    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
     kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
     try:
-        with mode:
+        with mode, guards:
             for n in (n for n in nodes if n.op == "call_function"):
+                said = values[n] = n.meta.get("val")
                 if unknown & set(getattr(n.target, "tags", ())) or "val" not in n.meta:
-                    values[n] = n.meta.get("val")
                     continue
+                asked = ".conv" in str(n.target) or _rule(n) is not None or _in_place(n)
+                if not asked and anew.isdisjoint(n.all_input_nodes):
+                    continue
+                anew.add(n)
                 args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
                 made = n.target(*args, **kwargs)
-                values[n] = _as_on_cpu(n, args, made)
-                same = isinstance(made, FakeTensor) and made.shape == n.meta["val"].shape
-                if same or values[n] is not made:
+                laid = _as_on_cpu(n, args, made)
+                leaves, form = pytree.tree_flatten(laid)
+                sized = map(_of_size, leaves, pytree.tree_leaves(said))
+                values[n] = pytree.tree_unflatten(sized, form)
+                if isinstance(made, FakeTensor) or laid is not made:
                     n.meta["val"] = values[n]
                 if _in_place(n) and _moved(args[0], values[n]):
                     copy = _copied(n, torch.empty_like(args[0], dtype=values[n].dtype))
                     values[copy] = copy.meta["val"]
+                    anew.add(copy)
     finally:
         mode.cache_enabled = kept
+
+
+def _of_size(made: object, said: object) -> object:
+    """What a call has made, in the size that is said of it: of a free one it may know a number."""
+    if not (isinstance(made, FakeTensor) and isinstance(said, FakeTensor)):
+        return made
+    if made.shape != said.shape:
+        return said
+    pairs = zip(made.shape, said.shape, strict=True)
+    if all(isinstance(m, int) == isinstance(s, int) for m, s in pairs):
+        return made
+    order = sorted(range(made.dim()), key=made.stride, reverse=True)
+    return torch.empty_permuted(said.shape, order, dtype=made.dtype, device=made.device)
 
 
 def _row_major(_x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
