@@ -15,13 +15,14 @@ import random
 import re
 import sys
 import sysconfig
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy
 import torch
@@ -96,7 +97,15 @@ def _place(module: nn.Module, name: str) -> str:
 
 @contextmanager
 def _watched(found: dict[str, None]) -> Iterator[None]:
-    """Within the block, what the user's code prints, warns of, logs or opens is noted."""
+    """Within the block, what the user's code prints, warns of, logs or opens is noted.
+
+    What threads do that ran before is theirs: it is neither noted nor kept back.
+    """
+    here = threading.get_ident()
+    others = {thread.ident for thread in threading.enumerate()} - {here}
+
+    def is_ours() -> bool:
+        return threading.get_ident() not in others
 
     def note(what: str) -> None:
         line = running_line()
@@ -104,28 +113,39 @@ def _watched(found: dict[str, None]) -> Iterator[None]:
             found.setdefault(f"{line}: forward {what}", None)
 
     class Noted(io.StringIO):
+        def __init__(self, stream: TextIO) -> None:
+            super().__init__()
+            self.stream = stream
+
         def write(self, text: str) -> int:
+            if not is_ours():
+                return self.stream.write(text)
             note("prints")
             return len(text)
 
-    def shown(message: Any, *_: Any, **__: Any) -> None:
-        if "Triggered internally" not in str(message):  # by PyTorch, in C++
+    def shown(message: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_ours():
+            shows(message, *args, **kwargs)
+        elif "Triggered internally" not in str(message):  # by PyTorch, in C++
             note("warns")
 
     def enabled(self: logging.Logger, level: int) -> bool:
+        if not is_ours():
+            return asks(self, level)
         if level >= self.getEffectiveLevel():
             note("logs")
         return False
 
     def opened(*args: Any, **kwargs: Any) -> Any:
-        note("opens a file")
+        if is_ours():
+            note("opens a file")
         return opens(*args, **kwargs)
 
-    opens, asks = builtins.open, logging.Logger.isEnabledFor
+    opens, asks, shows = builtins.open, logging.Logger.isEnabledFor, warnings.showwarning
     with (
         warnings.catch_warnings(),
-        redirect_stdout(Noted()),
-        redirect_stderr(Noted()),
+        redirect_stdout(Noted(sys.stdout)),
+        redirect_stderr(Noted(sys.stderr)),
     ):
         warnings.simplefilter("always")
         warnings.showwarning = shown

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from fusewright.capture import capture
+from fusewright.effects import HasEffects, no_effects
 from fusewright.errors import CaptureFailed
 
 HEAD = """
@@ -19,6 +22,8 @@ import logging
 import pprint
 import random
 import sys
+import threading
+import warnings
 import warnings
 from collections import deque
 from logging import getLogger
@@ -163,3 +168,48 @@ def test_everything_watched_is_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(CaptureFailed):
         capture(module, [torch.randn(4, 6)])
     assert (open, logging.Logger.isEnabledFor, sys.stdout, sys.stderr) == before
+
+
+def test_what_another_thread_does_is_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was there before: nothing of it is laid at forward's door, and nothing is swallowed."""
+    module, _ = model("pass", tmp_path)
+    asked, done = threading.Event(), threading.Event()
+    logger, heard = logging.getLogger("another"), []
+    logger.addFilter(lambda record: not heard.append(record.getMessage()))
+
+    def other() -> None:
+        asked.wait(60)
+        sys.stdout.write("from another thread\n")
+        warnings.warn("warned by another thread", stacklevel=1)
+        logger.error("logged by another thread")
+        with open(__file__, encoding="utf-8") as file:
+            file.read(1)
+        done.set()
+
+    def forward() -> bool:
+        with no_effects(module):
+            asked.set()
+            return done.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.warns(UserWarning, match="warned by another thread"):
+        assert forward()
+    thread.join()
+    assert capsys.readouterr().out == "from another thread\n"
+    assert heard == ["logged by another thread"]
+
+
+def test_what_a_thread_of_forward_does_is_an_effect(tmp_path: Path) -> None:
+    module, _ = model("pass", tmp_path)
+    thread = threading.Thread(target=lambda: sys.stdout.write("from a thread of its own"))
+
+    def forward() -> None:
+        with no_effects(module):
+            thread.start()
+            thread.join()
+
+    with pytest.raises(HasEffects, match="forward prints"):
+        forward()
