@@ -31,6 +31,27 @@ def test_the_sum_of_what_cancels_has_the_error_of_its_terms() -> None:
     assert disagreements(Moved(1e-4), Sum(), [x])
 
 
+class Running(nn.Module):
+    """A running mean, which is off by a share of itself behind each call."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+        self.register_buffer("mean", torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x).mul_(1 + self.share)
+        return x + 1
+
+
+def test_a_call_is_not_judged_by_what_earlier_calls_left_over() -> None:
+    rounds, errs, theirs = Running(1.2e-7), Running(4e-6), Running(0.0)
+    for _ in range(30):
+        x = torch.rand(5) + 0.5
+        assert not disagreements(rounds, theirs, [x])
+    assert disagreements(errs, theirs, [x])
+
+
 def test_one_error_among_many_values_is_none_of_luck() -> None:
     class Off(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -75,9 +75,16 @@ def _batch_norm_train(call: Call) -> Lowered:
     y = composite.affine(y, *_per_channel(y, *wide([weight, bias])))
     mean = reshape(mean, running_mean.shape)
     unbiased = reshape(composite.variance(inner, dims, 1, keepdim=True), running_mean.shape)
-    new_mean = momentum * cast(mean, running_mean.dtype) + (1 - momentum) * running_mean
-    new_var = momentum * cast(unbiased, running_var.dtype) + (1 - momentum) * running_var
+    new_mean = _moved(running_mean, mean, momentum)
+    new_var = _moved(running_var, unbiased, momentum)
     return cast(y, call.dtype), None, None, new_mean, new_var
+
+
+def _moved(running: Value, seen: Value, momentum: float) -> Value:
+    """A running statistic behind a batch, rounded once: calculated in float64, as PyTorch does on
+    the CPU."""
+    old, new = cast(running, torch.float64), cast(seen, torch.float64)
+    return cast(momentum * new + (1 - momentum) * old, running.dtype)
 
 
 def _batch_norm_no_stats(call: Call) -> Lowered:
