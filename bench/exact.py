@@ -34,7 +34,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,13 +253,13 @@ def on_cpu(
     groups: list[list[tuple[str, str]]], folder: Path, given: argparse.Namespace
 ) -> Iterator[Found]:
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=spawn, max_tasks_per_child=6) as pool:
-        tasks = [pool.submit(_cpu_group, k, g, folder) for k, g in enumerate(groups)]
-        for task in as_completed(tasks):
-            yield task.result()
+    # A process keeps what it has compiled, so it makes room for another one after some groups.
+    with spawn.Pool(given.jobs, maxtasksperchild=6) as pool:
+        tasks = [(k, group, folder) for k, group in enumerate(groups)]
+        yield from pool.imap_unordered(_cpu_group, tasks)
 
 
-def _cpu_group(number: int, group: list[tuple[str, str]], folder: Path) -> Found:
+def _cpu_group(task: tuple[int, list[tuple[str, str]], Path]) -> Found:
     import torch
     from compiled import build, prepare
 
@@ -268,7 +267,8 @@ def _cpu_group(number: int, group: list[tuple[str, str]], folder: Path) -> Found
     from fusewright.errors import FusewrightError
 
     torch.set_num_threads(1)
-    folder = folder / str(number)
+    number, group, parent = task
+    folder = parent / str(number)
     folder.mkdir()
     cases, left_out, rows = [], list[str](), list[Row]()
     for name, text in group:

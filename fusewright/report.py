@@ -12,6 +12,8 @@ The report of every command has the same keys:
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
     environment  versions and machine
+    costs        {seconds: {phase: s}, calls, "eager runs", "float64 runs", "bytes sent",
+                 "bytes returned", "peak bytes": {process: bytes}} of the judging
     replay       what `fusewright judge --replay` needs
 """
 

@@ -26,6 +26,7 @@ from fusewright.judge.tree import mapped, tensors, upcast
 Run = Callable[[Sequence[object], Mapping[str, Tensor]], list[Tensor]]
 Mode = Literal["contract", "loose"]
 
+PAIRS = 2  # of draws, for the sensitivity of an output that nobody passes with fewer
 WIDE_DRAW = 64.0  # draws perturb by so many roundings, to see corners and jumps nearby
 WIDEST = 2.0**-9  # but never more than this share of a value
 STEP = 4.0  # a jump is so many kappa: either side of it is right
@@ -92,44 +93,76 @@ def unit_of(outputs: Sequence[object], inputs: Sequence[object] = ()) -> float:
     return torch.finfo(torch.float32).eps / 2
 
 
+class Sensitivity:
+    """kappa of every output: RMS change in float64 when all data moves by one rounding.
+
+    `run` is the float64 eager model; it gets float64 copies of inputs and state; `truth` is what
+    it answers to them, if that is known. Draws come in pairs of opposite sign and are wider than
+    one rounding, so that corners and jumps within reach of an honest kernel's error are seen:
+    there the two changes are not each other's opposite. A pair is drawn when it is asked for.
+    """
+
+    def __init__(
+        self, run: Run, inputs: Sequence[object], state: Mapping[str, Tensor], *, unit: float,
+        seed: int = 0, truth: Sequence[Tensor] | None = None, doubles: Doubles | None = None,
+    ) -> None:  # fmt: skip
+        self._run, self._inputs, self._state = run, inputs, state
+        self._unit, self._seed, self._doubles = unit, seed, doubles or Doubles(seed)
+        if truth is None:
+            truth = run(mapped(inputs, upcast), self._doubles.exact(state))
+        self._still = [real_view(t).double() for t in truth]
+        self._slopes = [torch.zeros_like(t) for t in self._still]  # sums of squares
+        self._steps = [torch.zeros_like(t) for t in self._still]
+        self._drawn = 0
+        self._alone = False  # it takes these numbers, and none beside them
+
+    def of(self, pairs: int) -> list[Tensor]:
+        """From so many pairs of draws, or from more if they are there."""
+        while self._drawn < pairs and not self._alone:
+            try:
+                self._draw()
+            except Illegal:
+                self._alone = True
+        if self._alone:  # their own rounding is left
+            return [t.abs().nan_to_num(0.0, 0.0, 0.0) * self._unit for t in self._still]
+        sums = zip(self._slopes, self._steps, strict=True)
+        return [(slopes / self._drawn + steps).sqrt() for slopes, steps in sums]
+
+    def _draw(self) -> None:
+        wide = min(WIDE_DRAW, max(1.0, WIDEST / self._unit))
+        seed = self._seed * 1000 + self._drawn
+        up, down = (
+            self._run(
+                _shaken(self._inputs, size, seed),
+                self._doubles.moved(self._state, size, self._drawn),
+            )
+            for size in (wide * self._unit, -wide * self._unit)
+        )
+        if not (same_sizes(up, self._still) and same_sizes(down, self._still)):
+            raise Illegal("beside these numbers its results are of other sizes")
+        self._drawn += 1
+        outputs = zip(self._slopes, self._steps, up, down, self._still, strict=True)
+        for slopes, steps, above, below, middle in outputs:
+            plus, minus = (real_view(t).double() - middle for t in (above, below))
+            bent, found = _spread(plus, minus, wide)
+            steps += torch.where(bent, found, 0.0)
+            slopes += torch.where(bent, 0.0, found)
+
+
 def sensitivity(
     run: Run,
     inputs: Sequence[object],
     state: Mapping[str, Tensor],
     *,
     unit: float,
-    draws: int = 4,
+    draws: int = 2 * PAIRS,
     seed: int = 0,
     truth: Sequence[Tensor] | None = None,
     doubles: Doubles | None = None,
 ) -> list[Tensor]:
-    """kappa of every output: RMS change in float64 when all data moves by one rounding.
-
-    `run` is the float64 eager model; it gets float64 copies of inputs and state; `truth` is what
-    it answers to them, if that is known. Draws come in pairs of opposite sign and are wider than
-    one rounding, so that corners and jumps within reach of an honest kernel's error are seen:
-    there the two changes are not each other's opposite.
-    """
-    doubles = doubles or Doubles(seed)
-    if truth is None:
-        truth = run(mapped(inputs, upcast), doubles.exact(state))
-    still = [real_view(t).double() for t in truth]
-    squares = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in still]
-    wide, pairs = min(WIDE_DRAW, max(1.0, WIDEST / unit)), max(1, draws // 2)
-    for pair in range(pairs):
-        try:
-            up, down = (
-                run(_shaken(inputs, size, seed * 1000 + pair), doubles.moved(state, size, pair))
-                for size in (wide * unit, -wide * unit)
-            )
-            if not (same_sizes(up, still) and same_sizes(down, still)):
-                raise Illegal("beside these numbers its results are of other sizes")
-        except Illegal:  # it takes these numbers, and none beside them: their own rounding is left
-            return [t.abs().nan_to_num(0.0, 0.0, 0.0) * unit for t in still]
-        for total, above, below, middle in zip(squares, up, down, still, strict=True):
-            plus, minus = (real_view(t).double() - middle for t in (above, below))
-            total += _spread(plus, minus, wide, pairs).nan_to_num(0.0, 0.0, 0.0)
-    return [(total / pairs).sqrt() for total in squares]
+    """kappa from so many draws at once; see `Sensitivity`."""
+    own = Sensitivity(run, inputs, state, unit=unit, seed=seed, truth=truth, doubles=doubles)
+    return own.of(max(1, draws // 2))
 
 
 def noise(
@@ -172,19 +205,20 @@ def _nearer(t: Tensor, *, size: float, seed: int) -> Tensor:
     return (wide * (1 - size * share)).to(t.dtype)
 
 
-def _spread(plus: Tensor, minus: Tensor, wide: float, pairs: int) -> Tensor:
-    """Square of one pair's kappa: a share of the step where there is one, else the slope."""
+def _spread(plus: Tensor, minus: Tensor, wide: float) -> tuple[Tensor, Tensor]:
+    """Where there is a step, and the square of one pair's kappa: a share of it, else the slope."""
     slope = (plus - minus).abs() / 2
     step = torch.maximum(plus.abs(), minus.abs())
     bent = (plus + minus).abs() > slope
-    return torch.where(bent, pairs * (step / STEP).square(), (slope / wide).square())
+    found = torch.where(bent, (step / STEP).square(), (slope / wide).square())
+    return bent, found.nan_to_num(0.0, 0.0, 0.0)
 
 
 def compare(
     candidate: Tensor,
     eager: Tensor,
     truth: Tensor,
-    kappa: Tensor,
+    kappa: Tensor | Callable[[int], Tensor],
     *,
     mode: Mode = "contract",
     hazard: bool = False,
@@ -193,7 +227,9 @@ def compare(
 ) -> Comparison:
     """Judge one output; `truth` is eager in float64, `kappa` is from `sensitivity`.
 
-    Without `full`, numbers that only a reader wants are left out where the output passes.
+    Without `full`, numbers that only a reader wants are left out where the output passes, and one
+    pair of draws will do for that, if `kappa` is a function of how many there are. None is refuted
+    before all of them are drawn.
 
     `hazard` widens the limits: on inputs that get_inputs() never draws, eager may be exact by
     luck (rows of one value, a single one), and kappa does not count intermediate roundings.
@@ -208,14 +244,16 @@ def compare(
         return Comparison(True, "A", "accuracy", "no elements", {"elements": 0.0})
     if eager.is_complex():
         candidate, eager, truth = map(real_view, (candidate, eager, truth))
+    of = kappa if callable(kappa) else lambda _: kappa
     if not eager.is_floating_point():
-        return _exact(candidate, eager, truth, kappa)
+        return _exact(candidate, eager, truth, of(PAIRS))
     loose, widened = LOOSE.get(eager.dtype, LOOSE_HALF), HAZARD if hazard else 1.0
-    four = candidate, eager, truth, kappa.expand(eager.shape)
-    if not full:
+    for pairs in dict.fromkeys((1, PAIRS)) if not full else ():
+        four = candidate, eager, truth, of(pairs).expand(eager.shape)
         quick = _verdict(measure(*four, loose=loose, full=False), candidate, truth, mode, widened)
         if quick.passed and quick.grade in ("A", "B"):
             return quick
+    four = candidate, eager, truth, of(PAIRS).expand(eager.shape)
     found = _verdict(measure(*four, loose=loose), candidate, truth, mode, widened)
     if found.grade in ("A", "B") or found.check == "nonfinite" or noise is None:
         return found

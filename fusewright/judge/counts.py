@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from fusewright.judge.observer import Observer
 from fusewright.judge.tree import tensors
 
 # All experiments share so many seconds, on paper; one that costs more makes fewer calls, not none.
@@ -93,11 +93,11 @@ class Work:
         return self.calls * rates.call_s + moved + arithmetic
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counter(Observer):
     """Counts what happens within."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._calls = self._bytes = self._products = self._convolutions = 0
 
     @property

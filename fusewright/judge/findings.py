@@ -101,6 +101,7 @@ class Verdict:
     timing: Mapping[str, object] | None = None
     environment: Mapping[str, object] = field(default_factory=dict)
     replay: Mapping[str, object] = field(default_factory=dict)
+    costs: Mapping[str, object] = field(default_factory=dict)  # see `costs.Costs`
 
     @property
     def exit_code(self) -> int:

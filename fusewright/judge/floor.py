@@ -16,9 +16,9 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from fusewright.judge.observer import Observer
 from fusewright.judge.tree import tensors
 
 # Of a copy's time: what several cores do lies in caches that are nearer.
@@ -49,14 +49,14 @@ _KEEPING = frozenset(
 )  # fmt: skip
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(Observer):
     """Operations of matrix products, convolutions and attention. PyTorch's own imports sympy.
 
     given: arguments and parameters.
     """
 
     def __init__(self, given: Sequence[Tensor] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.total: int = 0
         self._given = {_place(t) for t in given if _dense(t)}
         self._whole: dict[int, int] = {}  # memory -> operations of the product that fills it

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from fusewright.dtypes import INTEGERS
 from fusewright.judge.legal import is_short
+from fusewright.judge.observer import Observer
 from fusewright.judge.tree import tensors
 
 VECTOR_BYTES = 16
@@ -38,7 +38,7 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(Observer):
     """Raises before a call that its arguments make fatal.
 
     While it learns, calls are those of the problem's own arguments, which are legal: what the CPU
@@ -46,7 +46,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.learning = False
         self.needed = False  # has a call been seen that could be fatal?
         self._unlike: set[str] = set()

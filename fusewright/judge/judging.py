@@ -112,6 +112,8 @@ def judge_request(
             session.ledger.gaps.append(f"the judge could not go on: {error}")
             timed = None
         finally:
+            session.costs.enter("ending")
+            session.account()
             session.close()
         word, reason = session.ledger.word()
         return Verdict(
@@ -123,6 +125,7 @@ def judge_request(
             timing=asdict(timed) if timed else None,
             environment=describe(session) | {"seconds": round(time.monotonic() - begin, 1)},
             replay=session.replay_data(),
+            costs=session.costs.written(session.waited_s),
         )
 
 
@@ -151,6 +154,7 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = clocks.participants(request) if request.timing else ()
     first = 1 + len(phases)
+    session.costs.enter("starting")
     sides = clocks.start(session, timers, range(first, first + len(timers)))
     session.open_problem()
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.

@@ -11,9 +11,10 @@ import hashlib
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from torch.func import functional_call
 from fusewright.calling import Inputs, names_of, places_of, split
 from fusewright.fastpath import unwatched
 from fusewright.judge import attributes, beside, contract, layout, room, states
+from fusewright.judge.costs import RUNS
 from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
@@ -49,6 +51,7 @@ WITH_GRADIENTS = " with gradients"
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
+Kappas = Callable[[int], list[Tensor]]  # the sensitivity of each output, from so many pairs
 
 
 class NotJudgeable(Exception):
@@ -66,32 +69,46 @@ class Expected:
     blocks: list[Tensor]  # the arguments' memory after eager ran
     state: State  # eager's, after the call
     differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
-    work_out: Callable[[], tuple[list[Tensor], list[Tensor]]]
+    work_out: Callable[[], tuple[list[Tensor], Kappas]]
     noise: Callable[[], list[Tensor]]  # eager's usual error
     # For outputs that are positions: of what, for eager and in float64.
     positions: Places
     # Eager's outputs if extremes of zeros of both signs had the other one; None without such.
     zeros: Callable[[], Sequence[Tensor] | None]
 
+    taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
+
     @cached_property
-    def _both(self) -> tuple[list[Tensor], list[Tensor], float]:
+    def _both(self) -> tuple[list[Tensor], Kappas]:
         begin = time.monotonic()
-        return (*self.work_out(), time.monotonic() - begin)
+        found = self.work_out()
+        self.taken["truth"] = time.monotonic() - begin
+        return found
 
     @property
     def truth(self) -> list[Tensor]:
         """What float64 says."""
         return self._both[0]
 
-    @property
-    def kappa(self) -> list[Tensor]:
-        """How much one rounding of all data moves it."""
-        return self._both[1]
+    def kappa(self, pairs: int = contract.PAIRS) -> list[Tensor]:
+        """How much one rounding of all data moves it, from so many pairs of draws."""
+        name = f"{pairs} pairs"
+        if name not in self._kappas:
+            begin = time.monotonic()
+            self._kappas[name] = self._both[1](pairs)
+            self.taken[name] = time.monotonic() - begin
+        return self._kappas[name]
+
+    @cached_property
+    def _kappas(self) -> dict[str, list[Tensor]]:
+        return {}
 
     @property
     def seconds(self) -> float:
-        """How long these two took."""
-        return self._both[2]
+        """How long all of this takes, if as many draws are needed as there can be."""
+        truth = self.taken.get("truth", 0.0)
+        drawn = max((s for name, s in self.taken.items() if name != "truth"), default=0.0)
+        return truth + drawn
 
 
 class Lab:
@@ -128,6 +145,7 @@ class Lab:
         self.own_peak = 0  # bytes that one run takes beside its arguments
         self._most = 0  # bytes that the next run may take; 0: any
         self._inventing = False  # is the next run on arguments that get_inputs() never draws?
+        self.runs: Counter[str] = Counter()  # of the reference, for the report
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
         self._watch = Watch()
         self.places: tuple[str, ...] = ()  # attributes of the model that are a part of each call
@@ -280,6 +298,7 @@ class Lab:
     def run(self, model: nn.Module, values: Sequence[object], state: State, mode: str) -> object:
         with_gradients = mode.endswith(WITH_GRADIENTS)
         model.train(mode.removesuffix(WITH_GRADIENTS) == "train")
+        self.runs[RUNS[model is self.true_model]] += 1
         with asked(), self._ceiling(), self._settled(), self._watched(), unwatched():
             places = places_of(values)
             given = {n: state[n] for n in self.slots if n in state and n not in places}
@@ -408,12 +427,12 @@ class Lab:
 
     def expect(
         self, shipment: layout.Shipment, state: State, mode: str, like: Expected | None = None,
-        draws: int = 4, gradients: bool = False,
+        most: int = contract.PAIRS, gradients: bool = False,
     ) -> Expected:  # fmt: skip
         """Eager on the very bytes that the candidate gets; float64 on the same values, later.
 
         With `like`, an expectation for another draw of the same inputs, the sensitivity is taken
-        from there, as one number per output: a quarter of the work.
+        from there, as one number per output: a quarter of the work. most: pairs of draws for it.
         """
         asked_for, mode = mode, mode + WITH_GRADIENTS * gradients
         where = {"tree": shipment.tree, "tensors": shipment.tensors}
@@ -430,7 +449,7 @@ class Lab:
         eager = [t.detach().clone() for t in outputs]
 
         unit, given = contract.unit_of(eager, originals), (originals, state)
-        work_out = partial(self._work_out, *given, mode, unit, like, draws)
+        work_out = partial(self._work_out, *given, mode, unit, like, most)
         noise = cache(partial(
             contract.noise, self.eager(mode), self.truth(mode), *given,
             seed=self.seed("noise") % 2**31, doubles=self.doubles,
@@ -443,19 +462,20 @@ class Lab:
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
-        like: Expected | None, draws: int,
-    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+        like: Expected | None, most: int,
+    ) -> tuple[list[Tensor], Kappas]:  # fmt: skip
         """What float64 says, and its sensitivity."""
         wide = self.doubles.exact(state)
         truth = [t.clone() for t in self.truth(mode)(mapped(values, upcast), wide)]
         if like is not None:
-            pairs = zip(like.kappa, truth, strict=True)
-            return truth, [k.square().mean().sqrt() + y.abs() * unit for k, y in pairs]
-        kappa = contract.sensitivity(
+            both = zip(like.kappa(), truth, strict=True)
+            kappa = [k.square().mean().sqrt() + y.abs() * unit for k, y in both]
+            return truth, lambda _: kappa
+        own = contract.Sensitivity(
             self.truth(mode), values, state, unit=unit, truth=truth, doubles=self.doubles,
-            draws=draws, seed=self.seed("kappa") % 2**31,
+            seed=self.seed("kappa") % 2**31,
         )  # fmt: skip
-        return truth, kappa
+        return truth, lambda pairs: own.of(min(pairs, most))
 
     def _positions(
         self, values: Sequence[object], state: State, mode: str
@@ -544,8 +564,8 @@ class Lab:
         if self.typical is not None:
             # One rounding is of another size there, and so is what it does.
             truth, before = self.typical.truth, contract.unit_of(self.typical.eager)
-            kappa = [k * (torch.finfo(dtype).eps / 2 / before) for k in self.typical.kappa]
-            other.typical = replace(self.typical, work_out=lambda: (truth, kappa))
+            kappa = [k * (torch.finfo(dtype).eps / 2 / before) for k in self.typical.kappa()]
+            other.typical = replace(self.typical, work_out=lambda: (truth, lambda _: kappa))
         return other
 
     # --- is the problem fit to be judged? ---------------------------------------------------
@@ -555,7 +575,7 @@ class Lab:
         values = self.inputs("problem")
         begin = time.monotonic()
         try:
-            # Two draws show the size of the sensitivity, if not that of each element.
+            # One pair shows the size of the sensitivity, if not that of each element.
             packed = layout.pack(values, 0)
             with room.Peak(self.device) as peak:
                 self._run_on_copies(values)
@@ -563,7 +583,7 @@ class Lab:
             self.counts = self._planned or self.paper(values)
             self._native = native([*layout.tensors_of(values), *self.state.values()])
             self._widened = not self.takes("in float64", values)
-            expected = self.expect(packed, self.state, self.modes[0], draws=2)
+            expected = self.expect(packed, self.state, self.modes[0], most=1)
             self.seconds = time.monotonic() - begin + expected.seconds
         except Illegal as error:
             raise NotJudgeable(f"the reference does not run in float64: {error}") from error
@@ -571,7 +591,7 @@ class Lab:
         self._own_s = min(self._own_run_s() for _ in range(2)) if self.device == "cuda" else 0.0
         self.call_bytes = _size([*layout.tensors_of(values), *expected.eager])
         finite = False
-        three = zip(expected.eager, expected.truth, expected.kappa, strict=True)
+        three = zip(expected.eager, expected.truth, expected.kappa(), strict=True)
         for eager, truth, kappa in three:
             if not contract.nowhere_finite(eager, truth):  # NaN by nature is judged by its places
                 finite = True

@@ -7,9 +7,11 @@ to a candidate's worker and the checked answer back.
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from mmap import mmap
 from typing import Any
@@ -133,6 +135,14 @@ class Bench:
     def do_summary(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
         return {"accuracy": lab.accuracy_numbers, "compared": lab.calls_compared}
+
+    def do_costs(self, _: Message) -> Message:
+        """Runs of the reference, and the most memory that all of this has taken."""
+        runs = sum((lab.runs for lab in self._labs.values()), Counter[str]())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        if any(lab.device == "cuda" for lab in self._labs.values()):
+            peak = torch.cuda.max_memory_reserved()
+        return {"runs": dict(runs), "peak_bytes": peak}
 
     # --- timing -----------------------------------------------------------------------------
 

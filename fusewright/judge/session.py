@@ -26,6 +26,7 @@ from fusewright.errors import (
 )
 from fusewright.judge import beside, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
+from fusewright.judge.costs import Costs
 from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Worker
 from fusewright.judge.protocol import (
@@ -133,7 +134,8 @@ class Session:
         self.request = request
         self.limits = request.limits
         self.site = site
-        self.progress = progress
+        self._told = progress
+        self.costs = Costs()
         self.seed = request.seed or secrets.token_hex(16)
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
         self.ledger = Ledger(wanted, request.ignored)
@@ -160,6 +162,11 @@ class Session:
     @property
     def reference(self) -> Worker:
         return self.site.reference
+
+    def progress(self, phase: str) -> None:
+        """Another phase begins."""
+        self.costs.enter(phase)
+        self._told(phase)
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -215,6 +222,7 @@ class Session:
             names, origin = self.lab.get("beside", ()), self.request.candidate.resolve().parent
             beside.lay(names, origin, worker.folder, self.site.plan.readable)
         number = self._sent[worker] = self._sent.get(worker, 0) + 1
+        self.costs.posted(message)
         worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
 
     def collect(self, worker: Worker, seconds: float) -> Record:
@@ -227,6 +235,7 @@ class Session:
             body, nonce=nonce, sequence=number, region_bytes=self.slots[0].outputs.size
         )
         self._slot_of[worker].take(record.tensors)
+        self.costs.took([tensor.nbytes for tensor in record.tensors])
         return record
 
     def ask_candidate(self, worker: Worker, message: Mapping[str, Any], seconds: float) -> Record:
@@ -505,6 +514,7 @@ class Session:
 
     def open_problem(self) -> None:
         """Random parameters are tried here; where they end CUDA, others are."""
+        self.costs.enter("opening the problem")
         while True:
             try:
                 self.lab = self.open_lab("problem", self.request.problem, self.request.overrides)
@@ -514,6 +524,7 @@ class Session:
 
     def examine(self) -> Sequence[str]:
         """Is the problem fit to be judged? Its weaknesses."""
+        self.costs.enter("examining the problem")
         found = self.ask_reference(do="examine", lab="problem")
         self.counts, weak = found["counts"], found["weak"]
         return list(weak)
@@ -521,6 +532,7 @@ class Session:
     def recover(self, lost: Lost) -> None:
         """Another trusted worker knows the problem, and leaves out what the last one died of."""
         self._summarize()
+        self.account()
         self._renew(lost)
         self.open_problem()
         self.examine()
@@ -553,11 +565,20 @@ class Session:
             self.numbers[name] = max(value, self.numbers.get(name, value))
         self.compared += int(summary["compared"])
 
+    def account(self) -> None:
+        """What the trusted worker has done, and taken, so far; for the report."""
+        with contextlib.suppress(FusewrightError):  # it is gone, and the verdict says why
+            told = self.ask_reference(do="costs")
+            self.costs.ran(told["runs"])
+            self.costs.ended("trusted worker", int(told["peak_bytes"]))
+
     def close(self) -> None:
         for worker in self.workers:
             worker.stop("the judging is over")
         for worker in self.workers:
-            self._demand_dead(worker, worker.kill("the judging is over"))
+            end = worker.kill("the judging is over")
+            self.costs.ended(worker.name, end.peak_bytes)
+            self._demand_dead(worker, end)
         if self.site.lost():
             self.ledger.gaps.append("the process that starts workers was killed")
 

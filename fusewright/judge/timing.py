@@ -173,7 +173,7 @@ def prepare(session: Session, side: Side) -> None:
 
 def measure(session: Session, sides: list[Side], turn: Turn = nullcontext) -> Timing | None:
     """Turns until the interval is narrow or the time is over; the ledger gets the checks."""
-    session.progress("timing")
+    session.progress("getting ready for timing")
     missing: dict[str, str] = {}
     for side in list(sides):
         if not side.prepared:
@@ -189,12 +189,14 @@ def measure(session: Session, sides: list[Side], turn: Turn = nullcontext) -> Ti
             return None
     try:
         with turn():
+            session.progress("timing")
             stopped, calls = _take_turns(session, sides)
     except _Lost as lost:
         session.ledger.add("timing-outputs", "fail", str(lost))
         return None
     by_name = {side.name: side for side in sides}
     eager_s = statistics.side([*by_name[EAGER].turns, *by_name[AGAIN].turns]).min_s
+    session.costs.enter("floors of the time")
     floors = session.ask_reference(do="floor", lab="problem", eager_s=eager_s)
     return _conclude(session, by_name, stopped, calls, missing, floors)
 
