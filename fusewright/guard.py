@@ -24,10 +24,10 @@ from fusewright.containers import Container, Plain, Slot, Tree, rebuild
 from fusewright.convolution import rounds_as_tf32, was_convolution
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, Node, numel, size_text, toposort
+from fusewright.reads import FUNCTION, is_plain
 from fusewright.rounding import rounds_text
 from fusewright.scope import Containers, Scope, reached
-from fusewright.settings import FUNCTION
-from fusewright.spelling import Names, is_plain, literal, parameters, texts
+from fusewright.spelling import Names, literal, parameters, texts
 from fusewright.target import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method

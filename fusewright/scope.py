@@ -18,7 +18,8 @@ import torch
 from fusewright.containers import PLAIN_TYPES, Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
 from fusewright.ir import Batch, size_text
-from fusewright.spelling import is_plain, literal
+from fusewright.reads import is_plain
+from fusewright.spelling import literal
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -28,17 +27,16 @@ from fusewright.export import silence
 from fusewright.fakes import inner_sizes
 from fusewright.fastpath import masked_as_eager
 from fusewright.flat import flat_arguments
+from fusewright.reads import INTERNAL, PLAIN, Reads, reading
 from fusewright.refusals import cannot_capture
-
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
-FUNCTION = (FunctionType, BuiltinFunctionType)
-# What torch.nn.Module keeps for itself.
-INTERNAL = frozenset({*vars(nn.Module()), *dir(nn.Module)} - {"training"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A plain value or function that `forward` read: the graph holds while it is the same."""
+    """A plain value or function that `forward` read: the graph holds while it is the same.
+
+    name: of the module's attribute; behind a dot, of that one's own.
+    """
 
     path: str
     name: str
@@ -103,10 +101,10 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
 
 
 def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
-    reads: dict[tuple[str, str], object] = {}
+    reads: Reads = {}
     try:
-        with silence(), inner_sizes(), masked_as_eager(), _recording(module, reads):
-            owners, memories, left = _run_fake(module, inputs, state)
+        with silence(), inner_sizes(), masked_as_eager():
+            owners, memories, left = _run_fake(module, inputs, state, reads)
     except CaptureFailed:
         raise
     except Exception as error:
@@ -165,7 +163,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def _run_fake(
-    module: nn.Module, inputs: Sequence[object], carried: Carried
+    module: nn.Module, inputs: Sequence[object], carried: Carried, reads: Reads
 ) -> tuple[tuple[frozenset[int | str], ...], tuple[int, ...], Carried]:
     flat, replaced = flat_arguments(module, inputs, carried), {str(p) for p in carried.places}
     numbers = ShapeEnv()  # `.item()` gives one that nobody knows
@@ -176,7 +174,7 @@ def _run_fake(
         state: dict[str, torch.Tensor] = {n: fixed(t) for n, t in kept if n not in replaced}
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            with no_effects(module):
+            with no_effects(module), reading(module, reads):
                 return functional_call(module, state, args, kwargs, tie_weights=False)
 
         with _NonStrictTorchFunctionHandler():  # indexing by such numbers, as torch.export has it
@@ -195,34 +193,3 @@ def _held(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, t in (*child._parameters.items(), *child._buffers.items()):
             if t is not None:
                 yield f"{path}.{name}" if path else name, t
-
-
-@contextmanager
-def _recording(module: nn.Module, reads: dict[tuple[str, str], object]) -> Iterator[None]:
-    """Within the block, plain attributes read from `module` and its children land in `reads`."""
-    paths = {id(child): path for path, child in module.named_modules()}
-    original = nn.Module.__dict__.get("__getattribute__")
-
-    def watch(self: nn.Module, name: str) -> object:
-        value = object.__getattribute__(self, name)
-        own_function = isinstance(value, FUNCTION) and name in self.__dict__
-        if id(self) in paths and name not in INTERNAL and (_is_plain(value) or own_function):
-            reads.setdefault((paths[id(self)], name), copy.deepcopy(value))
-        return value
-
-    nn.Module.__getattribute__ = watch  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        if original is None:
-            del nn.Module.__getattribute__
-        else:
-            nn.Module.__getattribute__ = original  # type: ignore[method-assign]
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    if isinstance(value, dict):
-        return all(_is_plain(v) for v in (*value.keys(), *value.values()))
-    return isinstance(value, PLAIN)

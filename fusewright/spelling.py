@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from fusewright.ir import Shape, size_text
-from fusewright.settings import PLAIN
 
 
 @dataclass
@@ -68,15 +67,6 @@ def literal(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
-
-
-def is_plain(value: object) -> bool:
-    """Whether `repr` tells everything about the value."""
-    if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
-    if isinstance(value, dict):
-        return all(map(is_plain, (*value.keys(), *value.values())))
-    return isinstance(value, PLAIN)
 
 
 def shape_tuple(shape: Shape) -> str:

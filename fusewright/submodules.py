@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from fusewright.errors import CaptureFailed
 from fusewright.places import Laid, laid
-from fusewright.settings import INTERNAL, put_back
-from fusewright.spelling import is_plain
+from fusewright.reads import INTERNAL, is_plain
+from fusewright.settings import put_back
 
 T = TypeVar("T")
 
