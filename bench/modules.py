@@ -9,8 +9,8 @@ train mode, and is optimised and judged without timing in a process group of its
 and results stay in --output; what is done there is not run again unless its problem has changed or
 --again says so. A row of the table that is printed says
 
-    captured   whole, parts, or none (no graph of any part); how many operators are in kernels of
-               ours
+    captured   whole, parts, none (no graph of any part), or unused (kernels, but a guard that does
+               not let the problem's own inputs to them); how many operators are in kernels of ours
     right      the outputs on three draws, beside eager's in a process of its own: the largest
                relative L2 distance is at most 1e-4, and what is not floating is equal. Where it is
                larger, eager and ours are asked in float64's place, and ours is right if it is at
@@ -37,7 +37,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,7 +59,8 @@ DRAWS = 3
 COMPARE_S = 600.0
 LEAVE_S = 10.0  # after it was asked to stop, a run may take this long to tidy up
 BUG = 70
-VERIFIED, YES = "verified", "yes"
+CAPTURED = ("whole", "parts")
+VERIFIED, YES, UNUSED = "verified", "yes", " (unused)"
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,10 @@ def _run(name: str, mode: str, stem: Path, given: argparse.Namespace) -> Outcome
         told = json.loads(report.read_bytes())
     except (OSError, ValueError):
         told = {"kernels": [], "verdict": "no verdict", "reason": last, "parts": None}
-    right = _right(problem, emitted, given.device) if emitted.exists() else "no file"
     captured, fused, operators = _captured(told, emitted)
+    right = _right(problem, emitted, given.device) if emitted.exists() else "no file"
+    if right.endswith(UNUSED):
+        captured, right = "unused", right.removesuffix(UNUSED)
     verdict = told["verdict"] if code != BUG else f"exit {BUG}"
     reason = "" if verdict == VERIFIED and captured == "whole" else _reason(told)
     return Outcome(
@@ -215,7 +218,9 @@ def _reason(told: dict[str, object]) -> str:
 
 
 def _right(problem: Path, emitted: Path, device: str) -> str:
-    """Whether the emitted file's outputs are eager's, asked in a process of its own."""
+    """Whether the emitted file's outputs are eager's, asked in a process of its own; with UNUSED
+    behind it where the original forward made them.
+    """
     command = [sys.executable, __file__, "--device", device, "--compare", problem, emitted]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
@@ -227,7 +232,8 @@ def _right(problem: Path, emitted: Path, device: str) -> str:
         return f"no answer within {COMPARE_S:g} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["crashed"])[-1]
-    return _word(*map(float, done.stdout.splitlines()[-1].split()))
+    *distances, unused = map(float, done.stdout.splitlines()[-1].split())
+    return _word(*distances) + UNUSED * bool(unused)
 
 
 def _word(apart: float, eager: float, ours: float) -> str:
@@ -240,10 +246,11 @@ def _word(apart: float, eager: float, ours: float) -> str:
     return f"{word}: {apart:.1e}; from float64 {ours:.1e}, eager {eager:.1e}"
 
 
-def _distances(problem: Path, emitted: Path, device: str) -> tuple[float, float, float]:
+def _distances(problem: Path, emitted: Path, device: str) -> tuple[float, float, float, int]:
     """The largest relative L2 distances of outputs: the emitted file's from eager's; where these
     are not close, eager's and the emitted file's from those of the model in float64. Infinite where
     anything else differs, or nothing can be said. All start from the same weights and random state.
+    Then: how many calls the original forward has answered.
     """
     import torch
 
@@ -262,16 +269,34 @@ def _distances(problem: Path, emitted: Path, device: str) -> tuple[float, float,
     torch.manual_seed(0)
     new = module.ModelNew(*reference.make_init_inputs()).to(device)
     new.load_state_dict(start)
+    refused = _counted(vars(module).values())
     eager, ours = _outputs(model, reference, device), _outputs(new, reference, device)
-    apart = _farthest(ours, eager)
+    apart, unused = _farthest(ours, eager), len(refused)
     if apart <= CLOSE:
-        return apart, math.inf, math.inf
+        return apart, math.inf, math.inf, unused
     model.load_state_dict(start)
     try:
         exact = _outputs(model.double(), reference, device, exact=True)
     except RuntimeError:  # what makes tensors of a type that it names has no run in float64
-        return apart, math.inf, math.inf
-    return apart, _farthest(eager, exact), _farthest(ours, exact)
+        return apart, math.inf, math.inf, unused
+    return apart, _farthest(eager, exact), _farthest(ours, exact), unused
+
+
+def _counted(classes: Iterable[object]) -> list[None]:
+    """An element for each call from now on that the original forward of one of them answers."""
+    refused: list[None] = []
+
+    def counted(forward: Callable[..., object]) -> Callable[..., object]:
+        def reference_forward(*args: object, **kwargs: object) -> object:
+            refused.append(None)
+            return forward(*args, **kwargs)
+
+        return reference_forward
+
+    for kind in classes:
+        if isinstance(kind, type) and "reference_forward" in vars(kind):
+            kind.reference_forward = counted(kind.reference_forward)  # type: ignore[attr-defined]
+    return refused
 
 
 def _outputs(
@@ -365,7 +390,7 @@ def _table(outcomes: Sequence[Outcome]) -> str:
         rows = [o for o in outcomes if o.mode == mode]
         if rows:
             lines.append(
-                f"\n{mode}: {len(rows)} modules, {sum(o.captured != 'none' for o in rows)} "
+                f"\n{mode}: {len(rows)} modules, {sum(o.captured in CAPTURED for o in rows)} "
                 f"captured, {sum(o.right.startswith(YES) for o in rows)} right, "
                 f"{sum(o.verdict == VERIFIED for o in rows)} verified, "
                 f"{sum(o.verdict == 'refuted' for o in rows)} refuted, "
