@@ -12,8 +12,8 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._decomp import decomposition_table, decompositions
-from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
@@ -38,6 +37,7 @@ from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.masks import without_selections
 from fusewright.places import apart, refused, state_apart
 from fusewright.refusals import IN_COMMON, cannot_capture
+from fusewright.strides import lay_as_eager
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -51,7 +51,7 @@ COMPOSED = (
     *("l1_loss", "pairwise_distance", "triplet_margin_loss", "cosine_embedding_loss"),
     *("hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss"),
     *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
-    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+    *("pixel_shuffle", "pixel_unshuffle"),
 )
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
@@ -202,7 +202,7 @@ def _run_export(
     with silence(), torch.no_grad(), _whole_recurrences(), inner_sizes(), masked_as_eager():
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
-        _lay_as_eager(decomposed)
+        lay_as_eager(decomposed)
         _type_as_eager(decomposed)
         without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
@@ -211,142 +211,6 @@ def _run_export(
             "torch.export leaves out: all later ones would differ. Remove the call."
         )
     return decomposed
-
-
-def _lay_as_eager(program: ExportedProgram) -> None:
-    """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
-    lie channels last if their image or their weights do; its own formulas lay some results of the
-    CPU otherwise; and what changes in place stays so. Only these calls, and those that read what
-    they make, are asked again; where one asks a free size for its number, the size stays free."""
-    nodes = list(program.graph.nodes)
-    values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
-    given = [v for v in values.values() if isinstance(v, FakeTensor)]
-    read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
-    lying = any(not a.meta["val"].is_contiguous() for a in read)
-    moved = any(_moved(n.args[0].meta.get("val"), n.meta["val"]) for n in nodes if _in_place(n))
-    odd = any(_rule(n) and any(_lies(a.meta.get("val")) for a in n.all_input_nodes) for n in nodes)
-    unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    if not (lying or moved or odd):
-        return
-    mode, anew = given[0].fake_mode, set[torch.fx.Node]()
-    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
-    kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
-    try:
-        with mode, guards:
-            for n in (n for n in nodes if n.op == "call_function"):
-                said = values[n] = n.meta.get("val")
-                if unknown & set(getattr(n.target, "tags", ())) or "val" not in n.meta:
-                    continue
-                asked = ".conv" in str(n.target) or _rule(n) is not None or _in_place(n)
-                if not asked and anew.isdisjoint(n.all_input_nodes):
-                    continue
-                anew.add(n)
-                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
-                made = n.target(*args, **kwargs)
-                laid = _as_on_cpu(n, args, made)
-                leaves, form = pytree.tree_flatten(laid)
-                sized = map(_of_size, leaves, pytree.tree_leaves(said))
-                values[n] = pytree.tree_unflatten(sized, form)
-                if isinstance(made, FakeTensor) or laid is not made:
-                    n.meta["val"] = values[n]
-                if _in_place(n) and _moved(args[0], values[n]):
-                    copy = _copied(n, torch.empty_like(args[0], dtype=values[n].dtype))
-                    values[copy] = copy.meta["val"]
-                    anew.add(copy)
-    finally:
-        mode.cache_enabled = kept
-
-
-def _of_size(made: object, said: object) -> object:
-    """What a call has made, in the size that is said of it: of a free one it may know a number."""
-    if not (isinstance(made, FakeTensor) and isinstance(said, FakeTensor)):
-        return made
-    if made.shape != said.shape:
-        return said
-    pairs = zip(made.shape, said.shape, strict=True)
-    if all(isinstance(m, int) == isinstance(s, int) for m, s in pairs):
-        return made
-    order = sorted(range(made.dim()), key=made.stride, reverse=True)
-    return torch.empty_permuted(said.shape, order, dtype=made.dtype, device=made.device)
-
-
-def _row_major(_x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    return made.new_empty(made.shape)
-
-
-def _in_format(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """Channels last where x lies so, row-major where not."""
-    return torch.empty_like(made, memory_format=suggest_memory_format(x))
-
-
-def _as_first(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x, dtype=made.dtype)
-
-
-# Calls whose results lie otherwise on the CPU than PyTorch says of fake tensors: of the (first)
-# argument and what was said, how it lies.
-ON_CPU: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    **dict.fromkeys(
-        (
-            *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
-            *("aten._native_batch_norm_legit_no_training.default", "aten.roll.default"),
-            *("aten._native_batch_norm_legit.default", "aten.native_batch_norm.default"),
-            "aten._native_batch_norm_legit_functional.default",
-        ),
-        _in_format,
-    ),
-    **dict.fromkeys(
-        ("aten.log_sigmoid.default", "aten.rrelu.default", "aten.pow.Scalar"), _row_major
-    ),
-    "aten.isin.Tensor_Tensor": _row_major,
-    "aten.binary_cross_entropy.default": _as_first,
-}
-
-
-def _rule(n: torch.fx.Node) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    return ON_CPU.get(str(n.target)) if n.op == "call_function" else None
-
-
-def _lies(value: object) -> bool:
-    """Whether a tensor of the CPU lies otherwise than row-major."""
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
-        return False
-    return not value.is_contiguous()
-
-
-def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
-    """What a call makes, laid as on the CPU; of several results, the first."""
-    rule, (x, *_) = _rule(n), [*(a for a in args if isinstance(a, FakeTensor)), None]
-    if rule is None or not isinstance(x, FakeTensor) or x.device.type != "cpu":
-        return made
-    if isinstance(made, tuple | list):
-        return (_as_on_cpu(n, args, made[0]), *made[1:])
-    return rule(x, made) if made.dim() and (made.shape == x.shape or rule is _row_major) else made
-
-
-def _in_place(n: torch.fx.Node) -> bool:
-    """Whether the model makes this call in place, of which export says the result only."""
-    sources = n.meta.get("from_node") or ()
-    names = [str(t).rpartition(".")[0] for t in (n.target, *(s.target for s in sources[-1:]))]
-    taken = len(names) == 2 and f"{names[0]}_" == names[1]
-    return n.op == "call_function" and taken and isinstance(n.args[0], torch.fx.Node)
-
-
-def _moved(before: object, made: object) -> bool:
-    """Whether a call lays its result otherwise than what the model changes in place lies."""
-    if not (isinstance(before, FakeTensor) and isinstance(made, FakeTensor)):
-        return False
-    with before.fake_mode:
-        return before.shape == made.shape and torch.empty_like(before).stride() != made.stride()
-
-
-def _copied(n: torch.fx.Node, laid: torch.Tensor) -> torch.fx.Node:
-    """A copy of a result that lies otherwise, for all who read it."""
-    with n.graph.inserting_after(n):
-        copy = n.graph.call_function(torch.ops.aten.clone.default, (n,))
-    n.replace_all_uses_with(copy, lambda user: user is not copy)
-    copy.meta = {**n.meta, "val": laid}
-    return copy
 
 
 def _type_as_eager(program: ExportedProgram) -> None:

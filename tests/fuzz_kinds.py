@@ -394,7 +394,7 @@ TIED = (
     *(
         "F.max_pool2d({x}, 2)",
         "F.max_pool1d({x}, 3, 1, 1)",
-        "F.one_hot({x}.argmax({d}), s[{d}]).to({t})",
+        "F.one_hot({x}.argmax({d}), 2 * s[{d}] + 3).to({t})",
     ),
     *(
         "F.hardtanh({x})",

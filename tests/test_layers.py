@@ -20,7 +20,7 @@ FLOW = [
     "dtypes", "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "refusals", "masks", "fakes", "fastpath", "carried", "positions", "flat", "places",
-    "export", "effects", "reads", "settings", "spelling", "submodules", "capture",
+    "strides", "export", "effects", "reads", "settings", "spelling", "submodules", "capture",
     "rules", "rewrite",
     "part", "loops", "einsum", "form", "product", "diagonal", "attention", "scan", "phases", "last",
     "geometry", "waste", "cells", "pixels", "depthwise", "convolution", "window", "pieces",

@@ -117,6 +117,17 @@ def _broadcast(call: Call) -> Lowered:
     return tuple(formula.expand(x, call.shape) for x in wide)
 
 
+def _channel_shuffle(call: Call) -> Lowered:
+    """Channels in groups -> the first of each group, then the second ones, and so on."""
+    x, groups = call.args
+    batch, channels, *rest = x.shape
+    if not isinstance(channels, int):
+        return None
+    grouped = reshape(x, (batch, groups, channels // groups, *rest))
+    turned = permute(grouped, [0, 2, 1, *range(3, len(x.shape) + 1)])
+    return copy(reshape(turned, x.shape))
+
+
 def _full(call: Call) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
@@ -141,5 +152,6 @@ LOWER: dict[str, Callable[[Call], Lowered]] = {
     "aten.slice": _slice,
     "aten.select": _select,
     "aten.unbind": _unbind,
+    "aten.channel_shuffle": _channel_shuffle,
     **dict.fromkeys(("aten.split", "aten.split_with_sizes"), _pieces),
 }
