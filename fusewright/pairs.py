@@ -46,23 +46,26 @@ def paired(
 ) -> Samples:
     """Time the sides for so long; the last ones are left out where there is no time for all.
 
-    Nothing is returned where not even a third side fits beside FIRST and AGAIN.
+    Nothing is returned where not even a third side fits beside FIRST and AGAIN. None is called for
+    which there is no time, as far as the calls before it tell.
     """
     begin, took, order = clock(), dict[str, float](), random.Random(0)
     for name, side in sides.items():
-        start = clock()
+        start, longest = clock(), max(took.values(), default=0.0)
+        fewest = max(3, len(took) + 1)  # sides that would have to take all their turns
+        if start + longest * (1 + FEWEST_TURNS * fewest) > begin + seconds:
+            break
         side()
         took[name] = clock() - start
-        if clock() - begin > seconds:
-            break
     names = list(took)
     while names and FEWEST_TURNS * sum(took[n] for n in names) > seconds - (clock() - begin):
         names.pop()
     if len(names) < 3:
         return {}
     samples: dict[str, list[Times]] = {name: [] for name in names}
+    turn = sum(took[n] for n in names)
     while len(samples[FIRST]) < MOST_TURNS:
-        if len(samples[FIRST]) >= FEWEST_TURNS and clock() - begin > seconds:
+        if len(samples[FIRST]) >= FEWEST_TURNS and clock() + turn > begin + seconds:
             break
         for name in order.sample(names, len(names)):
             samples[name].append(sides[name]())

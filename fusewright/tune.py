@@ -7,10 +7,9 @@ with the default's results before it is timed. What does not fit into the time i
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from fusewright.build import NO_TIME
@@ -18,7 +17,7 @@ from fusewright.choices import MODEL, Choices
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing import Turn
 from fusewright.memory import Memory, Tuned, key_of
-from fusewright.pairs import AGAIN, FIRST, Gain, Samples, gain, paired
+from fusewright.pairs import AGAIN, FEWEST_TURNS, FIRST, Gain, Samples, gain, paired
 from fusewright.schedule import Choice, Schedule
 from fusewright.target import Target
 from fusewright.workbench import WHOLE, Bench, Outputs, coarseness, distance
@@ -97,21 +96,28 @@ def tune(
 
 @dataclass(frozen=True)
 class _Tuning:
-    """until: when its time is over, by its clock."""
+    """until: when its time is over, by its clock.  calls: seconds that each has taken so far."""
 
     bench: Bench
     given: Choices
     level: str
     clock: Callable[[], float]
     until: float
+    calls: list[float] = field(default_factory=list)
 
     def run(self, built: Sequence[Choice]) -> Tuned:
         """built: the default, and what is to be compared with it."""
-        default = self.bench.outputs(DEFAULT)
-        others = [self.bench.outputs(choice) for choice in (None, DEFAULT)]
+        default = self._outputs(DEFAULT)
+        if not self._fits(2 + 3 * FEWEST_TURNS):
+            why = f"one call takes {self.calls[0]:.1f} s, too long to compare any"
+            return untuned(self.given, self.level, why)
+        others = [self._outputs(choice) for choice in (None, DEFAULT)]
         unlike = max(distance(default, other) for other in others)
         allowed = max(ROUNDINGS * coarseness(default), TIMES_UNLIKE * unlike)
-        right = [c for c in built[1:] if self._left() > 0 and self._is_right(c, default, allowed)]
+        right = []
+        for choice in built[1:]:
+            if self._fits(1 + 3 * FEWEST_TURNS) and self._is_right(choice, default, allowed):
+                right.append(choice)
         rounds, library = ([c for c in right if bool(c.library) is kind] for kind in (False, True))
         if self.given.defaults and not self.bench.kernel_times(DEFAULT):
             as_was = untuned(self.given, self.level, "the guard refuses the problem's own inputs")
@@ -123,20 +129,37 @@ class _Tuning:
         timed = [choice for k, choice in enumerate(rounds) if str(k) in samples]
         schedules, gains = _winners(timed, samples)
         found = Choice(schedules)
-        if found not in built:  # of all the builds, this one is what the file needs
-            (why,) = self.bench.build([found], math.inf)
-            if why:
-                raise InternalError(f"Kernels that compile alone do not together: {why}")
-            self._is_right(found, default, allowed)
+        if found not in built and not self._is_built(found, default, allowed):
+            found = _best_round(timed, samples)
         tried = sum(len(choice.schedules) for choice in timed)
         return self._chosen(found, gains, library, tried)
 
     def _left(self) -> float:
         return max(self.until - self.clock(), 0.0)
 
+    def _fits(self, calls: int) -> bool:
+        """Is there time for so many calls, as long as the longest so far?"""
+        return max(self.calls, default=0.0) * calls <= self._left()
+
+    def _outputs(self, choice: Choice | None) -> Outputs:
+        begin = self.clock()
+        found = self.bench.outputs(choice)
+        self.calls.append(self.clock() - begin)
+        return found
+
+    def _is_built(self, found: Choice, default: Outputs, allowed: float) -> bool:
+        """Build the winners together; False if there is no time for that and for the last word."""
+        last_word = max(self.calls) * (1 + 4 * FEWEST_TURNS)
+        (why,) = self.bench.build([found], self.until - last_word)
+        if why == NO_TIME:
+            return False
+        if why:
+            raise InternalError(f"Kernels that compile alone do not together: {why}")
+        return self._is_right(found, default, allowed)
+
     def _is_right(self, choice: Choice, default: Outputs, allowed: float) -> bool:
         """True, or an error: results may only differ by rounding."""
-        far = distance(self.bench.outputs(choice), default)
+        far = distance(self._outputs(choice), default)
         limit = max(allowed, LIBRARY_ROUNDING) if choice.library else allowed
         if not far <= limit:
             raise InternalError(
@@ -169,6 +192,14 @@ class _Tuning:
         if self.given.model and eager and eager.slower:
             best, shown, eager = MODEL, {MODEL.library[0]: f"{1 / eager.times:.2f}x"}, None
         return _result(self.given, self.level, best, tried, shown, eager)
+
+
+def _best_round(rounds: Sequence[Choice], samples: Samples) -> Choice:
+    """Of what was built and timed, the round whose kernels together gain most; else the default."""
+    whole = {side: [{WHOLE: sum(t.values())} for t in turns] for side, turns in samples.items()}
+    gains = [(gain(whole, str(k), WHOLE), choice) for k, choice in enumerate(rounds)]
+    faster = [(found.log, k) for k, (found, _) in enumerate(gains) if found.faster]
+    return rounds[max(faster)[1]] if faster else DEFAULT
 
 
 def _winners(
