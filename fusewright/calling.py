@@ -93,13 +93,13 @@ def read(returned: object, signature: inspect.Signature | None) -> Inputs | None
         if signature is None:
             return Inputs(returned.values(), returned)
         signature.bind(**returned)
-        return _arranged(signature, (), returned)
+        return arranged(signature, (), returned)
     if not isinstance(returned, list | tuple):
         return None
     if type(returned) is list and [*map(type, returned)] == [list, dict]:
         positional, named = returned
-        if signature is not None and _takes(signature, positional, named):
-            return _arranged(signature, positional, named)
+        if signature is not None and takes(signature, positional, named):
+            return arranged(signature, positional, named)
     return Inputs(returned)
 
 
@@ -109,7 +109,8 @@ def bound(signature: inspect.Signature, inputs: Sequence[object]) -> Mapping[str
     return signature.bind(*positional, **named).arguments
 
 
-def _takes(signature: inspect.Signature, positional: Any, named: Any) -> bool:
+def takes(signature: inspect.Signature, positional: Any, named: Any) -> bool:
+    """Whether such a call can be made."""
     try:
         signature.bind(*positional, **named)
     # Names that are no text are no names either.
@@ -118,7 +119,7 @@ def _takes(signature: inspect.Signature, positional: Any, named: Any) -> bool:
     return True
 
 
-def _arranged(
+def arranged(
     signature: inspect.Signature, positional: Sequence[object], named: Mapping[str, object]
 ) -> Inputs:
     """By position whatever can be, with plain defaults in the gaps; the rest by name."""

@@ -27,7 +27,7 @@ from fusewright.build import (
     values_of,
     warn_if_refused,
 )
-from fusewright.calling import call, read, signature_of
+from fusewright.calling import Inputs, call, read, signature_of
 from fusewright.capture import Captured, capture
 from fusewright.choices import MODEL, choices
 from fusewright.codegen.body import body
@@ -494,7 +494,7 @@ def make_parts(
     """
     names, parts = Names(set(scope(module, "").values)), list[Part]()
 
-    def attempt(child: nn.Module, inputs: list[object], varies: bool) -> Part | None:
+    def attempt(child: nn.Module, inputs: Inputs, varies: bool) -> Part | None:
         kind = type(child).__name__
         if not class_text(type(child), scope(child, "")):
             raise CaptureFailed(f"{kind} is a class that the emitted file has no name for.")
@@ -507,6 +507,10 @@ def make_parts(
         if not made.kernels or not is_worth_it(made.given, made.plan, made.tiles):
             return None
         made = design(made.given, machine, precision, rules, first=sum(map(_count, parts)))
+        try:
+            _check_rules(made, rules)
+        except BadUsage as error:
+            raise CaptureFailed(f"{kind}: {error}") from error
         _code(made, child, _as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
         parts.append(Part(names.fresh(f"Fused{kind}"), made))
         return parts[-1]
@@ -579,10 +583,12 @@ def _file(
         return Scope(named, vars(problem.module))
 
     parts = make_parts(module, calls, machine, precision, rules, why, scope)
-    for made in parts.made:
-        _check_rules(made, rules)
-    if {"no-library", "no-workspace"} & rules:
-        raise BadUsage(f"--rules cannot be kept: parts of the model stay PyTorch's. {why}")
+    if broken := sorted({"no-library", "no-workspace"} & rules):
+        raise BadUsage(
+            f"--rules {','.join(broken)} cannot be kept: the model can only be taken in parts, and "
+            f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
+            "by each part that gets kernels."
+        )
     record = parts.record(name)
     reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
     text = _text_of_parts(parts, problem, record, scope)

@@ -9,7 +9,6 @@ taken along with those like it.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from fusewright.calling import Inputs, arranged, signature_of, split, takes
 from fusewright.errors import CaptureFailed
 from fusewright.places import Laid, laid
 from fusewright.reads import INTERNAL, is_plain
@@ -33,12 +33,13 @@ class Signature:
     """Arguments of one call, as leaves and the containers that they are in.
 
     Every tensor among the leaves is a `Laid`. The containers are built for tensors only: one with
-    a constructor of its own, such as a packed sequence, takes nothing else. why_not: what no graph
-    takes.
+    a constructor of its own, such as a packed sequence, takes nothing else. names: of the last
+    arguments, which go by name. why_not: what no graph takes.
     """
 
     leaves: tuple[object, ...] = ()
     spec: pytree.TreeSpec | None = None
+    names: tuple[str, ...] = ()
     why_not: str = ""
 
     @property
@@ -54,14 +55,13 @@ class Signature:
         """The same for calls that differ in their leading sizes only."""
         tails = [(t.shape[1:], len(t.shape), t.dtype, t.has_gaps) for t in self.laid]
         rest = ["tensor" if isinstance(v, Laid) else v for v in self.leaves]
-        return repr((tails, rest, self.spec, self.why_not))
+        return repr((tails, rest, self.spec, self.names, self.why_not))
 
-    def inputs(self) -> list[object]:
+    def inputs(self) -> Inputs:
         if self.spec is None:
-            return []
+            return Inputs()
         leaves = [v.tensor() if isinstance(v, Laid) else v for v in self.leaves]
-        made: list[object] = pytree.tree_unflatten(leaves, self.spec)
-        return made
+        return Inputs(pytree.tree_unflatten(leaves, self.spec), self.names)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def observed(module: nn.Module, run: Callable[[], object]) -> Calls:
 
 
 def choose(
-    module: nn.Module, calls: Calls, attempt: Callable[[nn.Module, list[object], bool], T | None]
+    module: nn.Module, calls: Calls, attempt: Callable[[nn.Module, Inputs, bool], T | None]
 ) -> Chosen[T]:
     """The largest submodules that `attempt` makes something of.
 
@@ -144,16 +144,11 @@ def _watched(wanted: dict[int, nn.Module], calls: Calls) -> Iterator[None]:
 
 
 def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any]) -> Signature:
-    try:
-        bound = inspect.signature(type(child).forward).bind(child, *args, **kwargs)
-    except (TypeError, ValueError):
+    signature = signature_of(type(child).forward, bound=False)
+    given = arranged(signature, args, kwargs) if signature else None
+    if signature is None or given is None or not takes(signature, *split(given)):
         return Signature(why_not="is called with arguments that its forward does not name")
-    if bound.kwargs:
-        bound.apply_defaults()
-    if any(v is not None and v != {} for v in bound.kwargs.values()):
-        return Signature(why_not="is called with arguments that can only be named")
-    given = list(bound.args[1:])
-    leaves, spec = pytree.tree_flatten(given)
+    leaves, spec = pytree.tree_flatten([*given])
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             plain = type(leaf) in (torch.Tensor, nn.Parameter) and leaf.layout is torch.strided
@@ -161,14 +156,15 @@ def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any])
                 return Signature(why_not=f"is called with a {type(leaf).__name__}")
         elif not is_plain(leaf):
             return Signature(why_not=f"is called with a {type(leaf).__name__}")
-    return Signature(tuple(laid(v) if isinstance(v, torch.Tensor) else v for v in leaves), spec)
+    shown = tuple(laid(v) if isinstance(v, torch.Tensor) else v for v in leaves)
+    return Signature(shown, spec, given.names)
 
 
 @dataclass
 class _Choice(Generic[T]):
     module: nn.Module
     calls: Calls
-    attempt: Callable[[nn.Module, list[object], bool], T | None]
+    attempt: Callable[[nn.Module, Inputs, bool], T | None]
     shared: dict[str, list[Signature]] = field(default_factory=dict)
     outcomes: dict[str, T | CaptureFailed | None] = field(default_factory=dict)
     first: dict[str, nn.Module] = field(default_factory=dict)

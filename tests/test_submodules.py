@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright.errors import UnusableProblem
+from fusewright.errors import BadUsage, UnusableProblem
 from fusewright.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
 from fusewright.problem import load_problem
 from fusewright.target import TARGETS
@@ -44,9 +44,18 @@ class Block(nn.Module):
     def forward(self, x):
         return x + self.leave(F.gelu(self.enter(self.norm(x))))
 
+class Named(Block):
+    def forward(self, x, bias=None, scale=1.0, *, shift=None, **more):
+        x = x if bias is None else x + bias
+        x = x if shift is None else x - shift
+        for name, value in more.items():
+            x = x * value if name == "factor" else x
+        return super().forward(x * scale)
+
 class Model(nn.Module):
     def __init__(self, width):
         super().__init__()
+        self.named = Named(width)
         self.first, self.second = Block(width), Block(width)
         self.body = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LayerNorm(width))
         self.steps = nn.GRU(width, width, batch_first=True)
@@ -121,6 +130,22 @@ KINDS = {
         return y
         """,
         BODY,
+        "problem_",
+    ),
+    "arguments by name": Kind(
+        """
+        y = self.named(shift=x.sin(), x=x, scale=0.5) if x.sum() < 1e9 else x
+        return y * 2
+        """,
+        {"FusedNamed": ("named",)},
+        "problem_",
+    ),
+    "arguments without a name of their own": Kind(
+        """
+        y = self.named(x, scale=0.5, factor=x.cos(), shift=None) if x.sum() < 1e9 else x
+        return y * 2
+        """,
+        {"FusedNamed": ("named",)},
         "problem_",
     ),
     "packed": Kind(
@@ -245,6 +270,48 @@ def test_zoo(name: str, classes: set[str], target: str) -> None:
     file, _, _ = file_of(ROOT / "zoo" / f"{name}.py", target)
     assert set(taken(file)) == classes
     assert all(k[0].name in file.text for k in file.kernels)
+
+
+RULED = """
+import torch
+import torch.nn as nn
+
+class Packs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(512, 512))
+
+    def forward(self, x):
+        return torch.relu(x @ self.weight)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.packs, self.norm = Packs(), nn.Sequential(nn.LayerNorm(512), nn.GELU())
+
+    def forward(self, x):
+        return self.packs(x) + self.norm(x) if x.sum() < 1e9 else x
+
+def get_inputs():
+    return [torch.rand(512, 512)]
+"""
+
+
+@pytest.mark.parametrize("rule", ["no-prepack", "no-library", "no-workspace"])
+def test_rules_hold_for_the_parts_or_are_refused(rule: str, tmp_path: Path) -> None:
+    path = tmp_path / "ruled.py"
+    path.write_text(RULED, encoding="utf-8")
+    problem = load_problem(path)
+    model, inputs, rules = problem.make_model(), problem.make_inputs(), frozenset({rule})
+    given = problem, model, inputs, TARGETS["sm_90a"], "eager"
+    if rule != "no-prepack":  # what is between the parts is PyTorch's
+        with pytest.raises(BadUsage, match=f"--rules {rule} cannot be kept.*drop the rule"):
+            _file(*given, rules, _as_planned, _quiet)
+        return
+    free, ruled = (_file(*given, some, _as_planned, _quiet) for some in (NO_RULES, rules))
+    assert taken(free) == {"FusedPacks": ("packs",), "FusedSequential": ("norm",)}
+    assert taken(ruled) == {"FusedSequential": ("norm",)}
+    assert f"Packs: --rules {rule} cannot be kept: fused_0 packs" in ruled.record
 
 
 def test_a_model_that_is_no_plain_class(tmp_path: Path) -> None:
