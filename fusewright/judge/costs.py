@@ -36,9 +36,12 @@ class Costs:
         """From now on all seconds belong to this phase; "": to none."""
         now = self._now()
         if self._phase:
-            spent = self._seconds.get(self._phase, 0.0)
-            self._seconds[self._phase] = spent + now - self._since
+            self.spent(self._phase, now - self._since)
         self._phase, self._since = phase, now
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """So many more seconds of a phase."""
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     def posted(self, message: Mapping[str, Any]) -> None:
         """A command for a worker, with what it points to."""

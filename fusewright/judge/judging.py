@@ -103,6 +103,7 @@ def judge_request(
     opened = nullcontext(site) if site else open_site(request.device, timing=request.timing)
     with opened as site:
         session = Session(request, site, progress)
+        session.costs.spent("starting", time.monotonic() - begin)
         try:
             timed = _judge(session, turn)
         except NotVerifiable as error:
