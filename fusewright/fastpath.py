@@ -4,8 +4,10 @@ In eval mode without gradients, nn.TransformerEncoderLayer and nn.MultiheadAtten
 PyTorch each. What it computes differs where a mask hides a whole row: NaN there, where the other
 path gives zeros. A trace, and any function mode, has them take the other path. So traces with a
 mask take the fast one, which is a call of the library then; without a mask, both mean the same.
-nn.TransformerEncoder packs its rows where a padding mask allows it, and what was packed comes back
-as zeros where it was padded. Whether a mask allows it, only the data knows.
+nn.TransformerEncoder packs its rows where a padding mask hides only ends of rows, and what was
+packed comes back as zeros where it was padded: a choice that a graph can make. It also asks whether
+a mask is the causal one. That is a hint for who computes attention, and the mask is given all the
+same, so traces do not ask.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.modules import activation
+from torch.nn.modules import activation, transformer
 
 from fusewright.errors import CaptureFailed
 from fusewright.fakes import fake_rules
@@ -54,10 +56,13 @@ def masked_as_eager() -> Iterator[None]:
     for kind, forward in kept[:2]:
         setattr(kind, "forward", _fast_with_mask(forward))  # noqa: B010
     setattr(nn.TransformerEncoder, "forward", _unpacked(nn.TransformerEncoder.forward))  # noqa: B010
+    detect = transformer._detect_is_causal_mask
+    setattr(transformer, "_detect_is_causal_mask", _hinted)  # noqa: B010
     try:
         with fake_rules({LAYER: _layer_sizes, ATTENTION: _attention_sizes}):
             yield
     finally:
+        setattr(transformer, "_detect_is_causal_mask", detect)  # noqa: B010
         for kind, forward in kept:
             setattr(kind, "forward", forward)  # noqa: B010
 
@@ -98,15 +103,37 @@ def _unpacked(forward: Callable[..., Any]) -> Callable[..., Any]:
             and given.get("mask") is None
             and not torch.is_autocast_enabled()
         )
-        if packs:
+        if not packs:
+            return forward(self, *args, **kwargs)
+        padding = given["src_key_padding_mask"]
+        if padding.dtype is not torch.bool or not getattr(self, "mask_check", True):
             raise CaptureFailed(
-                "nn.TransformerEncoder with src_key_padding_mask packs its rows where the mask "
-                "allows it, and gives zeros where they were padded: its results depend on the "
-                "values of the mask. Construct it with enable_nested_tensor=False."
+                "nn.TransformerEncoder packs its rows by a src_key_padding_mask of numbers, or by "
+                "one that it does not check, and its results depend on the values of the mask. "
+                "Give it a mask of bool, or construct it with enable_nested_tensor=False."
             )
-        return forward(self, *args, **kwargs)
+        return _packed(self, given["src"], padding)
 
     return run
+
+
+def _packed(encoder: nn.TransformerEncoder, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    """What the encoder gives where it may pack its rows: zeros for what only ends of rows hide."""
+    hidden = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, -torch.inf)
+    for layer in encoder.layers:
+        x = layer(x, src_mask=None, is_causal=False, src_key_padding_mask=hidden)
+    ends = (padding[:, 1:] | ~padding[:, :-1]).all()
+    x = x.masked_fill((padding & ends).unsqueeze(-1), 0.0)
+    return x if encoder.norm is None else encoder.norm(x)
+
+
+def _hinted(
+    mask: torch.Tensor | None,  # noqa: ARG001
+    is_causal: bool | None = None,
+    size: int | None = None,  # noqa: ARG001
+) -> bool:
+    """What the caller says of a mask; without a word, it is one like any other."""
+    return is_causal is True
 
 
 def _layer_sizes(

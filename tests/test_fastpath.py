@@ -18,6 +18,7 @@ X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
 PADDED = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)
 HIDDEN = PADDED | torch.tensor([[False], [True], [False]])
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)
+INNER = torch.tensor([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)
 BLIND = CAUSAL | (torch.arange(5) == 2)[:, None]
 
 
@@ -29,8 +30,27 @@ def layer(**options: object) -> nn.Module:
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)  # type: ignore[arg-type]
 
 
-def encoder(nested: bool) -> nn.Module:
-    return nn.TransformerEncoder(layer(), 2, enable_nested_tensor=nested)  # type: ignore[arg-type]
+def encoder(nested: bool, norm: nn.Module | None = None) -> nn.Module:
+    return nn.TransformerEncoder(layer(), 2, norm, enable_nested_tensor=nested)  # type: ignore[arg-type]
+
+
+def shifted() -> nn.Module:
+    norm = nn.LayerNorm(8)
+    nn.init.normal_(norm.bias)  # what is 0 before is not behind
+    return norm
+
+
+class Decoder(nn.Module):
+    """Reads its own input, which its mask is for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerDecoder(one, 2)
+
+    def forward(self, x: Tensor, src_mask: Tensor | None = None, **given: Tensor) -> Tensor:
+        made: Tensor = self.layers(x, x.flip(1), src_mask, None, given.get("src_key_padding_mask"))
+        return made
 
 
 def attention(**options: object) -> nn.Module:
@@ -43,7 +63,9 @@ MODULES: dict[str, Made] = {
     "norm first": (lambda: layer(norm_first=True, activation="gelu"), "src", {}),
     "three heads": (lambda: nn.TransformerEncoderLayer(9, 3, 8, batch_first=True), "src", {}),
     "sequence first": (lambda: nn.TransformerEncoderLayer(8, 2, 16), "src", {}),
-    "encoder": (lambda: encoder(nested=False), "src", {}),
+    "encoder": (lambda: encoder(nested=False), "encoder", {}),
+    "encoder that packs": (lambda: encoder(nested=True, norm=shifted()), "encoder", {}),
+    "decoder": (Decoder, "src", {}),
     "attention": (attention, "attn", {}),
     "attention alone": (attention, "attn", {"need_weights": False}),
     "weights of heads": (attention, "attn", {"average_attn_weights": False}),
@@ -55,6 +77,9 @@ MASKS: dict[str, dict[str, Tensor]] = {
     "hidden": {"padding": HIDDEN},
     "hidden, added": {"padding": added(HIDDEN)},
     "blind, added": {"mask": added(BLIND)},
+    "inner": {"padding": INNER},
+    "causal": {"mask": CAUSAL},
+    "causal, added": {"mask": added(CAUSAL)},
     "both": {"padding": HIDDEN, "mask": CAUSAL},
 }
 
@@ -70,8 +95,8 @@ class Model(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor, *masks: Tensor) -> object:
-        padding = "src_key_padding_mask" if self.kind == "src" else "key_padding_mask"
-        mask = "attn_mask" if self.kind == "attn" else "src_mask"
+        padding = "key_padding_mask" if self.kind == "attn" else "src_key_padding_mask"
+        mask = {"attn": "attn_mask", "encoder": "mask", "src": "src_mask"}[self.kind]
         words = {"padding": padding, "mask": mask}
         given = {words[n]: m for n, m in zip(self.names, masks, strict=True)}
         if isinstance(self.inner, nn.MultiheadAttention):
@@ -80,9 +105,14 @@ class Model(nn.Module):
 
 
 def cases() -> list[tuple[str, str]]:
-    """An encoder asks whether its mask is causal, so only the data knows its path."""
+    """All pairs, but for masks of which only stacks of layers ask something, and for one of numbers
+    that packs rows by what it hides, which no graph says."""
+    stacks = ("encoder", "encoder that packs", "decoder")
     pairs = [(module, mask) for module in MODULES for mask in MASKS]
-    return [(o, m) for o, m in pairs if o != "encoder" or "mask" not in MASKS[m]]
+    asked = [
+        (o, m) for o, m in pairs if o in stacks or m not in ("inner", "causal", "causal, added")
+    ]
+    return [pair for pair in asked if pair != ("encoder that packs", "hidden, added")]
 
 
 def tensors(made: object) -> list[Tensor]:
@@ -104,9 +134,11 @@ def test_masked_rows_are_as_eager(module: str, mask: str) -> None:
         torch.testing.assert_close(f, e, equal_nan=True)
 
 
-@pytest.mark.parametrize("mask", [PADDED, HIDDEN, added(PADDED)])
-def test_an_encoder_that_packs_its_rows_is_not_captured(mask: Tensor) -> None:
-    model = Model((lambda: encoder(nested=True), "src", {}), ("padding",))
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_encoder_that_packs_by_numbers_or_unchecked_is_not_captured(checked: bool) -> None:
+    model = Model((lambda: encoder(nested=True), "encoder", {}), ("padding",))
+    model.inner.mask_check = checked
+    mask = added(PADDED) if checked else PADDED
     with pytest.raises(CaptureFailed, match="enable_nested_tensor=False"):
         capture(model, [X, mask])
     model.inner.train()
@@ -114,6 +146,16 @@ def test_an_encoder_that_packs_its_rows_is_not_captured(mask: Tensor) -> None:
         if isinstance(child, nn.Dropout):
             child.p = 0.0
     assert capture(model, [X, mask]).graph  # in training nothing is packed
+
+
+@pytest.mark.parametrize("padding", [PADDED, HIDDEN, INNER, ~PADDED, PADDED & False])
+def test_one_graph_packs_for_the_masks_that_allow_it(padding: Tensor) -> None:
+    model = Model(MODULES["encoder that packs"], ("padding",))
+    made = capture(model, [X, PADDED])
+    with torch.no_grad():
+        expected = model(X, padding)
+    (found,) = interpret(made.graph, [X, padding], state_of(made, model))
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("nested", [False, True])
