@@ -128,7 +128,10 @@ class _Rewriter:
         if add:
             spread = self._call(n, aten.add.Tensor, target, spread)
         column = self._column(n, mask, rest)
-        self._replace(n, self._call(n, aten.where.self, column, spread, target))
+        made = self._call(n, aten.where.self, column, spread, target)
+        if _value(made).dtype is _value(n).dtype:
+            made.meta["val"] = n.meta["val"]  # it lies as what is assigned to
+        self._replace(n, made)
 
     def _column(self, n: Node, mask: Node, rest: int) -> Node:
         """The mask with `rest` more dimensions of size 1."""

@@ -188,7 +188,7 @@ def nearer(value: object, share: float, draws: torch.Generator) -> object:
     def less(v: object) -> object:
         if not isinstance(v, torch.Tensor) or not v.is_floating_point():
             return v
-        part = share * torch.rand(v.shape, generator=draws).to(v.device)
+        part = share * torch.rand(v.shape, generator=draws).to(v.device, torch.float64)
         return v * (1 - part).to(v.dtype)
 
     return pytree.tree_map(less, value)

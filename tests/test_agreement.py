@@ -31,6 +31,24 @@ def test_the_sum_of_what_cancels_has_the_error_of_its_terms() -> None:
     assert disagreements(Moved(1e-4), Sum(), [x])
 
 
+class Nothing(nn.Module):
+    """0, but for the roundings of the terms: the divergence of a distribution from itself."""
+
+    def __init__(self, by: float = 0.0) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.nn.functional.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="sum")
+        return made + self.by
+
+
+def test_what_roundings_leave_over_in_float64_is_what_they_move() -> None:
+    x = torch.linspace(-4, 5, 31, dtype=torch.float64)[None]
+    assert not disagreements(Nothing(3e-16), Nothing(), [x], roundings=8)
+    assert disagreements(Nothing(1e-13), Nothing(), [x], roundings=8)
+
+
 class Running(nn.Module):
     """A running mean, which is off by a share of itself behind each call."""
 

@@ -105,6 +105,14 @@ def test_a_mask_whose_count_stays_inside_is_a_choice(name: str) -> None:
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("assign", [grows, number, row, computed_twice])
+def test_what_is_assigned_to_lies_as_it_did(assign: Callable[[Tensor, Tensor], Tensor]) -> None:
+    turned = X.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    (result,) = capture(Masked([assign]), [turned, M]).graph.outputs
+    assert assign(turned, M).stride() == (1, 8, 4)
+    assert result.order == (1, 2, 0)
+
+
 def test_kernels_choose_by_masks() -> None:
     module = Masked([*FORWARDS.values()])
     fused = fusewright.optimize(module, [X, M], target="cpu")
