@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import counts
+from fusewright.judge import counts, experiments
 from fusewright.judge.lab import Lab
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -85,3 +85,45 @@ def test_the_same_problem_has_the_same_counts(problem: str) -> None:
         lab.examine()
         found.append(lab.counts)
     assert found[0] == found[1]
+
+
+NORMS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.BatchNorm1d(64)
+        self.second = nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+def get_inputs():
+    return [torch.randn(3, 64) * 1e-2 + {offset}]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("offset", "least", "most"), [(0.0, 0.0, 64.0), (1000.0, 200.0, 1e9)])
+def test_statistics_of_what_is_nearly_equal_are_as_uncertain_as_it_is(
+    offset: float, least: float, most: float, tmp_path: Path
+) -> None:
+    """Behind a norm of three values that differ by little more than a rounding, all is chance."""
+    path = tmp_path / "problem.py"
+    path.write_text(NORMS.format(offset=offset), encoding="utf-8")
+    order = {"device": "cpu", "accuracy": "contract", "seed": "5c" * 16, "overrides": {}}
+    lab = Lab({**order, "problem": str(path)})
+    lab.examine()
+    names = ["second.running_mean", "second.running_var", "second.num_batches_tracked"]
+    draws = [lab.inputs("buffers", "train", number) for number in range(3)]
+    before = {name: t.clone() for name, t in lab.state.items()}
+    *found, steps = experiments._sensitivity(lab, draws, "train", names)
+    assert all(torch.equal(t, lab.state[name]) for name, t in before.items())
+    assert not steps.any()
+    for name, kappa in zip(names, found, strict=False):
+        own = lab.state[name].abs().double() * 2.0**-24
+        assert least <= float(kappa.square().mean().sqrt() / own.square().mean().sqrt()) <= most

@@ -7,7 +7,7 @@ zoom levels: a wrong corner cannot hide in an average, and a wrong average not i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,8 @@ TOLERANCES = (1e-2, 1e-4, 1e-5)
 EDGE = 64.0  # within so many kappa of the dtype's largest value, inf and finite are both right
 NEAR = 0.25  # share of its neighbours' kappa that an element is given at least
 KINK = 16.0  # an exact zero is allowed a 16th of its neighbours' kappa (relu's corner)
+LOCAL = ("tile", "peak", "element")  # errors that are of one tile
+DOUBTFUL = 1 / 16  # of the tiles may have to be looked at again
 BINS, LOWEST, HIGHEST = 256, -8.0, 56.0  # histogram of log2(error in ulp)
 LARGEST, SMALLEST = 1e150, 1e-300  # errors and units are cut here: squares and ratios stay finite
 
@@ -81,6 +83,94 @@ def measure(
     return sums.result(lead, trail, full=full)
 
 
+@dataclass(frozen=True)
+class Most:
+    """What an error may be at one zoom level: so many units, or so many times eager's."""
+
+    units: float
+    times: float
+
+
+def within(
+    candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, most: Mapping[str, Most]
+) -> bool:
+    """True only if `measure` finds the candidate's errors within these limits; a third of its work.
+
+    The least that `measure` takes for an element's unit is its own kappa and the rounding of its
+    value. With smaller units errors are larger, so what is within limits then is within them in
+    any case; eager's side is not needed for that. Only tiles that are not get the units that their
+    elements' neighbours show, and eager's errors, of which those in such tiles are some. Where
+    something is not finite, or many tiles are not within, the answer is False.
+    """
+    rows, width = shape = _folded(eager.shape)
+    scale, info = _scale(truth, kappa, eager.dtype), torch.finfo(eager.dtype)
+    sums = _Sums(shape, eager.dtype, scale, 0.0)
+    folded = [t.reshape(rows, width) for t in (candidate, eager, truth, kappa)]
+    worst = torch.zeros(2, len(LOCAL), dtype=torch.float64)
+    for start, chunk in _parts(folded):
+        c, e, y, k = chunk
+        c, y, k = (t.to(truth.device).double() for t in (c, y, k))
+        size, error = y.abs(), (c - y).abs_()
+        hat = torch.add(k, size, alpha=info.eps / 2).add_(info.tiny)
+        if not float(size.max()) <= info.max or not math.isfinite(float(error.sum() + hat.sum())):
+            return False
+        units = hat.div(scale)
+        if float(units.min()) < 1 / LARGEST:  # its square would vanish
+            if bool(error[units < 1 / LARGEST].any()):
+                return False
+            units.clamp_min_(1 / LARGEST)
+        errors, units = error.div_(scale).square_(), units.square_()
+        sums._keep(0, start, errors)
+        sums._keep(2, start, units)
+        told = _local(_tiled(errors), _tiled(units), _members(units))
+        limits = [most[name].units ** 2 for name in LOCAL]
+        doubtful = torch.stack([t > limit for t, limit in zip(told, limits, strict=True)]).any(0)
+        count = int(doubtful.sum())
+        if not count:
+            continue
+        ragged = width % TILE and bool(doubtful[:, -1].any())
+        if ragged or count > DOUBTFUL * doubtful.numel() + 1:
+            return False
+        three = [_tiled(t.to(truth.device).double())[doubtful] for t in (e, y, hat)]
+        worst = torch.maximum(worst, _exact_tiles(errors, three, doubtful, info, scale))
+    for name, mine, theirs in zip(LOCAL, *worst.sqrt().tolist(), strict=True):
+        if not mine <= max(most[name].units, most[name].times * theirs):
+            return False
+    lead, trail = _split(eager.shape)
+    lines = [*_slices(sums.rows, lead), *_slices(sums.columns, trail), sums.rows]
+    line = max(float(_ratio(s[0], s[2]).max()) for s in lines)
+    rms = float(_ratio(sums.rows[0].sum(), sums.rows[2].sum()))
+    return rms <= most["rms"].units and line <= most["line"].units
+
+
+def _parts(folded: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+    """So many rows of all tensors at a time as stay in the caches, or in the memory."""
+    rows, width = folded[0].shape
+    step = max(1, CHUNK_BYTES[folded[2].device.type] // (BYTES_PER_ELEMENT * width))
+    for start in range(0, rows, step):
+        yield start, [t[start : start + step] for t in folded]
+
+
+def _local(errors: Tensor, units: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squares of the tile's, the peak's and the element's error, of each tile [..., 64]."""
+    whole = units.sum(dim=-1)
+    tile, peak = errors.sum(dim=-1) / whole, errors.amax(dim=-1) * members / whole
+    # Behind the end of a row there is nothing, neither an error nor a unit.
+    element = errors / units.clamp_min(torch.finfo(torch.float64).tiny)
+    return tile, peak, element.amax(dim=-1)
+
+
+def _exact_tiles(
+    errors: Tensor, three: Sequence[Tensor], doubtful: Tensor, info: torch.finfo, scale: float
+) -> Tensor:
+    """The worst of some whole tiles, as `measure` has them: candidate and eager, squared."""
+    eager, truth, hat = three
+    units = (_with_floor(hat, truth.abs(), info) / scale).square_()
+    theirs = ((eager - truth).abs_().nan_to_num_(0.0, 0.0, 0.0) / scale).square_()
+    both = [_local(t, units, units.new_tensor(TILE)) for t in (_tiled(errors)[doubtful], theirs)]
+    return torch.stack([torch.stack([t.max() for t in side]) for side in both]).cpu()
+
+
 def classes(t: Tensor) -> Tensor:
     """0 finite, 1 nan, 2 plus infinity, 3 minus infinity."""
     return torch.isnan(t).to(torch.int8) + 2 * torch.isposinf(t) + 3 * torch.isneginf(t)
@@ -128,11 +218,9 @@ def _pieces(t: Tensor) -> Iterator[Tensor]:
 def _chunks(
     candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor, shape: tuple[int, int]
 ) -> Iterator[Chunk]:
-    rows, width = shape
-    step = max(1, CHUNK_BYTES[truth.device.type] // (BYTES_PER_ELEMENT * width))
-    folded = [t.reshape(rows, width) for t in (candidate, eager, truth, kappa)]
-    for start in range(0, rows, step):
-        c, e, y, k = (t[start : start + step].to(truth.device).double() for t in folded)
+    folded = [t.reshape(*shape) for t in (candidate, eager, truth, kappa)]
+    for start, chunk in _parts(folded):
+        c, e, y, k = (t.to(truth.device).double() for t in chunk)
         stored = y.to(eager.dtype).double()
         # A sum of finite numbers is finite, or so large that the careful way is taken for nothing.
         clean = bool(torch.isfinite(c.sum() + e.sum() + stored.sum() + y.sum() + k.sum()))
@@ -149,7 +237,10 @@ def _kappa_hat(kappa: Tensor, truth: Tensor, dtype: torch.dtype, *, clean: bool)
     info, size = torch.finfo(dtype), truth.abs()
     if not clean:
         size, kappa = size.nan_to_num(0.0, 0.0, 0.0), kappa.nan_to_num(0.0, 0.0, 0.0)
-    hat = torch.add(kappa, size, alpha=info.eps / 2).add_(info.tiny)
+    return _with_floor(torch.add(kappa, size, alpha=info.eps / 2).add_(info.tiny), size, info)
+
+
+def _with_floor(hat: Tensor, size: Tensor, info: torch.finfo) -> Tensor:
     near = _around(hat)
     some = size > 0
     relative = _around(torch.where(some, hat / size.clamp_min(info.tiny), 0.0)).mul_(size)
