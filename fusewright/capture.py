@@ -516,7 +516,8 @@ def _order(value: torch.Tensor) -> tuple[int, ...]:
     sizes = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in shape]
     steps = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in strides]
     wide = [d for d in range(len(sizes)) if sizes[d] != 1]
-    order = tuple(sorted(range(len(sizes)), key=lambda d: -steps[d]))
+    # At the same stride, what has one element lies inside: so it has that stride, as eager's has.
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (-steps[d], sizes[d] == 1)))
     by_stride = [d for d in order if d in wide]
     expected = 1
     for d in reversed(by_stride):

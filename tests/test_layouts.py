@@ -113,6 +113,23 @@ def test_results_lie_as_eager_lays_them(name: str, found: dict[str, list[str]]) 
     assert found[name] == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "order"),
+    [
+        ((1, 13, 1, 33), (13, 1, 429, 13), (2, 3, 0, 1)),
+        ((1, 13, 1, 33), (429, 1, 429, 13), (0, 2, 3, 1)),
+        ((2, 3, 1, 4), (12, 1, 12, 3), (0, 2, 3, 1)),
+        ((1, 3, 4), (12, 4, 1), ()),
+    ],
+)
+def test_dimensions_of_one_element_keep_their_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    """A call of PyTorch asks for them, too, where it takes an image for one that is channels
+    last."""
+    assert _order(torch.empty_strided(shape, strides)) == order
+
+
 class Viewed(nn.Module):
     """A convolution of a view that lies channels last."""
 
