@@ -81,8 +81,7 @@ def _batch_norm_train(call: Call) -> Lowered:
 
 
 def _moved(running: Value, seen: Value, momentum: float) -> Value:
-    """A running statistic behind a batch, rounded once: calculated in float64, as PyTorch does on
-    the CPU."""
+    """A running statistic behind a batch, calculated in float64 and so rounded once."""
     old, new = cast(running, torch.float64), cast(seen, torch.float64)
     return cast(momentum * new + (1 - momentum) * old, running.dtype)
 
