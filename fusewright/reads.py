@@ -1,21 +1,24 @@
 """A run of forward -> the plain values that it reads from the module and from records of it.
 
-A record is an attribute that is a dict of a class of the user's, and whose entries or settings are
-attributes of its own, too (a configuration). What forward asks of a record by name is noted one by
-one: the rest of it may differ from process to process, such as a list made from a set. Where
-forward looks at a record as a dict, the whole of it is noted.
+A record is an attribute that is an object of a class of the user's (a configuration), or a dict of
+such a class, whose entries or settings are attributes of its own, too. What forward asks of a
+record by name is noted one by one, in records within records as well: the rest may differ from
+process to process, such as a list made from a set. Where forward looks at a record as a dict, the
+whole of it is noted; and whatever is plain in an object whose class cannot be watched.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import wraps
 from keyword import iskeyword
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype)
 FUNCTION = (FunctionType, BuiltinFunctionType)
 # What torch.nn.Module keeps for itself.
 INTERNAL = frozenset({*vars(nn.Module()), *dir(nn.Module)} - {"training"})
+NAMESPACES = (SimpleNamespace, argparse.Namespace)  # Python's own records
 LOOK = "__getattribute__"
 # What Python asks of a dict without asking for an attribute of it.
 AS_A_DICT = (
@@ -41,7 +45,7 @@ Reads = dict[tuple[str, str], object]
 class _Record:
     """A record that forward has reached. places: the module's path and the attribute's name."""
 
-    value: dict[Any, Any]
+    value: Any
     places: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -55,13 +59,15 @@ class _Records:
 
     def takes(self, value: object, place: tuple[str, str]) -> bool:
         """Whether what forward reads from now on is noted one by one; place: where it is held."""
-        if not isinstance(value, dict):
-            return False
         if id(value) not in self.known:
+            if not _is_record(value):
+                return False
             kind = type(value)
             if kind not in self.classes:
                 self.classes[kind] = _is_users(kind) and self._hooked(kind)
-            if not self.classes[kind] or not hasattr(value, "__dict__"):
+            if not self.classes[kind]:
+                if not isinstance(value, dict) and (_is_users(kind) or kind in NAMESPACES):
+                    self._all_of(value, [place])
                 return False
             self.known[id(value)] = _Record(value)
         places = self.known[id(value)].places
@@ -80,7 +86,8 @@ class _Records:
             return value
 
         replaced: dict[str, Any] = {LOOK: asked}
-        replaced |= {name: self._whole(getattr(kind, name)) for name in AS_A_DICT}
+        if issubclass(kind, dict):
+            replaced |= {name: self._whole(getattr(kind, name)) for name in AS_A_DICT}
         try:
             for name, function in replaced.items():
                 before = vars(kind).get(name, _ABSENT)
@@ -102,13 +109,32 @@ class _Records:
     def _note(self, record: object, name: str, value: object) -> None:
         """The record's attribute of this name was read; or, if that is none of its own, all."""
         found = self.known.pop(id(record))  # nothing is noted of what is asked here
-        own = name.isidentifier() and not iskeyword(name) and name in vars(found.value)
-        for path, held in found.places:
-            if own and is_plain(value):
-                self.reads.setdefault((path, f"{held}.{name}"), copy.deepcopy(value))
-            elif not own and is_plain(found.value):
-                self.reads.setdefault((path, held), copy.deepcopy(found.value))
+        named = name.isidentifier() and not iskeyword(name)
+        if not isinstance(found.value, dict):
+            if name == "__dict__":
+                self._all_of(found.value, found.places)
+            elif named:
+                self._one_of(found.value, name, value, found.places)
+        elif named and name in vars(found.value):
+            self._one_of(found.value, name, value, found.places)
+        elif is_plain(found.value):
+            for place in found.places:
+                self.reads.setdefault(place, copy.deepcopy(found.value))
         self.known[id(record)] = found
+
+    def _all_of(self, record: object, places: Sequence[tuple[str, str]]) -> None:
+        for name, value in [*vars(record).items()]:
+            if name.isidentifier() and not iskeyword(name):
+                self._one_of(record, name, value, places)
+
+    def _one_of(
+        self, record: object, name: str, value: object, places: Sequence[tuple[str, str]]
+    ) -> None:
+        """A value that an attribute of a record has, in all places that hold the record."""
+        for path, held in places:
+            place = path, f"{held}.{name}"
+            if not self.takes(value, place) and is_noted(value, name, vars(record)):
+                self.reads.setdefault(place, copy.deepcopy(value))
 
 
 @contextmanager
@@ -124,14 +150,20 @@ def reading(module: nn.Module, reads: Reads) -> Iterator[None]:
             if id(self) not in paths or name in INTERNAL:
                 return value
             place = paths[id(self)], name
-            own_function = isinstance(value, FUNCTION) and name in self.__dict__
-            if not records.takes(value, place) and (is_plain(value) or own_function):
+            if not records.takes(value, place) and is_noted(value, name, self.__dict__):
                 reads.setdefault(place, copy.deepcopy(value))
             return value
 
         hooks.callback(_put_back, nn.Module, LOOK, original)
         nn.Module.__getattribute__ = watch  # type: ignore[assignment,method-assign]
         yield
+
+
+def is_noted(value: object, name: str, own: Mapping[str, object]) -> bool:
+    """Whether an attribute's value decides what is computed: plain ones, and functions that are the
+    object's own."""
+    function = isinstance(value, FUNCTION) and name in own
+    return is_plain(value) or function or isinstance(value, Enum)
 
 
 def is_plain(value: object) -> bool:
@@ -151,6 +183,12 @@ def _put_back(kind: type, name: str, value: object) -> None:
         setattr(kind, name, value)
     elif name in vars(kind):
         delattr(kind, name)
+
+
+def _is_record(value: object) -> bool:
+    """A dict, or an object that has attributes of its own and is none of PyTorch's or Python's."""
+    others = (torch.Tensor, nn.Module, type, ModuleType, Enum, *FUNCTION)
+    return hasattr(value, "__dict__") and not isinstance(value, others)
 
 
 def _is_users(kind: type) -> bool:

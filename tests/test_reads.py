@@ -14,10 +14,16 @@ from fusewright.problem import load_problem
 from fusewright.reads import AS_A_DICT, LOOK
 
 HEAD = """
+import argparse
 import copy
+import enum
+import logging
 import torch
-from torch import nn
 from collections import OrderedDict
+from dataclasses import dataclass
+from functools import partial
+from torch import nn
+from types import SimpleNamespace
 
 
 class Record(OrderedDict):
@@ -40,6 +46,47 @@ class Kept(dict, metaclass=Sealed):
     pass
 
 
+class Mode(enum.Enum):
+    ADD = 1
+    MULTIPLY = 2
+
+
+class Inner:
+    def __init__(self):
+        self.scale = 2.0
+
+
+class Config:
+    kind = "plain"
+    renamed = {"factor": "scale"}
+
+    def __init__(self):
+        self.scale, self.unread, self.inner, self.mode = 2.0, {"a", "b"}, Inner(), Mode.ADD
+        self.act, self.weight, self.names = torch.tanh, torch.ones(8), ["b", "a"]
+
+    @property
+    def double(self):
+        return 2 * self.scale
+
+    def by(self, count):
+        return count * self.scale
+
+    def __getattr__(self, name):
+        if name in Config.renamed:
+            return getattr(self, Config.renamed[name])
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    scale: float = 2.0
+
+
+class SealedConfig(metaclass=Sealed):
+    def __init__(self):
+        self.scale, self.shift = 2.0, 1
+
+
 class Part(nn.Module):
     def __init__(self, record):
         super().__init__()
@@ -58,6 +105,11 @@ class Model(nn.Module):
         self.kept = Kept(scale=2.0)
         self.ordered = OrderedDict(scale=2.0)
         self.open = Record(scale=2.0, kind=nn.Linear)
+        self.config, self.frozen, self.sealed = Config(), Frozen(), SealedConfig()
+        self.space = SimpleNamespace(scale=2.0, shift=1)
+        self.parsed = argparse.Namespace(scale=2.0)
+        self.logger, self.halves = logging.getLogger("a"), partial(torch.mul, 0.5)
+        self.mode = Mode.ADD
 
     @property
     def record(self):
@@ -104,6 +156,24 @@ READ = [
     ("x * self.kept['scale']", ["kept"]),
     ("x * self.ordered['scale']", ["ordered"]),
     ("x * self.open.scale", ["open.scale"]),
+    ("x * self.config.scale", ["config.scale"]),
+    ("x * self.config.double", ["config.double", "config.scale"]),
+    ("x * self.config.by(3)", ["config.scale"]),
+    ("x * self.config.inner.scale", ["config.inner.scale"]),
+    ("x * self.config.factor", ["config.scale"]),
+    ("x * len(self.config.kind)", ["config.kind"]),
+    ("self.config.act(x)", ["config.act"]),
+    ("x * len(self.config.names)", ["config.names"]),
+    ("x * (1 if self.config.mode is Mode.ADD else 2)", ["config.mode"]),
+    ("x * vars(self.config.inner)['scale']", ["config.inner.scale"]),
+    ("x * getattr(self.config, 'nothing', 3)", []),
+    ("x * self.frozen.scale", ["frozen.scale"]),
+    ("x * self.sealed.scale", ["sealed.scale", "sealed.shift"]),
+    ("x * self.space.scale", ["space.scale", "space.shift"]),
+    ("x * self.parsed.scale", ["parsed.scale"]),
+    ("x * (1 if self.mode is Mode.ADD else 2)", ["mode"]),
+    ("x * (1 if self.logger else 2)", []),
+    ("self.halves(x)", []),
 ]  # fmt: skip
 
 
@@ -149,6 +219,33 @@ def test_the_rest_of_a_record_may_be_anything(tmp_path: Path) -> None:
     assert not falls_back((x + 1) * 2.0)
     new._record.shift = 7
     assert falls_back((x + 7) * 2.0)
+
+
+CHANGES = {
+    "x * self.config.scale": "config.scale = 5.0",
+    "x * self.config.double": "config.scale = 5.0",
+    "x * self.config.factor": "config.scale = 5.0",
+    "x * self.config.inner.scale": "config.inner.scale = 5.0",
+    "self.config.act(x)": "config.act = torch.sin",
+    "x * (1 if self.config.mode is Mode.ADD else 2)": "config.mode = type(self.mode).MULTIPLY",
+    "x * (1 if self.mode is Mode.ADD else 2)": "mode = type(self.mode).MULTIPLY",
+    "x * self.frozen.scale": "frozen = type(self.frozen)(5.0)",
+    "x * self.sealed.scale": "sealed.scale = 5.0",
+    "x * self.space.scale": "space.scale = 5.0",
+}
+
+
+@pytest.mark.parametrize("expression", CHANGES)
+def test_a_change_of_what_forward_reads_is_noticed(expression: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    new = emit_text(HEAD.replace("EXPRESSION", expression), tmp_path).load().ModelNew()
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        before = new(x)
+        exec(f"self.{CHANGES[expression]}", {"self": new, "torch": torch})
+        after = new(x)
+        torch.testing.assert_close(after, new.reference_forward(x))
+    assert not torch.allclose(before, after)
 
 
 def _module(expression: str, folder: Path) -> Any:
