@@ -49,7 +49,7 @@ def lay_as_eager(program: ExportedProgram) -> None:
                     continue
                 anew.add(n)
                 args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
-                made = n.target(*args, **kwargs) if says else said
+                made = _made_anew(n, args, kwargs, said) if says else said
                 laid = _as_on_cpu(n, args, made)
                 leaves, form = pytree.tree_flatten(laid)
                 sized = map(_of_size, leaves, pytree.tree_leaves(said))
@@ -62,6 +62,14 @@ def lay_as_eager(program: ExportedProgram) -> None:
                     anew.add(copy)
     finally:
         mode.cache_enabled = kept
+
+
+def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: object) -> object:
+    """What a call makes of other arguments; what was said of it, where it takes no free sizes."""
+    try:
+        return n.target(*args, **kwargs)  # type: ignore[operator]
+    except RuntimeError:  # some calls ask for sizes as numbers, beside the export of whole programs
+        return said
 
 
 def _of_size(made: object, said: object) -> object:

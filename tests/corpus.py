@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,9 @@ class Outcome:
         return "\n".join([f"{self.verdict}: {self.reason}", *self.evidence])
 
 
+_PARSING = threading.Lock()  # Python 3.11 counts how deep it is in a tree for all threads together
+
+
 def cheats() -> list[Entry]:
     return [
         _entry(path, ("PROBLEM", "CATALOGUE", "TRICK", "CHECK", "NEEDS")) for path in _files(CHEATS)
@@ -147,10 +151,13 @@ def _entry(path: Path, wanted: Sequence[str]) -> Entry:
     )
 
 
+@cache
 def _header(path: Path) -> dict[str, Any]:
     """The capitalised constants of a file, without running it."""
     found = {}
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+    with _PARSING:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             try:
                 found[statement.targets[0].id] = ast.literal_eval(statement.value)

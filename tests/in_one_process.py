@@ -6,6 +6,7 @@ judge does about hostile candidates is not here (tests/cheats), only what it ask
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import textwrap
@@ -113,6 +114,7 @@ def _draw_on(states: tuple[Any, ...]) -> None:
 def _inside(folder: Path) -> Iterator[None]:
     """The candidate's file is written where its worker is; and numbers are drawn as before."""
     before, drawn = Path.cwd(), _drawn()
+    gc.collect()  # files of tests before this one are closed now, and not within it
     os.chdir(folder)
     try:
         yield

@@ -12,9 +12,11 @@ from agreement import disagreements
 from compiled import Case, build, prepare
 from graphs import staged
 from torch import nn
+from torch.nn import functional as F
 
-from fusewright.capture import _order
+from fusewright.capture import _order, capture
 from fusewright.export import export
+from fusewright.ir import Batch
 
 # Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
 # 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.
@@ -216,3 +218,15 @@ def test_the_program_says_how_results_lie_on_the_cpu(layout: str) -> None:
     results = zip(ON_CPU, output.args[0], OnCPU()(*given), strict=True)
     wrong = [line for line, said, eager in results if _order(said.meta["val"]) != _order(eager)]
     assert not wrong
+
+
+@pytest.mark.parametrize("pads", [(-1, 2, 3, -2), (1, 1, 2, 2)])
+def test_a_call_that_asks_for_numbers_leaves_sizes_free(pads: tuple[int, ...]) -> None:
+    """Pads of negative widths do, where they are asked again for strides; a permuted one is."""
+
+    class Pads(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return F.pad(x, pads) + 1, F.pad(x.permute(0, 2, 3, 1), (1, 1, 2, 2)) * 2
+
+    roots = capture(Pads(), [torch.randn(6, 4, 20, 24)]).graph.roots
+    assert all(isinstance(root.shape[0], Batch) for root in roots)

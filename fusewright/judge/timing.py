@@ -188,8 +188,8 @@ def measure(session: Session, sides: list[Side], turn: Turn = nullcontext) -> Ti
             session.ledger.add("timing-outputs", "fail", f"in the timing process: {why}")
             return None
     try:
+        session.progress("timing")
         with turn():
-            session.progress("timing")
             stopped, calls = _take_turns(session, sides)
     except _Lost as lost:
         session.ledger.add("timing-outputs", "fail", str(lost))
