@@ -327,9 +327,8 @@ class _Guard:
             yield f"type({once}) is tuple"
             yield f"{found} == {literal(value)}"
             yield f"type({found}[0]) is int"
-        elif is_plain(value) or isinstance(
-            value, Enum
-        ):  # == would take 0.0 for -0.0, and [1] for [1.0]
+        elif is_plain(value) or isinstance(value, Enum):
+            # == would take 0.0 for -0.0, and [1] for [1.0].
             yield f"repr({text}) == {literal(repr(value))}"
         else:
             raise CaptureFailed(

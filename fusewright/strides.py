@@ -65,10 +65,11 @@ def lay_as_eager(program: ExportedProgram) -> None:
 
 
 def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: object) -> object:
-    """What a call makes of other arguments; what was said of it, where it takes no free sizes."""
+    """What a call makes of arguments that may lie otherwise. Where it cannot be asked again, such as
+    a pad of negative widths, which asks for sizes as numbers, it is what export has said of it."""
     try:
         return n.target(*args, **kwargs)  # type: ignore[operator]
-    except RuntimeError:  # some calls ask for sizes as numbers, beside the export of whole programs
+    except RuntimeError:
         return said
 
 

@@ -248,9 +248,10 @@ def compare(
     if not eager.is_floating_point():
         return _exact(candidate, eager, truth, of(PAIRS))
     loose, widened = LOOSE.get(eager.dtype, LOOSE_HALF), HAZARD if hazard else 1.0
-    for pairs in dict.fromkeys((1, PAIRS)) if not full else ():
+    most = _most(widened * SLACK.get(eager.dtype, SLACK_HALF))
+    for pairs in (1, PAIRS) if not full else ():
         four = candidate, eager, truth, of(pairs).expand(eager.shape)
-        if within(*four, _most(widened * SLACK.get(eager.dtype, SLACK_HALF))):
+        if within(*four, most):
             detail = "within the limits in units of the smallest kappa that there can be"
             return Comparison(True, "B", "accuracy", detail, {"elements": float(eager.numel())})
         quick = _verdict(measure(*four, loose=loose, full=False), candidate, truth, mode, widened)
