@@ -65,8 +65,11 @@ def lay_as_eager(program: ExportedProgram) -> None:
 
 
 def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: object) -> object:
-    """What a call makes of arguments that may lie otherwise. Where it cannot be asked again, such as
-    a pad of negative widths, which asks for sizes as numbers, it is what export has said of it."""
+    """What a call makes of arguments that may lie otherwise.
+
+    What export has said of it stands where it cannot be asked again: a pad of negative widths, for
+    instance, asks for sizes as numbers.
+    """
     try:
         return n.target(*args, **kwargs)  # type: ignore[operator]
     except RuntimeError:
