@@ -72,6 +72,7 @@ from fusewright.rounding import asks_here
 from fusewright.rules import allowed
 from fusewright.schedule import Choice, Schedule, schedule
 from fusewright.scope import Scope
+from fusewright.sketch import Example, example
 from fusewright.spelling import Names, parameters, signature_text
 from fusewright.stages import staged
 from fusewright.storage import Storage, storage
@@ -179,6 +180,7 @@ def _tuned(
     progress: Progress,
     *,
     problem: Problem,
+    given: Example,
     level: str,
     rules: frozenset[str],
     turn: Turn,
@@ -203,14 +205,14 @@ def _tuned(
         progress("tuning")
         others = choices(made.kernels, made.layout, made.plan, rules, lambda c: other(c).plan)
         try:
-            return tune(Workbench(module, inputs, machine, write), others, level, turn)
+            bench = Workbench(module, problem.make_inputs(), machine, write)
+            return tune(bench, others, level, turn)
         except torch.cuda.OutOfMemoryError:
             return untuned(others, level, "the GPU has too little memory for it beside the model")
 
-    module, inputs = problem.make_model(), problem.make_inputs()
-    machine = made.plan.target
+    module, machine = problem.make_model(), made.plan.target
     about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]
-    about += about_inputs(inputs, made.captured.graph)
+    about += about_inputs(given.inputs, made.captured.graph)
     found = remembered(Memory(cache_folder() / TUNED), level, about, work)
     return replace(other(found.choice), tuned=found)
 
@@ -292,10 +294,10 @@ def optimize_file(
         require_tools(machine)
     # The judge's processes import PyTorch while the model is captured here.
     with open_site(machine.device, timing=timing) if here else nullcontext() as site:
-        problem, module, inputs = _load(problem_path, overrides, progress)
+        problem, module, given = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
-        work = partial(_tuned, problem=problem, level=level, rules=rules, turn=turn)
-        file = _file(problem, module, inputs, machine, precision, rules, work, progress)
+        work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
+        file = _file(problem, module, given, machine, precision, rules, work, progress)
         outcome = Outcome(
             out, file.record, file.reports, None, "", file.degenerate, parts=file.parts
         )
@@ -307,7 +309,7 @@ def optimize_file(
             write_whole(out, file.text, force=force)
             return replace(outcome, why_not=why)
         write_whole(out, file.text, force=force)
-        del module, inputs
+        del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judge(
             problem_path,
@@ -333,8 +335,8 @@ def explain_file(
     """The decision record of a problem on a target; nothing is built, and the model runs only if
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
-    problem, module, inputs = _load(problem_path, overrides, _quiet)
-    return _file(problem, module, inputs, machine, "eager", rules, _as_planned, _quiet).record
+    problem, module, given = _load(problem_path, overrides, _quiet)
+    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
 
 
 def optimize(
@@ -434,12 +436,12 @@ def _this_gpu() -> Target | None:
 
 def _load(
     path: Path, overrides: Mapping[str, str], progress: Progress
-) -> tuple[Problem, nn.Module, list[object]]:
+) -> tuple[Problem, nn.Module, Example]:
     progress(f"loading {path.name}")
     problem = load_problem(path, overrides)
-    module, inputs = problem.make_model(), problem.make_inputs()
+    module, given = problem.make_model(), example(problem)
     progress("capturing the model")
-    return problem, module, inputs
+    return problem, module, given
 
 
 @dataclass(frozen=True)
@@ -557,7 +559,7 @@ class _File:
 def _file(
     problem: Problem,
     module: nn.Module,
-    inputs: Sequence[object],
+    given: Example,
     machine: Target,
     precision: str,
     rules: frozenset[str],
@@ -567,7 +569,7 @@ def _file(
     """The model as a whole; where that cannot be captured, its parts, if it runs at all."""
     name = problem.path.name
     try:
-        made = make(module, inputs, machine, precision, rules)
+        made = make(module, given.inputs, machine, precision, rules)
         _check_rules(made, rules)
         made = tuned(made, progress)
         text, reports = emitted_text(made, module, problem), kernel_reports(made.plan, made.tiles)
@@ -576,7 +578,7 @@ def _file(
     except CaptureFailed as error:
         why = str(error)
     progress("the model cannot be captured as a whole: trying its parts")
-    calls = observed(module, lambda: problem.run(module, inputs))
+    calls = observed(module, lambda: problem.run(module, given.values(problem)))
     named = {**_own_classes(problem), **_imported_classes(problem)}
 
     def scope(_child: nn.Module, _name: str) -> Scope:

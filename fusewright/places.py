@@ -22,6 +22,7 @@ from fusewright.containers import Slot, leaves
 from fusewright.errors import CaptureFailed
 from fusewright.flat import Flat
 from fusewright.refusals import changed_in_common
+from fusewright.untouched import placed, untouched
 
 CHANGES = (
     OutputKind.BUFFER_MUTATION,
@@ -58,6 +59,9 @@ class Laid:
 
     def tensor(self) -> torch.Tensor:
         """Zeros that lie like it."""
+        if self.device.type == "cpu":
+            storage = untouched(self.span * self.dtype.itemsize)
+            return placed(storage, 0, self.shape, self.strides, self.dtype)
         memory = torch.zeros(self.span, dtype=self.dtype, device=self.device)
         return memory.as_strided(self.shape, self.strides)
 

@@ -25,6 +25,7 @@ from fusewright import pipeline
 from fusewright.codegen.runtime import CPP_FLAGS
 from fusewright.pipeline import NO_RULES, emitted_text, make
 from fusewright.problem import Problem, load_problem
+from fusewright.sketch import Example
 from fusewright.target import TARGETS
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
@@ -64,9 +65,9 @@ def prepare_as_optimize(path: Path, seed: int = 0) -> tuple[Case, str]:
     problem = load_problem(path)
     torch.manual_seed(seed)
     model, inputs = problem.make_model(), problem.make_inputs()
-    cpu = TARGETS["cpu"]
+    cpu, given = TARGETS["cpu"], Example(inputs, drawn=True)
     file = pipeline._file(
-        problem, model, inputs, cpu, "eager", NO_RULES, pipeline._as_planned, pipeline._quiet
+        problem, model, given, cpu, "eager", NO_RULES, pipeline._as_planned, pipeline._quiet
     )
     left: Any = file.parts["left"] if file.parts else ()
     return Case(problem, model, inputs, file, file.text), left[0]["why"] if left else ""

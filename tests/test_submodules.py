@@ -22,6 +22,7 @@ import fusewright
 from fusewright.errors import BadUsage, UnusableProblem
 from fusewright.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
 from fusewright.problem import load_problem
+from fusewright.sketch import Example
 from fusewright.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,7 +192,8 @@ def file_of(path: Path, target: str = "cpu") -> tuple[_File, nn.Module, Any]:
     torch.manual_seed(0)
     model, inputs = problem.make_model(), problem.make_inputs()
     machine = TARGETS[target]
-    file = _file(problem, model, inputs, machine, "eager", NO_RULES, _as_planned, _quiet)
+    given = Example(inputs, drawn=True)
+    file = _file(problem, model, given, machine, "eager", NO_RULES, _as_planned, _quiet)
     emitted = ModuleType(f"emitted_{path.stem}")
     sys.modules[emitted.__name__] = emitted
     exec(compile(file.text, emitted.__name__, "exec", dont_inherit=True), emitted.__dict__)
@@ -303,7 +305,7 @@ def test_rules_hold_for_the_parts_or_are_refused(rule: str, tmp_path: Path) -> N
     path.write_text(RULED, encoding="utf-8")
     problem = load_problem(path)
     model, inputs, rules = problem.make_model(), problem.make_inputs(), frozenset({rule})
-    given = problem, model, inputs, TARGETS["sm_90a"], "eager"
+    given = problem, model, Example(inputs, drawn=True), TARGETS["sm_90a"], "eager"
     if rule != "no-prepack":  # what is between the parts is PyTorch's
         with pytest.raises(BadUsage, match=f"--rules {rule} cannot be kept.*drop the rule"):
             _file(*given, rules, _as_planned, _quiet)
