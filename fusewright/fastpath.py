@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,27 +25,11 @@ from torch.nn.modules import activation, transformer
 
 from fusewright.errors import CaptureFailed
 from fusewright.fakes import fake_rules
+from fusewright.unwatched import unwatched
 
 LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
 ATTENTION = torch.ops.aten._native_multi_head_attention.default
 MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Within the block, modes that look on do not change the path; tensors of another kind do."""
-    kept = torch.overrides.has_torch_function
-    setattr(torch.overrides, "has_torch_function", _of_another_kind)  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(torch.overrides, "has_torch_function", kept)  # noqa: B010
-
-
-def _of_another_kind(given: Sequence[object]) -> bool:
-    plain = torch._C._disabled_torch_function_impl
-    kinds = {type(t) for t in given if isinstance(t, torch.Tensor)} - {torch.Tensor}
-    return any(kind.__torch_function__ is not plain for kind in kinds)
 
 
 @contextmanager

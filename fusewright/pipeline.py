@@ -80,7 +80,7 @@ from fusewright.submodules import Calls, Chosen, choose, observed
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
 from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
-from fusewright.workbench import Workbench, Written, about_inputs, about_machine
+from fusewright.workbench import EagerRaises, Workbench, Written, about_inputs, about_machine
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
@@ -209,6 +209,8 @@ def _tuned(
             return tune(bench, others, level, turn)
         except torch.cuda.OutOfMemoryError:
             return untuned(others, level, "the GPU has too little memory for it beside the model")
+        except EagerRaises as error:
+            return untuned(others, level, str(error).splitlines()[0])
 
     module, machine = problem.make_model(), made.plan.target
     about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]

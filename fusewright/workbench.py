@@ -23,6 +23,7 @@ from fusewright.build import build_all, fused_module
 from fusewright.calling import call, like
 from fusewright.carried import holds_tensors
 from fusewright.containers import Slot, flatten, leaves, rebuilt, taken
+from fusewright.default_device import default_device, placing
 from fusewright.ir import Graph
 from fusewright.schedule import Choice
 from fusewright.settings import plain_attributes, restore
@@ -43,6 +44,10 @@ class Written:
     runtime: str
     kind: str
     compiles: bool
+
+
+class EagerRaises(Exception):
+    """The model as it was does not run where the choices would: nothing can be compared."""
 
 
 class Bench(Protocol):
@@ -70,6 +75,7 @@ class Workbench:
     target: Target
     write: Callable[[Choice], Written]
     _built: list[tuple[Choice, nn.Module]] = field(default_factory=list)
+    _default_device: str = ""  # under which every call is made
 
     def __post_init__(self) -> None:
         device = self.target.device
@@ -93,7 +99,22 @@ class Workbench:
         return tuple(said.get(k, "") for k in range(len(choices)))
 
     def outputs(self, choice: Choice | None) -> Outputs:
-        module = self._module(choice)
+        run = partial(self._run_from_the_start, self._module(choice))
+        try:
+            return run()
+        except torch.OutOfMemoryError:
+            raise
+        # A model may raise anything.
+        except Exception as error:
+            found = placing(run, self.target.device)
+            if found.device:
+                self._default_device = found.device
+                return run()
+            if choice is None:
+                raise EagerRaises(f"eager raises on {self.target.device}: {error}") from error
+            raise
+
+    def _run_from_the_start(self, module: nn.Module) -> Outputs:
         self._begin(module)
         torch.manual_seed(0)
         with torch.no_grad():
@@ -106,7 +127,8 @@ class Workbench:
 
     def _left_by_a_call(self, module: nn.Module) -> list[object]:
         """Results, then buffers, then tensors in replaced attributes."""
-        made = _leaves(call(module, _mapped(self.inputs, Tensor.clone)))
+        with default_device(self._default_device):
+            made = _leaves(call(module, _mapped(self.inputs, Tensor.clone)))
         kept = [b for _, b in module.named_buffers()]
         replaced = [v for value in self._replaced(module) for v in _leaves(value)]
         every = (*made, *kept, *replaced)
@@ -160,7 +182,7 @@ class Workbench:
         if wait:
             self._wait()
         times = dict[str, Callable[[], float]]()
-        with torch.no_grad():
+        with torch.no_grad(), default_device(self._default_device):
             self._timed(times, WHOLE, partial(call, module, self.inputs))
         self._wait()
         return times[WHOLE]()

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fusewright.capture import capture, state_of
 from fusewright.errors import CaptureFailed
-from fusewright.fastpath import unwatched
 from fusewright.interpret import interpret
 from fusewright.judge.zeros import OtherZeros
+from fusewright.unwatched import unwatched
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
 PADDED = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.calling import call, split
+from fusewright.default_device import default_device
 from fusewright.judge import attributes, layout, state_of_torch
 from fusewright.judge.breath import Copies, in_one_breath
 from fusewright.judge.holding import REPLACING, entries, hold
@@ -53,6 +54,7 @@ FOREVER = float("inf")
 _NO_CLOCKS = (0, 0, 0)
 _now, _cpu_now = time.perf_counter_ns, time.process_time_ns
 _grad, _synchronize, _Event = torch.autograd.grad, torch.cuda.synchronize, torch.cuda.Event
+_pop_mode = torch._C._pop_torch_function_stack
 _copy, _clone, _detach = Tensor.copy_, Tensor.clone, Tensor.detach
 _DELAY_CYCLES = 50_000_000  # about 30 ms, more than it takes to launch a model
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
@@ -261,7 +263,10 @@ def _call(host: Host, message: Message) -> Record:
     _make_cold(host)
     with torch.set_grad_enabled(message["grad"]):
         attributes.give(model, arguments)
-        outputs, copies, clocks = host.clock.time(model, arguments)
+        with default_device(message["default_device"]) as placed:
+            outputs, copies, clocks, popped = host.clock.time(model, arguments, placed)
+        if popped is not placed:
+            host.strays.add("a call left a mode of PyTorch's on")
         if torch.is_grad_enabled() != message["grad"]:
             host.strays.add("a call switched the recording of gradients")
     results: list[Tensor] = []
@@ -306,7 +311,9 @@ def _early_call(host: Host, model: nn.Module, message: Message) -> Record:
             _copy(block, content)
         attributes.give(model, arguments)
         with torch.no_grad():
-            outputs = attributes.with_left(model, arguments, call(model, arguments))
+            with default_device(message["default_device"]):
+                outputs = call(model, arguments)
+            outputs = attributes.with_left(model, arguments, outputs)
         results: list[Tensor] = []
         text = layout.describe(outputs, results)
         taken: list[Tensor | None] = [_clone(_detach(result)) for result in results]
@@ -377,7 +384,7 @@ def _repeat(host: Host, message: Message) -> Record:
         kept = Kept([*layout.tensors_of(arguments), *entries(model).values()])
         for _ in range(message["calls"]):
             attributes.give(model, arguments)
-            with torch.no_grad():
+            with torch.no_grad(), default_device(message["default_device"]):
                 outputs = call(model, arguments)
             if not half:
                 kept.add(layout.results_of(outputs))
@@ -410,25 +417,33 @@ class DeviceClock:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def time(
-        self, model: nn.Module, arguments: list[object]
-    ) -> tuple[object, Copies, tuple[int, int, int]]:
+        self, model: nn.Module, arguments: list[object], placed: object | None
+    ) -> tuple[object, Copies, tuple[int, int, int], object | None]:
+        """What in_one_breath says, and the mode that a call had on top at its end.
+
+        placed: the mode that it runs under. It is taken off before anything is copied: copies are
+        made without a bytecode of Python between them, and a mode is that.
+        """
         positional, named = split(arguments)
         run = partial(model, *positional, **named)
+        leave = [_pop_mode] if placed is not None else []
         if not self._cuda:
             cpu, begin = _cpu_now(), _now()
-            outputs, (end, cpu_end), copies = in_one_breath(run, (_now, _cpu_now))
-            return outputs, copies, (end - begin, 0, cpu_end - cpu)
+            outputs, said, copies = in_one_breath(run, (*leave, _now, _cpu_now))
+            *popped, end, cpu_end = said
+            return outputs, copies, (end - begin, 0, cpu_end - cpu), next(iter(popped), None)
         first = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
         last = _Event(enable_timing=True)  # type: ignore[no-untyped-call]
         _synchronize()
         cpu, begin = _cpu_now(), _now()
         first.record()
         # The whole device is waited for: side streams count, too.
-        after = (_synchronize, last.record, _now, _cpu_now)
-        outputs, (_, _, end, cpu_end), copies = in_one_breath(run, after)
+        after = (*leave, _synchronize, last.record, _now, _cpu_now)
+        outputs, said, copies = in_one_breath(run, after)
+        *popped, _, _, end, cpu_end = said
         last.synchronize()
         event_ns = int(first.elapsed_time(last) * 1e6)
-        return outputs, copies, (end - begin, event_ns, cpu_end - cpu)
+        return outputs, copies, (end - begin, event_ns, cpu_end - cpu), next(iter(popped), None)
 
 
 HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {

@@ -20,6 +20,7 @@ EXPERIMENTS: Mapping[str, Callable[[Trial], Steps]] = {
     "probes": probing.probe_runs,
     "hazards": hazards.hazards,
     "dtypes": hazards.dtypes,
+    "no-default": hazards.no_default,
     "soak": experiments.soak,
     "gradients": gradients.gradients,
     "side-stream": experiments.side_stream,

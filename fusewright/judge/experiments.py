@@ -163,7 +163,7 @@ def stale_cache(t: Trial) -> Steps:
     lab, check = t.lab, "stale-cache"
     values = lab.inputs("warm")
     warm = lab.counts.calls("warm", WARM_CALLS, 3)
-    yield from t.ask("repeat", instance=0, calls=warm, arguments=t.ship(values))
+    yield from t.repeat(warm, t.ship(values))
     t.dirty = True
     yield from t.call(values, label="before the change", reports_to=check, typical=True)
     for number in range(2):
@@ -395,7 +395,7 @@ def soak(t: Trial) -> Steps:
     calls = t.lab.counts.calls("leak", LEAK_CALLS, 4, each=t.lab.counts.eager)
     arguments = t.ship(t.lab.inputs("leak"))
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
-        answer = yield from t.ask("repeat", instance=0, calls=calls, arguments=arguments)
+        answer = yield from t.repeat(calls, arguments)
         text, _, reuse = answer["text"].partition("\n")
         grown = int(text) if text.lstrip("-").isdigit() else LEAK_BYTES + 1
         if reuse and not t.lab.reuses(calls):

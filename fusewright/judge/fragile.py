@@ -99,7 +99,7 @@ def _stand_in(value: object, *, values: bool) -> object:
         return value
     if values or value.dtype in INTEGERS or value.dtype is torch.bool:
         return value.detach().to("cpu", copy=True)
-    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
 
 
 # ---- what operators take that do not look --------------------------------------------------------

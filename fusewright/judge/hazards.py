@@ -26,6 +26,7 @@ FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take
 WORTH = 0.6  # shortened inputs must cost less than this share of the full ones
 FEWEST_ROWS, FEWEST_CASES = 2, 2
+NO_DEFAULT_CALLS = 3
 FAMILY_CHECK = {
     "fresh": "values", "strides": "hazard-strides", "storage": "hazard-strides",
     "aliasing": "hazard-strides", "shapes": "hazard-shapes",
@@ -228,10 +229,33 @@ def _try(
     return accepted
 
 
+def no_default(t: Trial) -> Steps:
+    """Where eager runs under a default device only: without it, a candidate is right, or raises."""
+    if not t.lab.placing.device:
+        return
+    label, check = "without a default device", "structure"
+    for number in range(NO_DEFAULT_CALLS):
+        values = t.lab.inputs("no default", number)
+        try:
+            yield from t.call(values, label=label, typical=True, default_device="")
+        except Refused as refusal:
+            if _is_clear(refusal):
+                t.say("default-device", "note", f"{label} the candidate raises, as eager does")
+            else:
+                _refused(t, refusal, check)
+            return
+    t.say("default-device", "note", f"{label} the candidate is right, where eager raises")
+
+
+def _is_clear(refusal: Refused) -> bool:
+    """An exception that leaves the process as it was?"""
+    return not any(word in str(refusal) for word in (*STICKY, "exit:"))
+
+
 def _refused(t: Trial, refusal: Refused, check: str) -> bool:
     """Was that a clear refusal where one is allowed? Everything else is a failure."""
     sticky = any(word in str(refusal) for word in STICKY)
-    if not sticky and check in MAY_REFUSE and "exit:" not in str(refusal):
+    if check in MAY_REFUSE and _is_clear(refusal):
         t.counted(check)
         return True
     t.fail(check, f"raised {str(refusal)[:300]}")

@@ -158,6 +158,8 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     session.costs.enter("starting")
     sides = clocks.start(session, timers, range(first, first + len(timers)))
     session.open_problem()
+    if session.lab["placing"]:
+        session.ledger.add("default-device", "note", str(session.lab["placing"]))
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
     for side in reversed(sides):
         if side.name != clocks.CANDIDATE:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fusewright.calling import Inputs, names_of, places_of, split
-from fusewright.fastpath import unwatched
+from fusewright.default_device import Placing, default_device, placing
 from fusewright.judge import attributes, beside, contract, layout, room, states
 from fusewright.judge.costs import RUNS
 from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
@@ -40,6 +40,7 @@ from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.twins import InDouble, native
 from fusewright.judge.zeros import with_other_zeros
 from fusewright.problem import load_problem
+from fusewright.unwatched import unwatched
 
 FOREVER = float("inf")
 IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
@@ -151,8 +152,9 @@ class Lab:
         self.places: tuple[str, ...] = ()  # attributes of the model that are a part of each call
         self.attributes: list[list[object]] = []  # values for them: the first ones, and later ones
         self._rebound: set[str] = set()  # buffers for which a call has bound other tensors
+        self.placing = Placing()  # whether its runs need a default device
         begin = attributes.beginning(self.model)
-        self._learn()
+        self._learn(begin)
         self._find_attributes(begin)
         self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
@@ -242,7 +244,8 @@ class Lab:
                 if enough(self._takes(mode, state) for mode in self.modes):
                     return state
         why = next(iter(self.raising_modes.values()), "they end CUDA for the whole process")
-        raise NotJudgeable(f"the reference raises on its inputs and random parameters: {why}")
+        more = f". {self.placing.says}" if self.placing.says and not self.placing.device else ""
+        raise NotJudgeable(f"the reference raises on its inputs and random parameters: {why}{more}")
 
     def takes(self, name: str, values: Sequence[object], state: State | None = None) -> bool:
         """Does eager, and does float64, answer to these arguments?"""
@@ -303,12 +306,14 @@ class Lab:
             places = places_of(values)
             given = {n: state[n] for n in self.slots if n in state and n not in places}
             attributes.give(model, values)
+            placed = default_device(self.placing.device)
             if with_gradients:
                 leaves = {n: t.detach().requires_grad_(self.requires[n]) for n, t in given.items()}
-                with torch.enable_grad():
+                with torch.enable_grad(), placed:
                     outputs = _called(model, leaves, values)
             else:
-                outputs = _called(model, given, values)
+                with placed:
+                    outputs = _called(model, given, values)
                 self._rebound |= {n for n, t in given.items() if t is not state[n]}
             return attributes.with_left(model, values, outputs)
 
@@ -325,14 +330,38 @@ class Lab:
             if self.device == "cuda":
                 torch.cuda.synchronize()
 
-    def _learn(self) -> None:
-        """Which fragile operators the model calls, from runs that are legal in every respect."""
+    def _learn(self, begin: attributes.Beginning) -> None:
+        """Which fragile operators the model calls, from runs that are legal in every respect; and
+        under which default device it runs, where it runs in no mode without one."""
         self._watch.learning = True
-        for mode in self.modes:
-            own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
-            with suppress(Illegal, ShortOfMemory):  # it is asked again, and then it matters
-                self.run_quietly(self.inputs("learn"), own, mode)
+        ran = [self._has_run(mode) for mode in self.modes]
+        for mode in self.modes if not any(ran) else ():
+            values = self.inputs("learn")
+            found = placing(partial(self._run_from, begin, mode, values), self.device)
+            self.placing = found if found.says else self.placing
+            if found.device:
+                for every in self.modes:
+                    self._has_run(every)
+                break
         self._watch.learning = False
+
+    def _has_run(self, mode: str) -> bool:
+        """Does the model take a draw of its own inputs with its own state?"""
+        own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
+        try:
+            self.run_quietly(self.inputs("learn"), own, mode)
+        except Illegal:
+            return False
+        except ShortOfMemory:  # it is asked again, and then it matters
+            pass
+        return True
+
+    def _run_from(self, begin: attributes.Beginning, mode: str, values: Sequence[object]) -> None:
+        """One run that raises if the model does, with its attributes as they were at first."""
+        places = sorted(begin.changed(self.model))
+        attributes.give(self.model, Inputs(begin.copies(places), (), places))
+        own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
+        self.run_quietly(mapped(values, Tensor.clone), own, mode)
 
     def _find_attributes(self, begin: attributes.Beginning) -> None:
         """Attributes that calls change, if the answers to the same arguments change with them."""

@@ -24,7 +24,7 @@ from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import DeviceLost, Illegal, ShortOfMemory, is_lost, is_short
 from fusewright.judge.protocol import Channel, Gone, map_region
 from fusewright.judge.timed import Timed
-from fusewright.judge.trial import CALL_OPTIONS, Refused, Starved, Steps, Trial
+from fusewright.judge.trial import Refused, Starved, Steps, Trial, options_of
 
 FOREVER = float("inf")
 Message = Mapping[str, Any]
@@ -102,7 +102,7 @@ class Bench:
             "modes": lab.modes, "random_modes": lab.random_modes,
             "parameters": sum(k == "P" for k in lab.kinds.values()),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
-            "beside": lab.beside,
+            "beside": lab.beside, "placing": lab.placing.says,
         }  # fmt: skip
 
     def do_examine(self, message: Message) -> Message:
@@ -159,7 +159,7 @@ class Bench:
             made.append({"arguments": arguments, "instance": 0})
         construct = {"do": "construct", "seed": lab.model_seed, **made[0]}
         load = {"do": "load", "how": "load_state_dict", **made[1]}
-        call = {"do": "call", "mode": lab.modes[0], **CALL_OPTIONS, **made[2]}
+        call = {"do": "call", "mode": lab.modes[0], **options_of(lab), **made[2]}
         return {"steps": [construct, load, call]}
 
     def do_between(self, message: Message) -> Message:

@@ -102,7 +102,10 @@ class Phase:
 
 _LAST = "global-state"
 PHASES = (
-    Phase("first", ("setup", "fresh", "grad-mode", "stale-cache", "weight-change", _LAST)),
+    Phase(
+        "first",
+        ("setup", "fresh", "grad-mode", "no-default", "stale-cache", "weight-change", _LAST),
+    ),
     Phase("hazards", ("setup", "probes", "hazards", "dtypes", _LAST)),
     Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST)),
     Phase("gradients", ("setup", "gradients", _LAST), lambda r: r.grad),

@@ -19,7 +19,7 @@ from fusewright.judge.cases import Case
 from fusewright.judge.hazards import check_of
 from fusewright.judge.lab import Expected, Lab, NotJudgeable
 from fusewright.judge.legal import Illegal, ShortOfMemory
-from fusewright.judge.trial import CALL_OPTIONS, State, Trial
+from fusewright.judge.trial import State, Trial, options_of
 
 MOST, FEWEST = 24, 4  # calls between the counted ones, where the problem has so many cases
 Message = Mapping[str, Any]
@@ -53,7 +53,7 @@ class Timed:
         """The next call, and what comes before; every side gets the same content."""
         lab, state = self._lab, self._state(message)
         arguments = layout.ship(self._drawn(message), inputs)
-        options = {**CALL_OPTIONS, "mode": self._mode, "instance": 0}
+        options = {**options_of(lab), "mode": self._mode, "instance": 0}
         steps = [{"do": "call", "arguments": arguments, **options}]
         names = set(state) if message["load"] else lab.touched if self._carries() else set()
         if names:

@@ -36,8 +36,13 @@ ASKED = ("structure", "values", "accuracy", "nonfinite", "aliasing")
 ECHOED = ("input-mutation", "guard-bands")
 CALL_OPTIONS: Mapping[str, Any] = {
     "grad": False, "reuse": False, "hold": 0, "echo": False, "cotangents": None,
-    "stream": "", "exact": False,
+    "stream": "", "exact": False, "default_device": "",
 }  # fmt: skip
+
+
+def options_of(lab: Lab) -> dict[str, Any]:
+    """What a call of this problem is made with, if nothing else is said."""
+    return {**CALL_OPTIONS, "default_device": lab.placing.device}
 
 
 class Refused(Exception):
@@ -119,6 +124,11 @@ class Trial:
 
     # --- steps ------------------------------------------------------------------------------
 
+    def repeat(self, calls: int, arguments: Mapping[str, Any]) -> Generator[Any, Any, Answer]:
+        """Many calls on the same arguments, which nobody judges."""
+        placed = {"default_device": self.lab.placing.device}
+        return self.ask("repeat", instance=0, calls=calls, arguments=arguments, **placed)
+
     def ask(self, do: str, **fields: Any) -> Generator[dict[str, Any], Any, Answer]:
         answer: Answer = yield {"do": do, **fields}
         self.answer = answer
@@ -191,7 +201,7 @@ class Trial:
         return [self.result(r) for r in self.answer["tensors"][outputs:]]
 
     def _send(self, arguments: dict[str, Any], mode: str, instance: int, **fields: Any) -> Steps:
-        options = {**CALL_OPTIONS, **fields}
+        options = {**options_of(self.lab), **fields}
         buffers = mode == "train" and "B" in self.lab.kinds.values()
         self.dirty = buffers or bool(self.lab.writes.get(mode))
         yield from self.ask("call", instance=instance, mode=mode, arguments=arguments, **options)
