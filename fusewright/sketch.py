@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fusewright.calling import Inputs, like
 from fusewright.containers import rebuilt, taken
@@ -24,19 +25,34 @@ from fusewright.problem import Problem
 from fusewright.understood import is_understood
 from fusewright.untouched import LARGE, placed, untouched
 
-# Operators whose results lie the same with and without values, beside those that PyTorch calls
-# pointwise; `_` at the end is the one that writes to its argument.
-KNOWN = (
-    *("rand", "randn", "randint", "randperm", "normal", "uniform", "random", "exponential"),
-    *("bernoulli", "rand_like", "randn_like", "randint_like", "empty", "empty_like"),
-    *("empty_strided", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like"),
-    *("new_empty", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "fill"),
-    *("zero", "copy", "_to_copy", "clone", "lift_fresh", "detach", "alias", "device", "view"),
-    *("_unsafe_view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "expand"),
-    *("select", "slice", "split", "split_with_sizes", "unbind", "diagonal", "as_strided"),
-    *("narrow", "cat", "stack", "tril", "triu", "_softmax", "_log_softmax", "cumsum", "sum"),
-    *("mean", "amax", "amin", "argmax", "argmin", "mm", "bmm", "addmm", "repeat", "flip"),
-    *("roll", "constant_pad_nd", "masked_fill", "where", "index_select", "linalg_vector_norm"),
+ROWS = torch.contiguous_format
+
+# Operators whose results lie the same with and without values: whatever they are given, ...
+ALWAYS = (
+    *("rand", "randn", "randint", "randperm", "empty", "empty_strided", "zeros", "ones", "full"),
+    *("new_empty", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "lift_fresh"),
+    *("scalar_tensor", "device", "detach", "alias", "unsqueeze", "squeeze", "transpose", "t"),
+    *("permute", "expand", "select", "slice", "split", "split_with_sizes", "unbind", "diagonal"),
+    *("narrow", "as_strided", "mm", "bmm"),
+)
+# ... if they write to their first argument, ...
+IN_PLACE = (
+    "normal_",
+    "uniform_",
+    "random_",
+    "exponential_",
+    "bernoulli_",
+    "fill_",
+    "zero_",
+    "copy_",
+)
+# ... and if all that they are given lies row by row, as what PyTorch calls pointwise does. In
+# other orders PyTorch's two ways of finding strides differ, and where sizes are 0 or 1.
+OF_ROWS = (
+    *("normal", "bernoulli", "rand_like", "randn_like", "randint_like", "empty_like", "zeros_like"),
+    *("ones_like", "full_like", "_to_copy", "clone", "view", "_unsafe_view", "reshape", "cat"),
+    *("stack", "tril", "triu", "_softmax", "_log_softmax", "cumsum", "sum", "mean", "amax", "amin"),
+    *("repeat", "flip", "roll", "constant_pad_nd", "linalg_vector_norm"),
 )
 
 
@@ -94,10 +110,22 @@ class _OnlyKnown(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        name = str(func.name()).rpartition("::")[2].partition(".")[0].rstrip("_")
-        if name not in KNOWN and torch.Tag.pointwise not in func.tags:
-            raise _Unsure(name)
+        name = str(func.name()).rpartition("::")[2].partition(".")[0]
+        pointwise = torch.Tag.pointwise in func.tags
+        if name not in ALWAYS and not (name in IN_PLACE or (pointwise and name.endswith("_"))):
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            rows = all(t.stride() == _strides_of_rows(t.shape) for t in given)
+            again = name == "clone" and (kwargs or {}).get("memory_format") is ROWS
+            if not (again or ((pointwise or name in OF_ROWS) and rows)):
+                raise _Unsure(name)
         return func(*args, **(kwargs or {}))
+
+
+def _strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
+    steps = [1]
+    for size in reversed(shape[1:]):
+        steps.append(steps[-1] * max(size, 1))
+    return tuple(reversed(steps[: len(shape)]))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -166,6 +166,58 @@ def test_what_is_not_understood_is_drawn_once(body: str, tmp_path: Path) -> None
     assert all(torch.equal(*pair) for pair in zip(ours[1], theirs[1], strict=True))
 
 
+# Tensors that lie otherwise than row by row, or have sizes of 0 or 1, and what is made of each.
+BASES = {
+    "rows": "torch.rand(4, 6, 6, 8)",
+    "no rows": "torch.rand(0, 6, 6, 8)",
+    "single": "torch.rand(4, 1, 6, 1)",
+    "moved": "torch.rand(4, 8, 6, 6).permute(0, 2, 3, 1)",
+    "moved to the front": "torch.rand(6, 6, 8, 4).permute(3, 0, 1, 2)",
+    "channels last": "torch.rand(4, 6, 6, 8).to(memory_format=torch.channels_last)",
+    "pieces": "torch.rand(8, 6, 12, 8)[::2, :, ::2]",
+    "moved pieces": "torch.rand(4, 8, 6, 12)[..., ::2].permute(0, 2, 3, 1)",
+    "first of each": "torch.rand(4, 6, 6, 8)[:1, :1]",
+    "repeated": "torch.rand(4, 1, 6, 8).expand(4, 6, 6, 8)",
+    "moved and single": "torch.rand(4, 1, 1, 8).permute(0, 3, 1, 2)",
+    "moved and none": "torch.rand(0, 6, 6, 8).permute(0, 2, 3, 1)",
+}
+MADE_OF = (
+    *("x.cumsum(1)", "x.softmax(1)", "x.log_softmax(-1)", "x.sum(1)", "x.mean((1, 2), True)"),
+    *("x.amax(1)", "x.flip((0, 3))", "x.roll(1, 2)", "x.roll(3)", "F.pad(x, (1, 1, 0, 1))"),
+    *("x.masked_fill(x > 0.5, 0.0)", "x.norm(dim=1)", "x.tril()", "torch.cat([x, x], 1)"),
+    *("torch.stack([x, x])", "x.repeat(1, 2, 1, 1)", "x.clone()", "x.contiguous()", "x.half()"),
+    *("x.to(memory_format=torch.channels_last)", "torch.zeros_like(x)", "torch.rand_like(x)"),
+    *("x + 1", "x + torch.rand(x.shape[-1])", "x + x.contiguous()", "x > 0.5", "x @ x.mT"),
+    *("x[:, 0] @ x[:, 0].mT", "torch.bernoulli(x)", "torch.normal(x, 1.0)", "x.exp()", "x.mT"),
+    *("x.reshape(-1, x.shape[-1])", "x.flatten(1)", "x.unbind(-1)[0]", "x.diagonal()"),
+    *("x.squeeze()", "x.new_zeros(3, 4)", "torch.empty(x.shape).copy_(x)", "x.clone().uniform_()"),
+    *(
+        "F.one_hot((x * 3).long(), 4)",
+        "x.to(torch.complex64)",
+        "x.clone().mul_(2)",
+        "x.unsqueeze(1)",
+    ),
+)
+
+# These copy what is moved, or look at values, whatever they are given.
+ALWAYS_DRAWN = ["x @ x.mT", "x[:, 0] @ x[:, 0].mT", "F.one_hot((x * 3).long(), 4)"]
+
+
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("base", BASES)
+def test_a_layout_is_certain_or_drawn(base: str, tmp_path: Path) -> None:
+    """PyTorch's rules for strides without values are not those of its kernels everywhere."""
+    found: list[str] = []
+    for made in MADE_OF:
+        problem = problem_of(f"x = {BASES[base]}\n    return [{made}]", tmp_path)
+        given = example(problem)
+        drawn = problem.make_inputs()
+        assert described(given.inputs) == described(drawn), made
+        found += [made] * given.drawn
+    in_order = base in ("rows", "no rows", "single")
+    assert found == ALWAYS_DRAWN if in_order else "x.exp()" in found
+
+
 def test_small_inputs_are_drawn(tmp_path: Path) -> None:
     assert example(problem_of("return [torch.rand(1000)]", tmp_path)).drawn
     assert not example(problem_of("return [torch.rand(1 << 25)]", tmp_path)).drawn
