@@ -10,6 +10,8 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright import sketch
-from fusewright.containers import taken
+from fusewright import pipeline, sketch
+from fusewright.containers import leaves, taken
+from fusewright.memory import Tuned
+from fusewright.pipeline import NO_RULES
 from fusewright.places import Laid, laid
 from fusewright.problem import Problem, load_problem
+from fusewright.schedule import Choice
 from fusewright.sketch import example
+from fusewright.target import TARGETS
 from fusewright.untouched import LARGE, untouched
 
 HEAD = """
+from dataclasses import dataclass
 import math
 import random
 import torch
@@ -36,6 +43,11 @@ shape = [rows, columns]
 sizes = {"a": (2, 3)}
 kept = torch.ones(3)
 calls = []
+
+@dataclass
+class Pair:
+    x: torch.Tensor
+    n: int
 
 class Model(nn.Module):
     def forward(self, *xs, **named):
@@ -102,6 +114,7 @@ DRAWN = {
     "how a value looks": "return [torch.rand(3), f'{torch.rand(1)}']",
     "an unknown layout": "return [torch.rand(3, 4).sort(dim=0).values]",
     "an attribute": "x = torch.rand(3)\n    x.note = 1\n    return [x]",
+    "a class of the file": "return [Pair(torch.rand(3), 2)]",
     "an attribute of a function": "return [torch.rand(3), get_inputs.__name__]",
 }  # fmt: skip
 
@@ -161,7 +174,8 @@ def test_what_is_not_understood_is_drawn_once(body: str, tmp_path: Path) -> None
     assert problem.module.rows == other.module.rows
     assert torch.equal(problem.module.kept, other.module.kept)
     ours, theirs = (taken(values) for values in (found.inputs, drawn))
-    assert ours[0] == theirs[0]
+    plain = [[[*leaves(tree)] for tree in trees] for trees, _ in (ours, theirs)]
+    assert plain[0] == plain[1]
     assert all(type(t) in (Tensor, torch.nn.Parameter) for t in ours[1])
     assert all(torch.equal(*pair) for pair in zip(ours[1], theirs[1], strict=True))
 
@@ -223,6 +237,16 @@ def test_small_inputs_are_drawn(tmp_path: Path) -> None:
     assert not example(problem_of("return [torch.rand(1 << 25)]", tmp_path)).drawn
 
 
+def test_without_addresses_for_it_an_input_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(size: int) -> torch.UntypedStorage:
+        raise OSError(f"no address space for {size} bytes")
+
+    monkeypatch.setattr(sketch, "untouched", none_left)
+    assert example(problem_of("return [torch.rand(1 << 25)]", tmp_path)).drawn
+
+
 def test_a_patched_function_is_not_understood(tmp_path: Path) -> None:
     problem = problem_of("return [torch.rand(1 << 25)]", tmp_path)
     problem.module.__dict__["torch"] = problem.module  # whose rand is PyTorch's by name only
@@ -275,3 +299,20 @@ def test_planning_allocates_no_large_input(tmp_path: Path) -> None:
     assert large["peak"] < small["peak"] + (1 << 28)
     assert large["seconds"] < small["seconds"] + 5.0
     assert "fused_0" in large["record"]
+
+
+def test_what_is_remembered_of_tuning_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who tries schedules calls the model, and needs values for that."""
+    problem = problem_of("calls.append(1)\n    return [torch.rand(64, 32)]", tmp_path)
+    given = example(problem)
+    made = pipeline.make(problem.make_model(), given.inputs, TARGETS["cpu"])
+    told = Tuned(Choice(), (), {})
+    monkeypatch.setattr(pipeline, "remembered", lambda *_: told)
+    about: dict[str, Any] = {"problem": problem, "given": given, "turn": nullcontext}
+    found = pipeline._tuned(
+        replace(made, replaced=True), lambda _: None, level="quick", rules=NO_RULES, **about
+    )
+    assert found.tuned is told
+    assert len(problem.module.calls) == 1
