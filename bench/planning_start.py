@@ -1,9 +1,10 @@
 """Problem files -> seconds from the start of `optimize` to its planning, and the memory until then.
 
-    prlimit --data=6000000000 python bench/planning_start.py PROBLEM [PROBLEM ...]
+    prlimit --data=6000000000 python bench/planning_start.py [PROBLEM ...]
 
-Each file is a process of its own, whose seconds are counted from its start by the system, so that
-Python and PyTorch are in them. `explain` is timed as a whole: it plans, and runs nothing.
+Without files, of two problems of 8 GB and a small one. Each file is a process of its own, whose
+seconds are counted from its start by the system, so that Python and PyTorch are in them. `explain`
+is timed as a whole: it plans, and runs nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,25 @@ import tempfile
 import time
 from pathlib import Path
 
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {forward}
+
+
+def get_inputs():
+    return [{made}]
+"""
+ROWS = "torch.softmax(x * 2.0, dim=1).sum(dim=1)"
+OWN = {
+    "sum": ("(x * 2.0).sum()", "torch.randn(2_000_000_000)"),
+    "rows": (ROWS, "torch.rand(262144, 8192)"),
+    "small": (ROWS, "torch.rand(64, 256)"),
+}
 PLANNING = "planning"  # how the step begins
 
 
@@ -54,16 +74,24 @@ def explain(path: Path) -> None:
     report(path, "explained")
 
 
+def own(folder: Path) -> list[str]:
+    """The files of our own problems."""
+    for name, (forward, made) in OWN.items():
+        text = PROBLEM.format(forward=forward, made=made)
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return [str(folder / f"{name}.py") for name in OWN]
+
+
 def main(arguments: list[str]) -> None:
-    if arguments[0] == "--plan":
-        with tempfile.TemporaryDirectory() as folder:
-            plan(Path(arguments[1]), Path(folder))
-    elif arguments[0] == "--explain":
-        explain(Path(arguments[1]))
-    else:
-        for path in arguments:
-            for what in ("--plan", "--explain"):
-                subprocess.run([sys.executable, __file__, what, path], check=True)
+    with tempfile.TemporaryDirectory() as name:
+        if arguments[:1] == ["--plan"]:
+            plan(Path(arguments[1]), Path(name))
+        elif arguments[:1] == ["--explain"]:
+            explain(Path(arguments[1]))
+        else:
+            for path in arguments or own(Path(name)):
+                for what in ("--plan", "--explain"):
+                    subprocess.run([sys.executable, __file__, what, path], check=True)
 
 
 if __name__ == "__main__":
