@@ -60,7 +60,10 @@ def is_understood(name: str, source: str, space: Mapping[str, object]) -> bool:
     """Whether all that `name()` does can be read. space: the names of the file when it has run."""
     heads = {n.lineno: n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)}
     reader = _Reader(heads, space)
-    return reader.function(space.get(name)) and not (reader.shared and reader.changes)
+    try:
+        return reader.function(space.get(name)) and not (reader.shared and reader.changes)
+    except RecursionError:  # it holds itself, or is written deeper than anyone reads
+        return False
 
 
 @dataclass
