@@ -73,7 +73,8 @@ class Captured:
 
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
-    replaced: attributes, whose tensors are inputs and outputs behind the others.
+    replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
+    that makes an output which lies where no input does, if there is one.
     """
 
     graph: Graph
@@ -83,6 +84,7 @@ class Captured:
     constants: Mapping[str, torch.Tensor]
     calls: tuple[EagerCall, ...]
     replaced: tuple[Replaced, ...] = ()
+    placeless: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
-    return Captured(graph, arguments, *about)
+    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
 
 
 def _exported(module: nn.Module, inputs: Sequence[object]) -> tuple[Exported, Seen]:

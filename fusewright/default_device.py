@@ -4,7 +4,7 @@
 with it where its inputs lie runs on a CPU only, in eager; under `torch.set_default_device` of its
 inputs' device it runs there, too, and says the same. Whether that is what a forward needs is found
 by trying: it has raised, it has made a tensor without naming a device, and under the other default
-it does not raise.
+it does not raise. A forward that only returns such tensors runs, and they lie on the CPU.
 """
 
 from __future__ import annotations
@@ -168,6 +168,40 @@ class _Elsewhere(TorchFunctionMode):
 
     def _is_elsewhere(self, t: Tensor) -> bool:
         return t.device.type != self._device
+
+
+class Placeless(TorchFunctionMode):
+    """Sees which tensors lie where no input decides: on the default device, or on the CPU by name.
+
+    On a CPU all tensors lie on one device; on a GPU these would not lie where the inputs do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[Tensor, str]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = tree_leaves((args, kwargs))
+        lines = [self.line_of(t) for t in given if isinstance(t, Tensor)]
+        named = any(isinstance(v, torch.device) for v in given)  # as an input's is
+        words = [v for v in given if isinstance(v, str)]
+        to_cpu = func is Tensor.cpu or (func is Tensor.to and "cpu" in words)
+        result = func(*args, **kwargs)
+        for t in tree_leaves(result):
+            if not isinstance(t, Tensor):
+                continue
+            if to_cpu or (all(lines) and not named):
+                self._made[_memory(t)] = t, next(filter(None, lines), _users_line())
+            else:
+                self._made.pop(_memory(t), None)
+        return result
+
+    def line_of(self, t: Tensor) -> str:
+        """The line that made such a tensor; "" if an input decides where it lies."""
+        return self._made[_memory(t)][1] if _memory(t) in self._made else ""
 
 
 def _memory(t: Tensor) -> int:

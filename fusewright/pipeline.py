@@ -136,7 +136,14 @@ def make(
 
     rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
     """
-    return design(capture(module, inputs), machine, precision, rules)
+    captured = capture(module, inputs)
+    if captured.placeless and machine.device != "cpu":
+        raise CaptureFailed(
+            f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "
+            "without naming a device, or on the CPU by name, so that on a GPU it does not lie "
+            "where the inputs do. Write device=x.device there, where x is an input."
+        )
+    return design(captured, machine, precision, rules)
 
 
 def design(

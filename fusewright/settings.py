@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusewright.carried import NOTHING, Carried, noted, settled
+from fusewright.default_device import Placeless
 from fusewright.effects import line_of, no_effects
 from fusewright.errors import CaptureFailed
 from fusewright.export import silence
@@ -50,7 +51,7 @@ class Seen:
     settings: while the graph holds.  owners: for each output, positions of inputs and names of
     parameters and buffers whose memory it shows.  memories: for each output, a number, the same for
     those that show one memory.  state: attributes that forward replaces.  left: what it has left
-    there.
+    there.  placeless: for each output, the line that made it where no input lies, or "".
     """
 
     settings: tuple[Setting, ...]
@@ -58,6 +59,7 @@ class Seen:
     memories: tuple[int, ...]
     state: Carried
     left: Carried
+    placeless: tuple[str, ...]
 
 
 @contextmanager
@@ -104,14 +106,14 @@ def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: Reads = {}
     try:
         with silence(), inner_sizes(), masked_as_eager():
-            owners, memories, left = _run_fake(module, inputs, state, reads)
+            owners, memories, left, placeless = _run_fake(module, inputs, state, reads)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     read = sorted(reads.items(), key=str)
     settings = tuple(Setting(path, name, value) for (path, name), value in read)
-    return Seen(settings, owners, memories, state, left)
+    return Seen(settings, owners, memories, state, left, placeless)
 
 
 def plain_attributes(child: nn.Module) -> dict[str, object]:
@@ -164,7 +166,7 @@ def _same(a: object, b: object) -> bool:
 
 def _run_fake(
     module: nn.Module, inputs: Sequence[object], carried: Carried, reads: Reads
-) -> tuple[tuple[frozenset[int | str], ...], tuple[int, ...], Carried]:
+) -> tuple[tuple[frozenset[int | str], ...], tuple[int, ...], Carried, tuple[str, ...]]:
     flat, replaced = flat_arguments(module, inputs, carried), {str(p) for p in carried.places}
     numbers = ShapeEnv()  # `.item()` gives one that nobody knows
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers) as mode, torch.no_grad():
@@ -177,13 +179,15 @@ def _run_fake(
             with no_effects(module), reading(module, reads):
                 return functional_call(module, state, args, kwargs, tie_weights=False)
 
-        with _NonStrictTorchFunctionHandler():  # indexing by such numbers, as torch.export has it
+        # The first: indexing by such numbers, as torch.export has it.
+        with _NonStrictTorchFunctionHandler(), Placeless() as looking:
             results = flat.run(module, forward, given)
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
     shown = [r.untyped_storage()._cdata for r in results]
     owners = (frozenset(k for k, own in memory.items() if own == here) for here in shown)
-    return tuple(owners), tuple(shown.index(here) for here in shown), flat.left
+    memories = tuple(shown.index(here) for here in shown)
+    return tuple(owners), memories, flat.left, tuple(map(looking.line_of, results))
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from torch.utils import _device
 
 from fusewright.default_device import default_device, placing
+from fusewright.errors import CaptureFailed
 from fusewright.judge.lab import NotJudgeable
+from fusewright.pipeline import make
+from fusewright.problem import load_problem
 from fusewright.schedule import Choice
 from fusewright.target import TARGETS
 from fusewright.workbench import EagerRaises, Workbench, Written
@@ -180,6 +183,48 @@ def no_error() -> Tensor:
 def test_what_has_another_cause(forward: Callable[[], Tensor]) -> None:
     found = placing(forward, "meta")
     assert (found.device, found.says) == ("", "")
+
+
+# What is returned, and whether it lies where `x` does on a GPU.
+RETURNED = {
+    "x * torch.tensor(0.5)": True,
+    "x + torch.arange(4.0, device=x.device)": True,
+    "torch.arange(4, device=x.device) * 2": True,
+    "torch.ones(4).tril(0) if False else torch.ones(4, 4).to(x.device)": True,
+    "torch.ones(4, 4).to(x).tril()": True,
+    "torch.zeros_like(x)": True,
+    "x.new_zeros(3)": True,
+    "x.to(torch.float64)": True,
+    "torch.where(torch.ones(4, 4, device=x.device).bool(), x, 0.0)": True,
+    "torch.arange(4)": False,
+    "torch.arange(4) * 2 + torch.ones(4)": False,
+    "torch.zeros_like(torch.ones(4, 4).tril())": False,
+    "torch.tensor(0.0)": False,
+    "torch.ones(4, device='cpu').view(2, 2)": False,
+    "x.cpu() + 1": False,
+    "(x + 1).to('cpu')": False,
+    "torch.linspace(0, 1, x.shape[0])": False,
+}
+
+
+@pytest.mark.parametrize("text", RETURNED)
+def test_what_lies_where_no_input_does(text: str, tmp_path: Path) -> None:
+    """On a GPU it is returned by the person's own code; on a CPU all lies on one device."""
+    (tmp_path / "problem.py").write_text(
+        "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n"
+        "    def forward(self, x):\n        y = torch.relu(x)\n"
+        f"        return y, {text}\n\n"
+        "def get_inputs():\n    return [torch.randn(4, 4)]\n",
+        encoding="utf-8",
+    )
+    problem = load_problem(tmp_path / "problem.py")
+    given = problem.make_model(), problem.make_inputs()
+    assert make(*given, TARGETS["cpu"])
+    if RETURNED[text]:
+        assert make(*given, TARGETS["sm_90a"])
+    else:
+        with pytest.raises(CaptureFailed, match=r"problem\.py:7: Model.*device=x.device"):
+            make(*given, TARGETS["sm_90a"])
 
 
 # What a GPU does to such a forward: `elsewhere` is entered where no default device is set.

@@ -111,6 +111,40 @@ def test_the_emitted_file_needs_no_default(tmp_path: Path) -> None:
     assert outcome.tuning["tried"], outcome.tuning
 
 
+RETURNS = """
+import torch
+import torch.nn as nn
+
+class Inner(nn.Module):
+    def forward(self, x):
+        return torch.softmax(torch.tanh(x) * 2 + 1, -1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x), torch.arange(x.shape[0]), torch.tensor(0.0), x[:1].cpu()
+
+def get_inputs():
+    return [torch.randn(512, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_eager_returns_on_the_cpu_lies_there(tmp_path: Path) -> None:
+    problem = written(tmp_path, "problem.py", RETURNS)
+    outcome = optimize_file(problem, out=tmp_path / "fused.py", timing=False)
+    verdict = outcome.verdict
+    assert verdict is not None
+    assert verdict.verdict == "verified", (verdict.reason, verdict.findings)
+    assert not row_of(verdict, "default-device")
+    assert outcome.kernels, outcome.decisions
+
+
 def test_the_line_of_what_no_default_reaches(tmp_path: Path) -> None:
     text = PROBLEM.replace("torch.arange(n)", "torch.arange(n, device='cpu')")
     problem = written(tmp_path, "problem.py", text)
