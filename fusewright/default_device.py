@@ -187,6 +187,7 @@ class Placeless(TorchFunctionMode):
         given = tree_leaves((args, kwargs))
         lines = [self.line_of(t) for t in given if isinstance(t, Tensor)]
         named = any(isinstance(v, torch.device) for v in given)  # as an input's is
+        named |= kwargs.get("device") not in (None, "cpu")
         words = [v for v in given if isinstance(v, str)]
         to_cpu = func is Tensor.cpu or (func is Tensor.to and "cpu" in words)
         result = func(*args, **kwargs)
