@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from fusewright.carried import NOTHING, Carried
 from fusewright.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
+from fusewright.exponents import unknown_powers
 from fusewright.fakes import inner_sizes
 from fusewright.fastpath import masked_as_eager
 from fusewright.flat import Flat, flattened
@@ -162,6 +163,14 @@ def silence() -> Iterator[None]:
 
 
 @contextmanager
+def traced_as_eager() -> Iterator[None]:
+    """Within the block, traces go where eager goes, and stop for no number that they can do
+    without."""
+    with inner_sizes(), unknown_powers(), masked_as_eager():
+        yield
+
+
+@contextmanager
 def _whole_recurrences() -> Iterator[None]:
     """Within the block, fake layers of LSTM, GRU and RNN only have sizes: torch.export keeps the
     call whole, but would walk all of its steps for them, some 0.05 s each."""
@@ -199,7 +208,7 @@ def _run_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...] | None
 ) -> ExportedProgram:
     free = None if shapes is None else (shapes,)
-    with silence(), torch.no_grad(), _whole_recurrences(), inner_sizes(), masked_as_eager():
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager():
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed: ExportedProgram = program.run_decompositions(_compositions())
         lay_as_eager(decomposed)
@@ -334,7 +343,7 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
     fakes = FakeTensorMode(shape_env=ShapeEnv())
-    with silence(), torch.no_grad(), inner_sizes(), masked_as_eager(), fakes:
+    with silence(), torch.no_grad(), traced_as_eager(), fakes:
         run = _Concrete(program, batch)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
         try:

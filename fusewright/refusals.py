@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -90,7 +91,7 @@ BY_WORDS: tuple[tuple[str, str, str], ...] = (
         "Compute with tensors.",
     ),
     (
-        r"unsupported format string passed to \w*Tensor",
+        r"unsupported format string passed to (\w*Tensor|Sym\w+)\.",
         "a tensor's value is formatted as text, which needs it as a number of Python",
         "Remove the text from forward, or format outside.",
     ),
@@ -103,6 +104,12 @@ BY_WORDS: tuple[tuple[str, str, str], ...] = (
         IN_COMMON,
         "forward changes a tensor in place in whose memory another input, parameter or buffer lies",
         "Give each its own memory (clone()), or return the new value instead.",
+    ),
+    (
+        r"\bSym(Int|Float|Bool)\b|symbolic sizes|symbol z?u(f|\d)",  # in which its name begins so
+        "a call or an operation of Python takes no number that only the data knows, as .item() "
+        "gives one",
+        "Give it to forward as a plain number, or keep it in a tensor.",
     ),
     (
         r"Pending unbacked symbols",
@@ -134,6 +141,13 @@ NUMBER_OR_SIZE = (
     "Give it to forward as a plain number, or keep it in a tensor.",
 )
 UNKNOWN_ADVICE = "Keep sizes fixed, and choose with torch.where."
+BY_OPERATOR = (
+    "{} asks for the value of a tensor, which it needs as a number of Python (.item(), int(), "
+    "float())",
+    NUMBER_OR_SIZE[1],
+)
+# Functions that are a number of Python or ask for one, with a hint of their own.
+AS_NUMBER = ("__int__", "__float__", "__index__", "__complex__", "__round__", "one_hot")
 TRUTH = (
     "`if`, `while`, `assert` or bool() asks for a value that only the data knows",
     "Choose with torch.where, or move the question out of forward.",
@@ -215,11 +229,16 @@ def _innermost(places: Iterable[tuple[str, int]], model: type) -> str:
     found, library = model.__name__, ""
     for path, line in places:
         resolved = str(Path(path).resolve())
-        if path == own or (Path(path).is_file() and not resolved.startswith(_LIBRARIES)):
+        if path == own or _is_users(path):
             found = f"{path}:{line}"
         elif "site-packages" in resolved and not resolved.startswith(_LIBRARIES[: len(_OURS)]):
             library = f"{path}:{line}"
     return found if found != model.__name__ else library or found
+
+
+def _is_users(path: str) -> bool:
+    """Whether a file is the user's own: no file of PyTorch's, Python's, ours or of a package."""
+    return Path(path).is_file() and not str(Path(path).resolve()).startswith(_LIBRARIES)
 
 
 def _places(error: BaseException) -> Iterator[tuple[str, int]]:
@@ -244,8 +263,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
     if isinstance(error, UnsupportedOperatorException):
         return f"PyTorch cannot trace {error.func}, which has no rule for shapes", ""
     if isinstance(error, GuardOnDataDependentSymNode):
-        symbol = bool(getattr(error.cond, "is_Symbol", False))
-        return NUMBER_OR_SIZE if symbol else TRUTH
+        return _asking(error)
     text = str(error)
     container = re.match(r"Found (<class '[^']*'>) in output, which is not a known type", text)
     if container:
@@ -255,6 +273,33 @@ def _cause(error: BaseException) -> tuple[str, str]:
         if re.search(words, text):
             return f"{cause} ({_first_line(error)})", advice
     return _first_line(error), ""
+
+
+def _asking(error: GuardOnDataDependentSymNode) -> tuple[str, str]:
+    """Who asks for a value that only the data knows: the truth of something in the user's code, a
+    number of Python, or an operator that takes such a number."""
+    name = _called(error)
+    if not name:
+        name = "__int__" if getattr(error.cond, "is_Symbol", False) else "__bool__"
+    if name in ("__bool__", "is_nonzero"):
+        return TRUTH
+    if name in AS_NUMBER:
+        return NUMBER_OR_SIZE
+    return BY_OPERATOR[0].format(name), BY_OPERATOR[1]
+
+
+def _called(error: BaseException) -> str:
+    """The function of PyTorch that the user's innermost line calls and that does not come back, as
+    its person names it; "" if nothing is known of it."""
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__)]
+    own = [k for k, f in enumerate(frames) if _is_users(f.f_code.co_filename)]
+    for frame in frames[max(own, default=-1) + 1 :]:
+        code = frame.f_code
+        if code.co_name.startswith("__torch_") and "func" in frame.f_locals:
+            return str(getattr(frame.f_locals["func"], "__name__", "")).partition(".")[0]
+        if code.co_name in ("__bool__", *AS_NUMBER):
+            return code.co_name
+    return ""
 
 
 def _name(error: BaseException) -> str:

@@ -24,9 +24,7 @@ from fusewright.carried import NOTHING, Carried, noted, settled
 from fusewright.default_device import Placeless
 from fusewright.effects import line_of, no_effects
 from fusewright.errors import CaptureFailed
-from fusewright.export import silence
-from fusewright.fakes import inner_sizes
-from fusewright.fastpath import masked_as_eager
+from fusewright.export import silence, traced_as_eager
 from fusewright.flat import flat_arguments
 from fusewright.reads import INTERNAL, PLAIN, Reads, reading
 from fusewright.refusals import cannot_capture
@@ -105,7 +103,7 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
 def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: Reads = {}
     try:
-        with silence(), inner_sizes(), masked_as_eager():
+        with silence(), traced_as_eager():
             owners, memories, left, placeless = _run_fake(module, inputs, state, reads)
     except CaptureFailed:
         raise

@@ -63,6 +63,27 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "allclose": ("return x if torch.allclose(x, x + 1) else -x", "torch.isclose", ".item()"),
     "range": ("return sum(x for _ in range(int(n[0])))", "range()", WHERE),
     "one_hot": ("return F.one_hot(n) + x.sum()", "one_hot", WHERE),
+    **{
+        f"a number for {name}": (
+            f"return {text}",
+            rf"{name} asks for the value of a tensor",
+            "`if`",
+        )
+        for name, text in (
+            ("hardtanh", "F.hardtanh(x, -1.0, x.sum().item())"),
+            ("softshrink", "F.softshrink(x, x.sum().abs().item())"),
+            ("dropout", "F.dropout(x, n[0].item() / 9, False)"),
+            ("linalg_vector_norm", "torch.linalg.vector_norm(x, n[0].item())"),
+            ("huber_loss", "F.huber_loss(x, x + 1, delta=n[0].item())"),
+            ("float_power", "torch.float_power(x, n[0].item())"),
+            ("layer_norm", "F.layer_norm(x, (6,), eps=x.sum().item())"),
+        )
+    },
+    "int": ("return x * int(x.sum().item())", "(int(), float()", "`if`"),
+    "index of a list": ("return [x, -x][n[3].item()]", "an index of a list", "`if`"),
+    "truth of a number": ("return x if n[0].item() else -x", "`if`", "int()"),
+    "correction": ("return x.std(correction=n[0].item())", ".item() gives", "`if`"),
+    "format of a number": ("print(f'{n[0].item():.3f}'); return x", "formatted as text", WHERE),
     "numpy": ("return x + torch.from_numpy(x.numpy())", ".numpy()", WHERE),
     "format": ("print(f'{x.sum():.3f}'); return x + 1", "formatted as text", WHERE),
     "packed": (

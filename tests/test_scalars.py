@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.capture import capture
+from fusewright.errors import CaptureFailed
 from fusewright.interpret import interpret
 from fusewright.ir import toposort
 
@@ -32,11 +34,31 @@ FORWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "slope": lambda x, t, n: torch.nn.functional.leaky_relu(x, t.item()) * 2,
     "alpha": lambda x, t, n: torch.add(x, x * x, alpha=t.item()),
     "power": lambda x, t, n: x.abs() ** t.item(),
+    "whole power": lambda x, t, n: x ** n.item(),
+    "power of it": lambda x, t, n: t.abs().item() ** x,
+    "power of a whole one": lambda x, t, n: (n.abs() + 1).item() ** (x * x.shape[0]),
+    "at most": lambda x, t, n: x.clamp(max=t.item()),
+    "at least": lambda x, t, n: x.clip(min=n.item()),
     "list": lambda x, t, n: x * x[1].tolist()[2],
     "index": lambda x, t, n: torch.exp(x[n.item()]) * 2,
     "index and factor": lambda x, t, n: x[:, n.item()] * n.item() + t.item(),
     "rows": lambda x, t, n: torch.roll(x + 1, n.item(), 1),
     "made": lambda x, t, n: torch.full((4, 6), t.item()) + x,
+}
+
+BOUNDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "above": lambda x, t, n: x.clamp(max=t.item()),
+    "below": lambda x, t, n: x.clamp(min=t.item()),
+    "clipped": lambda x, t, n: x.clip(max=t.item()),
+    "in place": lambda x, t, n: x.clone().clamp_(min=t.item()),
+    "both": lambda x, t, n: x.clamp(-1.0, t.item()),
+    "a tensor": lambda x, t, n: x.clamp(max=t),
+    "clamp_max": lambda x, t, n: x.clamp_max(t.item()),
+    "clamp_min": lambda x, t, n: torch.clamp_min(x, t.item()),
+    "a constant": lambda x, t, n: x.clamp(max=math.nan),
+    "a constant of two": lambda x, t, n: x.clamp(math.nan, 1.0),
+    "of integers": lambda x, t, n: x.nan_to_num(0, 0).int().clamp(max=t.item()),
+    "a whole number": lambda x, t, n: x.clamp(max=n.item()),
 }
 
 
@@ -59,6 +81,29 @@ def test_a_number_of_the_data_is_captured(name: str) -> None:
         wanted = FORWARDS[name](X, t, n)
         assert found.dtype is wanted.dtype
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_bound_that_is_nan_is_what_this_pytorch_makes_of_it(
+    name: str, dtype: torch.dtype
+) -> None:
+    x = X.clone().to(dtype)
+    x[1, 2], x[2, 3] = math.nan, math.inf
+    t = torch.tensor(math.nan)
+    (found,) = interpret(capture(Numbers([BOUNDS[name]]), [x, T, N]).graph, [x, t, N], {})
+    torch.testing.assert_close(found, BOUNDS[name](x, t, N), equal_nan=True)
+
+
+def test_a_power_says_nothing_of_the_sign() -> None:
+    """PyTorch's own trace takes the base of a power for positive."""
+
+    def forward(x: Tensor, t: Tensor, n: Tensor) -> Tensor:
+        number = t.item()
+        return x * number**2 if number >= 0 else x
+
+    with pytest.raises(CaptureFailed, match="`if`"):
+        capture(Numbers([forward]), [X, T, N])
 
 
 def test_a_number_of_arithmetic_stays_a_tensor() -> None:

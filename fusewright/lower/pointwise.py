@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -166,10 +169,28 @@ def _activation(name: str) -> Lowering:
 def _clamp(call: Call) -> Lowered:
     low, high = call.get(1, "min"), call.get(2, "max")
     x = cast(call.args[0], call.dtype)
-    for op, bound in (("maximum", low), ("minimum", high)):
+    open_to_nan = call.overload == "default" and None in (low, high) and not _nan_bounds()
+    for op, bound, end in (("maximum", low, -math.inf), ("minimum", high, math.inf)):
         if bound is not None:
-            x = _bounded(op, x, bound, call)
+            x = _bounded(op, x, _without_nan(bound, end) if open_to_nan else bound, call)
     return x
+
+
+@cache
+def _nan_bounds() -> bool:
+    """Whether a number that is NaN and the only bound makes everything NaN, as two bounds do. In
+    PyTorch 2.11, it bounds nothing."""
+    return bool(torch.zeros(1, dtype=torch.float32, device="cpu").clamp(max=math.nan).isnan())
+
+
+def _without_nan(bound: Value | float, end: float) -> Value | float:
+    """The bound, or the end of all numbers where it is NaN."""
+    if isinstance(bound, Number):
+        if bound.dtype not in FLOATS:
+            return bound
+        open_ = where(apply("isnan", bound), constant(end, bound.dtype), Value(bound.node))
+        return replace(bound, node=open_.node)
+    return end if isinstance(bound, float) and math.isnan(bound) else bound
 
 
 def _bounded(op: str, x: Value, bound: Value | float, call: Call) -> Value:
