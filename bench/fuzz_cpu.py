@@ -4,7 +4,8 @@
 
 Each of the processes has one thread and groups of seeds of its own: it writes and compiles the
 models of a group together, and runs each as drawn, on special values, and on other batch sizes. A
-process that dies or hangs is replaced; the model that it was at is wrong. -O2 is the least level
+process that dies or hangs is replaced; the model that it was at is wrong. One that dies before it
+has imported all ends the run. -O2 is the least level
 at which gcc contracts products, if it may. At the end: of each kind
 how many were right, taken in parts (where a kind may be, for its reason) and wrong, and the seeds.
 To go on where a run stopped, give its last `next:` as --first.
@@ -13,13 +14,11 @@ To go on where a run stopped, give its last `next:` as --first.
 from __future__ import annotations
 
 import argparse
-import copy
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -95,7 +94,7 @@ def _program(seed: int, kind: str) -> str:
 
 @dataclass
 class Running:
-    """A process, the group that it has, and what it said last."""
+    """A process, the group that it has, and what it said last. started: it has imported all."""
 
     process: Any
     pipe: Connection
@@ -104,6 +103,7 @@ class Running:
     stage: str = ""
     groups: int = 0
     heard: float = 0.0
+    started: bool = False
 
 
 class Pool:
@@ -139,10 +139,17 @@ class Pool:
             message = r.pipe.recv()
         except (EOFError, OSError):
             r.process.join()
+            if not r.started:
+                sys.exit(
+                    "A process could not start, and none would: its traceback stands above "
+                    f"(exit code {r.process.exitcode})."
+                )
             yield from self._lost(r, f"the process died ({r.process.exitcode})")
             return
         r.heard = time.monotonic()
-        if message[0] == "at":
+        if message[0] == "started":
+            r.started = True
+        elif message[0] == "at":
             r.at, r.stage = message[1], message[2]
         elif message[0] == "done":
             seed = message[1]
@@ -198,8 +205,11 @@ def _kind_of(seed: int) -> str:
 
 def _serve(pipe: Connection, folder: Path, kind: str | None, optimise: str) -> None:
     """Groups of seeds until the other end closes."""
+    import fuzz  # noqa: F401 -- with these two, all that a group needs
+    import fuzz_judged  # noqa: F401
     import torch
 
+    pipe.send(("started",))
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     own = Path(tempfile.mkdtemp(dir=folder))
@@ -215,8 +225,8 @@ def _serve(pipe: Connection, folder: Path, kind: str | None, optimise: str) -> N
 def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, level: str) -> None:
     from compiled import build
     from fuzz import program
+    from fuzz_judged import judged, prepared, refusal, where
     from fuzz_writer import Facts, facts
-    from trials import allowed
 
     cases: dict[int, Any] = {}
     known: dict[int, Facts] = {}
@@ -228,12 +238,9 @@ def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, l
         path = folder / f"random_{seed}.py"
         path.write_text(text, encoding="utf-8")
         try:
-            cases[seed], why[seed] = _prepared(path)
-            if why[seed] and not allowed(why[seed], known[seed]):
-                raise NoReason(why[seed])
+            cases[seed], why[seed] = prepared(path)
         except Exception as error:  # noqa: BLE001 -- whatever it is, this model is wrong
-            cases.pop(seed, None)
-            outcome, said = _refusal(error)
+            outcome, said = refusal(error)
             pipe.send(("done", seed, known[seed].kind, outcome, said, {}))
     pipe.send(("at", None, "compiled"))
     modules = _built(build, list(cases.values()), folder, level)
@@ -243,9 +250,9 @@ def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, l
         try:
             if isinstance(module, AssertionError):
                 raise module
-            said = _judged(case, module, known[seed], seed, counts)
+            said = judged(module, case.problem, case.model, case.inputs, seed, counts)
         except Exception as error:  # noqa: BLE001
-            said = f"{type(error).__name__}: {error}\n{_where(error)}"
+            said = f"{type(error).__name__}: {error}\n{where(error)}"
         counts["kernels"] += len(case.made.kernels)
         outcome = "wrong" if said else "in parts" if why[seed] else "right"
         pipe.send(("done", seed, known[seed].kind, outcome, said, dict(counts)))
@@ -263,61 +270,6 @@ def _built(build: Any, cases: list[Any], folder: Path, level: str) -> list[Any]:
         half = len(cases) // 2
         parts = (cases[:half], cases[half:])
         return [m for part in parts for m in _built(build, part, folder, level)]
-
-
-def _prepared(path: Path) -> Any:
-    """What `optimize` does before it judges, in this process."""
-    import torch
-    from agreement import copied
-    from compiled import prepare_as_optimize
-
-    from fusewright.problem import load_problem
-
-    problem = load_problem(path)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        model, inputs = problem.make_model(), problem.make_inputs()
-        try:
-            copy.deepcopy(model)(*copied(inputs))
-        except (RuntimeError, IndexError, ValueError) as error:
-            raise EagerRaises(str(error)) from error  # shapes without memory said nothing of it
-        problem.run(copy.deepcopy(model), copied(inputs))
-    return prepare_as_optimize(path)
-
-
-class EagerRaises(Exception):
-    """The model is none: PyTorch's own kernels refuse a type."""
-
-
-class NoReason(Exception):
-    """The whole model is not captured, and it is said why; but its kind is captured, or it is not
-    that."""
-
-
-def _refusal(error: Exception) -> tuple[str, str]:
-    """What an error before anything ran means."""
-    from fusewright.errors import FusewrightError
-
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, EagerRaises):
-        return "of no model", said
-    short = isinstance(error, FusewrightError | NoReason)
-    return "wrong", said if short else f"{said}\n{_where(error)}"
-
-
-def _where(error: Exception) -> str:
-    """The last frames of what broke."""
-    return "".join(traceback.format_tb(error.__traceback__)[-3:])
-
-
-def _judged(case: Any, module: Any, known: Any, seed: int, counts: Counter[str]) -> str:
-    from trials import wrong
-
-    from fusewright.calling import call
-
-    ours = call(module.ModelNew, case.problem.make_init_inputs())
-    ours.load_state_dict(case.model.state_dict())
-    return "; ".join(wrong(ours, case.model, case.inputs, seed, counts, known))
 
 
 if __name__ == "__main__":

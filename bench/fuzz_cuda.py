@@ -11,7 +11,6 @@ whose GPU has failed, or that hangs, is replaced; the model at fault counts as w
 from __future__ import annotations
 
 import argparse
-import copy
 import ctypes
 import multiprocessing
 import os
@@ -42,12 +41,14 @@ class Group:
     """Models whose kernels are one library.
 
     seeds: those that have an emitted file.  said: what went wrong before anything ran, by seed.
-    launchers: how often each function of the skeletons starts a kernel.
+    outcomes: how many are taken in parts, or are no models.  launchers: how often each function of
+    the skeletons starts a kernel.
     """
 
     folder: Path
     seeds: tuple[int, ...]
     said: dict[int, str]
+    outcomes: dict[str, int]
     launchers: dict[str, int]
 
 
@@ -77,7 +78,8 @@ def main() -> int:
     options.add_argument("--compile-only", action="store_true")
     given = options.parse_args()
     code = _code(given.arch, here=not given.compile_only)
-    start, wrong, done, launchers = time.perf_counter(), 0, 0, Counter[str]()
+    start, wrong, done = time.perf_counter(), 0, 0
+    launchers, outcomes = Counter[str](), Counter[str]()
     every = range(given.first, given.first + given.models)
     with tempfile.TemporaryDirectory() as folder:
         tasks = [
@@ -92,11 +94,14 @@ def main() -> int:
                 problem = (group.folder / f"random_{seed}.py").read_text(encoding="utf-8")
                 print(f"seed {seed}: {text}\n{problem}", flush=True)
             launchers.update(group.launchers)
+            outcomes.update(group.outcomes)
             wrong, done = wrong + len(said), done + len({*group.seeds, *group.said})
+            done += group.outcomes["of no model"]
             print(f"{done} models, {wrong} wrong, {time.perf_counter() - start:.0f} s", flush=True)
         if gpu:
             gpu.close()
             print(", ".join(f"{count} {what}" for what, count in gpu.counts.items()))
+    print(", ".join(f"{count} {what}" for what, count in outcomes.items()))
     print(", ".join(f"{count} {name}" for name, count in sorted(launchers.items())))
     return 1 if wrong else 0
 
@@ -135,25 +140,30 @@ def written(task: Task) -> Group:
     """Emitted files, and one library with all their kernels."""
     from compiled import prepare, renamed
     from fuzz import program
-    from fuzz_writer import facts
-    from trials import allowed
-
-    from fusewright.errors import FusewrightError
+    from fuzz_judged import prepared, refusal
 
     task.folder.mkdir()
     said: dict[int, str] = {}
     texts: dict[int, str] = {}
+    outcomes = Counter({"in parts": 0, "of no model": 0})
     for seed in task.seeds:
         path = task.folder / f"random_{seed}.py"
         text = task.texts.get(seed) or program(seed, large=task.large)
         path.write_text(text, encoding="utf-8")
         try:
-            texts[seed] = prepare(path, target=task.arch).text
+            if seed in task.texts:
+                case, why = prepare(path, target=task.arch), ""
+            else:
+                case, why = prepared(path, task.arch)
         except Exception as error:  # noqa: BLE001 -- whatever it is, this model is wrong
-            refused = isinstance(error, FusewrightError) and error.exit_code == 2
-            if not (refused and allowed(str(error), facts(text))):
-                said[seed] = f"{type(error).__name__}: {error}"
+            outcome, text = refusal(error)
+            if outcome == "wrong":
+                said[seed] = text
+            else:
+                outcomes[outcome] += 1
             continue
+        texts[seed] = case.text
+        outcomes["in parts"] += bool(why)
         (task.folder / f"emitted_{seed}.py").write_text(texts[seed], encoding="utf-8")
     kernels = {seed: renamed(text, f"m{seed}") for seed, text in texts.items()}
     refused = _library(task, kernels)
@@ -163,7 +173,7 @@ def written(task: Task) -> Group:
     entries = re.findall(r'^extern "C" int m.*?^}', "\n".join(kernels.values()), re.M | re.S)
     launchers = Counter(n for entry in entries for n in set(re.findall(r"return (\w+)<", entry)))
     seeds = () if refused else tuple(kernels)
-    return Group(task.folder, seeds, said, dict(launchers))
+    return Group(task.folder, seeds, said, dict(outcomes), dict(launchers))
 
 
 def _library(task: Task, kernels: dict[int, str], name: str = "kernels") -> str:
@@ -240,7 +250,7 @@ def _serve(pipe: Any) -> None:
         folder, seed = pipe.recv()
         counts, alive = Counter[str](), True
         try:
-            found = "; ".join(_trials(folder, seed, counts))
+            found = _judged(folder, seed, counts)
         except Exception as error:  # noqa: BLE001
             found = f"{type(error).__name__}: {error}"
             try:
@@ -251,45 +261,19 @@ def _serve(pipe: Any) -> None:
         pipe.send((found, dict(counts), alive))
 
 
-def _trials(folder: Path, seed: int, counts: Counter[str]) -> Iterator[str]:
+def _judged(folder: Path, seed: int, counts: Counter[str]) -> str:
     """What is wrong with one model: as drawn, on special values, on other batch sizes."""
     import torch
-    from agreement import copied
-    from compiled import ready
-    from fuzz_writer import facts
-    from trials import wrong
+    from agreement import moved
+    from fuzz_judged import judged
 
-    from fusewright.calling import call
     from fusewright.problem import load_problem
 
     problem = load_problem(folder / f"random_{seed}.py")
     torch.manual_seed(0)
     theirs = problem.make_model().cuda()
-    drawn = on_gpu(problem.make_inputs())
-    ours = call(bound(folder, seed).ModelNew, problem.make_init_inputs()).cuda()
-    ours.load_state_dict(theirs.state_dict())
-    if not ready(copy.deepcopy(ours), copied(drawn)):
-        counts["not for the kernels"] += 1
-    yield from wrong(ours, theirs, drawn, seed, counts, facts(problem.source))
-
-
-def on_gpu(inputs: Sequence[object]) -> list[object]:
-    """The inputs on the GPU, with their strides; what shared memory shares it there."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    memories: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-
-    def moved(value: object) -> object:
-        if not isinstance(value, torch.Tensor):
-            return value
-        memory = value.untyped_storage()
-        key = memory.data_ptr(), value.dtype
-        if key not in memories:
-            memories[key] = torch.empty(0, dtype=value.dtype).set_(memory).cuda()
-        return memories[key].as_strided(value.shape, value.stride(), value.storage_offset())
-
-    return [pytree.tree_map(moved, v) for v in inputs]
+    drawn = moved(problem.make_inputs(), "cuda")
+    return judged(bound(folder, seed), problem, theirs, drawn, seed, counts, "cuda")
 
 
 def bound(folder: Path, seed: int) -> ModuleType:

@@ -59,15 +59,15 @@ def prepare(path: Path, seed: int = 0, target: str = "cpu") -> Case:
     return Case(problem, model, inputs, made, text)
 
 
-def prepare_as_optimize(path: Path, seed: int = 0) -> tuple[Case, str]:
-    """The same for the CPU, but what cannot be captured as a whole is taken in parts; then with the
-    reason, else ""."""
+def prepare_as_optimize(path: Path, seed: int = 0, target: str = "cpu") -> tuple[Case, str]:
+    """The same, but what cannot be captured as a whole is taken in parts; then with the reason,
+    else ""."""
     problem = load_problem(path)
     torch.manual_seed(seed)
     model, inputs = problem.make_model(), problem.make_inputs()
-    cpu, given = TARGETS["cpu"], Example(inputs, drawn=True)
+    machine, given = TARGETS[target], Example(inputs, drawn=True)
     file = pipeline._file(
-        problem, model, given, cpu, "eager", NO_RULES, pipeline._as_planned, pipeline._quiet
+        problem, model, given, machine, "eager", NO_RULES, pipeline._as_planned, pipeline._quiet
     )
     left: Any = file.parts["left"] if file.parts else ()
     return Case(problem, model, inputs, file, file.text), left[0]["why"] if left else ""
@@ -138,7 +138,8 @@ def imported(path: Path) -> ModuleType:
 
 
 def ready(new: torch.nn.Module, inputs: Sequence[object]) -> bool:
-    """Whether the guard, if there is one, lets these inputs go to the kernels."""
+    """Whether the guard, if there is one, lets these inputs go to the kernels, if no gradients are
+    asked for."""
     called: list[object] = []
     kind: Any = type(new)
     if not hasattr(kind, "reference_forward"):
@@ -150,6 +151,7 @@ def ready(new: torch.nn.Module, inputs: Sequence[object]) -> bool:
         return reference(*arguments, **more)
 
     kind.reference_forward = watched
-    new(*inputs)
+    with torch.no_grad():
+        new(*inputs)
     kind.reference_forward = reference
     return not called

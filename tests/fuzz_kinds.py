@@ -860,7 +860,9 @@ def _memory_begin(w: Writer) -> None:
     """Inputs of one memory, of which one may be changed."""
     w.refused = "share|alias|overlap"
     s = w.shapes["x0"]
-    forms = ["whole", "whole.flip(0)[:]", "whole.view(-1)", "whole[...]"]
+    with torch.device("meta"):
+        flat = eval(w.inputs[0], {"torch": torch}).is_contiguous()
+    forms = ["whole", "whole.flip(0)[:]", *["whole.view(-1)"] * flat, "whole[...]"]
     forms += ["whole[1:]", "whole[:1]", "whole[..., :1]"] * 2 if s[0] > 1 else []
     forms += ["whole.mT", "whole.transpose(0, -1)"] if len(s) > 1 else []
     w.before.append(f"whole = {w.inputs[0]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from agreement import disagreements
 from torch import nn
@@ -80,3 +81,47 @@ def test_one_error_among_many_values_is_none_of_luck() -> None:
             return x.exp()
 
     assert disagreements(Off(), Exp(), [torch.randn(50)])
+
+
+class OverMean(nn.Module):
+    """Elements that are larger than their mean; by: what roundings make of the mean."""
+
+    def __init__(self, by: float = 0.0) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(-1, keepdim=True) + self.by
+        return torch.where(mean > x, mean, 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tie_may_be_decided_either_way(dtype: torch.dtype) -> None:
+    equal = torch.full((4, 8), 1.5, dtype=dtype)
+    by = torch.finfo(dtype).eps
+    assert not disagreements(OverMean(2 * by), OverMean(), [equal], roundings=8)
+    apart = equal + torch.linspace(0, 1, 8, dtype=dtype)
+    assert not disagreements(OverMean(2 * by), OverMean(), [apart], roundings=8)
+    assert disagreements(OverMean(0.1), OverMean(), [apart], roundings=8)
+    assert disagreements(OverMean(0.1), OverMean(), [apart - 9.0], roundings=8)
+
+
+class Normalised(nn.Module):
+    """x by its norm, of which 16 bits lose the least: 0 / 0 there, and 0 in float64."""
+
+    def __init__(self, made: float | None = None) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.nn.functional.normalize(x, dim=0)
+        return result if self.made is None else torch.full_like(result, self.made)
+
+
+def test_what_only_16_bits_make_nan_may_be_what_it_is() -> None:
+    zeros = torch.zeros(5, dtype=torch.float16)
+    assert Normalised()(zeros).isnan().all()
+    assert not disagreements(Normalised(0.0), Normalised(), [zeros], roundings=8)
+    assert disagreements(Normalised(0.5), Normalised(), [zeros], roundings=8)
+    nan = torch.full((5,), float("nan"), dtype=torch.float16)
+    assert disagreements(Normalised(0.0), Normalised(), [nan], roundings=8)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +17,9 @@ from agreement import copied, disagreements, other_bits, structure
 from compiled import build, prepare
 from fuzz import program
 from fuzz_behind import behind
+from fuzz_judged import EagerRaises, NoReason, judged, prepared, refusal
 from fuzz_kinds import KINDS
-from fuzz_writer import Facts, facts
+from fuzz_writer import Facts, Writer, facts
 from trials import owners, wrong
 
 SEEDS = range(40)
@@ -141,6 +146,96 @@ def test_what_the_comparison_sees() -> None:
     tied.a = tied.b = torch.nn.Parameter(whole)
     apart.a, apart.b = torch.nn.Parameter(whole.clone()), torch.nn.Parameter(whole.clone())
     assert owners(tied) != owners(apart)
+
+
+MODEL = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Part(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * 2 + torch.sin(x)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+        self.p0 = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        {body}
+
+
+def get_inputs():
+    return [torch.randn(5, 6)]
+
+
+def get_init_inputs():
+    return []
+
+
+FACTS = ("numbers", (), True, {refused!r})
+"""
+REFUSED = "return self.part(x) if x.sum() > 99 else -self.part(x)"
+# name -> the body of forward, what a refusal must match, the outcome or what the reason says
+OUTCOMES = {
+    "right": ("return self.part(x) * 2", "", ""),
+    "no gradients of statistics": ("return F.batch_norm(x, self.p0, self.p0 + 1)", "", ""),
+    "in parts": (REFUSED, "`if`", "`if`"),
+    "for no reason": (REFUSED, "", "wrong"),
+    "of no model": ("return x.view(7, -1)", "", "of no model"),
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_what_becomes_of_a_random_model(name: str, target: str, tmp_path: Path) -> None:
+    """Both benches take a model so; that of a GPU compiles and runs it there."""
+    body, refused, outcome = OUTCOMES[name]
+    path = tmp_path / "random_0.py"
+    path.write_text(MODEL.format(body=body, refused=refused), encoding="utf-8")
+    if outcome in ("wrong", "of no model"):
+        with pytest.raises((NoReason, EagerRaises)) as caught:
+            prepared(path, target)
+        assert refusal(caught.value)[0] == outcome
+        return
+    case, why = prepared(path, target)
+    assert bool(outcome) == bool(why)
+    assert outcome in why
+    assert case.made.kernels
+    if target == "cpu":
+        counts = Counter[str]()
+        (module,) = build([case], tmp_path)
+        assert judged(module, case.problem, case.model, case.inputs, 0, counts) == ""
+        assert counts["as drawn"] == 1
+        assert not counts["not for the kernels"]
+
+
+def test_inputs_of_one_memory_can_be_drawn() -> None:
+    for seed in range(60):
+        w = Writer(random.Random(seed), "torch.float32")
+        w.given_as("torch.randn((4, 3, 2)).permute(2, 0, 1)", (2, 4, 3))
+        fuzz_kinds._memory_begin(w)
+        exec(f"{w.before[0]}\n{', '.join(w.inputs)}", {"torch": torch})
+
+
+def test_a_process_that_cannot_start_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no PyTorch lives here')\n")
+    bench = Path(__file__).parent.parent / "bench" / "fuzz_cpu.py"
+    done = subprocess.run(
+        [sys.executable, str(bench), "--models", "60", "--jobs", "2"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no PyTorch lives here" in done.stderr
+    assert "A process could not start" in done.stderr
 
 
 def test_facts_are_read_back() -> None:
