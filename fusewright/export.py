@@ -37,7 +37,7 @@ from fusewright.ir import Batch
 from fusewright.library import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.masks import without_selections
 from fusewright.places import apart, refused, state_apart
-from fusewright.refusals import IN_COMMON, cannot_capture
+from fusewright.refusals import IN_COMMON, cannot_capture, cannot_rewrite
 from fusewright.strides import lay_as_eager
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
@@ -210,7 +210,7 @@ def _run_export(
     free = None if shapes is None else (shapes,)
     with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager():
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
-        decomposed: ExportedProgram = program.run_decompositions(_compositions())
+        decomposed = _rewritten(program, type(module))
         lay_as_eager(decomposed)
         _type_as_eager(decomposed)
         without_selections(decomposed)
@@ -220,6 +220,17 @@ def _run_export(
             "torch.export leaves out: all later ones would differ. Remove the call."
         )
     return decomposed
+
+
+def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
+    """The program without what is changed in place, and without `COMPOSED`."""
+    try:
+        rewritten: ExportedProgram = program.run_decompositions(_compositions())
+    except Exception as error:
+        if (refusal := cannot_rewrite(error, program.graph, model)) is not None:
+            raise refusal from error
+        raise
+    return rewritten
 
 
 def _type_as_eager(program: ExportedProgram) -> None:

@@ -21,7 +21,10 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
 
 from fusewright.errors import CaptureFailed
 
@@ -148,6 +151,11 @@ BY_OPERATOR = (
 )
 # Functions that are a number of Python or ask for one, with a hint of their own.
 AS_NUMBER = ("__int__", "__float__", "__index__", "__complex__", "__round__", "one_hot")
+UNPLACED = (
+    "where a view begins depends on a tensor's value (.item()), and what it is a view of was "
+    "changed in place",
+    "Select with the tensor, x.index_select(0, n), or return a new value instead of the change.",
+)
 TRUTH = (
     "`if`, `while`, `assert` or bool() asks for a value that only the data knows",
     "Choose with torch.where, or move the question out of forward.",
@@ -161,6 +169,30 @@ def cannot_capture(error: BaseException, model: type) -> CaptureFailed:
     return CaptureFailed(
         f"{user_line(error, model)}: the model cannot be turned into a graph: {said}"
     )
+
+
+def cannot_rewrite(
+    error: BaseException, program: torch.fx.Graph, model: type
+) -> CaptureFailed | None:
+    """The same where not forward was stopped but the rewriting of what was traced: the line is that
+    of the call at fault, if it can be told which that is."""
+    found = re.search(r"While executing %(\w+) :", str(error))
+    unplaced = "Pending unbacked symbols" in str(error)
+    at = [n for n in program.nodes if (found and n.name == found[1]) or (unplaced and _unplaced(n))]
+    if not at:
+        return None
+    cause, advice = UNPLACED if unplaced else _cause(error)
+    said = f"{cause}. {advice}" if advice else cause
+    return CaptureFailed(
+        f"{_line_of(at[0], model)}: the model cannot be turned into a graph: {said}"
+    )
+
+
+def _unplaced(n: torch.fx.Node) -> bool:
+    """Whether only the data knows where in its memory a view begins."""
+    value = n.meta.get("val")
+    offset = value.storage_offset() if isinstance(value, torch.Tensor) else 0
+    return isinstance(offset, torch.SymInt) and bool(free_unbacked_symbols(offset))
 
 
 def changed_in_common(n: object, model: type, changed: str, others: Sequence[str]) -> CaptureFailed:

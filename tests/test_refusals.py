@@ -81,6 +81,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
     },
     "int": ("return x * int(x.sum().item())", "(int(), float()", "`if`"),
     "index of a list": ("return [x, -x][n[3].item()]", "an index of a list", "`if`"),
+    "a view's place": (
+        "y = x.clone(); y.add_(1); return y[n[3].item()]",
+        "index_select",
+        "size of",
+    ),
     "truth of a number": ("return x if n[0].item() else -x", "`if`", "int()"),
     "correction": ("return x.std(correction=n[0].item())", ".item() gives", "`if`"),
     "format of a number": ("print(f'{n[0].item():.3f}'); return x", "formatted as text", WHERE),
