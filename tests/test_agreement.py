@@ -125,3 +125,20 @@ def test_what_only_16_bits_make_nan_may_be_what_it_is() -> None:
     assert disagreements(Normalised(0.5), Normalised(), [zeros], roundings=8)
     nan = torch.full((5,), float("nan"), dtype=torch.float16)
     assert disagreements(Normalised(0.0), Normalised(), [nan], roundings=8)
+
+
+class Hardswish(nn.Module):
+    def __init__(self, by: float = 0.0) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (x + 3.0).clamp(0.0, 6.0) / 6.0 + self.by
+
+
+@pytest.mark.gpu
+def test_the_last_word_of_float64_is_the_cpus() -> None:
+    """CUDA's hardswish multiplies by a sixth of float32."""
+    x = torch.linspace(-4, 4, 64, dtype=torch.float64, device="cuda")
+    assert not disagreements(Hardswish(), nn.Hardswish(), [x], roundings=8)
+    assert disagreements(Hardswish(1e-5), nn.Hardswish(), [x], roundings=8)
