@@ -33,10 +33,11 @@ from fusewright.ir import (
     Node,
     Size,
     Update,
-    base,
     check,
     concrete,
     copied,
+    fresh_copy,
+    memory_of,
     node,
     numel,
     on_other_memory,
@@ -335,7 +336,7 @@ class _Builder:
             value = self._argument(given).node
             if value is not leaf:  # a library call may have updated it itself
                 memory = _memory(given)
-                owner.setdefault(id(base(value)), shown.get(memory, memory))
+                owner.setdefault(id(memory_of(value)), shown.get(memory, memory))
                 updates.append(Update(leaf, value))
         outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
@@ -364,11 +365,14 @@ class _Builder:
         if (found := self._leaf_of(given, position, changed)) is not None:
             inner, leaf = found
             return on_other_memory(n, self.values[inner].node, leaf)
-        shared = owner.setdefault(id(base(n)), memory) != memory
-        exposed = base(n).op in ("input", "parameter") and not owners
+        shared = owner.setdefault(id(memory_of(n)), memory) != memory
+        exposed = memory_of(n).op in ("input", "parameter") and not owners
         order = _order(given.meta["val"])
+        if shared and not _moved(n, order):  # what is one tensor stays one
+            whole = memory_of(n)
+            return on_other_memory(n, whole, fresh_copy(whole, whole.order, memory))
         if shared or exposed or n.op == "constant" or _moved(n, order):
-            return copied(n, order, memory)  # what is one tensor stays one
+            return copied(n, order, memory)
         return n
 
     def _leaf_of(

@@ -168,13 +168,24 @@ def base(n: Node) -> Node:
     return n
 
 
+def memory_of(n: Node) -> Node:
+    """The node whose memory views show, those among them that PyTorch's calls make."""
+    while _shows(n):
+        n = n.args[0]
+    return n
+
+
+def _shows(n: Node) -> bool:
+    """Whether a node is a view of its first argument."""
+    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
+    return calls or n.row.kind == "view"
+
+
 def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
-    view = calls or n.row.kind == "view"
-    return with_args(n, (on_other_memory(n.args[0], old, new),)) if view else n
+    return with_args(n, (on_other_memory(n.args[0], old, new),)) if _shows(n) else n
 
 
 def copied(n: Node, order: tuple[int, ...], number: int) -> Node:

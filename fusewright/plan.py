@@ -261,17 +261,33 @@ class _Planner:
         return True
 
     def _check_cycle(self, members: Sequence[Node]) -> None:
+        """Nothing outside waits for a member while a member waits for it.
+
+        A kernel waits for whatever any of its members needs, so whoever waits for one of them
+        waits for all of that.
+        """
         mask = self._mask(members)
-        outside = 0
-        for m in members:
-            outside |= self.before[self.index[id(m)]]
-        outside &= ~mask
-        while outside:
-            low = outside & -outside
-            i = low.bit_length() - 1
-            if self.before[i] & mask and self.order[i].row.kind != "view":
-                raise Incompatible(f"{self.order[i].op} lies between")
-            outside ^= low
+        left, seen = self._needs(members) & ~mask, 0
+        while left:
+            low = left & -left
+            n = self.order[low.bit_length() - 1]
+            seen |= low
+            left ^= low
+            if n.row.kind == "view":
+                continue
+            together = self.groups[self.group_of[id(n)]] if id(n) in self.group_of else [n]
+            needs = self._needs(together)
+            if needs & mask:
+                raise Incompatible(f"{n.op} lies between")
+            seen |= self._mask(together)
+            left = (left | needs) & ~seen
+
+    def _needs(self, nodes: Iterable[Node]) -> int:
+        """The bits of all that must run before them."""
+        bits = 0
+        for n in nodes:
+            bits |= self.before[self.index[id(n)]]
+        return bits
 
     def _check_product(self, members: Sequence[Node]) -> None:
         """One product at most, and nothing inside that it must read as a whole."""
@@ -341,10 +357,7 @@ class _Planner:
         steps: list[tuple[Step, int, int]] = []  # step, its bits, what it needs
         for kernel in kernels:
             bits = self._mask(kernel.members)
-            need = 0
-            for m in kernel.members:
-                need |= self.before[self.index[id(m)]]
-            steps.append((kernel, bits, need & ~bits))
+            steps.append((kernel, bits, self._needs(kernel.members) & ~bits))
         for n in self.order:
             if (n.row.kind == "library" and not n.has("joint")) or _counter(n):
                 i = self.index[id(n)]

@@ -21,6 +21,7 @@ from fusewright.ir import (
     base,
     copied,
     fresh_copy,
+    memory_of,
     node,
     on_other_memory,
     rebuild,
@@ -69,9 +70,12 @@ def apart(before: Graph, after: Graph) -> Graph:
     """Copy each output that shares memory now with something it did not share it with before, and
     let it show what became of its memory.
 
-    after: made of `traced(before)`, so behind its outputs is what became of their memory.
+    after: made of `traced(before)`, so behind its outputs is what became of their memory; or of
+    `before`, whose outputs' memory has become what they are views of now.
     """
     count = len(before.outputs)
+    if len(after.outputs) == count:
+        return _parted(before, after)
     owner: dict[int, Node] = {}
     numbers: dict[int, int] = {}  # of copies: outputs that were one tensor stay one
     for was, update in zip(before.updates, after.updates, strict=True):
@@ -91,10 +95,26 @@ def apart(before: Graph, after: Graph) -> Graph:
     return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
 
 
+def _parted(before: Graph, after: Graph) -> Graph:
+    owner: dict[int, Node] = {}
+    for was, update in zip(before.updates, after.updates, strict=True):
+        owner.setdefault(id(memory_of(update.value)), memory_of(was.value))
+    outputs: list[Node] = []
+    numbers: dict[int, int] = {}  # of copies: outputs that were one tensor stay one
+    for k, (o, n) in enumerate(zip(before.outputs, after.outputs, strict=True)):
+        old, memory = memory_of(o), memory_of(n)
+        exposed = _own_memory(old) and not _own_memory(memory)
+        if exposed or owner.setdefault(id(memory), old) is not old:
+            own = fresh_copy(memory, memory.order, numbers.setdefault(id(old), k))
+            n = on_other_memory(n, memory, own)
+        outputs.append(n)
+    return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
+
+
 def _in_any_order(updates: Sequence[Update]) -> tuple[Update, ...]:
     """Updates of which none shows what another one changes: those are of copies."""
     targets = {id(u.target) for u in updates}
-    shown = [id(base(u.value)) in targets for u in updates]
+    shown = [id(memory_of(u.value)) in targets for u in updates]
     return tuple(
         replace(u, value=copied(u.value, u.target.order, -1 - k)) if shows else u
         for k, (u, shows) in enumerate(zip(updates, shown, strict=True))

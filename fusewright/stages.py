@@ -18,6 +18,7 @@ from fusewright.masked import masked
 from fusewright.pages import pages
 from fusewright.pooled import pooled
 from fusewright.product import product
+from fusewright.rewrite import apart
 from fusewright.scan import scan
 from fusewright.target import Target
 from fusewright.through import through
@@ -45,11 +46,11 @@ def staged(
         "halves": halves,
         "pages": lambda g: pages(g, machine),
     }
-    before = "rewrite"
+    given, before = graph, "rewrite"
     for name, stage in stages.items():
         if name not in left_out:
             graph, before = stage(check(graph, before)), name
-    return check(graph, before)
+    return check(apart(given, graph), before)
 
 
 def _late(graph: Graph, machine: Target) -> Graph:

@@ -6,13 +6,13 @@ Kernels and calls behind a result read it where it lies, and what is returned ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -21,72 +21,131 @@ PADS = ("reflection", "replication")
 
 def lay_as_eager(program: ExportedProgram) -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
-    lie channels last if their image or their weights do; its own formulas lay some results of the
-    CPU otherwise; and what changes in place stays so. Only these calls, and those that read what
-    they make, are asked again; where one asks a free size for its number, the size stays free."""
+    lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
+    lay some results otherwise than with numbers; its own formulas lay some results of the CPU
+    otherwise; a comparison with a parameter is the parameter's; and what changes in place stays
+    so. Only these calls, and those that read what lies otherwise than row-major, are asked again,
+    with the example's sizes."""
     nodes = list(program.graph.nodes)
-    values = {n: n.meta["val"] for n in nodes if n.op == "placeholder" and "val" in n.meta}
-    given = [v for v in values.values() if isinstance(v, FakeTensor)]
-    read = {a for n in nodes if ".conv" in str(n.target) for a in n.all_input_nodes}
-    lying = any(not a.meta["val"].is_contiguous() for a in read)
-    moved = any(_moved(n.args[0].meta.get("val"), n.meta["val"]) for n in nodes if _in_place(n))
-    odd = any(_rule(n) and any(_lies(a.meta.get("val")) for a in n.all_input_nodes) for n in nodes)
-    unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    if not (lying or moved or odd):
-        return
-    mode, anew = given[0].fake_mode, set[torch.fx.Node]()
-    guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
-    kept, mode.cache_enabled = mode.cache_enabled, False  # it remembers what was said without cuDNN
-    try:
-        with mode, guards:
-            for n in (n for n in nodes if n.op == "call_function"):
-                said = values[n] = n.meta.get("val")
-                ruled, says = _rule(n) is not None, not unknown & set(getattr(n.target, "tags", ()))
-                if not (says or ruled) or "val" not in n.meta:
-                    continue
-                asked = ".conv" in str(n.target) or ruled or _in_place(n)
-                if not asked and anew.isdisjoint(n.all_input_nodes):
-                    continue
-                anew.add(n)
-                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), values.__getitem__)
-                made = _made_anew(n, args, kwargs, said) if says else said
-                laid = _as_on_cpu(n, args, made)
-                leaves, form = pytree.tree_flatten(laid)
-                sized = map(_of_size, leaves, pytree.tree_leaves(said))
-                values[n] = pytree.tree_unflatten(sized, form)
-                if isinstance(made, FakeTensor) or laid is not made:
-                    n.meta["val"] = values[n]
-                if _in_place(n) and _moved(args[0], values[n]):
-                    copy = _copied(n, torch.empty_like(args[0], dtype=values[n].dtype))
-                    values[copy] = copy.meta["val"]
-                    anew.add(copy)
-    finally:
-        mode.cache_enabled = kept
+    parameters = set(program.graph_signature.inputs_to_parameters)
+    numbers = FakeTensorMode()
+    numbers.cache_enabled = False  # it remembers what was said without cuDNN
+    fixed, anew = dict[torch.fx.Node, Any](), set[torch.fx.Node]()
+    with numbers:
+        for n in nodes:
+            fixed[n] = pytree.tree_map(_with_numbers, n.meta.get("val"))
+            if n.op != "call_function" or "val" not in n.meta or UNKNOWN in _leaves(fixed[n]):
+                continue
+            _as_parameters_compare(n, parameters)
+            asked = ".conv" in str(n.target) or _rule(n) is not None or _in_place(n)
+            otherwise = (a in anew or any(map(_lies, _leaves(fixed[a]))) for a in n.all_input_nodes)
+            if not (asked or any(otherwise)):
+                continue
+            anew.add(n)
+            args, kwargs = torch.fx.map_arg((n.args, n.kwargs), fixed.__getitem__)
+            if UNKNOWN in _leaves((args, kwargs)):
+                n.meta["val"] = _made_free(n)
+                fixed[n] = pytree.tree_map(_with_numbers, n.meta["val"])
+                continue
+            fixed[n] = _as_on_cpu(n, args, _made_anew(n, args, kwargs, fixed[n]))
+            n.meta["val"] = _laid(n, fixed[n])
+            if _in_place(n) and _moved(args[0], fixed[n]):
+                copy = _copied(n)
+                fixed[copy] = torch.empty_like(args[0], dtype=fixed[n].dtype)
+                copy.meta["val"] = _laid(copy, fixed[copy])
+                anew.add(copy)
 
 
-def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: object) -> object:
+UNKNOWN = "a size that only the data know"
+FROM_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def _leaves(value: object) -> list[Any]:
+    return pytree.tree_leaves(value)
+
+
+def _with_numbers(value: object) -> object:
+    """A tensor as large as the example's, which lies as it does; the number of a free size."""
+    if isinstance(value, FakeTensor):
+        shape: list[Any] = [_with_numbers(s) for s in value.shape]
+        strides: list[Any] = [_with_numbers(s) for s in value.stride()]
+        if UNKNOWN in (*shape, *strides):
+            return UNKNOWN
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+    if isinstance(value, torch.SymInt):
+        return int(value.node.hint) if value.node.has_hint() else UNKNOWN
+    return value
+
+
+def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> Any:
     """What a call makes of arguments that may lie otherwise.
 
-    What export has said of it stands where it cannot be asked again: a pad of negative widths, for
-    instance, asks for sizes as numbers.
+    What export has said of it stands where it cannot be asked again, since only the data know it.
     """
+    if FROM_DATA & set(getattr(n.target, "tags", ())):
+        return said
     try:
-        return n.target(*args, **kwargs)  # type: ignore[operator]
+        made = n.target(*args, **kwargs)  # type: ignore[operator]
     except RuntimeError:
         return said
+    return made if _sizes(made) == _sizes(said) else said
 
 
-def _of_size(made: object, said: object) -> object:
-    """What a call has made, in the size that is said of it: of a free one it may know a number."""
-    if not (isinstance(made, FakeTensor) and isinstance(said, FakeTensor)):
-        return made
-    if made.shape != said.shape:
+def _made_free(n: torch.fx.Node) -> object:
+    """What a call makes in free sizes, where some have no number in the example."""
+    said = n.meta["val"]
+    modes = [v.fake_mode for v in _leaves(said) if isinstance(v, FakeTensor)]
+    if not modes or FROM_DATA & set(getattr(n.target, "tags", ())):
         return said
-    pairs = zip(made.shape, said.shape, strict=True)
-    if all(isinstance(m, int) == isinstance(s, int) for m, s in pairs):
-        return made
-    order = sorted(range(made.dim()), key=made.stride, reverse=True)
-    return torch.empty_permuted(said.shape, order, dtype=made.dtype, device=made.device)
+    args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
+    kept, modes[0].cache_enabled = modes[0].cache_enabled, False
+    try:
+        with modes[0], _unguarded(modes[0]):
+            made = n.target(*args, **kwargs)  # type: ignore[operator]
+            return made if _sizes(made) == _sizes(said) else said
+    except RuntimeError:
+        return said
+    finally:
+        modes[0].cache_enabled = kept
+
+
+def _sizes(value: object) -> list[object]:
+    return [v.shape if isinstance(v, torch.Tensor) else None for v in _leaves(value)]
+
+
+def _laid(n: torch.fx.Node, fixed: object) -> object:
+    """What is said of a call in its free sizes, laid as it lies with the example's."""
+    leaves, form = pytree.tree_flatten(n.meta["val"])
+    pairs = zip(leaves, _leaves(fixed), strict=True)
+    return pytree.tree_unflatten([_leaf_laid(n, said, made) for said, made in pairs], form)
+
+
+def _leaf_laid(n: torch.fx.Node, said: object, made: object) -> object:
+    if not (isinstance(said, FakeTensor) and isinstance(made, FakeTensor)):
+        return said
+    if _with_numbers(said).stride() == made.stride():  # type: ignore[attr-defined]
+        return said
+    free = any(isinstance(s, torch.SymInt) for s in said.shape)
+    with said.fake_mode, _unguarded(said.fake_mode):
+        if not free:
+            return torch.empty_strided(
+                said.shape, made.stride(), dtype=made.dtype, device=made.device
+            )
+        if _is_view(n):
+            args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
+            return n.target(*args, **kwargs)  # type: ignore[operator]
+        order = sorted(range(made.dim()), key=made.stride, reverse=True)
+        return torch.empty_permuted(said.shape, order, dtype=made.dtype, device=made.device)
+
+
+def _unguarded(mode: FakeTensorMode) -> AbstractContextManager[None]:
+    """What is asked within says nothing of the free sizes."""
+    return mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
+
+
+def _is_view(n: torch.fx.Node) -> bool:
+    schema = getattr(n.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
 # ---- what the CPU does otherwise -----------------------------------------------------------------
@@ -192,6 +251,27 @@ def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
     return rule(args, made) if made.dim() else made
 
 
+# ---- comparisons with a parameter ----------------------------------------------------------------
+
+REFLECTED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "ne"}
+
+
+def _as_parameters_compare(n: torch.fx.Node, parameters: Collection[str]) -> None:
+    """Python asks the right-hand side first where its class is derived from the left one's, as
+    Parameter is from Tensor: `x > parameter` calls `parameter < x` in eager, and that lies as the
+    parameter does where both are read in different orders."""
+    name = str(n.target).removeprefix("aten.").removesuffix(".Tensor")
+    kind, _, _ = n.meta.get("torch_fn", ("", ""))[1].partition(".")
+    line = [t for t in (n.meta.get("stack_trace") or "").splitlines() if t.strip(" ^~")][-1:]
+    named = any(f".{name}(" in t for t in line)
+    if name not in REFLECTED or kind != "method_descriptor" or named:
+        return
+    left, right = n.args
+    if getattr(right, "name", "") in parameters and getattr(left, "name", "") not in parameters:
+        n.target = getattr(torch.ops.aten, REFLECTED[name]).Tensor
+        n.args = (right, left)
+
+
 # ---- what changes in place -----------------------------------------------------------------------
 
 
@@ -207,14 +287,13 @@ def _moved(before: object, made: object) -> bool:
     """Whether a call lays its result otherwise than what the model changes in place lies."""
     if not (isinstance(before, FakeTensor) and isinstance(made, FakeTensor)):
         return False
-    with before.fake_mode:
-        return before.shape == made.shape and torch.empty_like(before).stride() != made.stride()
+    return before.shape == made.shape and torch.empty_like(before).stride() != made.stride()
 
 
-def _copied(n: torch.fx.Node, laid: torch.Tensor) -> torch.fx.Node:
+def _copied(n: torch.fx.Node) -> torch.fx.Node:
     """A copy of a result that lies otherwise, for all who read it."""
     with n.graph.inserting_after(n):
         copy = n.graph.call_function(torch.ops.aten.clone.default, (n,))
     n.replace_all_uses_with(copy, lambda user: user is not copy)
-    copy.meta = {**n.meta, "val": laid}
+    copy.meta = dict(n.meta)
     return copy

@@ -329,3 +329,66 @@ def test_what_changes_in_place_lies_as_before(name: str) -> None:
     strides = Changed()(x).stride()
     assert output.order == ((1, 0) if strides == (1, 5) else ())
     assert output.op != "library"  # PyTorch's call lays its result otherwise
+
+
+# With a free size, PyTorch's fake tensors lay some of these otherwise than with its number.
+FREE = {
+    "masked_fill_": lambda x: torch.zeros_like(x).masked_fill_(x < -9, 0.5),
+    "lerp with a number": lambda x: torch.lerp(
+        torch.zeros_like(x).masked_fill_(x < 0, 2).transpose(1, -1) * 0.5, x.mean(), 0.25
+    ),
+    "lerp": lambda x: torch.lerp(x.transpose(1, -1), x.transpose(1, -1) * 2, 0.25),
+    "behind a mask": lambda x: torch.lerp(masked(x.transpose(1, -1) * 0.5), x.mean(), 0.25),
+    "where": lambda x: torch.where(x > 0, x, x.mean()),
+    "clamp": lambda x: x.clamp(x.mean(), x.amax()),
+    "addcmul": lambda x: torch.addcmul(x, x[:, :1], x.mean()),
+}
+
+
+def masked(v: torch.Tensor) -> torch.Tensor:
+    chosen = v[..., 0] > 0
+    v[chosen] = v[chosen] * 2.0
+    return v
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_free_sizes_leave_results_as_numbers_lay_them(name: str) -> None:
+    class Free(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return FREE[name](x)
+
+    x = torch.randn(4, 17, 11, 3).permute(2, 0, 3, 1)
+    (output,) = capture(Free(), [x]).graph.outputs
+    strides = Free()(x).stride()
+    assert list(output.order or range(4)) == sorted(range(4), key=lambda d: -strides[d])
+
+
+# Python calls the method of the right-hand side first where that is a parameter.
+COMPARED = {
+    ">": lambda x, p: x > p,
+    "<=": lambda x, p: x <= p,
+    "==": lambda x, p: x == p,
+    "what follows": lambda x, p: torch.where(x > p, x, 0.5),
+    "the parameter first": lambda x, p: p < x,
+    "a function": lambda x, p: torch.gt(x, p),
+    "a view of the parameter": lambda x, p: x > p[:, :1],
+}
+
+
+@pytest.mark.parametrize("name", [*COMPARED, "a method"])
+def test_a_comparison_with_a_parameter_lies_as_eagers(name: str) -> None:
+    class Compared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.p = nn.Parameter(torch.randn(13, 1, 11, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if name == "a method":
+                return x.gt(self.p)
+            return COMPARED[name](x, self.p)
+
+    x, model = torch.randn(4, 2, 13, 11).permute(2, 0, 3, 1), Compared()
+    (output,) = capture(model, [x]).graph.outputs
+    strides = model(x).stride()
+    order = sorted(range(4), key=lambda d: -strides[d])
+    assert list(output.order or range(4)) == order

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ SETUP = (
 )
 
 
-def planned(text: str, *inputs: torch.Tensor) -> Plan:
+def planned(text: str, *inputs: torch.Tensor, target: str = "cpu") -> Plan:
     """The plan of a model whose forward is `text`."""
     scope: dict[str, object] = {"torch": torch, "nn": nn, "F": nn.functional}
     names = ", ".join(["self", "x", "y", "z"][: 1 + len(inputs)])
@@ -32,7 +34,7 @@ def planned(text: str, *inputs: torch.Tensor) -> Plan:
     )
     model: nn.Module = scope["M"]()  # type: ignore[operator]
     graph, _ = rewrite(capture(model, inputs).graph)
-    return plan(graph, TARGETS["cpu"])
+    return plan(graph, TARGETS[target])
 
 
 def kernels(text: str, *inputs: torch.Tensor) -> int:
@@ -118,6 +120,28 @@ def test_a_kernel_stores_what_others_read_and_nothing_else(text: str) -> None:
 def test_a_cycle_through_a_library_call_is_avoided() -> None:
     made = planned("y = torch.relu(x)\nreturn y + self.linear(y)", ROWS)
     assert [type(s).__name__ for s in made.steps] == ["Kernel", "Library", "Kernel"]
+
+
+# Steps of random models, most of which cannot share a kernel with some of the others.
+STEPS = [
+    *("{a} + {b}", "{a} * {b}", "{a}.relu()", "torch.softmax({a}, 0)", "torch.softmax({a}, 1)"),
+    *("{a}.sum(0, keepdim=True) + {b}", "{a} - {b}.amax(1, keepdim=True)", "{a}.mean() * {b}"),
+    *("{a}.cumsum(1)", "torch.cat([{a}, {b}])[3:9]", "{a}.mT.reshape(6, 6) + {b}"),
+]
+
+
+@pytest.mark.parametrize("seed", [18, 28, 46, 48, *range(100, 106)])  # the first four once were one
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_kernels_that_wait_for_each_other_are_no_circle(seed: int, target: str) -> None:
+    """Two nodes of a kernel may be needed by, and need, two of another one which know nothing of
+    each other; and so on through several kernels."""
+    draw, names, lines = random.Random(seed), ["x"], list[str]()
+    for i in range(16):
+        step = draw.choice(STEPS).format(a=draw.choice(names[-5:]), b=draw.choice(names[-5:]))
+        lines.append(f"v{i} = {step}")
+        names.append(f"v{i}")
+    text = "\n".join([*lines, "return " + ", ".join(names[-3:])])
+    assert planned(text, torch.randn(6, 6), target=target).kernels
 
 
 def test_it_says_why_neighbours_stay_apart() -> None:
