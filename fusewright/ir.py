@@ -168,24 +168,37 @@ def base(n: Node) -> Node:
     return n
 
 
+# Calls of PyTorch whose results always show the memory of their argument.
+CALLED_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view", "view_as_real", "view_as_complex", "select", "slice", "narrow", "split"),
+        *("split_with_sizes", "unbind", "chunk", "diagonal", "expand", "permute", "transpose", "t"),
+        *("unsqueeze", "squeeze", "unfold", "alias", "detach", "as_strided", "imag", "_conj"),
+        *("_neg_view", "unflatten"),
+    )
+)
+
+
 def memory_of(n: Node) -> Node:
-    """The node whose memory views show, those among them that PyTorch's calls make."""
-    while _shows(n):
+    """The node whose memory views show, those among them that are calls of PyTorch."""
+    while n.row.kind == "view" or n.op == "item" or n.op == "library":
+        call = n.args[0] if n.op == "item" else n
+        if call.op == "library":
+            if ".".join(str(call["name"]).split(".")[:2]) not in CALLED_VIEWS:
+                return n
+            n = call
         n = n.args[0]
     return n
-
-
-def _shows(n: Node) -> bool:
-    """Whether a node is a view of its first argument."""
-    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
-    return calls or n.row.kind == "view"
 
 
 def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    return with_args(n, (on_other_memory(n.args[0], old, new),)) if _shows(n) else n
+    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
+    view = calls or n.row.kind == "view"
+    return with_args(n, (on_other_memory(n.args[0], old, new),)) if view else n
 
 
 def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
