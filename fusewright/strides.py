@@ -24,8 +24,9 @@ def lay_as_eager(program: ExportedProgram) -> None:
     lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
     lay some results otherwise than with numbers; its own formulas lay some results of the CPU
     otherwise; a comparison with a parameter is the parameter's; and what changes in place stays
-    so. Only these calls, and those that read what lies otherwise than row-major, are asked again,
-    with the example's sizes."""
+    so. Only these calls, and those that read what they make, are asked again, with the example's
+    sizes: of all others export has said it well, which knows what reads a tensor changed in place
+    and what reads the new value."""
     nodes = list(program.graph.nodes)
     parameters = set(program.graph_signature.inputs_to_parameters)
     numbers = FakeTensorMode()
@@ -36,10 +37,10 @@ def lay_as_eager(program: ExportedProgram) -> None:
             fixed[n] = pytree.tree_map(_with_numbers, n.meta.get("val"))
             if n.op != "call_function" or "val" not in n.meta or UNKNOWN in _leaves(fixed[n]):
                 continue
-            _as_parameters_compare(n, parameters)
-            asked = ".conv" in str(n.target) or _rule(n) is not None or _in_place(n)
-            otherwise = (a in anew or any(map(_lies, _leaves(fixed[a]))) for a in n.all_input_nodes)
-            if not (asked or any(otherwise)):
+            reflected = _as_parameters_compare(n, parameters)
+            ruled = _rule(n) and any(_lies(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
+            asked = reflected or ruled or ".conv" in str(n.target) or _in_place(n)
+            if not asked and anew.isdisjoint(n.all_input_nodes):
                 continue
             anew.add(n)
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), fixed.__getitem__)
@@ -171,6 +172,19 @@ def _padded(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
     return _row_major(given, made) if "circular" in given[2:3] else _in_format(given, made)
 
 
+def _rolled(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
+    """Along one dimension two pieces are joined; along several, one after the other."""
+    x: torch.Tensor = given[0]
+    shifts, dims = (*given[1:], ())[:2]
+    if not dims:
+        return _row_major(given, made)
+    for d, shift in zip(dims, shifts, strict=True):
+        size = x.shape[d]
+        start = -shift % size if size else 0
+        x = torch.cat([x.narrow(d, start, size - start), x.narrow(d, 0, start)], d)
+    return x
+
+
 def _as_first(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(given[0], dtype=made.dtype) if made.dim() else made
 
@@ -198,10 +212,10 @@ ON_CPU: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
-            *("aten._native_batch_norm_legit_no_training.default", "aten.roll.default"),
+            *("aten._native_batch_norm_legit_no_training.default", "aten.pixel_shuffle.default"),
             *("aten._native_batch_norm_legit.default", "aten.native_batch_norm.default"),
             *("aten._native_batch_norm_legit_functional.default", "aten.channel_shuffle.default"),
-            "aten.max_unpool2d.default",
+            *("aten.max_unpool2d.default", "aten.pixel_unshuffle.default"),
             *(f"aten.{kind}_pad{n}d.default" for kind in PADS for n in (2, 3)),
         ),
         _in_format,
@@ -224,6 +238,7 @@ ON_CPU: Mapping[str, Rule] = {
         _as_maps,
     ),
     "aten.pad.default": _padded,
+    "aten.roll.default": _rolled,
     "aten.ldexp.Tensor": _scaled,
     "aten.cross_entropy_loss.default": _of_labels,
     "aten.binary_cross_entropy.default": _as_first,
@@ -256,8 +271,10 @@ def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
 REFLECTED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "ne"}
 
 
-def _as_parameters_compare(n: torch.fx.Node, parameters: Collection[str]) -> None:
-    """Python asks the right-hand side first where its class is derived from the left one's, as
+def _as_parameters_compare(n: torch.fx.Node, parameters: Collection[str]) -> bool:
+    """Whether it is written the other way round now.
+
+    Python asks the right-hand side first where its class is derived from the left one's, as
     Parameter is from Tensor: `x > parameter` calls `parameter < x` in eager, and that lies as the
     parameter does where both are read in different orders."""
     name = str(n.target).removeprefix("aten.").removesuffix(".Tensor")
@@ -265,11 +282,14 @@ def _as_parameters_compare(n: torch.fx.Node, parameters: Collection[str]) -> Non
     line = [t for t in (n.meta.get("stack_trace") or "").splitlines() if t.strip(" ^~")][-1:]
     named = any(f".{name}(" in t for t in line)
     if name not in REFLECTED or kind != "method_descriptor" or named:
-        return
+        return False
     left, right = n.args
-    if getattr(right, "name", "") in parameters and getattr(left, "name", "") not in parameters:
-        n.target = getattr(torch.ops.aten, REFLECTED[name]).Tensor
-        n.args = (right, left)
+    names = [getattr(a, "name", "") in parameters for a in (left, right)]
+    if names != [False, True]:
+        return False
+    n.target = getattr(torch.ops.aten, REFLECTED[name]).Tensor
+    n.args = (right, left)
+    return True
 
 
 # ---- what changes in place -----------------------------------------------------------------------

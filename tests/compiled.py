@@ -138,8 +138,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def ready(new: torch.nn.Module, inputs: Sequence[object]) -> bool:
-    """Whether the guard, if there is one, lets these inputs go to the kernels, if no gradients are
-    asked for."""
+    """Whether the guard, if there is one, lets these inputs go to the kernels."""
     called: list[object] = []
     kind: Any = type(new)
     if not hasattr(kind, "reference_forward"):
@@ -151,7 +150,6 @@ def ready(new: torch.nn.Module, inputs: Sequence[object]) -> bool:
         return reference(*arguments, **more)
 
     kind.reference_forward = watched
-    with torch.no_grad():
-        new(*inputs)
+    new(*inputs)
     kind.reference_forward = reference
     return not called

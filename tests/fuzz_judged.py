@@ -77,6 +77,8 @@ def judged(
     """What is wrong with an emitted file that is imported. theirs, drawn: on the device."""
     ours = call(module.ModelNew, problem.make_init_inputs()).to(device)
     ours.load_state_dict(theirs.state_dict())
-    if not ready(copy.deepcopy(ours), copied(drawn)):
+    with torch.no_grad():
+        for_kernels = ready(copy.deepcopy(ours), copied(drawn))
+    if not for_kernels:
         counts["not for the kernels"] += 1
     return "; ".join(wrong(ours, theirs, drawn, seed, counts, facts(problem.source)))

@@ -209,7 +209,7 @@ def test_outputs_show_the_memory_that_eagers_show(name: str, cases: dict[str, Ca
         if row in plain:
             assert memory(n).op == "input", row
         elif row.startswith("(x + 1)"):
-            assert memory(n).op == "add", row
+            assert memory(n).op in ("add", "copy"), row  # every call of eager makes its own
 
 
 def memory(n: Node) -> Node:

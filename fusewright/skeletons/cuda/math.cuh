@@ -82,6 +82,7 @@ FN float relu(float x) {
   asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
   return x;
 }
+FN double relu(double x) { return x > 0. || x != x ? x : 0.; }
 #endif
 
 //@ maximum
@@ -91,6 +92,8 @@ FN float maximum(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
 }
+// Of both zeros the positive one, as the instruction for float has it.
+FN double maximum(double a, double b) { return a != a || b != b ? a + b : ::fmax(a, b); }
 template <class T> FN T maximum(T a, T b) { return a > b || a != a ? a : b; }
 
 //@ minimum
@@ -99,12 +102,19 @@ FN float minimum(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
 }
+// Of both zeros the negative one.
+FN double minimum(double a, double b) { return a != a || b != b ? a + b : ::fmin(a, b); }
 template <class T> FN T minimum(T a, T b) { return a < b || a != a ? a : b; }
 
 //@ fmax
+// A number wins over a NaN, and of both zeros the positive one.
+FN float fmax(float a, float b) { return ::fmaxf(a, b); }
+FN double fmax(double a, double b) { return ::fmax(a, b); }
 template <class T> FN T fmax(T a, T b) { return a > b || b != b ? a : b; }
 
 //@ fmin
+FN float fmin(float a, float b) { return ::fminf(a, b); }
+FN double fmin(double a, double b) { return ::fmin(a, b); }
 template <class T> FN T fmin(T a, T b) { return a < b || b != b ? a : b; }
 
 //@ floor
