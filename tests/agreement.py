@@ -8,8 +8,10 @@ Where a value would be wrong, eager runs on inputs nearby, too, since one answer
 the sum of a normalised row is 0 but for what the roundings of its terms leave over. Where float64
 itself leaves an answer open (whether elements are larger than their mean, where all are equal), so
 does the judge. And a chain of 16-bit operators may be calculated in float32: then the judge
-calculates it in float64, from the values that the model rounds itself. On a GPU, eager's float64 is
-the last word only where the CPU's agrees: hardswish and hardsigmoid divide by 6 in float32 there.
+calculates it in float64, from the values that the model rounds itself. Where eager's own answer
+would be another one had its sums been added in another order, so may ours (roundings.py). On a
+GPU, eager's float64 is the last word only where the CPU's agrees: hardswish and hardsigmoid divide
+by 6 in float32 there.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from roundings import opened
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -64,6 +67,11 @@ def disagreements(
         found = [
             *compared(a, b, [x.to(t.device) for x, t in zip(truth, a, strict=True)], roundings)
         ]
+    if found:
+        spread, unsure = opened(called, theirs, inputs, b, error)
+        sure = [[t.masked_fill(u, 0) for t, u in zip(r, unsure, strict=True)] for r in (a, b)]
+        truth = [x.masked_fill(u, 0) for x, u in zip(judge or b, unsure, strict=True)]
+        found = [*compared(sure[0], sure[1], truth, roundings, spread)]
     found += [text for k in bits for text in other_bits(k, a[k], b[k])]
     found += layouts(a, b)
     if aliases(a, mine, ours) != aliases(b, other, theirs):

@@ -142,3 +142,50 @@ def test_the_last_word_of_float64_is_the_cpus() -> None:
     x = torch.linspace(-4, 4, 64, dtype=torch.float64, device="cuda")
     assert not disagreements(Hardswish(), nn.Hardswish(), [x], roundings=8)
     assert disagreements(Hardswish(1e-5), nn.Hardswish(), [x], roundings=8)
+
+
+class Ordered(nn.Module):
+    """NaN where a sum is below its rounding to four places: in another order it may not be."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.sum(-1)
+        return torch.sqrt(total - total.double().round(decimals=4).float())
+
+
+class Folded(nn.Module):
+    """The same sum, folded in halves first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x[..., ::2].sum(-1) + x[..., 1::2].sum(-1)
+        return torch.sqrt(total - total.double().round(decimals=4).float())
+
+
+class Scaled(nn.Module):
+    """The smallest of what was scaled, subtracted: at least 0, whoever calculates it."""
+
+    def __init__(self, *, wrong: bool = False) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 0.3
+        least = y.amin(-1, keepdim=True)
+        return torch.sqrt(torch.where(y == least, -1e-9, y - least) if self.wrong else y - least)
+
+
+class Shorter(Ordered):
+    """A sum that leaves out an element."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x[..., 1:])
+
+
+def test_the_order_of_a_sum_is_luck_and_a_product_is_not() -> None:
+    torch.manual_seed(5)
+    x = torch.rand(4096, 6)
+    ordered, folded = Ordered()(x), Folded()(x)
+    assert (ordered.isnan() != folded.isnan()).any(), "the inputs must tell the orders apart"
+    assert not disagreements(Folded(), Ordered(), [x])
+    assert disagreements(Shorter(), Ordered(), [x])
+    assert not disagreements(Scaled(), Scaled(), [x])
+    assert disagreements(Scaled(wrong=True), Scaled(), [x])

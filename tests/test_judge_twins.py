@@ -140,6 +140,18 @@ def get_inputs():
 """,
         ("(y * y).float()", "(y * y).bfloat16().float()"),
     ),
+    "infinity as the largest number of its type": (
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.nan_to_num((x - x.amin(-1, keepdim=True)).log()) / 1e30
+
+def get_inputs():
+    return [torch.randn(8, 32)]
+""",
+        ("nan_to_num((x - x.amin(-1, keepdim=True)).log())",
+         "nan_to_num((x - x.amin(-1, keepdim=True)).log(), neginf=-3.3e38)"),
+    ),
 }  # fmt: skip
 
 

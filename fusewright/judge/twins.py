@@ -43,12 +43,27 @@ class InDouble(TorchFunctionMode):
         named = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.dtype)]
         if func is Tensor.view and named:
             return self._bits(*args, **kwargs)
+        if name in ("nan_to_num", "nan_to_num_"):
+            return func(*self._numbers(*args, **kwargs))
         if named:
             args, kwargs = tree_map_only(torch.dtype, lambda d: WIDER.get(d, d), (args, kwargs))
         result = func(*args, **kwargs)
         if self._widened and (func in _HALVING or any(d in HALVES for d in named)):
             return tree_map_only(Tensor, _from_half, result)
         return result
+
+    def _numbers(
+        self,
+        input: Tensor,
+        nan: float | None = None,
+        posinf: float | None = None,
+        neginf: float | None = None,
+    ) -> tuple[Tensor, float, float, float]:
+        """Arguments of `nan_to_num`: by default infinity becomes the model's own largest number."""
+        limits = torch.finfo(self._native if input.dtype is torch.float64 else input.dtype)
+        top = limits.max if posinf is None else posinf
+        least = limits.min if neginf is None else neginf
+        return input, nan or 0.0, top, least
 
     def _bits(self, t: Tensor, dtype: torch.dtype) -> Tensor:
         """A look at the bits: in the width of the model, and back to the twin's."""
