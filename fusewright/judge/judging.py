@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -181,14 +182,28 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
         sanitizer.check(session, first + len(timers))
     if not request.timing or session.ledger.failed():
         return None
-    mark = session.ledger.mark()
-    try:
-        return clocks.measure(session, sides, turn)
-    except Short as short:
-        _make_room(session, sides, short)
+    mark, before = session.ledger.mark(), None
+    while True:
+        try:
+            return clocks.measure(session, sides, turn, before)
+        except Short as short:
+            _make_room(session, sides, short)
+        except clocks.Unclear as unclear:
+            if before:
+                raise NotVerifiable(_twice(unclear)) from unclear
+            before = unclear
+            _stop(session, sides)
         session.ledger.back_to(mark)
         sides = clocks.start(session, timers, range(first, first + len(timers)))
-        return clocks.measure(session, sides, turn)
+
+
+def _twice(unclear: clocks.Unclear) -> str:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return (
+        f"{unclear}. It was timed twice, by fresh processes, and the clocks do not say for certain "
+        f"that this is the candidate's doing; the load is {load:.1f} on {cores} cores. "
+        "Judge it again on a quiet machine."
+    )
 
 
 def _make_room(session: Session, sides: list[clocks.Side], short: Short) -> None:
@@ -196,6 +211,10 @@ def _make_room(session: Session, sides: list[clocks.Side], short: Short) -> None
     if session.alone:
         raise Short(f"{short} It was tried twice, the second time with nothing else of this run.")
     session.alone = True
+    _stop(session, sides)
+
+
+def _stop(session: Session, sides: list[clocks.Side]) -> None:
     for side in sides:
         side.worker.kill("the judge makes room")
     sides.clear()
