@@ -128,6 +128,15 @@ def test_clocks_of_the_processor_and_of_the_device() -> None:
     assert timed(4, 4e-3, device="cuda", events=2.0, eager={"events": 2.5}) == "unclear"
 
 
+def test_processor_time_refutes_though_it_varies() -> None:
+    """A neighbour adds none to it; what the fastest calls have too much is too much."""
+    draw = random.Random(2)
+    sides = [side(timing.CANDIDATE, 6e-5, draw)]
+    sides += [side(name, 8e-4, draw) for name in (timing.EAGER, timing.AGAIN)]
+    sides[0].clocks.cpu = [[draw.choice([5e-3, 11e-3, 12e-3]) for _ in r] for r in sides[0].turns]
+    assert outcome(*sides, before=Unclear("", ("processor",))) == "fail"
+
+
 def test_a_device_that_serves_others_refutes_nobody() -> None:
     """Its events wait for theirs; whose time that is, nobody can tell."""
     draw = random.Random(3)

@@ -57,7 +57,7 @@ def weigh(
         if not rule.compared:  # what eager has less of than it may is nothing
             sides[1:] = [[[max(0.0, s) for s in turn] for turn in turns] for turns in sides[1:]]
         allowed = allowance(eager, again) if rule.compared else 0.0
-        told = _beyond(sides, allowed)
+        told = _beyond(sides, allowed, EVENLY if rule.compared else 0.0)
         if told is not None:
             what = rule.text.format(
                 us=told[0] * 1e6,
@@ -93,7 +93,9 @@ def is_crowded(device_s: Iterable[float]) -> bool:
     return slow > CROWDED * fast + NOTICED_S
 
 
-def _beyond(sides: Sequence[Turns], allowed: float) -> tuple[float, str, bool] | None:
+def _beyond(
+    sides: Sequence[Turns], allowed: float, evenly: float
+) -> tuple[float, str, bool] | None:
     """How much is beyond what is allowed, the numbers, and whether that is certain."""
     mine, eager, again = sides
     pairs = _paired(mine, eager, again)
@@ -109,7 +111,7 @@ def _beyond(sides: Sequence[Turns], allowed: float) -> tuple[float, str, bool] |
         f"{fast * 1e6:.0f} us in the fastest calls; {allowed * 1e6:.0f} us are allowed, "
         f"and eager differs from eager by up to {reach * 1e6:.0f} us"
     )
-    return middle, numbers, low > allowed + reach and fast > max(allowed, EVENLY * middle)
+    return middle, numbers, low > allowed + reach and fast > max(allowed, evenly * middle)
 
 
 def _paired(mine: Turns, eager: Turns, again: Turns) -> list[float]:
