@@ -6,13 +6,15 @@ Kernels and calls behind a result read it where it lies, and what is returned ha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -39,7 +41,8 @@ def lay_as_eager(program: ExportedProgram) -> None:
                 continue
             reflected = _as_parameters_compare(n, parameters)
             ruled = _rule(n) and any(_lies(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
-            asked = reflected or ruled or ".conv" in str(n.target) or _in_place(n)
+            single = any(_lies_singly(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
+            asked = reflected or ruled or single or ".conv" in str(n.target) or _in_place(n)
             if not asked and anew.isdisjoint(n.all_input_nodes):
                 continue
             anew.add(n)
@@ -47,8 +50,11 @@ def lay_as_eager(program: ExportedProgram) -> None:
             if UNKNOWN in _leaves((args, kwargs)):
                 n.meta["val"] = _made_free(n)
                 fixed[n] = pytree.tree_map(_with_numbers, n.meta["val"])
+                if ruled and UNKNOWN not in _leaves((args[0], fixed[n])):
+                    fixed[n] = _as_on_cpu(n, args, fixed[n])
+                    n.meta["val"] = _laid(n, fixed[n])
                 continue
-            fixed[n] = _as_on_cpu(n, args, _made_anew(n, args, kwargs, fixed[n]))
+            fixed[n] = _made_anew(n, args, kwargs, fixed[n])
             n.meta["val"] = _laid(n, fixed[n])
             if _in_place(n) and _moved(args[0], fixed[n]):
                 copy = _copied(n)
@@ -84,12 +90,17 @@ def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> Any:
     What export has said of it stands where it cannot be asked again, since only the data know it.
     """
     if FROM_DATA & set(getattr(n.target, "tags", ())):
-        return said
+        return _as_on_cpu(n, args, said)
+    single = any(_lies_singly(v) for v in _leaves((args, kwargs)))
     try:
+        if single and _is_cheap(n, args, kwargs, said):
+            made = _really_made(n, args, kwargs)
+            if _sizes(made) == _sizes(said):
+                return made
         made = n.target(*args, **kwargs)  # type: ignore[operator]
     except RuntimeError:
-        return said
-    return made if _sizes(made) == _sizes(said) else said
+        made = said
+    return _as_on_cpu(n, args, made if _sizes(made) == _sizes(said) else said)
 
 
 def _made_free(n: torch.fx.Node) -> object:
@@ -189,6 +200,15 @@ def _as_first(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(given[0], dtype=made.dtype) if made.dim() else made
 
 
+def _copied_first(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
+    """As the first tensor, dimensions of size 1 too, where that has no gaps and no overlaps."""
+    x: torch.Tensor = given[0]
+    order = sorted((d for d in range(x.dim()) if x.shape[d] != 1), key=x.stride)
+    steps = [prod(x.shape[d] for d in order[:k]) for k in range(len(order))]
+    dense = steps == [x.stride(d) for d in order]
+    return torch.empty_strided(x.shape, x.stride(), dtype=made.dtype) if dense else made
+
+
 def _as_maps(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
     """As a comparison of these tensors lies, of which PyTorch says it well."""
     tensors = _tensors(given)
@@ -237,6 +257,7 @@ ON_CPU: Mapping[str, Rule] = {
         ),
         _as_maps,
     ),
+    **dict.fromkeys(("aten.index_put.default", "aten.index_put_.default"), _copied_first),
     "aten.pad.default": _padded,
     "aten.roll.default": _rolled,
     "aten.ldexp.Tensor": _scaled,
@@ -264,6 +285,44 @@ def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
     if isinstance(made, tuple | list):
         return (_as_on_cpu(n, args, made[0]), *made[1:])
     return rule(args, made) if made.dim() else made
+
+
+# ---- dimensions of size 1 ------------------------------------------------------------------------
+
+CHEAP = 2**20  # elements that a call may read and make
+
+
+def _lies_singly(value: object) -> bool:
+    """Whether strides of dimensions of size 1 may decide how a call's result lies.
+
+    No element is found by them; but PyTorch orders dimensions and recognises formats by them, and
+    its fake tensors do so otherwise than its kernels."""
+    return _lies(value) and 1 in value.shape  # type: ignore[attr-defined]
+
+
+def _is_cheap(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> bool:
+    """Whether it can be asked with memory: on the CPU, few elements, nothing drawn."""
+    tensors = _tensors(_leaves((args, kwargs, said)))
+    few = sum(t.numel() for t in tensors) <= CHEAP
+    drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+    return few and not drawn and all(t.device.type == "cpu" for t in tensors)
+
+
+def _really_made(n: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    """What PyTorch's own kernel makes of zeros that lie so."""
+    with unset_fake_temporarily(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args, kwargs = pytree.tree_map_only(FakeTensor, _of_zeros, (args, kwargs))
+        made = n.target(*args, **kwargs)  # type: ignore[operator]
+    return pytree.tree_map_only(torch.Tensor, _with_its_strides, made)
+
+
+def _of_zeros(t: FakeTensor) -> torch.Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).zero_()
+
+
+def _with_its_strides(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
 
 
 # ---- comparisons with a parameter ----------------------------------------------------------------

@@ -220,6 +220,40 @@ def test_the_program_says_how_results_lie_on_the_cpu(layout: str) -> None:
     assert not wrong
 
 
+# Calls behind calls, of which the last looks at strides of dimensions of size 1, too.
+SINGLE = (
+    *(f"({made}).roll(3, 3)" for made in ("torch.zeros_like(x)", "x + 1", "x.sort(1)[0]", "-x")),
+    *(f"torch.cat([{made}, {made}], 2)" for made in ("x", "x.relu()", "x > 0", "x.flip(0)")),
+    *(f"F.pad({made}, (1, 1), 'reflect') * 2" for made in ("x[0].abs()", "x[0].nan_to_num()")),
+    "x.index_put((x > 0,), x.new_zeros(())).roll(3, 3)",
+    "F.avg_pool2d(x.clamp(0, 1), (1, 2))",
+    "F.batch_norm(x.sub(1), None, None, training=True) + 1",
+)
+SINGLE_SHAPES = (
+    ((1, 8, 1, 4), (1, 1, 1, 8)),
+    ((7, 8, 1, 8), (64, 1, 448, 8)),
+    ((4, 8, 1, 4), (32, 1, 8, 8)),
+    ((4, 1, 6, 4), (24, 1, 1, 6)),
+)
+
+
+class Single(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scope = {"F": torch.nn.functional, "torch": torch, "x": x}
+        return tuple(eval(line, scope) for line in SINGLE)
+
+
+@pytest.mark.parametrize(("shape", "strides"), SINGLE_SHAPES)
+def test_dimensions_of_size_1_order_what_is_made_of_them(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    x = torch.empty_strided(shape, strides).normal_()
+    (output,) = (n for n in export(Single(), [x]).program.graph.nodes if n.op == "output")
+    results = zip(SINGLE, output.args[0], Single()(x), strict=True)
+    wrong = [line for line, said, eager in results if _order(said.meta["val"]) != _order(eager)]
+    assert not wrong
+
+
 @pytest.mark.parametrize("pads", [(-1, 2, 3, -2), (1, 1, 2, 2)])
 def test_a_call_that_asks_for_numbers_leaves_sizes_free(pads: tuple[int, ...]) -> None:
     """Pads of negative widths do, where they are asked again for strides; a permuted one is."""

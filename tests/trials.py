@@ -97,14 +97,17 @@ def _special(value: object, kind: str, rng: random.Random) -> object:
 
 
 def rows(inputs: Sequence[object], count: int) -> list[object]:
-    """Tensors of as many rows, where they had as many as the first one."""
+    """Tensors of as many rows, where they had as many as the first one, that lie as they did."""
     sizes = leading(inputs)
 
     def changed(value: object) -> object:
         if not isinstance(value, torch.Tensor) or not value.dim() or value.shape[0] != sizes[0]:
             return value
         more = value[torch.arange(count, device=value.device) % sizes[0]]
-        return more * torch.rand_like(more) if more.is_floating_point() else more
+        more = more * torch.rand_like(more) if more.is_floating_point() else more
+        order = sorted(range(value.dim()), key=value.stride, reverse=True)
+        laid = torch.empty_permuted(more.shape, order, dtype=more.dtype, device=more.device)
+        return laid.copy_(more)
 
     return [pytree.tree_map(changed, v) for v in inputs]
 
