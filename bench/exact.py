@@ -5,9 +5,10 @@
 
 Problems are the files of zoo/ and examples/, random ones (tests/fuzz.py) and random folds behind
 products and convolutions (tests/fuzz_behind.py); kernels of many are one library, and nothing is
-judged or timed. NAMES picks files. --full forbids TF32 to cuDNN, too. Of each floating result: the
-relative Frobenius error of ours and of eager against the model in float64. It is an exception if
-ours is more than 1.05 times eager's and more than half a rounding of its type.
+judged or timed. NAMES picks files, and random problems as random_216 or behind_284. --full forbids
+TF32 to cuDNN, too. Of each floating result: the relative Frobenius error of ours and of eager
+against the model in float64. It is an exception if ours is surely more than 1.05 times eager's and
+more than half a rounding of its type.
 
 The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a
 cast to a half type a rounding, as the judge has it.
@@ -17,9 +18,13 @@ that is rounded once errs by ulp / sqrt(12) on average, which over [1, 2) is 0.1
 this norm; so u leaves room for some seven roundings of independent values, or for one sum that is
 off by a single unit. A result of float64 cannot be measured so and is left out.
 
-One draw may be luck, a sum of a few numbers most of all. So what looks like an exception is drawn
-again, parameters too, up to 64 times, and the squares of errors and of values are added up over all
-draws.
+One draw may be luck, a sum of a few numbers most of all: a result of one element is rounded up or
+down once. So a first draw of every problem only shows what looks like an exception; that is drawn
+again, parameters too, and the squares of errors and of values are added up over these draws. The
+ratio of such sums has a 95 % interval (Student's, of a ratio of two sums over the same draws). It
+is looked at after 4, 16, 64, 256 and 1024 draws, or when time is up, until it lies on one side of
+1.05. An exception is a result whose whole interval lies above. What is still open in the end is no
+exception, and is counted and printed as such.
 """
 
 from __future__ import annotations
@@ -47,14 +52,32 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 
 MOST = 1.05  # times eager's error
 HALF = {"torch.float32": 6e-8, "torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8}
-DRAWS = 64  # of what looks like an exception
-SECONDS = 20.0  # for these draws
+LOOKS = (4, 16, 64, 256, 1024)  # after how many draws of what looks like an exception
+SECONDS = 60.0  # for these draws, but the first four are always made
 TOGETHER = {"cpu": 16, "cuda": 8}
+
+
+Three = tuple[float, float, float]  # squared errors of ours and of eager, squared norm
+HEAD = (
+    f"{'ratio':>8} {'interval':>11} {'ours':>9} {'eager':>9} type      elements draws "
+    "problem [result] kernels"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One floating result of one draw."""
+
+    place: int
+    dtype: str
+    elements: int
+    three: Three
 
 
 @dataclass(frozen=True)
 class Row:
-    """One floating result. error, eager: relative Frobenius norms. kernels: what computed it."""
+    """One floating result. error, eager: relative Frobenius norms. low, high: the interval of their
+    ratio. kernels: what computed it."""
 
     problem: str
     place: int
@@ -63,6 +86,8 @@ class Row:
     error: float
     eager: float
     draws: int
+    low: float
+    high: float
     kernels: str
 
     @property
@@ -70,13 +95,24 @@ class Row:
         return self.error / self.eager if self.eager else math.inf if self.error else 1.0
 
     @property
-    def less_exact(self) -> bool:
+    def looks_less_exact(self) -> bool:
         return self.ratio > MOST and not self.error <= HALF[self.dtype]
+
+    @property
+    def open(self) -> bool:
+        """Whether more draws are needed to tell."""
+        above = not self.error <= HALF[self.dtype]
+        return above and self.low <= MOST < self.high
+
+    @property
+    def less_exact(self) -> bool:
+        return self.looks_less_exact and self.low > MOST
 
     def __str__(self) -> str:
         return (
-            f"{self.ratio:8.2f} {self.error:9.2e} {self.eager:9.2e} {self.dtype[6:]:8} "
-            f"{self.elements:9} {self.draws:3} {self.problem} [{self.place}] {self.kernels}"
+            f"{self.ratio:8.2f} {self.low:5.2f}-{self.high:<5.2f} {self.error:9.2e} "
+            f"{self.eager:9.2e} {self.dtype[6:]:8} {self.elements:9} {self.draws:5} "
+            f"{self.problem} [{self.place}] {self.kernels}"
         )
 
 
@@ -105,20 +141,21 @@ def main() -> int:
             rows += found
             left_out += missing
             for row in found:
-                if row.less_exact or given.list:
+                if row.looks_less_exact or given.list:
                     print(row, flush=True)
-    exceptions = sorted((r for r in rows if r.less_exact), key=lambda r: -r.ratio)
-    print(
-        f"\n{'ratio':>8} {'ours':>9} {'eager':>9} type      elements draws problem [result] kernels"
-    )
-    for row in exceptions:
-        print(row)
+    undecided = [r for r in rows if r.looks_less_exact and not r.less_exact]
+    exceptions = [r for r in rows if r.less_exact]
+    for what, these in (("still open", undecided), ("exceptions", exceptions)):
+        if these:
+            print(f"\n{what}:\n{HEAD}")
+        for row in sorted(these, key=lambda r: -r.ratio):
+            print(row)
     for text in left_out:
         print(f"left out: {text}")
     better = sum(r.ratio < 1 for r in rows)
     print(
         f"{len(problems)} problems, {len(rows)} results, {better} more exact than eager's, "
-        f"{len(exceptions)} exceptions, {len(left_out)} left out, "
+        f"{len(exceptions)} exceptions, {len(undecided)} still open, {len(left_out)} left out, "
         f"{time.perf_counter() - start:.0f} s"
     )
     return 1 if exceptions else 0
@@ -133,12 +170,15 @@ def drawn(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
         for path in sorted((ROOT / folder).glob("*.py")):
             if not given.names or path.stem in given.names:
                 yield path.stem, path.read_text(encoding="utf-8")
-    if not given.names:
-        large = given.device == "cuda"
-        for seed in range(given.first, given.first + given.random):
-            yield f"random_{seed}", program(seed, kind="plain")
-        for seed in range(given.first, given.first + given.behind):
-            yield f"behind_{seed}", behind(seed, large=large)
+    large = given.device == "cuda"
+    for kind, count in (("random", given.random), ("behind", given.behind)):
+        seeds: Sequence[int] = range(given.first, given.first + count)
+        if given.names:
+            named = (name.partition("_") for name in given.names)
+            seeds = [int(seed) for start, _, seed in named if start == kind and seed.isdigit()]
+        for seed in seeds:
+            text = program(seed, kind="plain") if kind == "random" else behind(seed, large=large)
+            yield f"{kind}_{seed}", text
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -154,29 +194,47 @@ def rows_of(
     """The errors of every floating result, over as many draws as it takes."""
     import torch
 
-    sums, end, draws = list[list[float]](), time.monotonic() + SECONDS, 0
-    found = list[Row]()
     model = copy.deepcopy(model)
-    while draws == 0 or (
-        draws < DRAWS and time.monotonic() < end and any(r.less_exact for r in found)
-    ):
-        torch.manual_seed(draws)
-        if draws:
-            state = problem.make_model().state_dict()
-            model.load_state_dict(state)
-            ours.load_state_dict(state)
-        inputs = placed(problem.make_inputs(), device)
-        results = squares(ours, model, inputs)
-        draws += 1
-        if not sums:
-            sums = [[0.0] * 3 for _ in results]
-        for total, (_, _, _, three) in zip(sums, results, strict=True):
-            total[:] = [a + b for a, b in zip(total, three, strict=True)]
-        found = [
-            Row(name, place, dtype, elements, _root(a, c), _root(b, c), draws, _kernels(text))
-            for (place, dtype, elements, _), (a, b, c) in zip(results, sums, strict=True)
-        ]
-    return found
+    torch.manual_seed(0)
+    first = squares(ours, model, placed(problem.make_inputs(), device))
+    rows = [_row(name, text, result, [result.three]) for result in first]
+    if not any(r.looks_less_exact for r in rows):
+        return rows
+    end, drawn = time.monotonic() + SECONDS, [list[Three]() for _ in rows]
+    for draw in range(1, LOOKS[-1] + 1):
+        torch.manual_seed(draw)
+        state = problem.make_model().state_dict()
+        model.load_state_dict(state)
+        ours.load_state_dict(state)
+        results = squares(ours, model, placed(problem.make_inputs(), device))
+        for threes, result in zip(drawn, results, strict=True):
+            threes.append(result.three)
+        over = draw >= LOOKS[0] and time.monotonic() > end
+        if draw in LOOKS or over:
+            rows = [_row(name, text, r, threes) for r, threes in zip(first, drawn, strict=True)]
+            if over or not any(r.open for r in rows):
+                break
+    return rows
+
+
+def _row(name: str, text: str, result: Result, threes: Sequence[Three]) -> Row:
+    a, b, c = (sum(three[k] for three in threes) for k in range(3))
+    low, high = interval(threes)
+    error, eager = _root(a, c), _root(b, c)
+    of = (name, result.place, result.dtype, result.elements, error, eager, len(threes))
+    return Row(*of, low, high, _kernels(text))
+
+
+def interval(threes: Sequence[Three]) -> tuple[float, float]:
+    """Where, with 95 % probability, the ratio of the errors lies of which these are draws."""
+    n, a, b = len(threes), sum(t[0] for t in threes), sum(t[1] for t in threes)
+    if n < 2 or not a or not b:
+        return 0.0, math.inf
+    squared = a / b
+    spread = math.sqrt(n / (n - 1) * sum((t[0] - squared * t[1]) ** 2 for t in threes)) / b
+    student = 1.96 + 2.37 / (n - 1) + 3.9 / (n - 1) ** 2
+    wide = student * spread / (2 * squared)  # of the logarithm of the root
+    return math.sqrt(squared) * math.exp(-wide), math.sqrt(squared) * math.exp(wide)
 
 
 def _root(error: float, whole: float) -> float:
@@ -196,10 +254,8 @@ def _tensor() -> type:
     return torch.Tensor
 
 
-def squares(
-    ours: nn.Module, model: nn.Module, inputs: Sequence[object]
-) -> list[tuple[int, str, int, tuple[float, float, float]]]:
-    """Of each floating result: its place, type, size, squared errors of both, squared norm."""
+def squares(ours: nn.Module, model: nn.Module, inputs: Sequence[object]) -> list[Result]:
+    """Of each floating result: the squares of one draw."""
     from agreement import called, copied
 
     found = called(ours, copied(inputs))
@@ -212,7 +268,8 @@ def squares(
             a, b, x = (t.double()[finite] for t in (a, b, x))
             three = [float(v.square().sum()) for v in (a - x, b - x, x)]
             dtype = str(eager[place].dtype)
-            results.append((place, dtype, eager[place].numel(), (three[0], three[1], three[2])))
+            of = (place, dtype, eager[place].numel())
+            results.append(Result(*of, (three[0], three[1], three[2])))
     return results
 
 
