@@ -66,7 +66,8 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "aten.celu": lambda x, alpha=1.0: elu(x, alpha, 1.0, 1.0 / alpha),
     "aten.selu": lambda x: elu(x, SELU_ALPHA, SELU_SCALE),
     "aten.hardtanh": hardtanh,
-    "aten.hardswish": lambda x: x * clamp(x + 3.0, 0.0, 6.0) / 6.0,
+    # A factor between 0 and 1 keeps what is beyond 3 to the bit, where x * 6 / 6 rounds twice.
+    "aten.hardswish": lambda x: x * (clamp(x + 3.0, 0.0, 6.0) / 6.0),
     "aten.hardsigmoid": lambda x: clamp(x + 3.0, 0.0, 6.0) / 6.0,
     "aten.leaky_relu": lambda x, slope=0.01: where(x > 0.0, x, x * slope),
     "aten.threshold": lambda x, limit, value: where(x <= limit, value, x),
