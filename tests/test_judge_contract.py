@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import contract, measure
+from fusewright.judge import contract, measure, tree
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.legal import Illegal
 
@@ -434,4 +434,42 @@ def _compared(spoilt: str, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     short = measure.within(candidate, eager, truth, kappa, contract._most(slack))
     whole = contract.compare(candidate, eager, truth, kappa)
     assert whole.passed or not short, whole.detail
+    least = measure.within_least(candidate, eager, truth, contract._most(slack))
+    assert whole.passed or not least, whole.detail
     return short
+
+
+def test_no_sensitivity_is_drawn_where_the_result_passes_without() -> None:
+    """What is right to a few of its own roundings needs none; what is not is asked as ever."""
+    truth = torch.randn(200, 130, dtype=torch.float64)
+    eager, drawn = truth.float(), list[int]()
+
+    def kappa(pairs: int) -> Tensor:
+        drawn.append(pairs)
+        return truth.abs() * 2.0**-24
+
+    assert contract.compare(eager * (1 + 2.0**-22), eager, truth, kappa, full=False).passed
+    assert not drawn
+    assert contract.compare(eager, eager, truth, kappa).passed  # the numbers that a reader wants
+    assert drawn == [contract.PAIRS]
+    drawn.clear()
+    assert not contract.compare(eager * (1 + 2.0**-12), eager, truth, kappa, full=False).passed
+    assert drawn[0] == 1
+
+
+def test_the_sensitivity_does_not_depend_on_how_results_lie() -> None:
+    """It is worked out in pieces of memory, whatever the strides, and sizes beyond one piece."""
+    x = torch.rand(1200, 600)
+
+    def plain(i: Sequence[object], _: object) -> list[Tensor]:
+        (given,) = tree.tensors(i)
+        return [given.sin()]
+
+    def turned(i: Sequence[object], _: object) -> list[Tensor]:
+        return [plain(i, _)[0].T.contiguous().T, plain(i, _)[0][:1].expand(5, -1)]
+
+    wanted = contract.sensitivity(plain, [x], {}, unit=2.0**-24)[0]
+    whole, repeated = contract.sensitivity(turned, [x], {}, unit=2.0**-24)
+    assert torch.equal(whole, wanted)
+    assert torch.equal(repeated, wanted[:1].expand(5, -1))
+    assert bool((wanted > 0).all())

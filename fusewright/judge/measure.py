@@ -133,14 +133,36 @@ def within(
             return False
         three = [_tiled(t.to(truth.device).double())[doubtful] for t in (e, y, hat)]
         worst = torch.maximum(worst, _exact_tiles(errors, three, doubtful, info, scale))
-    for name, mine, theirs in zip(LOCAL, *worst.sqrt().tolist(), strict=True):
-        if not mine <= max(most[name].units, most[name].times * theirs):
+        # Where eager does not count, nothing that comes later makes up for this.
+        if not any(most[name].times for name in LOCAL) and not _allowed(worst, most):
             return False
+    if not _allowed(worst, most):
+        return False
     lead, trail = _split(eager.shape)
     lines = [*_slices(sums.rows, lead), *_slices(sums.columns, trail), sums.rows]
     line = max(float(_ratio(s[0], s[2]).max()) for s in lines)
     rms = float(_ratio(sums.rows[0].sum(), sums.rows[2].sum()))
     return rms <= most["rms"].units and line <= most["line"].units
+
+
+def within_least(candidate: Tensor, eager: Tensor, truth: Tensor, most: Mapping[str, Most]) -> bool:
+    """True only if the candidate is within these limits whatever the sensitivity is.
+
+    No element's unit is smaller than the rounding of its own value, so with that for a unit no
+    sensitivity has to be drawn. Eager's errors in such units would be too large, too, and with
+    them what is allowed: so only the limits count that do not depend on eager.
+    """
+    alone = {name: Most(limit.units, 0.0) for name, limit in most.items()}
+    return within(candidate, eager, truth, truth.new_zeros(()).expand(truth.shape), alone)
+
+
+def together(given: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The same numbers of all of them, as many at a time as stay in the caches; those of the first
+    ones, which are contiguous, may be written to."""
+    flat = [t.reshape(-1) for t in given]
+    step = CHUNK_BYTES[given[0].device.type] // BYTES_PER_ELEMENT
+    for start in range(0, flat[0].numel(), step):
+        yield [t[start : start + step] for t in flat]
 
 
 def _parts(folded: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
@@ -149,6 +171,14 @@ def _parts(folded: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
     step = max(1, CHUNK_BYTES[folded[2].device.type] // (BYTES_PER_ELEMENT * width))
     for start in range(0, rows, step):
         yield start, [t[start : start + step] for t in folded]
+
+
+def _allowed(worst: Tensor, most: Mapping[str, Most]) -> bool:
+    """Are the worst squares of whole tiles, the candidate's and eager's, within the limits?"""
+    return all(
+        mine <= max(most[name].units, most[name].times * theirs)
+        for name, mine, theirs in zip(LOCAL, *worst.sqrt().tolist(), strict=True)
+    )
 
 
 def _local(errors: Tensor, units: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
