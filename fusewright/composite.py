@@ -113,15 +113,23 @@ def _number(like: Value, n: Size, correction: float = 0.0) -> Value | float:
     return max(float(n) - correction, 0.0)
 
 
-def normalise(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value, Value]:
-    """(x - mean) / sqrt(variance + eps); also the mean and m2, dimensions kept."""
+def normalise(
+    x: Value, dims: Sequence[int], eps: float, *, shifted: bool = True
+) -> tuple[Value, Value, Value]:
+    """(x - mean) / sqrt(variance + eps); also the mean and m2, dimensions kept.
+
+    shifted: whether PyTorch's own norm on a CPU is x scale + shift, which rounds once.
+    """
     mean, m2 = fold("mean", x, dims, keepdim=True), fold("m2", x, dims, keepdim=True)
     scale = apply("rsqrt", m2 / _number(x, count(x, dims)) + eps)
-    return (x - mean) * scale, mean, m2
+    y = apply("normalised", x, mean, m2, scale) if shifted else (x - mean) * scale
+    return y, mean, m2
 
 
 def affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
-    """x weight + bias, either may be absent."""
+    """x weight + bias, either may be absent; nothing of the model's lies between the two."""
+    if weight is not None and bias is not None:
+        return apply("fma", x, weight, bias)
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 

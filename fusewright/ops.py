@@ -153,6 +153,10 @@ _ROWS = (
     _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
     _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
     Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
+    # a product and a sum that round once, and a norm of (x, mean, m2, scale): once.py. The
+    # statistics of eval mode have no m2, but a number.
+    _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
+    Op("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
     # one step of a convolution, which rounds once, as PyTorch's does
     Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
     Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),

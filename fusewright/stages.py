@@ -15,6 +15,7 @@ from fusewright.ir import Graph, check
 from fusewright.joint import joint
 from fusewright.late import late
 from fusewright.masked import masked
+from fusewright.once import once
 from fusewright.pages import pages
 from fusewright.pooled import pooled
 from fusewright.product import product
@@ -37,6 +38,7 @@ def staged(
     rounds: whether PyTorch's own convolution of a kind rounds.  left_out: names of stages.
     """
     stages: Mapping[str, Callable[[Graph], Graph]] = {
+        "once": lambda g: once(g, machine),
         "attention": lambda g: attention(g, machine, rules),
         "product": lambda g: product(g, machine, rules),
         "convolution": lambda g: convolution(g, machine, precision, rules, rounds),

@@ -446,7 +446,15 @@ def complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, name
         return f"{ours} has other special values than {eager}"
     narrow = max(torch.finfo(t).eps for t in (ours.dtype, TYPES.get(name, ours.dtype)))
     allowed = 2 * worst(eager, exact) + (64 if name == "float64" else 8) * narrow
+    # One element next to 0, where a sum cancels, may be luck: then the whole must be as exact.
+    near, whole = worst(ours, exact) <= 4 * allowed, [_whole(t, exact) for t in (ours, eager)]
+    if near and whole[0] <= 1.05 * whole[1]:
+        return ""
     return "" if worst(ours, exact) <= allowed else f"{worst(ours, exact):.2g} > {allowed:.2g}"
+
+
+def _whole(t: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((t.double() - exact.double()).norm())
 
 
 def strides(t: torch.Tensor) -> list[int]:

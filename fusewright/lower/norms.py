@@ -18,7 +18,7 @@ def _layer_norm(call: Call) -> Lowered:
     if not call.folds(x, dims):
         return None
     weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
-    y, _, _ = composite.normalise(composite.wide(x), dims, call.get(4, "eps", 1e-5))
+    y, _, _ = composite.normalise(composite.wide(x), dims, call.get(4, "eps", 1e-5), shifted=False)
     return cast(composite.affine(y, weight, bias), call.dtype)
 
 
@@ -106,7 +106,8 @@ def _batch_norm_eval(call: Call) -> Lowered:
     mean, var, weight, bias = _per_channel(x, *wide([mean, var, weight, bias]))
     assert mean is not None, "eval mode without statistics is another call"
     assert var is not None, "the variance comes with the mean"
-    y = (composite.wide(x) - mean) * apply("rsqrt", var + eps)
+    scale = apply("rsqrt", var + eps)
+    y = apply("normalised", composite.wide(x), mean, 1.0, scale)
     return cast(composite.affine(y, weight, bias), call.dtype), None, None
 
 
