@@ -182,23 +182,25 @@ CALLED_VIEWS = frozenset(
 
 def memory_of(n: Node) -> Node:
     """The node whose memory views show, those among them that are calls of PyTorch."""
-    while n.row.kind == "view" or n.op == "item" or n.op == "library":
-        call = n.args[0] if n.op == "item" else n
-        if call.op == "library":
-            if ".".join(str(call["name"]).split(".")[:2]) not in CALLED_VIEWS:
-                return n
-            n = call
-        n = n.args[0]
+    while (shown := _shown_by(n)) is not None:
+        n = shown
     return n
+
+
+def _shown_by(n: Node) -> Node | None:
+    """The node of which this one is a view."""
+    call = n.args[0] if n.op == "item" else n
+    called = call.op == "library" and ".".join(str(call["name"]).split(".")[:2]) in CALLED_VIEWS
+    return call.args[0] if called else n.args[0] if n.row.kind == "view" else None
 
 
 def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    calls = n.op == "item" or (n.op == "library" and len(n.args) == 1 and not n["fresh"])
-    view = calls or n.row.kind == "view"
-    return with_args(n, (on_other_memory(n.args[0], old, new),)) if view else n
+    if n.op != "item" and _shown_by(n) is None:
+        return n
+    return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
 
 
 def copied(n: Node, order: tuple[int, ...], number: int) -> Node:

@@ -18,7 +18,6 @@ from fusewright.ir import (
     Graph,
     Node,
     Update,
-    base,
     copied,
     fresh_copy,
     memory_of,
@@ -63,7 +62,7 @@ def cost(n: Node) -> int:
 
 def traced(graph: Graph) -> Graph:
     """The graph with the memory of its outputs behind them, for `apart`."""
-    return replace(graph, outputs=(*graph.outputs, *(base(o) for o in graph.outputs)))
+    return replace(graph, outputs=(*graph.outputs, *(memory_of(o) for o in graph.outputs)))
 
 
 def apart(before: Graph, after: Graph) -> Graph:
@@ -79,15 +78,15 @@ def apart(before: Graph, after: Graph) -> Graph:
     owner: dict[int, Node] = {}
     numbers: dict[int, int] = {}  # of copies: outputs that were one tensor stay one
     for was, update in zip(before.updates, after.updates, strict=True):
-        owner.setdefault(id(base(update.value)), base(was.value))
+        owner.setdefault(id(memory_of(update.value)), memory_of(was.value))
     outputs: list[Node] = []
     pairs = zip(before.outputs, after.outputs[:count], after.outputs[count:], strict=True)
     for k, (o, n, memory) in enumerate(pairs):
-        old = base(o)
-        if base(n) is not base(memory):
+        old = memory_of(o)
+        if memory_of(n) is not memory_of(memory):
             n = on_other_memory(o, old, memory)
-        exposed = _own_memory(old) and not _own_memory(base(n))
-        if exposed or owner.setdefault(id(base(n)), old) is not old:
+        exposed = _own_memory(old) and (not _own_memory(memory_of(n)) or _is_other_size(memory))
+        if exposed or owner.setdefault(id(memory_of(n)), old) is not old:
             # the same views of a copy that lies as the memory did
             own = fresh_copy(memory, old.order, numbers.setdefault(id(old), k))
             n = on_other_memory(o, old, own)
@@ -124,6 +123,13 @@ def _in_any_order(updates: Sequence[Update]) -> tuple[Update, ...]:
 def _own_memory(n: Node) -> bool:
     """Whether the node's memory is new, so that nobody else can see it."""
     return n.row.computed or (n.op == "library" and n["fresh"] is True)
+
+
+def _is_other_size(n: Node) -> bool:
+    """Whether views show elements of a memory several times, or not all of them."""
+    while n.row.kind == "view" and n.op not in ("expand", "narrow"):
+        n = n.args[0]
+    return n.op in ("expand", "narrow")
 
 
 # ---- rules ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from fusewright.capture import capture
-from fusewright.ir import memory_of
+from fusewright.ir import memory_of, numel, times
 from fusewright.rewrite import rewrite
 from fusewright.stages import staged
 from fusewright.target import TARGETS
@@ -35,6 +35,10 @@ SAME_VALUE = {
     "views of two": "h, g = x.relu(), F.relu(x); return h.mT, g[:2], h[1], g.mT",
     "beside views of an input": "return torch.aminmax(x, dim=0), x.chunk(2, 0), x.sort(0), x[:1], "
     "x.view(torch.int32), y.unbind(1), torch.max(x, 1), x.unfold(1, 2, 1), x.split([2, 5])",
+    "views by numbers that the data knows": "h = x.relu(); g = torch.minimum(h, h); "
+    "return h, g.select(-1, n.item()), g",
+    "the same of what is spread": "h = x[0].exp(); g = h.expand(4, 6); "
+    "return torch.maximum(g, g), torch.max(h[:2], h[:2])",
     "views of one": "h = x.relu(); return h.mT, h[:2], h[1], h",
 }
 
@@ -50,9 +54,9 @@ def test_outputs_share_memory_only_where_eagers_do(name: str, target: str) -> No
 
     scope: dict[str, Any] = {"torch": torch, "F": nn.functional}
     lines = "\n    ".join(SAME_VALUE[name].split("; "))
-    exec(f"def forward(self, x, y):\n    {lines}", scope)
+    exec(f"def forward(self, x, y, n):\n    {lines}", scope)
     Several.forward = scope["forward"]
-    given = [torch.randn(7, 6), torch.randn(2, 3, 16, 16)]
+    given = [torch.randn(7, 6), torch.randn(2, 3, 16, 16), torch.tensor(2)]
     with torch.no_grad():
         captured = capture(Several(), given).graph
         graph, _ = rewrite(captured)
@@ -61,6 +65,9 @@ def test_outputs_share_memory_only_where_eagers_do(name: str, target: str) -> No
     inputs = [t.untyped_storage().data_ptr() for t in given]
     eager = [r.untyped_storage().data_ptr() for r in results]
     ours = [id(memory_of(o)) for o in graph.outputs]
-    for k, (own, memory) in enumerate(zip(eager, ours, strict=True)):
+    for k, (own, memory, o) in enumerate(zip(eager, ours, graph.outputs, strict=True)):
         assert [m == own for m in eager] == [m == memory for m in ours], f"output {k}"
-        assert (own in inputs) == (memory_of(graph.outputs[k]).op == "input"), f"output {k}"
+        assert (own in inputs) == (memory_of(o).op == "input"), f"output {k}"
+        if results[k].nbytes == results[k].untyped_storage().nbytes():
+            whole, own = (times(numel(n.shape), n.dtype.itemsize) for n in (memory_of(o), o))
+            assert whole == own, f"output {k}"
