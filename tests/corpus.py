@@ -82,6 +82,7 @@ class Entry:
     """One file of the corpus; `check` is empty for a control.
 
     `twin_of` names a cheat with the same mechanism: CI tries that one, bench/corpus.py both.
+    `earlier` names checks that refute the cheat before its own can: they are switched off for it.
     """
 
     path: Path
@@ -91,6 +92,7 @@ class Entry:
     notes: tuple[str, ...]
     needs: tuple[str, ...]
     twin_of: str = ""
+    earlier: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -148,6 +150,7 @@ def _entry(path: Path, wanted: Sequence[str]) -> Entry:
         notes=tuple(header.get("NOTES", ())),
         needs=tuple(header["NEEDS"]),
         twin_of=str(header.get("TWIN_OF", "")),
+        earlier=tuple(header.get("EARLIER", ())),
     )
 
 
@@ -177,7 +180,7 @@ def lacking(entry: Entry) -> str:
 
 def options_for(entry: Entry) -> dict[str, object]:
     """What the judge is asked for: everything that the header needs, and no clocks otherwise."""
-    options: dict[str, object] = {"timing": False, "only": [], "ignored": []}
+    options: dict[str, object] = {"timing": False, "only": [], "ignored": [*entry.earlier]}
     for need in entry.needs:
         options |= OPTIONS[need]
     return options
