@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
-from agreement import called, copied, disagreements
+from agreement import called, copied, disagreements, moved
 from fuzz_writer import Facts
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -28,6 +28,9 @@ def wrong(
     if (mine := owners(ours)) != (other := owners(theirs)):
         yield f"parameters and buffers are shared otherwise: {mine} instead of {other}"
     for name, inputs in trials(drawn, seed).items():
+        if asserts(theirs, inputs):
+            counts["refused on a CPU"] += 1
+            continue
         if (refused := refuses(theirs, inputs)) is not None:
             counts["refused by both"] += 1
             if refuses(ours, inputs) is not refused:
@@ -67,6 +70,13 @@ def refuses(module: nn.Module, inputs: Sequence[object]) -> type | None:
             raise
         return type(error)
     return None
+
+
+def asserts(module: nn.Module, inputs: Sequence[object]) -> bool:
+    """Whether a GPU may stop at an index that a CPU refuses: nobody can be asked behind that."""
+    if not any(isinstance(t, torch.Tensor) and t.is_cuda for t in pytree.tree_leaves(list(inputs))):
+        return False
+    return refuses(copy.deepcopy(module).cpu(), moved(inputs, "cpu")) is not None
 
 
 def trials(drawn: Sequence[object], seed: int) -> dict[str, Sequence[object]]:
