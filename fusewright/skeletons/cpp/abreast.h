@@ -95,7 +95,7 @@ template <class T, long N> FN rows_of<T, N> where(rows_of<bool, N> c, rows_of<T,
 }
 
 //@ lift: needs rows_of
-// A function of one or two numbers, for each row.
+// A function of one, two or three numbers, for each row.
 template <class F, long N, class... Rest> FN auto lifted(F f, rows_of<float, N> x, Rest... rest) {
   using result = decltype(f(0.0f, rest[0]...));
   return rows_of<result, N>::made([&](int k) {
@@ -105,6 +105,9 @@ template <class F, long N, class... Rest> FN auto lifted(F f, rows_of<float, N> 
     return part;
   });
 }
+template <long N, class B, class C> rows_of<float, N> rows_among(rows_of<float, N>, B, C);
+template <long N, class C> rows_of<float, N> rows_among(float, rows_of<float, N>, C);
+template <long N> rows_of<float, N> rows_among(float, float, rows_of<float, N>);
 #define FUSEWRIGHT_LIFT1(name)                                           \
   template <long N> FN auto name(rows_of<float, N> x) {                  \
     return lifted([](float a) { return name(a); }, x);                   \
@@ -115,6 +118,11 @@ template <class F, long N, class... Rest> FN auto lifted(F f, rows_of<float, N> 
   }                                                                                 \
   template <long N> FN auto name(rows_of<float, N> x, float y) { return name(x, rows_of<float, N>(y)); } \
   template <long N> FN auto name(float x, rows_of<float, N> y) { return name(rows_of<float, N>(x), y); }
+#define FUSEWRIGHT_LIFT3(name)                                                                         \
+  template <class A, class B, class C, class Rows = decltype(rows_among(A{}, B{}, C{}))>               \
+  FN auto name(A x, B y, C z) {                                                                        \
+    return lifted([](float a, float b, float c) { return name(a, b, c); }, Rows(x), Rows(y), Rows(z)); \
+  }
 
 //@ across_rows: needs rows_of, values
 template <long N, class T> FN rows_of<computed<T>, N> across_rows(const T* p, long step = 1) {
