@@ -21,6 +21,7 @@ from fusewright.errors import BadUsage
 from fusewright.interpret import interpret
 from fusewright.ir import Graph, Node, base, concrete, show, toposort
 from fusewright.nest import Nest, nest
+from fusewright.once import once
 from fusewright.pipeline import Made, emitted_text, make, optimize_file
 from fusewright.plan import Kernel, Plan, plan
 from fusewright.problem import load_problem
@@ -66,7 +67,7 @@ def model(text: str, arguments: int) -> nn.Module:
 def planned(text: str, *inputs: torch.Tensor) -> Plan:
     """The plan of a model for a GPU with product kernels."""
     graph, _ = rewrite(capture(model(text, len(inputs)), inputs).graph)
-    return plan(product(graph, GPU), GPU)
+    return plan(product(once(graph, GPU), GPU), GPU)
 
 
 def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[Body, Nest, Schedule]:
