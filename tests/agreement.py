@@ -45,6 +45,7 @@ def disagreements(
     exact: float64 can judge.  bits: which results have to be eager's to the bit.
     """
     begin_alike(ours, theirs)
+    before = copy.deepcopy(theirs) if any(True for _ in theirs.buffers()) else theirs
     mine, other = copied(inputs), copied(inputs)
     wide = copy.deepcopy(theirs).double() if exact else theirs
     judge = called(wide, widened(inputs)) if exact else None
@@ -79,14 +80,40 @@ def disagreements(
             f"memory is shared otherwise: {aliases(a, mine, ours)} {aliases(b, other, theirs)}"
         )
     found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
-    state, expected = dict(ours.named_buffers()), dict(theirs.named_buffers())
-    judges = dict(wide.named_buffers())
-    for name in expected:
-        text = [*compared([state[name]], [expected[name]], [expected[name]])]
-        if text:
-            text = [*compared([state[name]], [expected[name]], [judges[name]])]
-        found += [f"buffer {name}: {t}" for t in text]
+    states = [dict(m.named_buffers()) for m in (ours, theirs, wide)]
+    found += [f"buffer {text}" for text in kept(*states, before, inputs, roundings)]
     return found
+
+
+class Buffers(nn.Module):
+    """A module whose results are the buffers that a call of `inner` leaves."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *inputs: object) -> list[torch.Tensor]:
+        self.inner(*inputs)
+        return [b.clone() for b in self.inner.buffers()]
+
+
+def kept(
+    ours: Mapping[str, torch.Tensor],
+    eager: Mapping[str, torch.Tensor],
+    exact: Mapping[str, torch.Tensor],
+    before: nn.Module,
+    inputs: Sequence[object],
+    roundings: int,
+) -> Iterator[str]:
+    """How buffers differ after a call that found the module as it was `before`."""
+    spread: list[float] = []
+    for k, (name, b) in enumerate(eager.items()):
+        a, x = [ours[name]], [exact[name]]
+        if not [*compared(a, [b], [b])] or not (found := [*compared(a, [b], x)]):
+            continue
+        spread = spread or opened(called, Buffers(before), inputs, [*eager.values()], error)[0]
+        if [*compared(a, [b], x, roundings, spread[k : k + 1])]:
+            yield from (f"{name}: {text}" for text in found)
 
 
 @torch.no_grad()

@@ -189,3 +189,26 @@ def test_the_order_of_a_sum_is_luck_and_a_product_is_not() -> None:
     assert disagreements(Shorter(), Ordered(), [x])
     assert not disagreements(Scaled(), Scaled(), [x])
     assert disagreements(Scaled(wrong=True), Scaled(), [x])
+
+
+class Twice(nn.Module):
+    """A norm of a norm: its mean is 0, but for what roundings leave over, and so is the running one."""
+
+    def __init__(self, by: float = 0.0) -> None:
+        super().__init__()
+        self.by = by
+        self.norm = nn.BatchNorm1d(7, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm(torch.tanh(self.norm(x)))
+        assert self.norm.running_mean is not None
+        self.norm.running_mean += self.by
+        return x * 2
+
+
+def test_what_roundings_leave_over_in_a_buffer_is_what_they_move() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 7, 6, dtype=torch.float64)
+    x -= x.mean(-1, keepdim=True)
+    assert not disagreements(Twice(4e-18), Twice(), [x], roundings=8)
+    assert disagreements(Twice(1e-15), Twice(), [x], roundings=8)

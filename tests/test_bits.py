@@ -55,6 +55,8 @@ def get_init_inputs():
 """
 # Numbers of every type as bytes: small ones, so that no float is NaN or infinite, bool is 0 or 1.
 DRAWN = "(torch.arange({count}) * 37 % {below}).to(torch.uint8).view(torch.{kind}).reshape(4, 16)"
+# Not-a-numbers of 16 bits, signalling ones among them, which arithmetic and conversions change.
+NANS = "(torch.arange({count} // 2) * 331 % 1000 + 32001).to(torch.int16).view(torch.{kind}).reshape(4, 16)"
 
 
 def views_of(name: str) -> list[str]:
@@ -124,27 +126,44 @@ def moves_of(name: str) -> list[str]:
     return rows
 
 
+def nans_of(name: str) -> list[str]:
+    """Not-a-numbers that are moved, or chosen, before their bits are read."""
+    rows = [
+        "x.t().contiguous()",
+        "x.clone()",
+        "torch.where(y > 0, x, 0.5)",
+        "x[:, 1:].t().contiguous()",
+    ]
+    rows += ["torch.where(y > 0, x, x.t().reshape(4, 16))", "torch.where(y[:2] > 0, x[2:], x[:2])"]
+    return [f"({row}).view(torch.{to})" for row in rows for to in ("int16", "int8")]
+
+
 ROWS = {
+    **{f"nans_{name}": (name, nans_of(name)) for name in ("float16", "bfloat16")},
     **{f"bits_{name}": (name, views_of(name)) for name in NAMES},
     **{f"moves_{name}": (name, moves_of(name)) for name in ODD},
 }
 
 
 def problem(name: str, folder: Path) -> Path:
-    kind, rows = ROWS[name]
-    below = 2 if kind == "bool" else 50
-    drawn = DRAWN.format(count=64 * OF[kind].itemsize, below=below, kind=kind)
     path = folder / f"{name}.py"
-    text = MODEL.format(inputs=drawn, results=",\n            ".join(allowed(kind, rows)))
+    text = MODEL.format(inputs=drawn(name), results=",\n            ".join(allowed(name)))
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def allowed(kind: str, rows: list[str]) -> list[str]:
-    """The rows that eager itself has on this machine."""
+def drawn(name: str) -> str:
+    """The input of a row."""
+    kind = ROWS[name][0]
+    text = NANS if name.startswith("nans") else DRAWN
+    return text.format(count=64 * OF[kind].itemsize, below=2 if kind == "bool" else 50, kind=kind)
+
+
+def allowed(name: str) -> list[str]:
+    """The results of a row that eager itself has on this machine."""
+    rows = ROWS[name][1]
     scope: dict[str, object] = {"torch": torch}
-    below = 2 if kind == "bool" else 50
-    scope["x"] = eval(DRAWN.format(count=64 * OF[kind].itemsize, below=below, kind=kind), scope)
+    scope["x"] = eval(drawn(name), scope)
     scope["y"] = torch.arange(64.0).reshape(4, 16) - 20
     return [row for row in rows if _runs(row, scope)]
 
@@ -181,7 +200,7 @@ def test_every_bit_is_eagers(
     name: str, cases: dict[str, Case], emitted: dict[str, list[torch.Tensor]]
 ) -> None:
     eager = cases[name].model(*cases[name].inputs)
-    rows = allowed(*ROWS[name])
+    rows = allowed(name)
     assert len(rows) > len(ROWS[name][1]) // 3
     triples = zip(rows, emitted[name], eager, strict=True)
     wrong = [row for row, ours, theirs in triples if not same_bits(ours, theirs)]
@@ -205,7 +224,7 @@ def test_outputs_show_the_memory_that_eagers_show(name: str, cases: dict[str, Ca
     """A view of an input is one in the graph, too, and what eager computes is not."""
     outputs = cases[name].made.captured.graph.outputs
     plain = [f"x.view(torch.{to})" for to in NAMES]
-    for row, n in zip(allowed(*ROWS[name]), outputs, strict=True):
+    for row, n in zip(allowed(name), outputs, strict=True):
         if row in plain:
             assert memory(n).op == "input", row
         elif row.startswith("(x + 1)"):
@@ -223,7 +242,7 @@ def test_bits_of_one_width_are_read_in_kernels(name: str, cases: dict[str, Case]
     """What a kernel computes is not stored for it; other widths are visible calls."""
     kind = ROWS[name][0]
     outputs = cases[name].made.captured.graph.outputs
-    for row, n in zip(allowed(*ROWS[name]), outputs, strict=True):
+    for row, n in zip(allowed(name), outputs, strict=True):
         if row.startswith("(x + 3)"):
             to = row.split("view(torch.")[1].split(")")[0]
             fused = OF[to].itemsize == OF[kind].itemsize
