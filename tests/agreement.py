@@ -81,7 +81,7 @@ def disagreements(
         )
     found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
     states = [dict(m.named_buffers()) for m in (ours, theirs, wide)]
-    found += [f"buffer {text}" for text in kept(*states, before, inputs, roundings)]
+    found += [f"buffer {text}" for text in kept(*states, before, inputs)]
     return found
 
 
@@ -103,7 +103,6 @@ def kept(
     exact: Mapping[str, torch.Tensor],
     before: nn.Module,
     inputs: Sequence[object],
-    roundings: int,
 ) -> Iterator[str]:
     """How buffers differ after a call that found the module as it was `before`."""
     spread: list[float] = []
@@ -112,7 +111,7 @@ def kept(
         if not [*compared(a, [b], [b])] or not (found := [*compared(a, [b], x)]):
             continue
         spread = spread or opened(called, Buffers(before), inputs, [*eager.values()], error)[0]
-        if [*compared(a, [b], x, roundings, spread[k : k + 1])]:
+        if [*compared(a, [b], x, usually=spread[k : k + 1])]:
             yield from (f"{name}: {text}" for text in found)
 
 

@@ -192,7 +192,7 @@ def test_the_order_of_a_sum_is_luck_and_a_product_is_not() -> None:
 
 
 class Twice(nn.Module):
-    """A norm of a norm: its mean is 0, but for what roundings leave over, and so is the running one."""
+    """A norm of a norm, whose running mean is 0, but for what roundings leave over."""
 
     def __init__(self, by: float = 0.0) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Twice(nn.Module):
         self.norm = nn.BatchNorm1d(7, dtype=torch.float64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.norm(torch.tanh(self.norm(x)))
+        self.norm(self.norm(x))
         assert self.norm.running_mean is not None
         self.norm.running_mean += self.by
         return x * 2

@@ -56,7 +56,10 @@ def get_init_inputs():
 # Numbers of every type as bytes: small ones, so that no float is NaN or infinite, bool is 0 or 1.
 DRAWN = "(torch.arange({count}) * 37 % {below}).to(torch.uint8).view(torch.{kind}).reshape(4, 16)"
 # Not-a-numbers of 16 bits, signalling ones among them, which arithmetic and conversions change.
-NANS = "(torch.arange({count} // 2) * 331 % 1000 + 32001).to(torch.int16).view(torch.{kind}).reshape(4, 16)"
+NANS = (
+    "(torch.arange({count} // 2) * 331 % 1000 + 32001).to(torch.int16)"
+    ".view(torch.{kind}).reshape(4, 16)"
+)
 
 
 def views_of(name: str) -> list[str]:
