@@ -96,10 +96,14 @@ def _judged(entries: Sequence[Entry], jobs: int) -> Iterator[tuple[Entry, Outcom
 
 
 def _shares(jobs: int) -> SimpleQueue[list[int]]:
-    """Each job gets cores of its own: programs that share theirs wait for each other's threads."""
+    """Each job gets cores of its own: programs that share theirs wait for each other's threads.
+
+    But never one alone, on which nobody can see that a candidate leaves its process on one core.
+    """
     cores, shares = sorted(os.sched_getaffinity(0)), SimpleQueue[list[int]]()
     for job in range(jobs):
-        shares.put(cores[job::jobs] or cores)
+        own = cores[job::jobs]
+        shares.put(own if len(own) > 1 else cores)
     return shares
 
 

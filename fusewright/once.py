@@ -5,6 +5,8 @@ one: docs/numerics.md. PyTorch's batch and group norms on a CPU are x scale + sh
 the channel worked out before; x - mean, its product with the scale, and the two of the affine
 parameters would be four roundings of each element beside that one. On a GPU its norms subtract the
 mean, and so do ours there.
+
+SiLU on a CPU is x / (1 + exp(-x)) in PyTorch, one rounding less than the product with a sigmoid.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class _Norm:
 
 
 def once(graph: Graph, machine: Target) -> Graph:
-    """Write `normalised` and `fma` as the target has them."""
+    """Write `normalised`, `fma` and x sigmoid(x) as the target has them."""
     if machine.language != "cpp":
         return rebuild(graph, _apart)
     norms: dict[int, _Norm] = {}  # by id, of the new nodes
@@ -41,7 +43,7 @@ def once(graph: Graph, machine: Target) -> Graph:
         norm = _shifted(n) if n.op == "normalised" else None
         if n.op == "fma" and id(n.args[0]) in norms:
             norm = _scaled(norms[id(n.args[0])], *map(Value, n.args[1:]))
-        made = norm.written(n) if norm else n
+        made = norm.written(n) if norm else _fraction(n)
         if norm:
             norms[id(made)] = norm
         return made
@@ -81,6 +83,15 @@ def _wide(v: Value, m2: Value) -> Value:
     if v.node.op == "constant":
         return constant(v.node["value"], torch.float64)  # type: ignore[arg-type]
     return apply(v.node.op, *(_wide(Value(a), m2) for a in v.node.args))
+
+
+def _fraction(n: Node) -> Node:
+    """x sigmoid(x) as one function of x."""
+    if n.op == "mul":
+        for x, s in (n.args, n.args[::-1]):
+            if s.op == "sigmoid" and s.args[0] is x:
+                return _as(n, apply("silu", Value(x)))
+    return n
 
 
 def _apart(n: Node) -> Node:

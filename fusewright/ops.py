@@ -133,6 +133,7 @@ _ROWS = (
     _call("erf", cost=18),
     _call("erfc", cost=25),
     _call("sigmoid", cost=16),
+    _call("silu", 1, "torch.nn.functional.silu({0})", cost=17),
     _call("tanh_softplus", 1, "torch.tanh(torch.nn.functional.softplus({0}))", cost=18),
     _call("relu", domain="special"),
     # comparisons and choices

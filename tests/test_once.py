@@ -19,6 +19,8 @@ NORMS = {
     "instance_norm_affine": "F.instance_norm(x, weight=w, bias=b)",
     "layer_norm_affine": "F.layer_norm(x, (6,), w, b)",
     "hardswish": "F.hardswish(x)",
+    "silu": "F.silu(x)",
+    "sigmoid_times": "torch.sigmoid(x) * x",
 }
 TEXT = """import torch
 import torch.nn as nn

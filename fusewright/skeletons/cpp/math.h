@@ -263,6 +263,15 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 
+//@ silu: needs exp_parts
+// x sigmoid(x) with one division, as PyTorch's; a product is rounded only below 0. Below -87, where PyTorch's is 0, the power
+// is subnormal.
+FN float silu(float x) {
+  const float power = exp_inside(-at_most(__builtin_fabsf(x), 105.0f));
+  return (x < 0.0f ? x * power : x) / (1.0f + power);
+}
+FN double silu(double x) { return x / (1.0 + __builtin_exp(-x)); }
+
 //@ short_sigmoid: needs sigmoid
 FN float short_sigmoid(float x) { return sigmoid(x); }
 

@@ -195,6 +195,10 @@ FN float sigmoid(float x) {
 }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+//@ silu: needs sigmoid
+FN float silu(float x) { return x * sigmoid(x); }
+FN double silu(double x) { return x / (1.0 + exp(-x)); }
+
 //@ short_sigmoid: needs short_power, short_reciprocal
 // For results of 16 bits: e^-x without what rounding -x / ln 2 leaves, off by |x| ulps at most. A quarter as above.
 FN float short_sigmoid(float x) {
