@@ -70,7 +70,7 @@ def test_each_section_names_what_it_needs(tmp_path: Path) -> None:
 
 # -- functions
 
-# name -> units in the last place that the float version may be off (silu: where exp(x) is subnormal)
+# name -> units in the last place that the float version may be off; of silu, below -87
 ULPS = {
     "neg": 0.5, "abs": 0.5, "sign": 0.5, "square": 0.5, "reciprocal": 0.5, "relu": 0.5,
     "floor": 0.5, "ceil": 0.5, "round": 0.5, "trunc": 0.5, "sqrt": 0.5, "rsqrt": 1.5,
