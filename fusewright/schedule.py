@@ -326,7 +326,9 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     rows, inner = graph.hint(nest.rows), graph.hint(nest.columns) * graph.hint(nest.outer)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
     each = elements_each(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
-    vector, meets = _vector(nest), _may_meet(nest, graph, rules)
+    # Chunks have whole vectors only, also where every element is moved alone.
+    vector = gcd(_vector(nest), _power_in([nest.columns]))
+    meets = _may_meet(nest, graph, rules)
     if lies_across(nest, graph):
         vector, found = 1, stripe_chunks(rows, inner, each, meets)
     else:
@@ -389,8 +391,13 @@ def known_factor(access: Access, nest: Nest) -> int:
     """A power of two that divides every stride of the rows' and outer offsets; and the columns, but
     those of a map: its last vector of a row may be a part of one."""
     sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.folds else [access.outer]
+    return gcd(_power_in(sizes), access.alignment)
+
+
+def _power_in(sizes: Sequence[Size]) -> int:
+    """A power of two, at most 16, that divides every size."""
     factor = 16
     for size in sizes:
         number = size.multiple if isinstance(size, Batch) else size
         factor = gcd(factor, number) if number else factor
-    return gcd(factor, access.alignment)
+    return factor

@@ -106,6 +106,13 @@ class Called(nn.Module):
         return self.function(x, y)
 
 
+# Rows as long as the batch, whose elements lie apart, in chunks of a GPU.
+APART_AND_LONG = (
+    "(x.half().cumsum(0) - x.half()) * y[:, :1]",
+    "torch.where(y[:, :1] > 0, x, x * 0.5) + x.cumsum(0)",
+)
+
+
 class Every(nn.Module):
     """All rows of the table."""
 
@@ -247,6 +254,18 @@ def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -
     x = torch.empty(shape, device="meta")
     made = make(Called(row), [x, x], GPU)
     assert launch in cuda_source(made.kernels, GPU)
+
+
+@pytest.mark.parametrize("row", APART_AND_LONG)
+@pytest.mark.parametrize("length", [4, 1001, 4096])
+def test_chunks_of_rows_of_any_length_have_no_vectors(row: str, length: int) -> None:
+    """Elements that lie apart would allow any, but the last vector of a row has to be whole."""
+    x = torch.empty(length, 17, 6, device="meta")
+    made = make(Called(row), [x, x], GPU)
+    ((_, nest, chosen),) = made.kernels
+    assert chosen.each
+    every = [chosen, *alternatives(chosen, nest, GPU, made.plan.graph)]
+    assert {s.vector for s in every} == {1}
 
 
 @pytest.mark.parametrize(
@@ -509,6 +528,18 @@ def test_gpu_kernels_compute_every_form(tmp_path: Path) -> None:
         assert ready(ours, given)
         found = disagreements(ours, model, given, roundings=2)
         assert [f"{WRITTEN[int(t.split(':')[0])]}: {t}" for t in found] == []
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.parametrize("row", APART_AND_LONG)
+def test_gpu_chunks_of_rows_of_any_length(row: str) -> None:
+    model = Called(row)
+    ours = fusewright.optimize(model, [torch.randn(9, 17, 6)] * 2, target="cuda").cuda()
+    for length in (2, 5, 9, 1001, 9001):
+        given = [torch.randn(length, 17, 6, device="cuda") for _ in range(2)]
+        assert ready(ours, given)
+        assert disagreements(ours, model, given, roundings=2) == []
 
 
 @pytest.mark.gpu
