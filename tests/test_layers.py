@@ -38,7 +38,7 @@ FLOW = [
     "scope", "guard", "forward", "emit", "build",
     "judge/findings", "judge/tree", "judge/twins",
     "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
-    "judge/contract", "judge/positions", "judge/zeros", "judge/patterns",
+    "judge/contract", "judge/positions", "judge/zeros", "judge/elsewhere", "judge/patterns",
     "judge/probes", "judge/changes", "judge/cases", "judge/statistics", "judge/clock_rules",
     "judge/canary",
     "judge/beside",

@@ -249,7 +249,7 @@ def compare(
     of = kappa if callable(kappa) else lambda _: kappa
     if not eager.is_floating_point():
         return _exact(candidate, eager, truth, of(PAIRS))
-    loose, widened = LOOSE.get(eager.dtype, LOOSE_HALF), HAZARD if hazard else 1.0
+    loose, widened = loosely(eager.dtype), HAZARD if hazard else 1.0
     most = _most(widened * SLACK.get(eager.dtype, SLACK_HALF))
     short = Comparison(True, "B", "accuracy", SHORT, {"elements": float(eager.numel())})
     if not full and within_least(candidate, eager, truth, most):
@@ -279,6 +279,11 @@ def compare(
 def _most(slack: float) -> Mapping[str, Most]:
     """The limits of the worst grade that passes everywhere."""
     return {n: Most(limit.kappas * slack, limit.times) for n, limit in GRADES["B"].items()}
+
+
+def loosely(dtype: torch.dtype) -> float:
+    """The plain tolerance of grade C."""
+    return LOOSE.get(dtype, LOOSE_HALF)
 
 
 def passes(candidate: Tensor, eager: Tensor, truth: Tensor, kappa: Tensor) -> bool:

@@ -76,6 +76,8 @@ class Expected:
     positions: Places
     # Eager's outputs if extremes of zeros of both signs had the other one; None without such.
     zeros: Callable[[], Sequence[Tensor] | None]
+    # In float64 on a CPU, where eager runs on a GPU.
+    elsewhere: Callable[[], Sequence[Tensor] | None]
 
     taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
 
@@ -486,7 +488,8 @@ class Lab:
         probe = partial(self._differentiable, *given, asked_for)
         places = cache(partial(self._positions, *given, mode))
         zeros = cache(partial(self._other_zeros, *given, mode))
-        beside = overlapping, blocks, after, probe, work_out, noise, places, zeros
+        elsewhere = cache(partial(self._on_a_cpu, *given, mode))
+        beside = overlapping, blocks, after, probe, work_out, noise, places, zeros, elsewhere
         return Expected(spec, eager, aliases, *beside)
 
     def _work_out(
@@ -518,6 +521,20 @@ class Lab:
         self, values: Sequence[object], state: State, mode: str
     ) -> Sequence[Tensor] | None:
         return with_other_zeros(lambda: self.eager(mode)(mapped(values, Tensor.clone), state))
+
+    def _on_a_cpu(
+        self, values: Sequence[object], state: State, mode: str
+    ) -> Sequence[Tensor] | None:
+        """What float64 says there; None if this is one, or the model is at home on a GPU only."""
+        if self.device == "cpu":
+            return None
+        wide = mapped(mapped(values, upcast), Tensor.cpu)
+        there = each(self.doubles.exact(state), lambda _, t: t.cpu())
+        # A model that names its device, or cannot be copied, may raise anything.
+        with suppress(Exception), torch.no_grad(), self._in_double():
+            model = copy.deepcopy(self.true_model).cpu()
+            return [t.clone() for t in layout.results_of(self.run(model, wide, there, mode))]
+        return None
 
     def _differentiable(
         self, values: Sequence[object], state: State, mode: str

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import contract, layout
+from fusewright.judge.elsewhere import where_lost
 from fusewright.judge.legal import says_short
 from fusewright.judge.positions import POSITIONS, wrong
 from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
@@ -264,6 +265,13 @@ class Trial:
             compared = contract.compare(
                 as_eager(output, eager, others[index]), *three, mode=self.lab.accuracy,
                 hazard=self.hazard, full=full, noise=lambda: expected.noise()[index],
+            )  # fmt: skip
+        others = expected.elsewhere() if compared.check == "nonfinite" else None
+        if others is not None and not compared.passed:
+            compared = contract.compare(
+                where_lost(output, eager, others[index], contract.loosely(eager.dtype)), *three,
+                mode=self.lab.accuracy, hazard=self.hazard, full=full,
+                noise=lambda: expected.noise()[index],
             )  # fmt: skip
         if full:
             self.lab.seconds = min(self.lab.seconds, expected.seconds)
