@@ -23,8 +23,12 @@ down once. So a first draw of every problem only shows what looks like an except
 again, parameters too, and the squares of errors and of values are added up over these draws. The
 ratio of such sums has a 95 % interval (Student's, of a ratio of two sums over the same draws). It
 is looked at after 4, 16, 64, 256 and 1024 draws, or when time is up, until it lies on one side of
-1.05. An exception is a result whose whole interval lies above. What is still open in the end is no
-exception, and is counted and printed as such.
+1.05. An exception is a result whose whole interval lies above, and does so once more on new draws,
+four times as many: of a thousand results, some lie above by luck. What is still open in the end is
+no exception, and is counted and printed as such.
+
+On a GPU the float64 model runs on the CPU where a result looks less exact: PyTorch's kernels of a
+GPU keep some constants in float32 (the sixth of hardswish and hardsigmoid is off by 3e-8).
 """
 
 from __future__ import annotations
@@ -200,20 +204,28 @@ def rows_of(
     rows = [_row(name, text, result, [result.three]) for result in first]
     if not any(r.looks_less_exact for r in rows):
         return rows
-    end, drawn = time.monotonic() + SECONDS, [list[Three]() for _ in rows]
-    for draw in range(1, LOOKS[-1] + 1):
-        torch.manual_seed(draw)
-        state = problem.make_model().state_dict()
-        model.load_state_dict(state)
-        ours.load_state_dict(state)
-        results = squares(ours, model, placed(problem.make_inputs(), device))
-        for threes, result in zip(drawn, results, strict=True):
-            threes.append(result.three)
-        over = draw >= LOOKS[0] and time.monotonic() > end
-        if draw in LOOKS or over:
-            rows = [_row(name, text, r, threes) for r, threes in zip(first, drawn, strict=True)]
-            if over or not any(r.open for r in rows):
-                break
+
+    def drawn_again(seed: int, looks: Sequence[int]) -> list[Row]:
+        """The results of the draws from `seed` on, looked at after so many of them."""
+        end, drawn, rows = time.monotonic() + SECONDS, [list[Three]() for _ in first], list[Row]()
+        for draw in range(1, looks[-1] + 1):
+            torch.manual_seed(seed + draw)
+            state = problem.make_model().state_dict()
+            model.load_state_dict(state)
+            ours.load_state_dict(state)
+            inputs = placed(problem.make_inputs(), device)
+            for threes, result in zip(drawn, squares(ours, model, inputs, "cpu"), strict=True):
+                threes.append(result.three)
+            over = draw >= LOOKS[0] and time.monotonic() > end
+            if draw in looks or over:
+                rows = [_row(name, text, r, threes) for r, threes in zip(first, drawn, strict=True)]
+                if over or not any(r.open for r in rows):
+                    break
+        return rows
+
+    rows = drawn_again(0, LOOKS)
+    if any(r.less_exact for r in rows):
+        rows = drawn_again(LOOKS[-1], [4 * max(r.draws for r in rows)])
     return rows
 
 
@@ -254,13 +266,20 @@ def _tensor() -> type:
     return torch.Tensor
 
 
-def squares(ours: nn.Module, model: nn.Module, inputs: Sequence[object]) -> list[Result]:
-    """Of each floating result: the squares of one draw."""
-    from agreement import called, copied
+def squares(
+    ours: nn.Module, model: nn.Module, inputs: Sequence[object], truth_on: str = ""
+) -> list[Result]:
+    """Of each floating result: the squares of one draw. truth_on: where the float64 model runs, if
+    not where the inputs are."""
+    from agreement import called, copied, moved
 
     found = called(ours, copied(inputs))
     eager = called(copy.deepcopy(model), copied(inputs))
-    exact = in_double(model, inputs)
+    if truth_on:
+        exact = in_double(copy.deepcopy(model).to(truth_on), moved(inputs, truth_on))
+        exact = [x.to(b.device) for x, b in zip(exact, eager, strict=True)]
+    else:
+        exact = in_double(model, inputs)
     results = []
     for place, (a, b, x) in enumerate(zip(found, eager, exact, strict=True)):
         if str(b.dtype) in HALF and b.numel():

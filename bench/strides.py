@@ -1,10 +1,11 @@
-"""Which operators of PyTorch lay their results on the CPU otherwise than fake tensors say.
+"""Which operators of PyTorch lay their results otherwise than fake tensors of the CPU say.
 
-    pip install expecttest; python bench/strides.py [--samples 40] [--dtype float32]
+    pip install expecttest
+    python bench/strides.py [--device cpu|cuda] [--samples 40] [--dtype float32]
 
 PyTorch's own samples of every operator run as they are and on tensors that lie otherwise, and their
-results are compared with those of fake tensors. What is printed needs a rule in `strides.ON_CPU`,
-unless it has one: a `*` stands before those.
+results are compared with those of fake tensors. What is printed needs a rule in `strides.ON_CPU`
+or `strides.ON_CUDA`, unless it has one: a `*` stands before those.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from agreement import moved
 
 from fusewright.capture import _order
-from fusewright.strides import ON_CPU
+from fusewright.strides import RULES
 
 Tensor = torch.Tensor
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -38,18 +42,20 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--device", default="cpu", choices=tuple(RULES))
     options.add_argument("--samples", type=int, default=40, help="of each operator, at most")
     options.add_argument("--dtype", default="float32")
     given = options.parse_args()
     from torch.testing._internal.common_methods_invocations import op_db
 
     warnings.simplefilter("ignore")
-    tried, ruled = 0, {name.split(".")[1] for name in ON_CPU}
+    tried, ruled = 0, {name.split(".")[1] for name in RULES[given.device]}
     for info in op_db:
         if info.name.startswith("_refs") or getattr(torch, given.dtype) not in info.dtypes:
             continue
         met = set()
-        for layout, k, said, eager in compared(info, getattr(torch, given.dtype), given.samples):
+        dtype = getattr(torch, given.dtype)
+        for layout, k, said, eager in compared(info, dtype, given.samples, given.device):
             tried += 1
             if _order(said) != _order(eager) and (layout, k, eager.dim()) not in met:
                 met.add((layout, k, eager.dim()))
@@ -61,7 +67,7 @@ def main() -> int:
 
 
 def compared(
-    info: Any, dtype: torch.dtype, samples: int
+    info: Any, dtype: torch.dtype, samples: int, device: str
 ) -> Iterator[tuple[str, int, Tensor, Tensor]]:
     """Of each sample in each layout, each result: its number, as it is said, and eager's."""
     for sample in [*info.sample_inputs("cpu", dtype)][:samples]:
@@ -69,7 +75,7 @@ def compared(
         for layout, lay in LAYOUTS.items():
             laid = [lay(v) if _is_laid(v) else v for v in values]
             try:
-                eager = results(info.op, laid, form)
+                eager = results(info.op, moved(laid, device), form)
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                     fake = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in laid]
                     said = results(info.op, fake, form)

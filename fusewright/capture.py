@@ -98,10 +98,13 @@ class EagerCall:
     half: bool
 
 
-def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
-    """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot."""
+def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") -> Captured:
+    """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
+
+    device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
+    """
     with unchanged(module), _own_hooks_off(module):
-        found, run = _exported(module, inputs)
+        found, run = _exported(module, inputs, device)
     builder = _Builder(found.batch, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
@@ -109,7 +112,9 @@ def capture(module: nn.Module, inputs: Sequence[object]) -> Captured:
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
 
 
-def _exported(module: nn.Module, inputs: Sequence[object]) -> tuple[Exported, Seen]:
+def _exported(
+    module: nn.Module, inputs: Sequence[object], device: str
+) -> tuple[Exported, Seen]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
     try:
@@ -119,7 +124,7 @@ def _exported(module: nn.Module, inputs: Sequence[object]) -> tuple[Exported, Se
     except CaptureFailed:
         export(module, inputs)
         raise
-    return export(module, inputs, run.state), run
+    return export(module, inputs, run.state, device), run
 
 
 def _replaced(found: Exported, run: Seen) -> tuple[Replaced, ...]:

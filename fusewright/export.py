@@ -72,20 +72,23 @@ class Exported:
     left: tuple[Tree, ...] = ()
 
 
-def export(module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING) -> Exported:
-    """The exported program; raises CaptureFailed. state: attributes that forward replaces."""
+def export(
+    module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING, device: str = "cpu"
+) -> Exported:
+    """The exported program; raises CaptureFailed. state: attributes that forward replaces.
+    device: "cpu" or "cuda", where it will run; strides are those of eager there."""
     with flattened(module, inputs, state) as flat:
         tensors = apart(flat.tensors)
         batch = _batch_size(tensors)
         if batch > 1:
             free = Dim("batch", min=2)
             shapes = tuple({0: free} if v.dim() and v.shape[0] == batch else None for v in tensors)
-            program = _try_export(module, tensors, shapes)
+            program = _try_export(module, tensors, shapes, device)
             made = _exported(program, flat, batch) if program is not None else None
             if program is not None and made is not None and _is_free(program, batch):
                 _check_memory(program, module, flat)
                 return made
-        program = _fixed_export(module, tensors, flat)
+        program = _fixed_export(module, tensors, flat, device)
         made = _exported(program, flat, 0)
         if made is None:
             raise CaptureFailed(
@@ -205,13 +208,16 @@ def _compositions() -> dict[Any, Any]:
 
 
 def _run_export(
-    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...] | None
+    module: nn.Module,
+    tensors: Sequence[torch.Tensor],
+    shapes: tuple[Any, ...] | None,
+    device: str = "cpu",
 ) -> ExportedProgram:
     free = None if shapes is None else (shapes,)
     with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager():
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed = _rewritten(program, type(module))
-        lay_as_eager(decomposed)
+        lay_as_eager(decomposed, device)
         _type_as_eager(decomposed)
         without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
@@ -257,20 +263,20 @@ def _is_idle(n: torch.fx.Node) -> bool:
 
 
 def _try_export(
-    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...]
+    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...], device: str
 ) -> ExportedProgram | None:
     """None when the model fixes the batch size; torch.export has no narrower error for it."""
     try:
-        return _run_export(module, tensors, shapes)
+        return _run_export(module, tensors, shapes, device)
     except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
         return None
 
 
 def _fixed_export(
-    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat
+    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat, device: str
 ) -> ExportedProgram:
     try:
-        return _run_export(module, tensors, None)
+        return _run_export(module, tensors, None, device)
     except CaptureFailed:
         raise
     except Exception as error:

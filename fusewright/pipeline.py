@@ -136,7 +136,7 @@ def make(
 
     rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
     """
-    captured = capture(module, inputs)
+    captured = capture(module, inputs, machine.device)
     if captured.placeless and machine.device != "cpu":
         raise CaptureFailed(
             f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "

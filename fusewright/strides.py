@@ -21,14 +21,18 @@ from torch.utils import _pytree as pytree
 PADS = ("reflection", "replication")
 
 
-def lay_as_eager(program: ExportedProgram) -> None:
+def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
     lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
     lay some results otherwise than with numbers; its own formulas lay some results of the CPU
     otherwise; a comparison with a parameter is the parameter's; and what changes in place stays
     so. Only these calls, and those that read what they make, are asked again, with the example's
     sizes: of all others export has said it well, which knows what reads a tensor changed in place
-    and what reads the new value."""
+    and what reads the new value.
+
+    device: where it will run. The program's own tensors are the CPU's.
+    """
+    rules = RULES[device]
     nodes = list(program.graph.nodes)
     parameters = set(program.graph_signature.inputs_to_parameters)
     numbers = FakeTensorMode()
@@ -40,7 +44,7 @@ def lay_as_eager(program: ExportedProgram) -> None:
             if n.op != "call_function" or "val" not in n.meta or UNKNOWN in _leaves(fixed[n]):
                 continue
             reflected = _as_parameters_compare(n, parameters)
-            ruled = _rule(n) and any(_lies(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
+            ruled = _rule(n, rules) and any(_lies(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
             single = any(_lies_singly(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
             asked = reflected or ruled or single or ".conv" in str(n.target) or _in_place(n)
             if not asked and anew.isdisjoint(n.all_input_nodes):
@@ -51,10 +55,10 @@ def lay_as_eager(program: ExportedProgram) -> None:
                 n.meta["val"] = _made_free(n)
                 fixed[n] = pytree.tree_map(_with_numbers, n.meta["val"])
                 if ruled and UNKNOWN not in _leaves((args[0], fixed[n])):
-                    fixed[n] = _as_on_cpu(n, args, fixed[n])
+                    fixed[n] = _as_there(n, args, fixed[n], rules)
                     n.meta["val"] = _laid(n, fixed[n])
                 continue
-            fixed[n] = _made_anew(n, args, kwargs, fixed[n])
+            fixed[n] = _made_anew(n, args, kwargs, fixed[n], rules)
             n.meta["val"] = _laid(n, fixed[n])
             if _in_place(n) and _moved(args[0], fixed[n]):
                 copy = _copied(n)
@@ -84,13 +88,15 @@ def _with_numbers(value: object) -> object:
     return value
 
 
-def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> Any:
+def _made_anew(
+    n: torch.fx.Node, args: Any, kwargs: Any, said: Any, rules: Mapping[str, Rule]
+) -> Any:
     """What a call makes of arguments that may lie otherwise.
 
     What export has said of it stands where it cannot be asked again, since only the data know it.
     """
     if FROM_DATA & set(getattr(n.target, "tags", ())):
-        return _as_on_cpu(n, args, said)
+        return _as_there(n, args, said, rules)
     single = any(_lies_singly(v) for v in _leaves((args, kwargs)))
     try:
         if single and _is_cheap(n, args, kwargs, said):
@@ -100,7 +106,7 @@ def _made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> Any:
         made = n.target(*args, **kwargs)  # type: ignore[operator]
     except RuntimeError:
         made = said
-    return _as_on_cpu(n, args, made if _sizes(made) == _sizes(said) else said)
+    return _as_there(n, args, made if _sizes(made) == _sizes(said) else said, rules)
 
 
 def _made_free(n: torch.fx.Node) -> object:
@@ -160,7 +166,7 @@ def _is_view(n: torch.fx.Node) -> bool:
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
-# ---- what the CPU does otherwise -----------------------------------------------------------------
+# ---- what kernels do otherwise -----------------------------------------------------------------
 
 # Of a call's arguments, and of what is said of its (first) result: how that lies.
 Rule = Callable[[Sequence[Any], torch.Tensor], torch.Tensor]
@@ -266,8 +272,13 @@ ON_CPU: Mapping[str, Rule] = {
 }
 
 
-def _rule(n: torch.fx.Node) -> Rule | None:
-    return ON_CPU.get(str(n.target)) if n.op == "call_function" else None
+# What fake tensors of the CPU say otherwise than the kernels of a GPU.
+ON_CUDA: Mapping[str, Rule] = {}
+RULES = {"cpu": ON_CPU, "cuda": ON_CUDA}
+
+
+def _rule(n: torch.fx.Node, rules: Mapping[str, Rule]) -> Rule | None:
+    return rules.get(str(n.target)) if n.op == "call_function" else None
 
 
 def _lies(value: object) -> bool:
@@ -277,13 +288,13 @@ def _lies(value: object) -> bool:
     return not value.is_contiguous()
 
 
-def _as_on_cpu(n: torch.fx.Node, args: Any, made: Any) -> Any:
-    """What a call makes, laid as on the CPU; of several results, the first."""
-    rule = _rule(n)
+def _as_there(n: torch.fx.Node, args: Any, made: Any, rules: Mapping[str, Rule]) -> Any:
+    """What a call makes, laid as where it will run; of several results, the first."""
+    rule = _rule(n, rules)
     if rule is None or any(t.device.type != "cpu" for t in _tensors(args)):
         return made
     if isinstance(made, tuple | list):
-        return (_as_on_cpu(n, args, made[0]), *made[1:])
+        return (_as_there(n, args, made[0], rules), *made[1:])
     return rule(args, made) if made.dim() else made
 
 
