@@ -471,12 +471,17 @@ def _memory(n: torch.fx.Node) -> torch.fx.Node:
 
 def _viewed(n: torch.fx.Node) -> torch.fx.Node | None:
     """What a view is a view of; None for everything else."""
-    first = n.args[0] if n.op == "call_function" and n.args else None
-    if not isinstance(first, torch.fx.Node):
+    taken = n.target is operator.getitem
+    call = n.args[0] if taken else n
+    if not isinstance(call, torch.fx.Node) or call.op != "call_function" or not call.args:
         return None
-    call = first if n.target is operator.getitem else n
+    shown = call.args[0]
+    if taken and isinstance(shown, list | tuple):  # each result is a view of its own argument
+        shown = shown[int(n.args[1])]  # type: ignore[arg-type]
     viewed = str(call.target).rpartition(".")[0] in VIEWS or _is_idle_dropout(n)
-    return first if viewed else None
+    if not viewed or not isinstance(shown, torch.fx.Node):
+        return None
+    return call if taken and isinstance(call.args[0], torch.fx.Node) else shown
 
 
 def _alone(n: torch.fx.Node) -> bool:

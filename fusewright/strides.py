@@ -99,7 +99,8 @@ def _made_anew(
         return _as_there(n, args, said, rules)
     single = any(_lies_singly(v) for v in _leaves((args, kwargs)))
     try:
-        if single and _is_cheap(n, args, kwargs, said):
+        alike = rules is ON_CPU or str(n.target) not in ON_CPU  # kernels of both lay it alike
+        if single and alike and _is_cheap(n, args, kwargs, said):
             made = _really_made(n, args, kwargs)
             if _sizes(made) == _sizes(said):
                 return made
@@ -273,7 +274,19 @@ ON_CPU: Mapping[str, Rule] = {
 
 
 # What fake tensors of the CPU say otherwise than the kernels of a GPU.
-ON_CUDA: Mapping[str, Rule] = {}
+ON_CUDA: Mapping[str, Rule] = {
+    name: ON_CPU[name]
+    for name in (
+        *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
+        *("aten._native_batch_norm_legit_no_training.default", "aten.native_batch_norm.default"),
+        *("aten._native_batch_norm_legit.default", "aten.nll_loss_nd.default"),
+        *("aten._native_batch_norm_legit_functional.default", "aten.nll_loss2d.default"),
+        *("aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default"),
+        *("aten.copysign.Tensor", "aten.floor_divide.default", "aten.div.Tensor_mode"),
+        *("aten.heaviside.default", "aten.logaddexp.default", "aten.xlogy.Tensor"),
+        *("aten.ldexp.Tensor", "aten.normal.Tensor_Tensor", "aten.cross_entropy_loss.default"),
+    )
+}
 RULES = {"cpu": ON_CPU, "cuda": ON_CUDA}
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from fusewright.capture import capture, state_of
 from fusewright.interpret import interpret
+from fusewright.ir import memory_of
 from fusewright.rewrite import rewrite
 
 
@@ -58,6 +59,23 @@ RETURNED: dict[str, Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tens
     "twice": lambda call, x: (call(x), call(x)),
     "of what is made": lambda call, x: _of_made(call, x * 2),
 }
+
+
+@pytest.mark.parametrize("call", [F.mse_loss, F.l1_loss, F.huber_loss])
+def test_what_a_loss_hands_on_shows_the_input_that_changed(call: Callable[..., object]) -> None:
+    """Losses broadcast their arguments, and what is read of them later is a view of a view."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            rows = x.reshape(-1)
+            call(rows, rows)
+            return rows.unsqueeze(0).reshape(-1)
+
+    x = torch.randn(1, 31)
+    captured = capture(Model(), [x])
+    (result,) = captured.graph.outputs
+    assert memory_of(result).op == "input"
 
 
 def _of_made(call: Callable[[torch.Tensor], torch.Tensor], y: torch.Tensor) -> object:

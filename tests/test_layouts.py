@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from agreement import disagreements
+from agreement import disagreements, moved
 from compiled import Case, build, prepare
 from graphs import staged
 from torch import nn
@@ -151,10 +151,10 @@ def test_a_convolution_of_a_view_lies_as_eager_lays_it() -> None:
     assert model(x).is_contiguous(memory_format=torch.channels_last_3d)
 
 
-# Calls whose results PyTorch lays otherwise on the CPU than it says of fake tensors, others like
+# Calls whose results kernels lay otherwise than PyTorch says of fake tensors, others like
 # them, and what reads their results: of x and y, e that is spread over channels, integers k,
 # labels h for dimension 1, numbers a and b for each channel, and one number s.
-ON_CPU = (
+CALLS = (
     *("F.batch_norm(x, a, b)", "F.batch_norm(x, a, b, b, a)", "F.logsigmoid(x)", "2**x"),
     *("F.batch_norm(x, None, None, training=True)", "F.rrelu(x)", "x.roll(1, 1)", "x.sigmoid()"),
     *("torch.isin(x, a)", "F.instance_norm(x)", "torch.pow(x, 2)"),
@@ -198,24 +198,25 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class OnCPU(nn.Module):
+class Called(nn.Module):
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         scope = {"F": torch.nn.functional, "torch": torch}
         scope |= zip("xyekhabs", given, strict=True)
-        return tuple(eval(line, scope) for line in ON_CPU)
+        return tuple(eval(line, scope) for line in CALLS)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_program_says_how_results_lie_on_the_cpu(layout: str) -> None:
+def test_the_program_says_how_results_lie(layout: str, device: str) -> None:
     lay, dtype = LAYOUTS[layout], torch.bfloat16 if layout == "swapped" else torch.float32
     x, y = (lay(torch.randn(5, 4, 6, 7, dtype=dtype)) for _ in range(2))
     e = torch.randn(5, 1, 7, 6, dtype=dtype).mT
     k, h = (lay(torch.randint(0, most, (5, 4, 6, 7))) for most in (9, 4))
     numbers = [torch.zeros(4, dtype=dtype), torch.ones(4, dtype=dtype), torch.tensor(1.5).to(dtype)]
     given = [x, y, e, k, h[:, 0], *numbers]
-    program = export(OnCPU(), given).program
+    program = export(Called(), given, device=device).program
     (output,) = (n for n in program.graph.nodes if n.op == "output")
-    results = zip(ON_CPU, output.args[0], OnCPU()(*given), strict=True)
+    results = zip(CALLS, output.args[0], Called()(*moved(given, device)), strict=True)
     wrong = [line for line, said, eager in results if _order(said.meta["val"]) != _order(eager)]
     assert not wrong
 
