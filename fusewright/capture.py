@@ -112,9 +112,7 @@ def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") ->
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
 
 
-def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str
-) -> tuple[Exported, Seen]:
+def _exported(module: nn.Module, inputs: Sequence[object], device: str) -> tuple[Exported, Seen]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
     try:

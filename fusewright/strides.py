@@ -44,8 +44,9 @@ def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
             if n.op != "call_function" or "val" not in n.meta or UNKNOWN in _leaves(fixed[n]):
                 continue
             reflected = _as_parameters_compare(n, parameters)
-            ruled = _rule(n, rules) and any(_lies(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
-            single = any(_lies_singly(v) for a in n.all_input_nodes for v in _leaves(fixed[a]))
+            read = [v for a in n.all_input_nodes for v in _leaves(fixed[a])]
+            ruled = _rule(n, rules) and any(map(_lies, read))
+            single = any(map(_lies_singly, read))
             asked = reflected or ruled or single or ".conv" in str(n.target) or _in_place(n)
             if not asked and anew.isdisjoint(n.all_input_nodes):
                 continue
