@@ -274,19 +274,38 @@ ON_CPU: Mapping[str, Rule] = {
 }
 
 
+def _scaled_and_shifted(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
+    """cuDNN takes norms with weights and biases, in two formats; PyTorch's own lie as is said."""
+    by_cudnn = all(isinstance(given[k], torch.Tensor) for k in (1, 2))
+    return _in_format(given, made) if by_cudnn else made
+
+
 # What fake tensors of the CPU say otherwise than the kernels of a GPU.
 ON_CUDA: Mapping[str, Rule] = {
-    name: ON_CPU[name]
-    for name in (
-        *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
-        *("aten._native_batch_norm_legit_no_training.default", "aten.native_batch_norm.default"),
-        *("aten._native_batch_norm_legit.default", "aten.nll_loss_nd.default"),
-        *("aten._native_batch_norm_legit_functional.default", "aten.nll_loss2d.default"),
-        *("aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default"),
-        *("aten.copysign.Tensor", "aten.floor_divide.default", "aten.div.Tensor_mode"),
-        *("aten.heaviside.default", "aten.logaddexp.default", "aten.xlogy.Tensor"),
-        *("aten.ldexp.Tensor", "aten.normal.Tensor_Tensor", "aten.cross_entropy_loss.default"),
-    )
+    **{
+        name: ON_CPU[name]
+        for name in (
+            *("aten.nll_loss_nd.default", "aten.nll_loss2d.default", "aten.one_hot.default"),
+            *("aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default"),
+            *("aten.copysign.Tensor", "aten.floor_divide.default", "aten.div.Tensor_mode"),
+            *("aten.heaviside.default", "aten.logaddexp.default", "aten.logaddexp2.default"),
+            *("aten.ldexp.Tensor", "aten.normal.Tensor_Tensor", "aten.cross_entropy_loss.default"),
+            *("aten.pow.Scalar", "aten.rrelu.default", "aten.isin.Tensor_Tensor"),
+            *("aten.xlogy.Tensor", "aten.binary_cross_entropy.default"),
+        )
+    },
+    **dict.fromkeys(
+        (
+            *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),
+            *(
+                "aten._native_batch_norm_legit_no_training.default",
+                "aten.native_batch_norm.default",
+            ),
+            *("aten._native_batch_norm_legit.default",),
+            *("aten._native_batch_norm_legit_functional.default",),
+        ),
+        _scaled_and_shifted,
+    ),
 }
 RULES = {"cpu": ON_CPU, "cuda": ON_CUDA}
 

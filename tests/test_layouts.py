@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -200,9 +200,24 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 class Called(nn.Module):
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scope = {"F": torch.nn.functional, "torch": torch}
-        scope |= zip("xyekhabs", given, strict=True)
-        return tuple(eval(line, scope) for line in CALLS)
+        return tuple(_evaluated(line, given) for line in CALLS)
+
+
+def _evaluated(line: str, given: Sequence[object]) -> torch.Tensor:
+    scope: dict[str, object] = {"F": torch.nn.functional, "torch": torch}
+    scope |= zip("xyekhabs", given, strict=True)
+    result: torch.Tensor = eval(line, scope)
+    return result
+
+
+def _taken(line: str, given: Sequence[object]) -> torch.Tensor | None:
+    """What eager makes; None where its kernel does not take what lies so, as some of a GPU."""
+    try:
+        return _evaluated(line, given)
+    except RuntimeError as error:
+        if "view size is not compatible" not in str(error):
+            raise
+        return None
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -216,9 +231,12 @@ def test_the_program_says_how_results_lie(layout: str, device: str) -> None:
     given = [x, y, e, k, h[:, 0], *numbers]
     program = export(Called(), given, device=device).program
     (output,) = (n for n in program.graph.nodes if n.op == "output")
-    results = zip(CALLS, output.args[0], Called()(*moved(given, device)), strict=True)
-    wrong = [line for line, said, eager in results if _order(said.meta["val"]) != _order(eager)]
-    assert not wrong
+    there = moved(given, device)
+    eager = [_taken(line, there) for line in CALLS]
+    assert eager.count(None) <= (2 if device == "cuda" else 0)
+    results = zip(CALLS, output.args[0], eager, strict=True)
+    known = [(line, said.meta["val"], made) for line, said, made in results if made is not None]
+    assert not [line for line, said, made in known if _order(said) != _order(made)]
 
 
 # Calls behind calls, of which the last looks at strides of dimensions of size 1, too.
