@@ -22,6 +22,7 @@ PLAIN = frozenset({"cast", "copy", "add", "sub", "mul"})
 TRUTH = frozenset({"copy", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"})
 COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
 SUMS = {"sum", "mean"}
+WIDER = frozenset({"argmax", "argmin", "mean", "m2"})  # folds of floats to other numbers
 MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
@@ -65,7 +66,8 @@ def _computes(m: Node) -> bool:
     floats = all(a.dtype in FLOAT for a in m.args)
     truths = any(a.dtype is torch.bool for a in m.args)
     if m.dtype in NUMBERS:
-        return m.op in PLAIN or (floats and m.op in ("argmax", "argmin"))
+        divides = m.op == "div" and m.dtype is torch.float64
+        return m.op in PLAIN or divides or (floats and m.op in WIDER)
     if m.dtype is torch.bool:
         found = m.op in COMPARED or (floats and m.row.kind == "map")
         return m.op in TRUTH or (found and not truths)

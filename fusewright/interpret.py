@@ -69,6 +69,8 @@ def _value(
         return _library(n, args, batch)
     if n.op == "attention":
         return _attention(n, args, batch, dtype)
+    if n.row.result == "wide":
+        args = [_as(a, kind) for a in args]
     found: torch.Tensor = meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)
     return _as(found, dtype) if n.op == "bitcast" else found
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.formula import Value, apply, cast, constant, where
-from fusewright.ir import Graph, Node, broadcast, node, rebuild
+from fusewright.formula import Value, apply, cast, constant, reshape, where
+from fusewright.ir import Graph, Node, base, broadcast, node, rebuild
+from fusewright.keep import MOMENTS
 from fusewright.target import Target
 
 
@@ -34,7 +35,7 @@ class _Norm:
 
 
 def once(graph: Graph, machine: Target) -> Graph:
-    """Write `normalised`, `fma` and x sigmoid(x) as the target has them."""
+    """Write `normalised`, `fma`, variances and x sigmoid(x) as the target has them."""
     if machine.language != "cpp":
         return rebuild(graph, _apart)
     norms: dict[int, _Norm] = {}  # by id, of the new nodes
@@ -43,7 +44,7 @@ def once(graph: Graph, machine: Target) -> Graph:
         norm = _shifted(n) if n.op == "normalised" else None
         if n.op == "fma" and id(n.args[0]) in norms:
             norm = _scaled(norms[id(n.args[0])], *map(Value, n.args[1:]))
-        made = norm.written(n) if norm else _fraction(n)
+        made = norm.written(n) if norm else _variance(n) or _fraction(n)
         if norm:
             norms[id(made)] = norm
         return made
@@ -61,9 +62,10 @@ def _shifted(n: Node) -> _Norm:
     if m2.node.op == "constant":
         return _Norm(x, scale, -(mean * scale))
     along = mean.shape[-1] == 1 and not x.node.order
-    whole = _wide(scale, m2) if along and x.dtype is torch.float32 else scale
-    whole = where(apply("eq", m2, 0.0), 0.0, whole)
-    return _Norm(x, whole, -(cast(mean, whole.dtype) * whole))
+    if along and x.dtype is torch.float32:
+        scale, mean = _wide(scale, m2), _unrounded(mean)
+    scale = where(apply("eq", m2, 0.0), 0.0, scale)
+    return _Norm(x, scale, -(mean * scale))
 
 
 def _scaled(norm: _Norm, weight: Value, bias: Value) -> _Norm | None:
@@ -78,11 +80,30 @@ def _scaled(norm: _Norm, weight: Value, bias: Value) -> _Norm | None:
 
 def _wide(v: Value, m2: Value) -> Value:
     """What is worked out from m2, in float64."""
-    if v.node is m2.node:
-        return cast(v, torch.float64)
+    if v.node is m2.node or v.node.op == "cast":  # what was rounded is float64 before
+        return _unrounded(v)
     if v.node.op == "constant":
         return constant(v.node["value"], torch.float64)  # type: ignore[arg-type]
     return apply(v.node.op, *(_wide(Value(a), m2) for a in v.node.args))
+
+
+def _unrounded(v: Value) -> Value:
+    """A mean or m2 of float32 as the reduction has it, in float64; anything else as it is."""
+    n = v.node
+    below = Value(n.args[0]) if n.args else v
+    if n.op in MOMENTS and below.dtype is torch.float32:
+        return Value(node(n.op, n.args, shape=n.shape, dtype=torch.float64, dims=n["dims"]))
+    if n.op == "reshape":
+        return reshape(_unrounded(below), n.shape)
+    return below if n.op == "cast" and below.dtype is torch.float64 else cast(v, torch.float64)
+
+
+def _variance(n: Node) -> Node | None:
+    """m2 / number, which is rounded once."""
+    if n.op != "div" or base(n.args[0]).op != "m2" or n.dtype is not torch.float32:
+        return None
+    m2, number = map(Value, n.args)
+    return _as(n, cast(_unrounded(m2) / cast(number, torch.float64), n.dtype))
 
 
 def _fraction(n: Node) -> Node:
@@ -107,4 +128,5 @@ def _apart(n: Node) -> Node:
 def _as(n: Node, made: Value) -> Node:
     """The same value as it lies where `n` would."""
     below = made.node
-    return node(below.op, below.args, shape=n.shape, dtype=n.dtype, order=n.order)
+    attributes = dict(below.attributes)
+    return node(below.op, below.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)

@@ -22,8 +22,8 @@ class Op:
 
     kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
     (along the dimension in `dims`), "view" (moves no data), "product", "leaf" or "library".
-    result: "same" as the first argument, "bool", or "index" (int64).  domain: the values that tests
-    draw.  cost: float operations per element.
+    result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or "index"
+    (int64).  domain: the values that tests draw.  cost: float operations per element.
     """
 
     name: str
@@ -71,6 +71,7 @@ def _scan(name: str, torch_text: str, domain: str = "real") -> Op:
     return Op(name, "scan", 1, f"team.{name}", torch_text, domain=domain)
 
 
+_M2 = "torch.sum(torch.square({0} - torch.mean({0}, {dims}, keepdim=True)), {dims})"
 _BACK = "torch.{name}({{0}}.flip({{first}}), {{first}}).flip({{first}})"
 _CONVOLUTION = (
     "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
@@ -168,8 +169,8 @@ _ROWS = (
     Op("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
     _fold("sum", "torch.sum({0}, {dims})"),
-    _fold("mean", "torch.mean({0}, {dims})"),
-    _fold("m2", "torch.sum(torch.square({0} - torch.mean({0}, {dims}, keepdim=True)), {dims})"),
+    _fold("mean", "torch.mean({0}, {dims})", "wide"),
+    _fold("m2", _M2, "wide"),
     _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one"),
     _fold("max", "torch.amax({0}, {dims})", domain="special"),
     _fold("min", "torch.amin({0}, {dims})", domain="special"),

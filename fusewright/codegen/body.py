@@ -152,7 +152,7 @@ class _Printer:
         if any(f.op == "m2" for f in sweep.folds):
             self._team_call("moments", f"const auto m{number} = ", text)
             for f in sweep.folds:
-                self.lines.append(f"const {kind} {self.names[id(f)]} = m{number}.{f.op};")
+                self.lines.append(f"const {self._kind(f)} {self.names[id(f)]}(m{number}.{f.op});")
         elif len(sweep.folds) > 1:
             self._team_call("exponentials", f"const auto m{number} = ", text)
             self.lines.append(f"const {kind} {name} = m{number}.max;")

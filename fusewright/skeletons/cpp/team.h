@@ -656,8 +656,9 @@ template <class T> struct all_of {
 
 //@ moments: needs fold, sum, where
 // Two passes over each buffer, then Chan's rule, so nothing cancels when the mean is large.
+// Float32 is added up in float64, and its moments are given as they are then.
 template <class T> struct moments_result {
-  T mean, m2;
+  typename wider<T>::type mean, m2;
 };
 // The sums of what is left of elements without their center, and of its squares; the buffer may be
 // written up to the next multiple of LANES.
@@ -704,7 +705,7 @@ template <class T> struct moments_of {
   FN void merge(const moments_of& o) {
     if (o.count) merge(o.count, o.mean, o.m2);
   }
-  FN moments_result<T> result() const { return {T(mean), T(m2)}; }
+  FN moments_result<T> result() const { return {mean, m2}; }
 };
 
 //@ first_of: needs extreme
