@@ -57,6 +57,6 @@ def staged(
 
 def _late(graph: Graph, machine: Target) -> Graph:
     """What is a call until the target is known, and what that leaves of pieces of tensors."""
-    for step in (late, pooled, masked, joint, through):
+    for step in (late, once, pooled, masked, joint, through):
         graph = step(graph, machine)
     return graph
