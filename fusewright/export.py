@@ -52,7 +52,6 @@ COMPOSED = (
     *("l1_loss", "pairwise_distance", "triplet_margin_loss", "cosine_embedding_loss"),
     *("hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss"),
     *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
-    *("pixel_shuffle", "pixel_unshuffle"),
 )
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 

@@ -162,6 +162,7 @@ CALLS = (
     "F.batch_norm(x, a.clone(), b.clone(), training=True)",
     *("F.one_hot(k, 9)", "F.one_hot(k, 9)[:, 1] + 1", "F.one_hot(k[:, 0], 9).sum(1)"),
     *("F.channel_shuffle(x, 2)", "F.channel_shuffle(x, 2) + 1", "F.pixel_shuffle(x, 2)"),
+    *("F.pixel_unshuffle(x[..., :4, :4], 2)", "F.pixel_shuffle(x[0], 2) + 1"),
     *("F.pad(x, (1, 1, 1, 1), 'reflect')", "F.pad(x, (2, 1, 1, 1), 'replicate') * 2"),
     *("F.pad(x, (1, 1, 1, 1), 'circular')", "F.pad(x, (1, 1))", "F.pad(x[0], (1, 1), 'reflect')"),
     *("F.pad(x[:, None], (1, 1, 1, 1, 0, 0), 'reflect')", "F.pad(x[:, 0], (1, 1), 'replicate')"),
@@ -246,6 +247,7 @@ SINGLE = (
     *(f"F.pad({made}, (1, 1), 'reflect') * 2" for made in ("x[0].abs()", "x[0].nan_to_num()")),
     "x.index_put((x > 0,), x.new_zeros(())).roll(3, 3)",
     "F.avg_pool2d(x.clamp(0, 1), (1, 2))",
+    *(f"F.pixel_{kind}(x.sort(2)[0] + 1, 1)" for kind in ("shuffle", "unshuffle")),
     "F.batch_norm(x.sub(1), None, None, training=True) + 1",
 )
 SINGLE_SHAPES = (

@@ -150,6 +150,7 @@ INTEGERS = [
 VIEWS = [
     *("x.clone().fill_(2.0) + x", "x.clone().zero_() - x", "x.new_zeros(5, 1) + 1 + z.sum()"),
     *("x.new_ones(5, 1) * z.sum()", "F.pairwise_distance(x, x * 2)", "F.channel_shuffle(w, 3)"),
+    *("F.pixel_shuffle(w.flatten(0, 1), 2)", "F.pixel_unshuffle(w[..., :4], 2) + 1"),
     *("x.view(-1) * 2", "x.reshape(7, -1) + 1", "x.t() + 1", "x.transpose(0, 1).contiguous() * 2"),
     *("x.flatten() * 2", "x.unsqueeze(1) * y.unsqueeze(0)", "x.unsqueeze(-1).squeeze(-1) + 1"),
     *("w.permute(0, 2, 3, 1) * 2", "w.permute(3, 1, 0, 2) + w.permute(3, 1, 0, 2)", "w.mT + 1"),

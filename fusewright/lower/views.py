@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from fusewright import formula
 from fusewright.formula import Value, cast, constant, copy, narrow, permute, reshape, rounded
+from fusewright.ir import times
 from fusewright.lower.call import Call, Lowered
 
 FILLED = {
@@ -128,6 +129,30 @@ def _channel_shuffle(call: Call) -> Lowered:
     return copy(reshape(turned, x.shape))
 
 
+def _pixel_shuffle(call: Call) -> Lowered:
+    """[…, C r r, H, W] -> […, C, H r, W r]."""
+    x, r = call.args
+    *lead, channels, height, width = x.shape
+    if not isinstance(channels, int):
+        return None
+    apart = reshape(x, (*lead, channels // (r * r), r, r, height, width))
+    n = len(lead)
+    turned = permute(apart, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
+    return copy(reshape(turned, (*lead, channels // (r * r), times(height, r), times(width, r))))
+
+
+def _pixel_unshuffle(call: Call) -> Lowered:
+    """[…, C, H r, W r] -> […, C r r, H, W]."""
+    x, r = call.args
+    *lead, channels, high, wide = x.shape
+    if not (isinstance(high, int) and isinstance(wide, int)):
+        return None
+    apart = reshape(x, (*lead, channels, high // r, r, wide // r, r))
+    n = len(lead)
+    turned = permute(apart, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+    return copy(reshape(turned, (*lead, times(channels, r * r), high // r, wide // r)))
+
+
 def _full(call: Call) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
@@ -153,5 +178,7 @@ LOWER: dict[str, Callable[[Call], Lowered]] = {
     "aten.select": _select,
     "aten.unbind": _unbind,
     "aten.channel_shuffle": _channel_shuffle,
+    "aten.pixel_shuffle": _pixel_shuffle,
+    "aten.pixel_unshuffle": _pixel_unshuffle,
     **dict.fromkeys(("aten.split", "aten.split_with_sizes"), _pieces),
 }
