@@ -22,8 +22,8 @@ class Op:
 
     kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
     (along the dimension in `dims`), "view" (moves no data), "product", "leaf" or "library".
-    result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or "index"
-    (int64).  domain: the values that tests draw.  cost: float operations per element.
+    result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or
+    "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
     """
 
     name: str
