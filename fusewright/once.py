@@ -17,7 +17,6 @@ import torch
 
 from fusewright.formula import Value, apply, cast, constant, reshape, where
 from fusewright.ir import Graph, Node, base, broadcast, node, rebuild
-from fusewright.keep import MOMENTS
 from fusewright.target import Target
 
 
@@ -91,7 +90,7 @@ def _unrounded(v: Value) -> Value:
     """A mean or m2 of float32 as the reduction has it, in float64; anything else as it is."""
     n = v.node
     below = Value(n.args[0]) if n.args else v
-    if n.op in MOMENTS and below.dtype is torch.float32:
+    if n.row.result == "wide" and below.dtype is torch.float32:
         return Value(node(n.op, n.args, shape=n.shape, dtype=torch.float64, dims=n["dims"]))
     if n.op == "reshape":
         return reshape(_unrounded(below), n.shape)
