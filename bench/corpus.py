@@ -1,9 +1,10 @@
 """The whole corpus through the whole judge, several times in a row: escapes, false alarms, flakes.
 
-    python bench/corpus.py [--runs 10] [--jobs 2] [--gpu] [--output SUMMARY.json] [NAME]...
+    python bench/corpus.py [--runs 10] [--jobs 2] [--gpu] [--starved] [--output FILE] [NAME]...
 
 CI tries each cheat only on the experiments that can set off its check; here nothing is left out.
 Up to a dozen entries of one problem share a trusted worker and its self-test, and nothing else.
+Beside others: python bench/neighbours.py.
 Without an installed fusewright: PYTHONPATH=. python3 bench/corpus.py
 """
 
@@ -55,10 +56,12 @@ def main() -> int:
         print(f"left out: {name}: {why}")
     entries = [entry for entry in entries if entry.name not in left_out]
     surprises: list[dict[str, object]] = []
+    short = 0
     begin = time.monotonic()
     for run in range(1, options.runs + 1):
         for entry, outcome in _judged(entries, options.jobs):
-            if complaint := _complaint(entry, outcome):
+            short += (starved := options.starved and _is_short(outcome))
+            if not starved and (complaint := _complaint(entry, outcome)):
                 first = outcome.reason.strip().splitlines()[-1]
                 print(f"run {run}: {entry.name} {complaint}; {first}", flush=True)
                 row = {"run": run, "entry": entry.name, "complaint": complaint}
@@ -66,7 +69,8 @@ def main() -> int:
         minutes, cpu = (time.monotonic() - begin) / 60, _cpu_seconds() / 60
         print(
             f"run {run}: {len(entries)} entries, {len(surprises)} surprises so far, "
-            f"{minutes:.1f} min, {cpu:.1f} min of processor time",
+            f"{minutes:.1f} min, {cpu:.1f} min of processor time"
+            + (f", {short} not verified for want of memory" if options.starved else ""),
             flush=True,
         )
         if options.output:
@@ -82,6 +86,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=WORKERS, help="judgings at a time")
     parser.add_argument("--gpu", action="store_true", help="the entries that need a GPU, too")
+    starved = "beside neighbours that hold the memory, not verified for want of it is no surprise"
+    parser.add_argument("--starved", action="store_true", help=starved)
     parser.add_argument("--output", type=Path, help="a file for the summary, as JSON")
     parser.add_argument("names", nargs="*", help="entries; all of them if none is named")
     return parser.parse_args()
@@ -116,6 +122,11 @@ def _group(entries: Sequence[Entry]) -> list[Outcome]:
         {"problem": str(e.problem), "candidate": str(e.path), **options_for(e)} for e in entries
     ]
     return list(judged_in_turn(orders))
+
+
+def _is_short(outcome: Outcome) -> bool:
+    """Whether there is no verdict, and the reason is the machine's memory."""
+    return outcome.verdict == "not-verified" and "memory" in str(outcome)
 
 
 def _complaint(entry: Entry, outcome: Outcome) -> str:
