@@ -144,14 +144,20 @@ def bitcast(x: Value, dtype: torch.dtype) -> Value:
     return Value(node("bitcast", [x.node], shape=x.shape, dtype=dtype, to=dtype, of=x.dtype))
 
 
-def fold(op: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
-    """Reduce `x` over `dims` (any order, negative allowed)."""
+def fold(
+    op: str,
+    x: Value,
+    dims: Sequence[int],
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Reduce `x` over `dims` (any order, negative allowed). dtype: of a result that is wider."""
     rank = len(x.shape)
     wanted = tuple(sorted({d % rank for d in dims})) if rank else ()
     kept = tuple(s for i, s in enumerate(x.shape) if i not in wanted)
-    dtype = {"index": torch.int64}.get(OPS[op].result, x.dtype)
+    dtype = dtype or {"index": torch.int64}.get(OPS[op].result, x.dtype)
     if op in OF_ONE and wanted and all(x.shape[d] == 1 for d in wanted):
-        result = reshape(OF_ONE[op](x), kept)
+        result = reshape(cast(OF_ONE[op](x), dtype), kept)
     else:
         result = Value(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
     if not keepdim:

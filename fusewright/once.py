@@ -91,7 +91,8 @@ def _unrounded(v: Value) -> Value:
     n = v.node
     below = Value(n.args[0]) if n.args else v
     if n.row.result == "wide" and below.dtype is torch.float32:
-        return Value(node(n.op, n.args, shape=n.shape, dtype=torch.float64, dims=n["dims"]))
+        wide, dims = torch.float64, n["dims"]
+        return Value(node(n.op, n.args, shape=n.shape, dtype=wide, order=n.order, dims=dims))
     if n.op == "reshape":
         return reshape(_unrounded(below), n.shape)
     return below if n.op == "cast" and below.dtype is torch.float64 else cast(v, torch.float64)
@@ -102,7 +103,7 @@ def _variance(n: Node) -> Node | None:
     if n.op != "div" or base(n.args[0]).op != "m2" or n.dtype is not torch.float32:
         return None
     m2, number = map(Value, n.args)
-    return _as(n, cast(_unrounded(m2) / cast(number, torch.float64), n.dtype))
+    return _as(n, cast(_unrounded(m2) / _wide(number, m2), n.dtype))
 
 
 def _fraction(n: Node) -> Node:

@@ -275,9 +275,14 @@ ON_CPU: Mapping[str, Rule] = {
 
 
 def _scaled_and_shifted(given: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
-    """cuDNN takes norms with weights and biases, in two formats; PyTorch's own lie as is said."""
-    by_cudnn = all(isinstance(given[k], torch.Tensor) for k in (1, 2))
-    return _in_format(given, made) if by_cudnn else made
+    """cuDNN takes norms with weights and biases, in two formats; PyTorch's own lie as is said.
+
+    It takes no bfloat16, and float16 only with weights of float32.
+    """
+    x, *numbers = (t.dtype for t in given[:3] if isinstance(t, torch.Tensor))
+    taken = len(numbers) == 2 and torch.bfloat16 not in (x, *numbers)
+    taken &= x is not torch.float16 or torch.float16 not in numbers
+    return _in_format(given, made) if taken else made
 
 
 # What fake tensors of the CPU say otherwise than the kernels of a GPU.
@@ -294,6 +299,7 @@ ON_CUDA: Mapping[str, Rule] = {
             *("aten.xlogy.Tensor", "aten.binary_cross_entropy.default"),
         )
     },
+    **dict.fromkeys(("aten.pixel_shuffle.default", "aten.pixel_unshuffle.default"), _row_major),
     **dict.fromkeys(
         (
             *("aten.batch_norm.default", "aten._native_batch_norm_legit.no_stats"),

@@ -224,7 +224,7 @@ def _pulled_fold(v: Node) -> Node:
     """A piece of a fold over the last dimension, as the fold of a piece."""
     f = base(v)
     (x,) = f.args
-    return reshape(fold(f.op, _rows(v, Value(x)), (-1,)), v.shape).node
+    return reshape(fold(f.op, _rows(v, Value(x)), (-1,), dtype=f.dtype), v.shape).node
 
 
 def _rows(v: Node, x: Value) -> Value:

@@ -67,9 +67,11 @@ class Otherwise(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs, name = kwargs or {}, func.name().partition(".")[0]
-        if name in CENTERED:
-            return func(self._moved(args[0], args[0]), *args[1:], **kwargs)
         result = func(*args, **kwargs)
+        if name in CENTERED:
+            made = [t for t in pytree.tree_leaves(result) if t.numel()]  # means, too, or like them
+            chain = _chain(args[0], min(made, key=torch.Tensor.numel, default=result))
+            return func(self._moved(args[0], args[0], chain), *args[1:], **kwargs)
         if name in FUNCTIONS or (name in CHAINED and _is_half(result)):
             return pytree.tree_map(lambda t: self._moved(t, t, _chain(args[0], t)), result)
         if name in SUMS and isinstance(result, torch.Tensor):

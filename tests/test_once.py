@@ -18,6 +18,13 @@ NORMS = {
     "instance_norm": "F.instance_norm(x)",
     "instance_norm_affine": "F.instance_norm(x, weight=w, bias=b)",
     "layer_norm_affine": "F.layer_norm(x, (6,), w, b)",
+    "var_across": "x.var(1)",
+    "var_along": "x.var((2, 3), correction=0)",
+    "var_piece": "x.var(-1)[1:3].cumsum(0)",
+    "std": "x.std(-1)",
+    "group_norm_piece": "F.group_norm(x, 3)[1:].cumsum(1)",
+    "batch_norm_piece": "F.batch_norm(x, None, None, w, b, training=True)[:, 2:5].cumsum(0)",
+    "layer_norm_piece": "F.layer_norm(x, (5, 6)).narrow(0, 1, 3).cumsum(0)",
     "hardswish": "F.hardswish(x)",
     "silu": "F.silu(x)",
     "sigmoid_times": "torch.sigmoid(x) * x",
@@ -33,13 +40,13 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(4, 6, 5, 6), torch.randn(6), torch.randn(6)]
+    return [torch.randn(4, 6, 5, 6) + 1, torch.randn(6), torch.randn(6)]
 
 
 def get_init_inputs():
     return []
 """
-MOST = 1.1  # times eager's error: our mean of a row is a float32 before it meets the scale
+MOST, HALF = 1.05, 6e-8  # times eager's error, or half a rounding of the result
 
 
 @pytest.fixture(scope="module")
@@ -53,23 +60,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ModuleType]:
 
 @pytest.fixture(scope="module")
 def errors(built: tuple[Case, ModuleType]) -> dict[str, list[float]]:
-    """Of each norm, over 200 draws: the squared errors of ours and of eager."""
+    """Of each norm, over 200 draws: the squared errors of ours and of eager, the squared result."""
     case, module = built
-    ours, sums = module.ModelNew(), {name: [0.0, 0.0] for name in NORMS}
+    ours, sums = module.ModelNew(), {name: [0.0, 0.0, 0.0] for name in NORMS}
     for seed in range(200):
         torch.manual_seed(seed)
-        given = [torch.randn(4, 6, 5, 6), torch.randn(6), torch.randn(6)]
+        given = [torch.randn(4, 6, 5, 6) + 1, torch.randn(6), torch.randn(6)]
         exact = case.model(*(t.double() for t in given))
         for k, found in enumerate((ours(*given), case.model(*given))):
             for name, a, x in zip(NORMS, found, exact, strict=True):
                 sums[name][k] += float((a.double() - x).square().sum())
+                sums[name][2] += float(x.square().sum()) / 2
     return sums
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_no_norm_is_less_exact_than_eager(name: str, errors: dict[str, list[float]]) -> None:
-    mine, eager = errors[name]
-    assert mine <= MOST**2 * eager
+    mine, eager, size = errors[name]
+    assert mine <= max(MOST**2 * eager, HALF**2 * size)
 
 
 def test_equal_elements_become_the_bias(built: tuple[Case, ModuleType]) -> None:

@@ -289,8 +289,9 @@ template <class T, long N>
 FN void deviations(rows_of<T, N>* p, long n, rows_of<T, N> center, rows_of<double, N>& squares,
                    rows_of<double, N>& left) {
   squares = left = 0.0;
+  const rows_of<double, N> wide(center);
   for (long i = 0; i < n; ++i) {
-    const rows_of<double, N> d(p[i] - center);
+    const rows_of<double, N> d = rows_of<double, N>(p[i]) - wide;
     left += d, squares = plus_square(squares, d);
   }
 }

@@ -330,21 +330,8 @@ template <class T> struct deviations_of {
   static constexpr bool symmetric = true;
   struct sums { T plain, squares; };
   static FN sums none() { return {0, 0}; }
+  static FN sums with(sums a, T deviation) { return {a.plain + deviation, fma(deviation, deviation, a.squares)}; }
   static FN sums join(sums a, sums b) { return {a.plain + b.plain, a.squares + b.squares}; }
-  // Of the COUNT elements from FIRST on that are live, as a tree: one after the other they would round more often.
-  template <int FIRST, int COUNT, int SLOTS, int W, class Live>
-  static FN sums tree(const T (&x)[SLOTS][W], T mean, const Live& live) {
-    if constexpr (COUNT == 1) {
-      const T deviation = live(FIRST / W) ? x[FIRST / W][FIRST % W] - mean : T(0);
-      return {deviation, deviation * deviation};
-    } else if constexpr (COUNT == 2) {
-      const T deviation = live((FIRST + 1) / W) ? x[(FIRST + 1) / W][(FIRST + 1) % W] - mean : T(0);
-      const sums first = tree<FIRST, 1>(x, mean, live);
-      return {first.plain + deviation, fma(deviation, deviation, first.squares)};
-    } else {
-      return join(tree<FIRST, COUNT / 2>(x, mean, live), tree<FIRST + COUNT / 2, COUNT - COUNT / 2>(x, mean, live));
-    }
-  }
 };
 template <class T, int SLOTS, int ROW_W> struct held_row {
   static constexpr bool kept = true;
@@ -385,10 +372,13 @@ FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> sp
     walk(team, span, row, f, operand...);
     if constexpr (even_row<Team, span.total>) return even_moments<T, span.total>(team, row.x);
     const T mean = team.template join<sum_of<T>>(row.sum) / T(span.total);
-    const auto live = [&](int s) {
-      return (s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total;
-    };
-    const auto mine = deviations_of<T>::template tree<0, lay::slots * lay::W>(row.x, mean, live);
+    typename deviations_of<T>::sums mine = deviations_of<T>::none();
+#pragma unroll
+    for (int s = 0; s < lay::slots; ++s)
+      if ((s + 1) * lay::stride <= span.total || s * lay::stride + team.member() * lay::W < span.total)
+#pragma unroll
+        for (int j = 0; j < lay::W; ++j)
+          mine = deviations_of<T>::with(mine, row.x[s][j] - mean);
     const auto all = team.template join<deviations_of<T>>(mine);
     const T shift = all.plain / T(span.total);
     return {mean - mean == T(0) ? mean + shift : mean, fma(-all.plain, shift, all.squares)};  // infinity stays what it is
