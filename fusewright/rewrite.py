@@ -163,7 +163,14 @@ def _apply_rule(rule: Rule, n: Node) -> Node | None:
         else:
             arguments.append(Value(bound))
     new = rule.right(*arguments).node
-    return new if new.shape == n.shape and new.dtype is n.dtype and not n.order else None
+    if new.shape != n.shape or new.dtype is not n.dtype:
+        return None
+    if new.order == n.order:
+        return new
+    if any(new is argument.node for argument in arguments if isinstance(argument, Value)):
+        return None  # it lies otherwise already
+    attributes = dict(new.attributes)
+    return node(new.op, new.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
 
 def _match(wanted: Node, n: Node, found: dict[str, Node]) -> bool:

@@ -43,6 +43,8 @@ FUNCTIONS = frozenset(
         *("_scaled_dot_product_flash_attention", "erfinv", "lgamma", "digamma", "atan2", "hypot"),
     )
 )
+# Logarithms of sums that are at least 1: near 1, the sum's rounding is larger than they are.
+LOGARITHMS = frozenset({"aten::_log_softmax"})
 # Calls that subtract a mean, which errs by roundings of what it is the mean of.
 CENTERED = frozenset(
     f"aten::{name}"
@@ -73,7 +75,10 @@ class Otherwise(TorchDispatchMode):
             chain = _chain(args[0], min(made, key=torch.Tensor.numel, default=result))
             return func(self._moved(args[0], args[0], chain), *args[1:], **kwargs)
         if name in FUNCTIONS or (name in CHAINED and _is_half(result)):
-            return pytree.tree_map(lambda t: self._moved(t, t, _chain(args[0], t)), result)
+            least = 1.0 if name in LOGARITHMS else 0.0
+            return pytree.tree_map(
+                lambda t: self._moved(t, t.abs() + least, _chain(args[0], t)), result
+            )
         if name in SUMS and isinstance(result, torch.Tensor):
             sizes = pytree.tree_map(_magnitude, (args, kwargs))
             return self._moved(result, func(*sizes[0], **sizes[1]), _chain(args[0], result))

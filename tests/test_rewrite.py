@@ -90,6 +90,15 @@ def test_an_order_in_memory_is_kept() -> None:
     assert result.order == (0, 2, 3, 1)
 
 
+def test_rules_hold_for_any_order_in_memory() -> None:
+    x = leaf(2, 3, 4, 5)
+    power = apply("pow", x, 3.0).node
+    made = node("pow", power.args, shape=x.shape, dtype=x.dtype, order=(0, 2, 3, 1))
+    (result,) = rewritten(x, Value(made))
+    assert operators(result) == ["input", "mul", "mul"]
+    assert result.order == (0, 2, 3, 1)
+
+
 def test_broadcasts_are_not_simplified_away() -> None:
     x = leaf(4, 1)
     (result,) = rewritten(x, expand(x, (4, 3)) * 1.0)
