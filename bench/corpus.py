@@ -39,6 +39,10 @@ from corpus import (
     options_for,
 )
 
+from fusewright.judge.counts import Counts
+
+FEW = 3  # rows of a call that need not be of full size
+
 
 def main() -> int:
     options = _arguments()
@@ -59,7 +63,7 @@ def main() -> int:
     short = 0
     begin = time.monotonic()
     for run in range(1, options.runs + 1):
-        for entry, outcome in _judged(entries, options.jobs):
+        for entry, outcome in _judged(entries, options.jobs, _plan(options)):
             short += (starved := options.starved and _is_short(outcome))
             if not starved and (complaint := _complaint(entry, outcome)):
                 first = outcome.reason.strip().splitlines()[-1]
@@ -88,16 +92,29 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", action="store_true", help="the entries that need a GPU, too")
     starved = "beside neighbours that hold the memory, not verified for want of it is no surprise"
     parser.add_argument("--starved", action="store_true", help=starved)
+    shortened = "as if calls were costly: as few of full size as there may be, most with fewer rows"
+    parser.add_argument("--shortened", action="store_true", help=shortened)
+    parser.add_argument("--truth", default="rows", choices=("rows", "whole"), help="as of judge")
     parser.add_argument("--output", type=Path, help="a file for the summary, as JSON")
     parser.add_argument("names", nargs="*", help="entries; all of them if none is named")
     return parser.parse_args()
 
 
-def _judged(entries: Sequence[Entry], jobs: int) -> Iterator[tuple[Entry, Outcome]]:
+def _plan(options: argparse.Namespace) -> dict[str, object]:
+    """What all orders have in common."""
+    given: dict[str, object] = {"truth": options.truth}
+    if options.shortened:
+        given["counts"] = Counts("cpu", 60.0, 30.0, 1.0, 30.0, 60.0, few=FEW).written()
+    return given
+
+
+def _judged(
+    entries: Sequence[Entry], jobs: int, plan: Mapping[str, object]
+) -> Iterator[tuple[Entry, Outcome]]:
     """The longest groups first; those with a clock last, when fewer and fewer share the machine."""
     parts = sorted(groups(entries), key=lambda group: ("timing" in group[0].needs, -len(group)))
     with ThreadPoolExecutor(jobs, initializer=partial(_settle, _shares(jobs))) as pool:
-        for part, outcomes in zip(parts, pool.map(_group, parts), strict=True):
+        for part, outcomes in zip(parts, pool.map(partial(_group, plan), parts), strict=True):
             yield from zip(part, outcomes, strict=True)
 
 
@@ -117,9 +134,10 @@ def _settle(shares: SimpleQueue[list[int]]) -> None:
     os.sched_setaffinity(0, shares.get())  # of this thread, and so of what it starts
 
 
-def _group(entries: Sequence[Entry]) -> list[Outcome]:
+def _group(plan: Mapping[str, object], entries: Sequence[Entry]) -> list[Outcome]:
     orders = [
-        {"problem": str(e.problem), "candidate": str(e.path), **options_for(e)} for e in entries
+        {"problem": str(e.problem), "candidate": str(e.path), **options_for(e), **plan}
+        for e in entries
     ]
     return list(judged_in_turn(orders))
 

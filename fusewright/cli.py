@@ -282,6 +282,10 @@ def judge(
         Literal["contract", "loose"],
         typer.Option(help="contract: never less accurate than eager, against float64."),
     ] = "contract",
+    truth: Annotated[
+        Literal["rows", "whole"],
+        typer.Option(help="rows: float64 where it is needed. whole: everywhere, at full size."),
+    ] = "rows",
     grad: Annotated[bool, typer.Option("--grad", help="Check gradients too.")] = False,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
@@ -316,6 +320,7 @@ def judge(
                 candidate,
                 device=device or _default_device(),
                 accuracy=accuracy,
+                truth=truth,
                 grad=grad,
                 sanitize=sanitize,
                 timing=timing,

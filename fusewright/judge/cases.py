@@ -50,12 +50,10 @@ def rows_of(inputs: Sequence[object]) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def shortened(inputs: Sequence[object], rows: int) -> list[object]:
-    """The same inputs with `rows` rows in that dimension."""
-    size = rows_of(inputs)
-    return mapped(
-        inputs, lambda t: t[:rows].clone() if t.ndim and t.shape[0] == size else t.clone()
-    )
+def shortened(inputs: Sequence[object], rows: int, start: int = 0) -> list[object]:
+    """The same inputs with `rows` rows in that dimension, from `start` on."""
+    size, kept = rows_of(inputs), slice(start, start + rows)
+    return mapped(inputs, lambda t: t[kept].clone() if t.ndim and t.shape[0] == size else t.clone())
 
 
 def _case(inputs: Sequence[object], seed: int, row: Row) -> Case:

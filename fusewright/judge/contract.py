@@ -20,7 +20,16 @@ from torch import Tensor
 
 from fusewright.judge.doubles import Doubles, generator, shaken
 from fusewright.judge.legal import Illegal
-from fusewright.judge.measure import Errors, Measure, Most, measure, together, within, within_least
+from fusewright.judge.measure import (
+    Errors,
+    Measure,
+    Most,
+    everywhere,
+    measure,
+    together,
+    within,
+    within_least,
+)
 from fusewright.judge.tree import mapped, tensors, upcast
 
 Run = Callable[[Sequence[object], Mapping[str, Tensor]], list[Tensor]]
@@ -69,6 +78,7 @@ GRADES: Mapping[str, Mapping[str, Limit]] = {
 # Double: float64 itself is the truth here, so its own rounding is counted against the candidate.
 SLACK = {torch.float64: 64.0, torch.float32: 1.0}
 SLACK_HALF = 0.125
+HALF_OF_IT = 0.5  # of the limits, between candidate and eager, needs no float64
 HAZARD = 4.0  # on inputs unlike get_inputs(), so many times more kappas
 
 
@@ -274,6 +284,27 @@ def compare(
         measure(candidate, usual, *four[2:], loose=loose), candidate, truth, mode, widened
     )
     return again if again.passed else found
+
+
+def close(candidate: Tensor, eager: Tensor, borrowed: float = 0.0) -> bool:
+    """True only if the candidate is within the limits whatever float64 says.
+
+    Its error is at most eager's and what lies between the two. Where that is half of what the
+    limits allow without eager, either eager's error is the other half at most, or the sum is less
+    than twice eager's, and all limits allow more: docs/judge.md. The units are the least that there
+    can be, the rounding of the value itself, and a borrowed sensitivity beside it.
+    """
+    if candidate.shape != eager.shape or candidate.dtype != eager.dtype or not eager.numel():
+        return False
+    candidate, eager = map(real_view, (candidate, eager))
+    if not eager.is_floating_point():
+        return False
+    most = _most(HALF_OF_IT * SLACK.get(eager.dtype, SLACK_HALF))
+    if everywhere(candidate, eager, borrowed, min(limit.units for limit in most.values())):
+        return True
+    alone = {name: Most(limit.units, 0.0) for name, limit in most.items()}
+    kappa = eager.new_tensor(borrowed, dtype=torch.float64).expand(eager.shape)
+    return within(candidate, eager, eager, kappa, alone)
 
 
 def _most(slack: float) -> Mapping[str, Most]:

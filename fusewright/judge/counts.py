@@ -22,6 +22,9 @@ from fusewright.judge.tree import tensors
 
 # All experiments share so many seconds, on paper; one that costs more makes fewer calls, not none.
 EFFORT_S: Mapping[str, float] = {"cpu": 8.0, "cuda": 45.0}
+# Calls that need not be of full size have a sixteenth of the rows at most, three at least, and as
+# many as an expectation takes so long for; and they cost less than such a share of the others.
+LEAST_SHORTENED, FEWEST_ROWS, SHORT_S, WORTH = 16, 3, 0.02, 0.6
 COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity where it may
 # What each experiment may take of these seconds.
 PART: Mapping[str, float] = {
@@ -165,6 +168,7 @@ class Counts:
     eager: float  # one that nobody judges
     probe: float
     expectation: float  # what float64 says, and its sensitivity
+    few: int = 0  # rows of a call that need not be of full size; 0: all calls are
 
     @property
     def costly(self) -> bool:
@@ -180,6 +184,13 @@ class Counts:
         each: seconds of one, where it is not a plain one.
         """
         return max(least, min(most, int(self.share(part) / (each or self.plain))))
+
+    def rows(self, size: int) -> int:
+        """How many of `size` rows a call has that need not be of full size, if that is legal and
+        cheaper. An odd number: some vectors are not full."""
+        most = min(size // LEAST_SHORTENED, int(size * SHORT_S / self.expectation))
+        rows = (most - 1) | 1
+        return rows if self.costly and rows >= FEWEST_ROWS else 0
 
     def written(self) -> dict[str, object]:
         """What a report prints, and a replay is given."""

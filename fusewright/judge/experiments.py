@@ -108,9 +108,12 @@ def fresh(t: Trial) -> Steps:
     kept: list[Tensor] = []
     small = t.lab.call_bytes < SMALL_BYTES
     hold = 64
-    count = t.lab.counts.calls("fresh", FRESH_CALLS)
-    for number in range(count):
-        values = t.lab.inputs("fresh", number)
+    sizes = [0] * t.lab.counts.calls("fresh", FRESH_CALLS)
+    if t.lab.few and (few := (yield from t.fewer())):
+        sizes += [few] * (FRESH_CALLS - len(sizes))
+    count = len(sizes)
+    for number, rows in enumerate(sizes):
+        values = t.lab.inputs("fresh", number, rows=rows)
         echo = small or number == 0
         # The first one with its own sensitivity, even where that is costly.
         outputs = yield from t.call(
@@ -160,21 +163,32 @@ def intact(t: Trial, kept: Sequence[Tensor]) -> Judging:
 
 def stale_cache(t: Trial) -> Steps:
     """After many warm calls, the same objects at the same addresses hold something else."""
-    lab, check = t.lab, "stale-cache"
-    values = lab.inputs("warm")
-    warm = lab.counts.calls("warm", WARM_CALLS, 3)
+    check, warm = "stale-cache", t.lab.counts.calls("warm", WARM_CALLS, 3)
+    few = yield from t.fewer()
+    if few:
+        yield from _changed(t, check, warm, few, (2, True))
+        # At full size one of them, and the candidate cannot know which.
+        asked = ((1, False), (0, True))[t.lab.seed("change at full size") % 2]
+    yield from _changed(t, check, warm, 0, asked if few else (2, True))
+    t.say(check, "pass", f"{2 * warm} warm calls, then {1 if few else 3} changes in place")
+
+
+def _changed(t: Trial, check: str, warm: int, rows: int, asked: tuple[int, bool]) -> Steps:
+    """asked: how often all of the content changes, and whether one element does then."""
+    lab = t.lab
+    values = lab.inputs("warm", rows=rows)
     yield from t.repeat(warm, t.ship(values))
     t.dirty = True
     yield from t.call(values, label="before the change", reports_to=check, typical=True)
-    for number in range(2):
-        changed = lab.inputs("changed", number)
-        label = "new content in the same memory"
-        yield from t.call(changed, label=label, reports_to=check, reuse=True, typical=True)
-    label, near = _nearly(lab, changed)
+    for number in range(asked[0]):
+        values, label = lab.inputs("changed", number, rows=rows), "new content in the same memory"
+        yield from t.call(values, label=label, reports_to=check, reuse=True, typical=True)
+    if not asked[1]:
+        return
+    label, near = _nearly(lab, values)
     yield from t.call(near, label=label, reports_to=check, reuse=True, typical=True)
     label, known = "the same content elsewhere", t.known()
     yield from t.call(near, label=label, reports_to=check, known=known, typical=True)
-    t.say(check, "pass", f"{2 * warm} warm calls, then 3 changes in place")
 
 
 def _nearly(lab: Lab, values: Sequence[object]) -> tuple[str, list[object]]:
@@ -216,9 +230,11 @@ def weight_change(t: Trial) -> Steps:
         return
     other = lab.changed
     asked = lab.modes[: lab.counts.calls("modes", len(lab.modes), 1)]
-    for how, state in (("load_state_dict", other), ("inplace", lab.state), ("data", other)):
+    few, whole = (yield from t.fewer()), lab.seed("write at full size") % 3
+    writes = (("load_state_dict", other), ("inplace", lab.state), ("data", other))
+    for number, (how, state) in enumerate(writes):
         yield from t.load(state, how)
-        values = lab.inputs("weights", how)
+        values = lab.inputs("weights", how, rows=few if number != whole else 0)
         for mode in asked:
             label = f"after {how}, {mode}"
             yield from t.call(
@@ -227,14 +243,14 @@ def weight_change(t: Trial) -> Steps:
             if t.dirty:
                 yield from t.load(state, how)
                 t.dirty = False
-    yield from _one_name(t)
-    yield from weights.one_element(t)
-    yield from weights.exchanged(t)
+    yield from _one_name(t, few)
+    yield from weights.one_element(t, few)
+    yield from weights.exchanged(t, few)
     yield from t.load(lab.state, "inplace")
     t.say(check, "pass", "writes of every kind, new memory and new parameters were noticed")
 
 
-def _one_name(t: Trial) -> Steps:
+def _one_name(t: Trial, few: int) -> Steps:
     """What is tied is written under one of its names; eager sees it under all."""
     lab, several = t.lab, set()
     for name, first in lab.first.items():
@@ -242,7 +258,7 @@ def _one_name(t: Trial) -> Steps:
     if not several:
         return
     state = each(lab.state, lambda n, v: v * 1.25 if n in several and v.is_floating_point() else v)
-    values = lab.inputs("weights", "tied")
+    values = lab.inputs("weights", "tied", rows=few)
     label = "after in-place writes to one of the names of what is tied"
     if lab.takes(label, values, state):
         yield from t.load({n: v for n, v in state.items() if lab.first[n] == n}, "inplace")
@@ -253,9 +269,11 @@ def modes(t: Trial) -> Steps:
     """Both modes, back and forth; in each the state moves as eager's does."""
     lab = t.lab
     buffers = sorted(lab.touched)
-    for number in range(lab.counts.calls("modes", 4)):
+    few = yield from t.fewer()
+    sizes = [few, few, few, 0] if few else [0] * lab.counts.calls("modes", 4)
+    for number, rows in enumerate(sizes):
         mode = lab.modes[(number + 1) % len(lab.modes)]
-        values = lab.inputs("mode", number)
+        values = lab.inputs("mode", number, rows=rows)
         if buffers:
             yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
         t.dirty = False
@@ -347,9 +365,11 @@ def instances(t: Trial) -> Steps:
         yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
     kept: list[Tensor] = []
     hold = 64 if lab.call_bytes < SMALL_BYTES else 2
+    few, whole = (yield from t.fewer()), lab.seed("instance at full size") % 3
     for turn, instance in enumerate((0, 1, 0) if lab.costly else (0, 1, 0, 1)):
         t.dirty = False
-        values, label = lab.inputs("instances", turn), f"instance {instance}"
+        rows, label = few if turn != whole else 0, f"instance {instance}"
+        values = lab.inputs("instances", turn, rows=rows)
         state = states[instance]
         outputs = yield from t.call(
             values, label=label, reports_to=check, hold=hold, state=state, instance=instance,
@@ -366,10 +386,18 @@ def instances(t: Trial) -> Steps:
 
 def determinism(t: Trial) -> Steps:
     """Two contents in turns: the same one must give the same answer again."""
-    draws = [t.lab.inputs("again", number) for number in range(2)]
+    turns = max(t.lab.counts.calls("determinism", 8) // 2, 2)
+    few = yield from t.fewer()
+    if few:
+        yield from _in_turns(t, [t.lab.inputs("again", k, rows=few) for k in range(2)], 4)
+    draws = [t.lab.inputs("again", number) for number in range(1 if few else 2)]
+    yield from _in_turns(t, draws, turns)
+    t.say("determinism", "pass", f"{turns} repeats of each of {len(draws)} inputs, in turns")
+
+
+def _in_turns(t: Trial, draws: Sequence[Sequence[object]], turns: int) -> Steps:
     first: dict[int, Sequence[Tensor]] = {}
     known: dict[int, Expected] = {}
-    turns = max(t.lab.counts.calls("determinism", 8) // 2, 2)
     for turn in range(turns):
         for number, values in enumerate(draws):
             outputs = yield from t.call(
@@ -381,14 +409,14 @@ def determinism(t: Trial) -> Steps:
                 same = map(same_bits, first.setdefault(number, outputs), outputs)
                 if not all(same):
                     t.say("nondeterministic", "note", NONDETERMINISTIC)
-    t.say("determinism", "pass", f"{turns} repeats of each of two inputs, in turns")
 
 
 def soak(t: Trial) -> Steps:
     """Many fresh calls, each compared; then memory must not grow."""
-    count = t.lab.counts.calls("soak", SOAK_CALLS)
-    for number in range(count):
-        values = t.lab.inputs("soak", number)
+    few, count = (yield from t.fewer()), t.lab.counts.calls("soak", SOAK_CALLS)
+    sizes = [0, *[few] * (SOAK_CALLS - 1)] if few else [0] * count
+    for number, rows in enumerate(sizes):
+        values = t.lab.inputs("soak", number, rows=rows)
         yield from t.call(values, label=f"call {number} in a fresh process", typical=True)
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
@@ -407,7 +435,7 @@ def soak(t: Trial) -> Steps:
     # Right for the first few hundred calls, and then no longer?
     yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls", typical=True)
     t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
-    t.say("values", "pass", f"{count + 1} more calls in a fresh process")
+    t.say("values", "pass", f"{len(sizes) + 1} more calls in a fresh process")
 
 
 def global_state(t: Trial) -> Steps:
@@ -430,8 +458,10 @@ def grad_mode(t: Trial) -> Steps:
 
 def side_stream(t: Trial) -> Steps:
     """CUDA: called early, on streams whose work is still to come; outputs are read there, too."""
+    few = yield from t.fewer()
     for number, stream in enumerate(STREAMS):
-        values, label = t.lab.inputs("stream", number), f"called early on {stream} stream"
+        rows, label = few if number >= len(STREAMS) // 2 else 0, f"called early on {stream} stream"
+        values = t.lab.inputs("stream", number, rows=rows)
         yield from t.call(values, label=label, reports_to="values", stream=stream, typical=True)
     t.say("values", "pass", f"{len(STREAMS)} calls before their inputs were there")
 

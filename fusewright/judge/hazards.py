@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from fusewright.judge import cases, layout
 from fusewright.judge.cases import Case
+from fusewright.judge.counts import WORTH
 from fusewright.judge.experiments import construct
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, tried
 from fusewright.judge.tree import mapped, tensors
-from fusewright.judge.trial import Refused, Starved, Steps, Trial
+from fusewright.judge.trial import STICKY, Refused, Starved, Steps, Trial, is_clear
 
 if TYPE_CHECKING:
     from fusewright.judge.lab import Expected, Lab
 
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take
-WORTH = 0.6  # shortened inputs must cost less than this share of the full ones
 FEWEST_ROWS, FEWEST_CASES = 2, 2
 NO_DEFAULT_CALLS = 3
 FAMILY_CHECK = {
@@ -33,8 +33,6 @@ FAMILY_CHECK = {
 }  # fmt: skip
 CHECKS = ("hazard-values", "hazard-strides", "hazard-shapes")
 MAY_REFUSE = ("hazard-strides", "hazard-shapes", "hazard-dtypes")
-# A raised error with one of these words has ruined the device context: no clear refusal.
-STICKY = ("CUDA error", "device-side assert", "illegal memory", "CUBLAS_STATUS", "cuDNN error")
 DTYPES = (torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -121,8 +119,12 @@ def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
     matrix = _ordered(t, inputs)
     required = [case for case in matrix if case.required]
     others = [case for case in matrix if not case.required]
-    for case in required:
-        yield from _try(t, case, case.name, tally)
+    for number, case in enumerate(required):
+        if number and (few := (yield from t.fewer())):
+            short = {c.name: c for c in _ordered(t, cases.shortened(inputs, few))}
+            yield from _try(t, short[case.name], f"{case.name}@{few}", tally)
+        else:
+            yield from _try(t, case, case.name, tally)
     plan = yield from _shortened(t, others, inputs, len(required), tally)
     wanted = {name for _, name in plan.queue[: plan.count]}
     for case, name in sorted(plan.queue, key=lambda pair: pair[0].isolated):
@@ -173,7 +175,7 @@ def _shortened(
     if counts.call * len(others) <= left:
         return Plan(everything, len(others))
     several = FEWEST_CASES * len(CHECKS)
-    kept = max(several, int(left * FULL_SHARE / counts.call))
+    kept = max(len(CHECKS), int(left * FULL_SHARE / counts.call))
     room = max(left * (1 - FULL_SHARE), counts.share("hazards") * SHORT_SHARE)
     rows = int(size * room / (counts.call * len(others)))
     rows = min(max(rows, FEWEST_ROWS), size // 2)
@@ -239,7 +241,7 @@ def no_default(t: Trial) -> Steps:
         try:
             yield from t.call(values, label=label, typical=True, default_device="")
         except Refused as refusal:
-            if _is_clear(refusal):
+            if is_clear(refusal):
                 t.say("default-device", "note", f"{label} the candidate raises, as eager does")
             else:
                 _refused(t, refusal, check)
@@ -247,15 +249,10 @@ def no_default(t: Trial) -> Steps:
     t.say("default-device", "note", f"{label} the candidate is right, where eager raises")
 
 
-def _is_clear(refusal: Refused) -> bool:
-    """An exception that leaves the process as it was?"""
-    return not any(word in str(refusal) for word in (*STICKY, "exit:"))
-
-
 def _refused(t: Trial, refusal: Refused, check: str) -> bool:
     """Was that a clear refusal where one is allowed? Everything else is a failure."""
     sticky = any(word in str(refusal) for word in STICKY)
-    if check in MAY_REFUSE and _is_clear(refusal):
+    if check in MAY_REFUSE and is_clear(refusal):
         t.counted(check)
         return True
     t.fail(check, f"raised {str(refusal)[:300]}")
@@ -273,6 +270,8 @@ def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, An
         return False
     t.seconds = time.monotonic() - begin  # this shape may take much longer than the last one
     t.hazard = not case.required
+    if case.required and lab.costly and lab.typical is not None and mode == lab.modes[0]:
+        expected = replace(expected, borrowed=lab.typical.sizes)
     try:
         yield from t.call(values, label=name, reports_to=check, mode=mode, known=expected)
     finally:

@@ -35,6 +35,7 @@ DEFAULT_LIMITS = Limits()
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 DEVICES = ("cpu", "cuda")
 ACCURACIES = ("contract", "loose")
+TRUTHS = ("rows", "whole")
 BASELINES = ("eager", "compile")
 # After one of these nothing that other phases could say would be news.
 _FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
@@ -56,15 +57,18 @@ def judge(
     limits: Limits = DEFAULT_LIMITS,
     turn: clocks.Turn = nullcontext,
     site: Site | None = None,
+    truth: str = "rows",
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
 
+    truth: "rows" asks a costly problem most of its questions with fewer rows, and float64 where the
+    candidate is not close to eager; "whole" has every call of full size, and float64 judge it.
     turn: entered for the timed calls, which wait there until the machine is theirs.
     site: of `open_site`, where the judge's processes have got ready before; else one is opened.
     """
     request = Request(
-        Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, grad, sanitize,
-        timing, tuple(against), dict(overrides), budget_s, limits,
+        Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, truth, grad,
+        sanitize, timing, tuple(against), dict(overrides), budget_s, limits,
     )  # fmt: skip
     return judge_request(request, progress or _silent, turn, site)
 
@@ -139,6 +143,7 @@ def _check(request: Request) -> None:
     for name, value, known in (
         ("device", (request.device,), DEVICES),
         ("accuracy", (request.accuracy,), ACCURACIES),
+        ("truth", (request.truth,), TRUTHS),
         ("against", request.against, BASELINES),
     ):
         for found in value:

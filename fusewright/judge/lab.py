@@ -26,9 +26,9 @@ from torch.func import functional_call
 
 from fusewright.calling import Inputs, names_of, places_of, split
 from fusewright.default_device import Placing, default_device, placing
-from fusewright.judge import attributes, beside, contract, layout, room, states
+from fusewright.judge import attributes, beside, cases, contract, layout, room, states
 from fusewright.judge.costs import RUNS
-from fusewright.judge.counts import UNPRICED_S, Counts, Work, counts_of, priced, work_of
+from fusewright.judge.counts import UNPRICED_S, WORTH, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
@@ -79,6 +79,7 @@ class Expected:
     # In float64 on a CPU, where eager runs on a GPU.
     elsewhere: Callable[[], Sequence[Tensor] | None]
 
+    borrowed: Sequence[float] = ()  # sensitivities of another draw, one for each output
     taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
 
     @cached_property
@@ -106,6 +107,11 @@ class Expected:
     def _kappas(self) -> dict[str, list[Tensor]]:
         return {}
 
+    @cached_property
+    def sizes(self) -> list[float]:
+        """The usual sensitivity of each output, for other draws of the same inputs."""
+        return [float(k.square().mean().sqrt()) if k.numel() else 0.0 for k in self.kappa()]
+
     @property
     def seconds(self) -> float:
         """How long all of this takes, if as many draws are needed as there can be."""
@@ -121,6 +127,7 @@ class Lab:
         self.device = str(order["device"])
         self.left_out = frozenset(order.get("left_out", ()))  # what no process has survived
         self.accuracy: contract.Mode = "loose" if order["accuracy"] == "loose" else "contract"
+        self.whole_truth = order.get("truth") == "whole"  # float64 in every comparison
         self._seed = bytes.fromhex(order["seed"])
         if self.device == "cuda" and not torch.cuda.is_available():
             raise NotJudgeable("this machine has no CUDA device that PyTorch can use")
@@ -171,6 +178,7 @@ class Lab:
         self._own_s = 0.0  # of one run of eager, where the device may have other users
         self._times = 0.0  # how many times its price on paper a run costs; 0: not known yet
         self.call_bytes = 0
+        self._pool: tuple[str, list[object]] | None = None  # what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
         self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
@@ -182,6 +190,11 @@ class Lab:
     def costly(self) -> bool:
         """Is an expectation so costly that it borrows its sensitivity where it may?"""
         return self.counts.costly
+
+    @property
+    def few(self) -> int:
+        """Rows of a call that need not be of full size; 0: all calls are."""
+        return self.counts.few
 
     def paper(self, values: Sequence[object]) -> Counts:
         """What calls with such arguments cost, and so how many of them are made."""
@@ -223,11 +236,21 @@ class Lab:
         random.seed(seed)
         numpy.random.seed(seed % 2**32)
 
-    def inputs(self, *tag: object) -> list[object]:
-        """A fresh draw of get_inputs() that nobody has seen."""
+    def inputs(self, *tag: object, rows: int = 0) -> list[object]:
+        """A fresh draw of get_inputs() that nobody has seen, or so many rows of one."""
+        if rows:
+            return self._some_rows(tag, rows)
         self._seed_all(self.seed("inputs", *tag))
         values = mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
         return self._with_attributes(values, tag)
+
+    def _some_rows(self, tag: Sequence[object], rows: int) -> list[object]:
+        """Rows that follow each other in a draw which uses of one kind share, at a secret place."""
+        if self._pool is None or self._pool[0] != tag[0]:
+            self._pool = str(tag[0]), self.inputs(f"rows for {tag[0]}")
+        values = self._pool[1]
+        start = self.seed("rows", *tag) % (cases.rows_of(values) - rows + 1)
+        return cases.shortened(values, rows, start)
 
     def _with_attributes(self, values: list[object], tag: Sequence[object]) -> list[object]:
         """The arguments and, where the model has any, values of attributes that its calls change:
@@ -490,7 +513,7 @@ class Lab:
         zeros = cache(partial(self._other_zeros, *given, mode))
         elsewhere = cache(partial(self._on_a_cpu, *given, mode))
         beside = overlapping, blocks, after, probe, work_out, noise, places, zeros, elsewhere
-        return Expected(spec, eager, aliases, *beside)
+        return Expected(spec, eager, aliases, *beside, borrowed=like.sizes if like else ())
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -500,8 +523,7 @@ class Lab:
         wide = self.doubles.exact(state)
         truth = [t.clone() for t in self.truth(mode)(mapped(values, upcast), wide)]
         if like is not None:
-            both = zip(like.kappa(), truth, strict=True)
-            kappa = [k.square().mean().sqrt() + y.abs() * unit for k, y in both]
+            kappa = [y.abs() * unit + k for k, y in zip(like.sizes, truth, strict=True)]
             return truth, lambda _: kappa
         own = contract.Sensitivity(
             self.truth(mode), values, state, unit=unit, truth=truth, doubles=self.doubles,
@@ -636,6 +658,7 @@ class Lab:
         self.own_values, self.typical = values, expected
         self._own_s = min(self._own_run_s() for _ in range(2)) if self.device == "cuda" else 0.0
         self.call_bytes = _size([*layout.tensors_of(values), *expected.eager])
+        self.counts = replace(self.counts, few=self._enough_rows(values))
         finite = False
         three = zip(expected.eager, expected.truth, expected.kappa(), strict=True)
         for eager, truth, kappa in three:
@@ -645,10 +668,29 @@ class Lab:
             if fault and not contract.nowhere_finite(eager, truth):
                 raise NotJudgeable(fault)
             nulls = contract.null_candidates(eager, values)
-            taken = [n for n, t in nulls.items() if contract.passes(t, eager, truth, kappa)]
+            taken = [n for n, t in nulls.items() if self._passes(t, eager, truth, kappa)]
             self.weak += [f"{name} would pass as an output" for name in taken]
         if expected.eager and not finite:
             raise NotJudgeable("the eager model returns no finite number on its own inputs")
+
+    def _passes(self, *four: Tensor) -> bool:
+        """Would the first of them pass? Where calls are shortened, its first rows are looked at
+        before the rest."""
+        rows = [t[: self.few] for t in four] if self.few and four[1].ndim else None
+        return (rows is None or contract.passes(*rows)) and contract.passes(*four)
+
+    def _enough_rows(self, values: Sequence[object]) -> int:
+        """How many rows a call has that need not be of full size: where calls are costly, and the
+        reference takes fewer rows, which cost less. Of a replay, as it was planned."""
+        size = cases.rows_of(values)
+        rows = self._planned.few if self._planned else self.counts.rows(size)
+        if self.whole_truth or not 0 < rows < size:
+            return 0
+        short = cases.shortened(values, rows)
+        if not self.takes("fewer rows", short):
+            return 0
+        cheap = self._planned or self.paper(short).call <= WORTH * self.counts.call
+        return rows if cheap else 0
 
     def _repeats(self, mode: str) -> bool:
         """Are two answers to one question the same? Notes which parameters a run writes to."""

@@ -156,6 +156,22 @@ def within_least(candidate: Tensor, eager: Tensor, truth: Tensor, most: Mapping[
     return within(candidate, eager, truth, truth.new_zeros(()).expand(truth.shape), alone)
 
 
+def everywhere(candidate: Tensor, eager: Tensor, borrowed: float, units: float) -> bool:
+    """True only if no element is farther from eager's than so many units, each of them a borrowed
+    sensitivity and the rounding of eager's value; then no tile and no line is. Nothing is where
+    something is not finite."""
+    share = torch.finfo(eager.dtype).eps / 2 * units
+    wide = torch.promote_types(eager.dtype, torch.float32)
+    flat = candidate.reshape(-1), eager.reshape(-1)
+    step = CHUNK_BYTES[eager.device.type] // BYTES_PER_ELEMENT
+    for start in range(0, eager.numel(), step):
+        c, e = (t[start : start + step].to(wide) for t in flat)
+        allowed = e.abs().mul_(share).add_(borrowed * units)
+        if not bool((c - e).abs_().le(allowed).all()):
+            return False
+    return True
+
+
 def together(given: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
     """The same numbers of all of them, as many at a time as stay in the caches; those of the first
     ones, which are contiguous, may be written to."""

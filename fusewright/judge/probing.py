@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -19,19 +19,37 @@ NEEDED = ("precision", "influence")  # worked out once even where the plan has n
 
 def probe_runs(t: Trial) -> Steps:
     """Exact arithmetic: lower precision, a skipped element, a rounded output cannot hide."""
-    lab, made = t.lab, list[probes.Probe]()
+    lab, applied, skipped = t.lab, dict[str, list[str]](), list[str]()
     most = lab.counts.calls("probes", MOST, 0, each=lab.counts.probe)
-    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
-    applied: dict[str, list[str]] = {}
-    skipped: list[str] = []
     yield from t.load(lab.state, "inplace")
-    runs = lab.eager(mode), lab.truth(mode)
+    few = yield from t.fewer()
+    if few:
+        values = lab.inputs("probes", rows=few)
+        yield from _probed(t, values, MOST, NEEDED, applied, skipped)
+        needed = (NEEDED[lab.seed("probe at full size") % len(NEEDED)],)
+        yield from _probed(t, lab.own_values, 0, needed, applied, skipped)
+    else:
+        yield from _probed(t, lab.own_values, most, NEEDED, applied, skipped)
+    for check in NEEDED:
+        names = applied.get(check)
+        text = ", ".join(names[:8]) if names else f"no probe applies: {'; '.join(skipped)[:300]}"
+        t.say(check, "pass" if names else "skip", text)
+
+
+def _probed(
+    t: Trial, values: list[object], most: int, needed: Sequence[str],
+    applied: dict[str, list[str]], skipped: list[str],
+) -> Steps:  # fmt: skip
+    """So many probes with these arguments, and one at least of each kind that is needed."""
+    lab, made, here = t.lab, list[str](), set[str]()
+    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
+    own = values is lab.own_values
     for probe in probes.iterate(
-        *runs, lab.own_values, lab.state, lab.seed("probes") % 2**31, doubles=lab.doubles,
-        known=_known(lab, mode), left_out=lab.left_out,
-        wanted=lambda f: len(made) < most or (f in NEEDED and f not in applied),
+        lab.eager(mode), lab.truth(mode), values, lab.state, lab.seed("probes") % 2**31,
+        doubles=lab.doubles, known=_known(lab, mode) if own else None, left_out=lab.left_out,
+        wanted=lambda f: len(made) < most or (f in needed and f not in here),
     ):  # fmt: skip
-        made.append(probe)
+        made.append(probe.name)
         if not probe.applies:
             skipped.append(f"{probe.name}: {probe.why}")
             continue
@@ -40,11 +58,8 @@ def probe_runs(t: Trial) -> Steps:
         t.counted(probe.finding)
         if wrong:
             t.say(probe.finding, "fail", f"{probe.name}: {wrong}")
+        here.add(probe.finding)
         applied.setdefault(probe.finding, []).append(probe.name)
-    for check in ("precision", "influence"):
-        names = applied.get(check)
-        text = ", ".join(names[:8]) if names else f"no probe applies: {'; '.join(skipped)[:300]}"
-        t.say(check, "pass" if names else "skip", text)
 
 
 def _known(lab: Lab, mode: str) -> tuple[list[Tensor], list[Tensor]] | None:

@@ -77,6 +77,7 @@ class Request:
     candidate: Path
     device: str = "cpu"
     accuracy: str = "contract"
+    truth: str = "rows"  # "whole": every call of full size, and float64 for every one
     grad: bool = False
     sanitize: bool = False
     timing: bool = True
@@ -512,6 +513,7 @@ class Session:
         return self.ask_reference(
             do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
             device=self.request.device, accuracy=self.request.accuracy, left_out=self.left_out,
+            truth=self.request.truth,
             counts=dict(self.counts or self.request.counts) if name == "problem" else {},
         )  # fmt: skip
 
@@ -586,7 +588,7 @@ class Session:
             self.ledger.gaps.append("the process that starts workers was killed")
 
     def replay_data(self) -> dict[str, object]:
-        kept = ("device", "accuracy", "grad", "overrides")
+        kept = ("device", "accuracy", "truth", "grad", "overrides")
         request = asdict(self.request)
         own = {name: request[name] for name in kept}
         paths = {name: str(request[name]) for name in ("problem", "candidate")}

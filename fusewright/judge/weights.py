@@ -29,11 +29,11 @@ FAR = 8.0  # a single element moves by so many times the largest: beyond any rou
 SMALL_BYTES = 256 << 20  # of a state of which a second module is made, to ask the reference
 
 
-def one_element(t: Trial) -> Steps:
+def one_element(t: Trial, few: int) -> Steps:
     """One element of each parameter, at a secret place; the rest, and the inputs, as they were."""
     lab = t.lab
-    values = lab.inputs("weights", "one element")
-    for number in range(1 if lab.costly else ROUNDS):
+    values = lab.inputs("weights", "one element", rows=few)
+    for number in range(1 if lab.costly and not few else ROUNDS):
         label = f"after {('data', 'inplace')[number]} writes to one element of each parameter"
         state = _nudged(lab, number)
         if not lab.takes(label, values, state):
@@ -60,15 +60,15 @@ def _nudged(lab: Lab, number: int) -> State:
     return each(lab.state, change)
 
 
-def exchanged(t: Trial) -> Steps:
+def exchanged(t: Trial, few: int) -> Steps:
     """New memory, and new parameters, where the reference itself reads those."""
     lab, state = t.lab, t.lab.changed
     if sum(v.numel() * v.element_size() for v in state.values()) > SMALL_BYTES:
         return
     ways = list(REPLACING)
     Random(lab.seed("ways to exchange parameters")).shuffle(ways)
-    for how in ways[: 1 if lab.costly else None]:
-        values = lab.inputs("weights", how)
+    for how in ways[: 1 if lab.costly and not few else None]:
+        values = lab.inputs("weights", how, rows=few)
         if not _follows(lab, how, values, state):
             continue
         try:
