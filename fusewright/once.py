@@ -62,7 +62,7 @@ def _shifted(n: Node) -> _Norm:
         return _Norm(x, scale, -(mean * scale))
     along = mean.shape[-1] == 1 and not x.node.order
     if along and x.dtype is torch.float32:
-        scale, mean = _wide(scale, m2), _unrounded(mean)
+        scale, mean, m2 = _wide(scale, m2), _unrounded(mean), _unrounded(m2)
     scale = where(apply("eq", m2, 0.0), 0.0, scale)
     return _Norm(x, scale, -(mean * scale))
 

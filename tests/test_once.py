@@ -23,6 +23,7 @@ NORMS = {
     "var_piece": "x.var(-1)[1:3].cumsum(0)",
     "std": "x.std(-1)",
     "group_norm_piece": "F.group_norm(x, 3)[1:].cumsum(1)",
+    "group_norm_short": "F.group_norm(x.flatten(0, 1)[8:, 0].contiguous()[:, :6], 2)",
     "batch_norm_piece": "F.batch_norm(x, None, None, w, b, training=True)[:, 2:5].cumsum(0)",
     "layer_norm_piece": "F.layer_norm(x, (5, 6)).narrow(0, 1, 3).cumsum(0)",
     "hardswish": "F.hardswish(x)",

@@ -161,9 +161,11 @@ class _Printer:
         elif first.op == "mean" and not text.parameters and 0 not in self._sizes():
             self.lines.append(f"const {kind} {name} = {value};")  # of equal numbers, unrounded
         elif first.op == "mean":
-            self._team_call("sum", f"const {kind} {name}_sum = ", text)
+            summed = self._kind(first.args[0])
+            self._team_call("sum", f"const {summed} {name}_sum = ", text)
             count = literal(times(self.nest.outer, self.nest.columns), computed(first))
-            self.lines.append(f"const {kind} {name} = {name}_sum / {count};")
+            total = f"{name}_sum" if summed == kind else f"({kind}){name}_sum"
+            self.lines.append(f"const {kind} {name} = {total} / {count};")
         else:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
