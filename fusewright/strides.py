@@ -26,9 +26,10 @@ def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
     lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
     lay some results otherwise than with numbers; its own formulas lay some results of the CPU
     otherwise; a comparison with a parameter is the parameter's; and what changes in place stays
-    so. Only these calls, and those that read what they make, are asked again, with the example's
-    sizes: of all others export has said it well, which knows what reads a tensor changed in place
-    and what reads the new value.
+    so; and while it exports, it lays some results of what is not row-major otherwise. Only these
+    calls, and those that read what they make, are asked again, with the example's sizes: of all
+    others export has said it well, which knows what reads a tensor changed in place and what reads
+    the new value.
 
     device: where it will run. The program's own tensors are the CPU's.
     """
@@ -46,8 +47,7 @@ def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
             reflected = _as_parameters_compare(n, parameters)
             read = [v for a in n.all_input_nodes for v in _leaves(fixed[a])]
             ruled = _rule(n, rules) and any(map(_lies, read))
-            single = any(map(_lies_singly, read))
-            asked = reflected or ruled or single or ".conv" in str(n.target) or _in_place(n)
+            asked = reflected or any(map(_lies, read)) or ".conv" in str(n.target) or _in_place(n)
             if not asked and anew.isdisjoint(n.all_input_nodes):
                 continue
             anew.add(n)

@@ -163,6 +163,8 @@ CALLS = (
     *("F.one_hot(k, 9)", "F.one_hot(k, 9)[:, 1] + 1", "F.one_hot(k[:, 0], 9).sum(1)"),
     *("F.channel_shuffle(x, 2)", "F.channel_shuffle(x, 2) + 1", "F.pixel_shuffle(x, 2)"),
     *("F.pixel_unshuffle(x[..., :4, :4], 2)", "F.pixel_shuffle(x[0], 2) + 1"),
+    *("F.interpolate(x[:, 0].permute(2, 0, 1), scale_factor=2)", "F.interpolate(x, scale_factor=2)"),
+    *("F.interpolate(x.mT, scale_factor=2, mode='bilinear')", "F.interpolate(x[0], 9) + 1"),
     *("F.pad(x, (1, 1, 1, 1), 'reflect')", "F.pad(x, (2, 1, 1, 1), 'replicate') * 2"),
     *("F.pad(x, (1, 1, 1, 1), 'circular')", "F.pad(x, (1, 1))", "F.pad(x[0], (1, 1), 'reflect')"),
     *("F.pad(x[:, None], (1, 1, 1, 1, 0, 0), 'reflect')", "F.pad(x[:, 0], (1, 1), 'replicate')"),
@@ -273,6 +275,27 @@ def test_dimensions_of_size_1_order_what_is_made_of_them(
     results = zip(SINGLE, output.args[0], Single()(x), strict=True)
     wrong = [line for line, said, eager in results if _order(said.meta["val"]) != _order(eager)]
     assert not wrong
+
+
+NORMS = (
+    *("F.group_norm(x, 2)", "F.group_norm(x, 2) + 1", "F.instance_norm(x)", "F.layer_norm(x, (7,))"),
+    *("F.batch_norm(x, None, None, training=True)", "F.group_norm(x[:, :, :1], 2)"),
+)
+
+
+class Normed(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scope = {"F": torch.nn.functional, "x": x.reshape(5, 4, 6, 7)}
+        return tuple(eval(line, scope) for line in NORMS)
+
+
+@pytest.mark.parametrize("rows", [(0, 1, 2), (0, 2, 1)])
+def test_norms_of_what_is_seen_in_another_shape_lie_as_eagers(rows: tuple[int, ...]) -> None:
+    """A norm over groups computes in a shape of its own, row-major."""
+    order = [rows.index(d) for d in range(3)]
+    x = torch.randn(5, 4, 42).permute(rows).contiguous().permute(order)
+    graph, eager = capture(Normed(), [x]).graph, Normed()(x)
+    assert [o.order for o in graph.outputs] == [_order(t) for t in eager]
 
 
 @pytest.mark.parametrize("pads", [(-1, 2, 3, -2), (1, 1, 2, 2)])

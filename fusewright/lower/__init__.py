@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusewright.dtypes import HALF, OF_KERNELS
-from fusewright.formula import Value, rounded
+from fusewright.formula import Value, copy, rounded
 from fusewright.ir import Node, node, numel
 from fusewright.lower import folds, norms, pointwise, views
 from fusewright.lower.call import Call, Lowered, Result
@@ -132,9 +132,21 @@ def _odd(call: Call) -> bool:
 
 
 def reordered(value: Value, order: tuple[int, ...]) -> Value:
-    """Give the last map the memory order that eager's result has."""
+    """Give the last map the memory order that eager's result has.
+
+    What is computed row-major and only seen in another shape is copied into that order.
+    """
     n: Node = value.node
+    if order and n.op == "reshape" and _is_computed(n):
+        n = copy(value).node
     if n.row.kind != "map" or order == n.order:
         return value
     attributes: dict[str, Any] = dict(n.attributes)
     return Value(node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=order, **attributes))
+
+
+def _is_computed(n: Node) -> bool:
+    """Whether nothing but shapes lie between a value and row-major memory that a kernel fills."""
+    while n.op == "reshape":
+        (n,) = n.args
+    return n.row.computed and not n.order
