@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -78,6 +79,7 @@ GRADES: Mapping[str, Mapping[str, Limit]] = {
 # Double: float64 itself is the truth here, so its own rounding is counted against the candidate.
 SLACK = {torch.float64: 64.0, torch.float32: 1.0}
 SLACK_HALF = 0.125
+NO_ERRORS: Mapping[str, float] = MappingProxyType({})
 HALF_OF_IT = 0.5  # of the limits, between candidate and eager, needs no float64
 HAZARD = 4.0  # on inputs unlike get_inputs(), so many times more kappas
 
@@ -286,23 +288,44 @@ def compare(
     return again if again.passed else found
 
 
-def close(candidate: Tensor, eager: Tensor, borrowed: float = 0.0) -> bool:
+def usual_errors(eager: Tensor, truth: Tensor, borrowed: float) -> Mapping[str, float]:
+    """Eager's errors at all zoom levels, in units of a borrowed sensitivity; none of what is no
+    float, or not finite."""
+    if eager.shape != truth.shape or not eager.numel():
+        return {}
+    eager, truth = map(real_view, (eager, truth))
+    if not eager.is_floating_point() or not bool(torch.isfinite(eager).all()):
+        return {}
+    kappa = truth.abs() * (torch.finfo(eager.dtype).eps / 2) + borrowed
+    found = measure(eager, eager, truth, kappa, loose=loosely(eager.dtype), full=False).eager
+    return {name: getattr(found, name) for name in GRADES["B"]}
+
+
+def close(
+    candidate: Tensor,
+    eager: Tensor,
+    borrowed: float = 0.0,
+    usual: Mapping[str, float] = NO_ERRORS,
+) -> bool:
     """True only if the candidate is within the limits whatever float64 says.
 
     Its error is at most eager's and what lies between the two. Where that is half of what the
     limits allow without eager, either eager's error is the other half at most, or the sum is less
-    than twice eager's, and all limits allow more: docs/judge.md. The units are the least that there
-    can be, the rounding of the value itself, and a borrowed sensitivity beside it.
+    than twice eager's, and all limits allow more: docs/judge.md. So it is where it is half of what
+    they allow beyond eager's `usual` error, that of another draw. The units are the least that
+    there can be, the rounding of the value itself, and a borrowed sensitivity beside it.
     """
     if candidate.shape != eager.shape or candidate.dtype != eager.dtype or not eager.numel():
         return False
     candidate, eager = map(real_view, (candidate, eager))
     if not eager.is_floating_point():
         return False
-    most = _most(HALF_OF_IT * SLACK.get(eager.dtype, SLACK_HALF))
-    if everywhere(candidate, eager, borrowed, min(limit.units for limit in most.values())):
+    alone = {
+        name: Most(HALF_OF_IT * max(limit.units, (limit.times - 1.0) * usual.get(name, 0.0)), 0.0)
+        for name, limit in _most(SLACK.get(eager.dtype, SLACK_HALF)).items()
+    }
+    if everywhere(candidate, eager, borrowed, min(limit.units for limit in alone.values())):
         return True
-    alone = {name: Most(limit.units, 0.0) for name, limit in most.items()}
     kappa = eager.new_tensor(borrowed, dtype=torch.float64).expand(eager.shape)
     return within(candidate, eager, eager, kappa, alone)
 

@@ -271,7 +271,7 @@ def _case(t: Trial, case: Case, name: str, check: str) -> Generator[dict[str, An
     t.seconds = time.monotonic() - begin  # this shape may take much longer than the last one
     t.hazard = not case.required
     if case.required and lab.costly and lab.typical is not None and mode == lab.modes[0]:
-        expected = replace(expected, borrowed=lab.typical.sizes)
+        expected = replace(expected, like=lab.typical)
     try:
         yield from t.call(values, label=name, reports_to=check, mode=mode, known=expected)
     finally:

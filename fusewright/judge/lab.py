@@ -49,6 +49,7 @@ ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of 
 CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
+USUAL_SHARE = 16  # of the rows, whose errors stand for all
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -79,7 +80,7 @@ class Expected:
     # In float64 on a CPU, where eager runs on a GPU.
     elsewhere: Callable[[], Sequence[Tensor] | None]
 
-    borrowed: Sequence[float] = ()  # sensitivities of another draw, one for each output
+    like: Expected | None = None  # another draw, whose sensitivities and errors are usual
     taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
 
     @cached_property
@@ -111,6 +112,12 @@ class Expected:
     def sizes(self) -> list[float]:
         """The usual sensitivity of each output, for other draws of the same inputs."""
         return [float(k.square().mean().sqrt()) if k.numel() else 0.0 for k in self.kappa()]
+
+    @cached_property
+    def usual(self) -> list[Mapping[str, float]]:
+        """Eager's errors in each output, of its first rows, in units of these."""
+        three = zip(self.eager, self.truth, self.sizes, strict=True)
+        return [contract.usual_errors(_first(e), _first(y), size) for e, y, size in three]
 
     @property
     def seconds(self) -> float:
@@ -513,7 +520,7 @@ class Lab:
         zeros = cache(partial(self._other_zeros, *given, mode))
         elsewhere = cache(partial(self._on_a_cpu, *given, mode))
         beside = overlapping, blocks, after, probe, work_out, noise, places, zeros, elsewhere
-        return Expected(spec, eager, aliases, *beside, borrowed=like.sizes if like else ())
+        return Expected(spec, eager, aliases, *beside, like=like)
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -709,6 +716,11 @@ class Lab:
                 self.writes[mode] = moved | (self._rebound & {*self.places})
         pairs = zip(*answers, strict=True)
         return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
+
+
+def _first(t: Tensor) -> Tensor:
+    """A sixteenth of the rows, or all where there are few."""
+    return t[: t.shape[0] // USUAL_SHARE] if t.ndim and t.shape[0] >= USUAL_SHARE else t
 
 
 def _size(given: Iterable[Tensor]) -> int:
