@@ -164,7 +164,7 @@ def test_exit_code_and_report_follow_the_verdict(
 def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
     code = run(
         "judge", "problem.py", "candidate.py", "--device", "cuda", "--accuracy", "loose",
-        "--grad", "--sanitize", "--no-timing", "--set", "batch_size=2",
+        "--grad", "--sanitize", "--no-timing", "--set", "batch_size=2", "--truth", "whole",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -173,6 +173,7 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
     assert options == {
         "device": "cuda",
         "accuracy": "loose",
+        "truth": "whole",
         "grad": True,
         "sanitize": True,
         "timing": False,
