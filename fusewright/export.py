@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._decomp import decomposition_table, decompositions
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
@@ -359,7 +360,7 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
     fakes = FakeTensorMode(shape_env=ShapeEnv())
-    with silence(), torch.no_grad(), traced_as_eager(), fakes:
+    with silence(), torch.no_grad(), traced_as_eager(), fakes, enable_python_dispatcher():
         run = _Concrete(program, batch)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
         try:

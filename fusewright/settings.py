@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -177,8 +178,9 @@ def _run_fake(
             with no_effects(module), reading(module, reads):
                 return functional_call(module, state, args, kwargs, tie_weights=False)
 
-        # The first: indexing by such numbers, as torch.export has it.
-        with _NonStrictTorchFunctionHandler(), Placeless() as looking:
+        # As torch.export has it: indexing by such numbers, and calls that C++ puts together, which
+        # would ask for sizes and places that nobody knows.
+        with _NonStrictTorchFunctionHandler(), enable_python_dispatcher(), Placeless() as looking:
             results = flat.run(module, forward, given)
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}

@@ -127,6 +127,25 @@ def test_what_only_16_bits_make_nan_may_be_what_it_is() -> None:
     assert disagreements(Normalised(0.0), Normalised(), [nan], roundings=8)
 
 
+class Overflown(nn.Module):
+    """A norm of what `nan_to_num` makes of an infinity: the squares are infinite."""
+
+    def __init__(self, made: float | None = None) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.nn.functional.layer_norm(torch.nan_to_num(x) / 16, (16,))
+        return result if self.made is None else torch.full_like(result, self.made)
+
+
+@pytest.mark.parametrize(("made", "right"), [(0.0, True), (float("nan"), True), (0.5, False)])
+def test_squares_that_overflow_may_leave_zeros(made: float, right: bool) -> None:
+    x = torch.arange(48.0).cos().reshape(3, 16).sign() * float("inf")
+    assert Overflown()(x).isnan().all()
+    assert bool(disagreements(Overflown(made), Overflown(), [x], roundings=8)) is not right
+
+
 class Hardswish(nn.Module):
     def __init__(self, by: float = 0.0) -> None:
         super().__init__()

@@ -42,6 +42,10 @@ FORWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "list": lambda x, t, n: x * x[1].tolist()[2],
     "index": lambda x, t, n: torch.exp(x[n.item()]) * 2,
     "index and factor": lambda x, t, n: x[:, n.item()] * n.item() + t.item(),
+    "column in a bilinear form": lambda x, t, n: torch.nn.functional.bilinear(
+        x[..., n.item()], x[..., n.item()], x[None, :, :4]
+    ),
+    "column in a similarity": lambda x, t, n: torch.cosine_similarity(x[..., n.item()], x[:, 0], 0),
     "rows": lambda x, t, n: torch.roll(x + 1, n.item(), 1),
     "made": lambda x, t, n: torch.full((4, 6), t.item()) + x,
 }
