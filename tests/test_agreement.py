@@ -141,7 +141,7 @@ class Overflown(nn.Module):
 
 @pytest.mark.parametrize(("made", "right"), [(0.0, True), (float("nan"), True), (0.5, False)])
 def test_squares_that_overflow_may_leave_zeros(made: float, right: bool) -> None:
-    x = torch.arange(48.0).cos().reshape(3, 16).sign() * float("inf")
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).sign() * float("inf")
     assert Overflown()(x).isnan().all()
     assert bool(disagreements(Overflown(made), Overflown(), [x], roundings=8)) is not right
 
