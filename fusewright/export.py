@@ -12,11 +12,11 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -54,6 +54,7 @@ COMPOSED = (
     *("hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss"),
     *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
 )
+Result = TypeVar("Result")
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
 
@@ -359,15 +360,38 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
 
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
-    fakes = FakeTensorMode(shape_env=ShapeEnv())
-    with silence(), torch.no_grad(), traced_as_eager(), fakes, enable_python_dispatcher():
-        run = _Concrete(program, batch)
-        places = [n for n in program.graph.nodes if n.op == "placeholder"]
-        try:
+    places = [n for n in program.graph.nodes if n.op == "placeholder"]
+
+    def holds() -> bool:
+        with FakeTensorMode(shape_env=ShapeEnv()):
+            run = _Concrete(program, batch)
             run.run(*(run.example(n.meta["val"]) for n in places), enable_io_processing=False)
+        return run.holds
+
+    with silence(), torch.no_grad(), traced_as_eager():
+        try:
+            return run_fake(holds)
         except Exception:  # noqa: BLE001 - sizes that fixed ones cannot confirm are not taken
             return False
-    return run.holds
+
+
+def run_fake(run: Callable[[], Result]) -> Result:
+    """What a run on fake tensors gives: as eager calls its operators, or, if that fails, with
+    PyTorch's Python dispatcher, as torch.export traces.
+
+    What C++ puts together of several operators (`bilinear`) asks there for sizes that an index of
+    the data leaves open; the Python dispatcher has them put together in Python. It comes second
+    because it also takes recurrent layers apart, step by step, and copies what eager's dropout of
+    nothing hands on (PyTorch 2.13). If both fail, the first error is raised.
+    """
+    try:
+        return run()
+    except CaptureFailed:
+        raise
+    except Exception:
+        with suppress(Exception), enable_python_dispatcher():
+            return run()
+        raise
 
 
 def _linear_in_batch(program: ExportedProgram) -> bool:

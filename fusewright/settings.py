@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dispatch.python import enable_python_dispatcher
 from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -25,7 +24,7 @@ from fusewright.carried import NOTHING, Carried, noted, settled
 from fusewright.default_device import Placeless
 from fusewright.effects import line_of, no_effects
 from fusewright.errors import CaptureFailed
-from fusewright.export import silence, traced_as_eager
+from fusewright.export import run_fake, silence, traced_as_eager
 from fusewright.flat import flat_arguments
 from fusewright.reads import INTERNAL, PLAIN, Reads, reading
 from fusewright.refusals import cannot_capture
@@ -105,7 +104,9 @@ def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     reads: Reads = {}
     try:
         with silence(), traced_as_eager():
-            owners, memories, left, placeless = _run_fake(module, inputs, state, reads)
+            owners, memories, left, placeless = run_fake(
+                partial(_shown, module, inputs, state, reads)
+            )
     except CaptureFailed:
         raise
     except Exception as error:
@@ -163,7 +164,7 @@ def _same(a: object, b: object) -> bool:
     return isinstance(a, (*PLAIN, set)) and (a == b or (a != a and b != b))
 
 
-def _run_fake(
+def _shown(
     module: nn.Module, inputs: Sequence[object], carried: Carried, reads: Reads
 ) -> tuple[tuple[frozenset[int | str], ...], tuple[int, ...], Carried, tuple[str, ...]]:
     flat, replaced = flat_arguments(module, inputs, carried), {str(p) for p in carried.places}
@@ -178,9 +179,8 @@ def _run_fake(
             with no_effects(module), reading(module, reads):
                 return functional_call(module, state, args, kwargs, tie_weights=False)
 
-        # As torch.export has it: indexing by such numbers, and calls that C++ puts together, which
-        # would ask for sizes and places that nobody knows.
-        with _NonStrictTorchFunctionHandler(), enable_python_dispatcher(), Placeless() as looking:
+        # The first: indexing by such numbers, as torch.export has it.
+        with _NonStrictTorchFunctionHandler(), Placeless() as looking:
             results = flat.run(module, forward, given)
     tensors: list[tuple[int | str, torch.Tensor]] = [*enumerate(given), *state.items()]
     memory = {key: t.untyped_storage()._cdata for key, t in tensors}
