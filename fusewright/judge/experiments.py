@@ -359,13 +359,13 @@ def instances(t: Trial) -> Steps:
     lab, check = t.lab, "instances"
     states = {0: lab.state, 1: lab.changed}
     buffers = sorted(lab.touched)
+    few, whole = (yield from t.fewer()), lab.seed("instance at full size") % 3
     yield from construct(t, 1)
     yield from t.load(states[1], instance=1)
     if buffers:
         yield from t.load({n: lab.state[n] for n in buffers}, "inplace")
     kept: list[Tensor] = []
     hold = 64 if lab.call_bytes < SMALL_BYTES else 2
-    few, whole = (yield from t.fewer()), lab.seed("instance at full size") % 3
     for turn, instance in enumerate((0, 1, 0) if lab.costly else (0, 1, 0, 1)):
         t.dirty = False
         rows, label = few if turn != whole else 0, f"instance {instance}"
@@ -421,7 +421,16 @@ def soak(t: Trial) -> Steps:
         if any(outcome == "fail" for _, outcome, _ in t.rows):
             return
     calls = t.lab.counts.calls("leak", LEAK_CALLS, 4, each=t.lab.counts.eager)
-    arguments = t.ship(t.lab.inputs("leak"))
+    if few:
+        yield from _leak(t, few, LEAK_CALLS)
+    grown = yield from _leak(t, 0, calls)
+    t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
+    t.say("values", "pass", f"{len(sizes) + 1} more calls in a fresh process")
+
+
+def _leak(t: Trial, rows: int, calls: int) -> Generator[dict[str, Any], Any, int]:
+    """Many calls that nobody judges, and one that is; how many bytes more are in use."""
+    arguments = t.ship(t.lab.inputs("leak", rows=rows))
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
         answer = yield from t.repeat(calls, arguments)
         text, _, reuse = answer["text"].partition("\n")
@@ -433,9 +442,9 @@ def soak(t: Trial) -> Steps:
     else:
         t.say("resources", "fail", f"{calls} calls left {grown >> 20} MB more in use")
     # Right for the first few hundred calls, and then no longer?
-    yield from t.call(t.lab.inputs("late"), label=f"after {2 * calls} more calls", typical=True)
-    t.say("resources", "pass", f"{calls} calls grew memory by {max(grown, 0) >> 20} MB")
-    t.say("values", "pass", f"{len(sizes) + 1} more calls in a fresh process")
+    values = t.lab.inputs("late", rows=rows)
+    yield from t.call(values, label=f"after {2 * calls} more calls", typical=True)
+    return grown
 
 
 def global_state(t: Trial) -> Steps:
