@@ -65,7 +65,7 @@ def main() -> int:
     for run in range(1, options.runs + 1):
         for entry, outcome in _judged(entries, options.jobs, _plan(options)):
             short += (starved := options.starved and _is_short(outcome))
-            if not starved and (complaint := _complaint(entry, outcome)):
+            if not starved and (complaint := _complaint(entry, outcome, options.shortened)):
                 first = outcome.reason.strip().splitlines()[-1]
                 print(f"run {run}: {entry.name} {complaint}; {first}", flush=True)
                 row = {"run": run, "entry": entry.name, "complaint": complaint}
@@ -147,13 +147,17 @@ def _is_short(outcome: Outcome) -> bool:
     return outcome.verdict == "not-verified" and "memory" in str(outcome)
 
 
-def _complaint(entry: Entry, outcome: Outcome) -> str:
+def _complaint(entry: Entry, outcome: Outcome, shortened: bool) -> str:
+    """What is not as it should be. With few calls of full size the word stays, but another check
+    may see it first, and a shape that would be refused may not be asked."""
     if entry.check and outcome.verdict != "refuted":
         return f"escaped: {outcome.verdict}"
-    if entry.check and entry.check not in outcome.failing:
-        return f"was not refuted by {entry.check}, but by {', '.join(outcome.failing)}"
     if not entry.check and outcome.verdict != "verified":
         return f"is honest and was {outcome.verdict}"
+    if shortened:
+        return ""
+    if entry.check and entry.check not in outcome.failing:
+        return f"was not refuted by {entry.check}, but by {', '.join(outcome.failing)}"
     missing = sorted(set(entry.notes) - set(outcome.notes))
     return f"lacks the notes {', '.join(missing)}" if missing else ""
 
