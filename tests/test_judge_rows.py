@@ -41,6 +41,14 @@ BODIES = {
     ),
     "wrong with few rows": (f"        if rows == {FEW}:\n{WRONG}", "refuted", "hazard-shapes"),
     "wrong at full size": (f"        if rows == {ROWS}:\n{WRONG}", "refuted", "values"),
+    "wrong in one row at full size": (
+        f"        if rows == {ROWS}:\n"
+        "            made = torch.relu(self.proj(x))\n"
+        "            made[19] *= 1 + 2e-5\n"
+        "            return made",
+        "refuted",
+        "accuracy",
+    ),
     "wrong at full size, later": (
         f"        if rows == {ROWS} and self.calls > 14:\n{WRONG}",
         "refuted",

@@ -56,6 +56,12 @@ def shortened(inputs: Sequence[object], rows: int, start: int = 0) -> list[objec
     return mapped(inputs, lambda t: t[kept].clone() if t.ndim and t.shape[0] == size else t.clone())
 
 
+def chosen(inputs: Sequence[object], rows: Tensor) -> list[object]:
+    """The same inputs with these rows, by number, in that dimension."""
+    size = rows_of(inputs)
+    return mapped(inputs, lambda t: t[rows] if t.ndim and t.shape[0] == size else t.clone())
+
+
 def _case(inputs: Sequence[object], seed: int, row: Row) -> Case:
     def build() -> list[object]:
         generator = _generator(inputs, seed, row.name)

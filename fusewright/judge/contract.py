@@ -27,6 +27,7 @@ from fusewright.judge.measure import (
     Most,
     everywhere,
     measure,
+    rows_beyond,
     together,
     within,
     within_least,
@@ -320,14 +321,32 @@ def close(
     candidate, eager = map(real_view, (candidate, eager))
     if not eager.is_floating_point():
         return False
-    alone = {
-        name: Most(HALF_OF_IT * max(limit.units, (limit.times - 1.0) * usual.get(name, 0.0)), 0.0)
-        for name, limit in _most(SLACK.get(eager.dtype, SLACK_HALF)).items()
-    }
+    alone = _without_eager(eager.dtype, usual)
     if everywhere(candidate, eager, borrowed, min(limit.units for limit in alone.values())):
         return True
     kappa = eager.new_tensor(borrowed, dtype=torch.float64).expand(eager.shape)
     return within(candidate, eager, eager, kappa, alone)
+
+
+def rows_apart(
+    candidate: Tensor, eager: Tensor, borrowed: float, usual: Mapping[str, float]
+) -> Tensor | None:
+    """[rows]: which rows are not `close` in each of their elements; None where nobody can tell."""
+    if candidate.shape != eager.shape or candidate.dtype != eager.dtype or not eager.numel():
+        return None
+    candidate, eager = map(real_view, (candidate, eager))
+    if not eager.is_floating_point():
+        return None
+    units = min(limit.units for limit in _without_eager(eager.dtype, usual).values())
+    return rows_beyond(candidate, eager, borrowed, units)
+
+
+def _without_eager(dtype: torch.dtype, usual: Mapping[str, float]) -> Mapping[str, Most]:
+    """Half of what the limits allow, where eager's errors are not known, or are the usual ones."""
+    return {
+        name: Most(HALF_OF_IT * max(limit.units, (limit.times - 1.0) * usual.get(name, 0.0)), 0.0)
+        for name, limit in _most(SLACK.get(dtype, SLACK_HALF)).items()
+    }
 
 
 def _most(slack: float) -> Mapping[str, Most]:
@@ -354,13 +373,20 @@ def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
         return _other_size(eager, truth)
     if not eager.numel() or not (eager.is_floating_point() or eager.is_complex()):
         return None
-    e, y = real_view(eager).double(), real_view(truth).double()
-    both = torch.isfinite(e) & torch.isfinite(y)
-    if not bool(both.any()):
+    size, away, some = 0.0, 0.0, False
+    for parts in together((real_view(eager), real_view(truth))):
+        e, y = (t.double() for t in parts)
+        both = torch.isfinite(e) & torch.isfinite(y)
+        if not bool(both.all()):
+            e, y = e[both], y[both]
+        some = some or bool(e.numel())
+        size = math.hypot(size, float(torch.linalg.vector_norm(y)))
+        away = math.hypot(away, float(torch.linalg.vector_norm(e - y)))
+    if not some:
         return "the eager model returns no finite number on its own inputs"
-    size = float(torch.linalg.vector_norm(y[both]))
-    away = float(torch.linalg.vector_norm(e[both] - y[both]))
-    if away > FAULT * size and away > torch.finfo(eager.dtype).eps * math.sqrt(y.numel()):
+    if away > FAULT * size and away > torch.finfo(eager.dtype).eps * math.sqrt(
+        real_view(eager).numel()
+    ):
         return f"eager is {away / max(size, 1e-300):.1%} away from float64 on its own inputs"
     return None
 

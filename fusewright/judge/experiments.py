@@ -152,6 +152,7 @@ def _accuracy_line(t: Trial) -> str:
     return (
         f"worst rms {n['rms_candidate']:.2g} kappa, eager {n['rms_eager']:.2g}; relative L2 "
         f"{n['rel_l2_candidate']:.2g}, eager {n['rel_l2_eager']:.2g}"
+        + (f"; of {t.lab.part} rows, and all close to eager" if t.lab.part else "")
     )
 
 

@@ -45,11 +45,14 @@ from fusewright.unwatched import unwatched
 FOREVER = float("inf")
 IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
+EXACTLY = 1e-10  # of a value and of the largest one, float64 may differ by in another order
+NEARLY = 0.1  # near zero, of the largest one and of the square root of eps
 ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of each, of the largest
 CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
 USUAL_SHARE = 16  # of the rows, whose errors stand for all
+POOL = 16  # so many times the rows of a call are kept of a draw, to take others from
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -80,7 +83,11 @@ class Expected:
     # In float64 on a CPU, where eager runs on a GPU.
     elsewhere: Callable[[], Sequence[Tensor] | None]
 
+    # What is expected for these rows of the arguments alone, or for some that nobody knows; None
+    # where they depend on the others.
+    some_rows: Callable[[Tensor | None], Part | None] = lambda _: None
     like: Expected | None = None  # another draw, whose sensitivities and errors are usual
+    is_part: bool = False  # of a draw: these are some rows, which stand for all
     taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
 
     @cached_property
@@ -116,8 +123,14 @@ class Expected:
     @cached_property
     def usual(self) -> list[Mapping[str, float]]:
         """Eager's errors in each output, of its first rows, in units of these."""
+        some: Callable[[Tensor], Tensor] = (lambda t: t) if self.is_part else _first
         three = zip(self.eager, self.truth, self.sizes, strict=True)
-        return [contract.usual_errors(_first(e), _first(y), size) for e, y, size in three]
+        return [contract.usual_errors(some(e), some(y), size) for e, y, size in three]
+
+    @cached_property
+    def part(self) -> Part | None:
+        """Rows that float64 is asked about instead of all of them, where that can be."""
+        return self.some_rows(None)
 
     @property
     def seconds(self) -> float:
@@ -125,6 +138,14 @@ class Expected:
         truth = self.taken.get("truth", 0.0)
         drawn = max((s for name, s in self.taken.items() if name != "truth"), default=0.0)
         return truth + drawn
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a call, and what is expected for them."""
+
+    rows: slice | Tensor
+    expected: Expected
 
 
 class Lab:
@@ -185,7 +206,9 @@ class Lab:
         self._own_s = 0.0  # of one run of eager, where the device may have other users
         self._times = 0.0  # how many times its price on paper a run costs; 0: not known yet
         self.call_bytes = 0
-        self._pool: tuple[str, list[object]] | None = None  # what such rows are taken from
+        self.part = 0  # rows that float64 is asked about instead of all of them; 0: all
+        self.apart: set[str] = set()  # modes in which no row depends on others
+        self._pools: dict[str, list[object]] = {}  # by use: what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
         self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
@@ -215,9 +238,9 @@ class Lab:
             self._times = priced(work, self.device, self._measured(values))
         return counts_of(work, self.device, given, made, held, self._times)
 
-    def _run_on_copies(self, values: Sequence[object]) -> list[Tensor]:
+    def _run_on_copies(self, values: Sequence[object], mode: str = "") -> list[Tensor]:
         copies = mapped(values, Tensor.clone)
-        return self.run_quietly(copies, self.own(self.state), self.modes[0])
+        return self.run_quietly(copies, self.own(self.state), mode or self.modes[0])
 
     def _measured(self, values: Sequence[object]) -> float:
         """Seconds of one run, by the clock of this thread: others' programs hardly move it."""
@@ -252,10 +275,21 @@ class Lab:
         return self._with_attributes(values, tag)
 
     def _some_rows(self, tag: Sequence[object], rows: int) -> list[object]:
-        """Rows that follow each other in a draw which uses of one kind share, at a secret place."""
-        if self._pool is None or self._pool[0] != tag[0]:
-            self._pool = str(tag[0]), self.inputs(f"rows for {tag[0]}")
-        values = self._pool[1]
+        """Rows that follow each other in a draw which uses of one kind share, at a secret place.
+
+        Of the draw some times as many are kept: what asks for rows once more draws no other.
+        """
+        kind = str(tag[0])
+        if kind not in self._pools:
+            values = self.inputs(f"rows for {kind}")
+            size = cases.rows_of(values)
+            others = {t.shape[0] for t in layout.tensors_of(values) if t.ndim} - {size}
+            kept = next(n for n in range(min(POOL * rows, size), size + 1) if n not in others)
+            pool = cases.shortened(values, kept, self.seed("pool", kind) % (size - kept + 1))
+            if POOL * _size(layout.tensors_of(pool)) > _size(layout.tensors_of(values)):
+                self._pools.clear()  # large ones are not kept beside each other
+            self._pools[kind] = pool
+        values = self._pools[kind]
         start = self.seed("rows", *tag) % (cases.rows_of(values) - rows + 1)
         return cases.shortened(values, rows, start)
 
@@ -285,7 +319,9 @@ class Lab:
         try:
             with tried(name, self.left_out):
                 self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
-                self.truth(mode)(mapped(values, upcast), self.doubles.exact(state))
+                rows = self.part if cases.rows_of(values) == cases.rows_of(self.own_values) else 0
+                some = cases.shortened(values, rows) if rows else values
+                self.truth(mode)(mapped(some, upcast), self.doubles.exact(state))
         except Illegal:
             return False
         return True
@@ -520,7 +556,28 @@ class Lab:
         zeros = cache(partial(self._other_zeros, *given, mode))
         elsewhere = cache(partial(self._on_a_cpu, *given, mode))
         beside = overlapping, blocks, after, probe, work_out, noise, places, zeros, elsewhere
-        return Expected(spec, eager, aliases, *beside, like=like)
+        part = partial(self._part_of, *given, mode, eager)
+        return Expected(spec, eager, aliases, *beside, some_rows=part, like=like)
+
+    def _part_of(
+        self, values: Sequence[object], state: State, mode: str, eager: Sequence[Tensor],
+        chosen: Tensor | None,
+    ) -> Part | None:  # fmt: skip
+        """These rows, or so many from a secret place on, where no row depends on others: then eager
+        says to them alone what it says to them among all."""
+        size = cases.rows_of(values)
+        if not self.part or mode not in self.apart or size != cases.rows_of(self.own_values):
+            return None
+        start = self.seed("part", self.calls_compared) % (size - self.part + 1)
+        rows = slice(start, start + self.part) if chosen is None else chosen
+        short = cases.chosen(values, torch.arange(size, device=self.device)[rows])
+        try:
+            found = replace(self.expect(layout.pack(short, 0), state, mode), is_part=True)
+        except Illegal:
+            return None
+        sized = all(t.ndim and t.shape[0] == size for t in eager)
+        same = sized and _all_alike(found.eager, [t[rows] for t in eager], nearly)
+        return Part(rows, found) if same else None
 
     def _work_out(
         self, values: Sequence[object], state: State, mode: str, unit: float,
@@ -651,21 +708,29 @@ class Lab:
         begin = time.monotonic()
         try:
             # One pair shows the size of the sensitivity, if not that of each element.
-            packed = layout.pack(values, 0)
+            judged, packed = values, layout.pack(values, 0)
             with room.Peak(self.device) as peak:
-                self._run_on_copies(values)
+                made = self._run_on_copies(values)
             self.own_peak = peak.size
             self.counts = self._planned or self.paper(values)
             self._native = native([*layout.tensors_of(values), *self.state.values()])
-            self._widened = not self.takes("in float64", values)
+            exact = self._in_float64(values)
+            self._widened = exact is None
+            self.own_values = values
+            self.counts = replace(self.counts, few=self._enough_rows(values))
+            self.part = self._rows_apart(values, made, exact or ()) if self.few else 0
+            if self.part:
+                start = self.seed("part of the problem") % (cases.rows_of(values) - self.part + 1)
+                judged = cases.shortened(values, self.part, start)
+                packed = layout.pack(judged, 0)
             expected = self.expect(packed, self.state, self.modes[0], most=1)
+            expected = replace(expected, is_part=bool(self.part))
             self.seconds = time.monotonic() - begin + expected.seconds
         except Illegal as error:
             raise NotJudgeable(f"the reference does not run in float64: {error}") from error
-        self.own_values, self.typical = values, expected
+        self.typical = expected
         self._own_s = min(self._own_run_s() for _ in range(2)) if self.device == "cuda" else 0.0
-        self.call_bytes = _size([*layout.tensors_of(values), *expected.eager])
-        self.counts = replace(self.counts, few=self._enough_rows(values))
+        self.call_bytes = _size([*layout.tensors_of(values), *made])
         finite = False
         three = zip(expected.eager, expected.truth, expected.kappa(), strict=True)
         for eager, truth, kappa in three:
@@ -674,7 +739,7 @@ class Lab:
             fault = contract.reference_fault(eager, truth)
             if fault and not contract.nowhere_finite(eager, truth):
                 raise NotJudgeable(fault)
-            nulls = contract.null_candidates(eager, values)
+            nulls = contract.null_candidates(eager, judged)
             taken = [n for n, t in nulls.items() if self._passes(t, eager, truth, kappa)]
             self.weak += [f"{name} would pass as an output" for name in taken]
         if expected.eager and not finite:
@@ -699,6 +764,49 @@ class Lab:
         cheap = self._planned or self.paper(short).call <= WORTH * self.counts.call
         return rows if cheap else 0
 
+    def _in_float64(self, values: Sequence[object]) -> list[Tensor] | None:
+        """What float64 says to what eager takes; None where it raises."""
+        try:
+            with tried("in float64", self.left_out):
+                self._run_on_copies(values)
+                return self._wide(values, self.modes[0])
+        except Illegal:
+            return None
+
+    def _rows_apart(
+        self, values: Sequence[object], eager: Sequence[Tensor], exact: Sequence[Tensor]
+    ) -> int:
+        """How many rows float64 is asked about instead of all: a 16th, where the reference says to
+        rows alone what it says to them among all, in its own precision and in float64; else 0."""
+        size = cases.rows_of(values)
+        count, mode = size // USUAL_SHARE, self.modes[0]
+        if self.whole_truth or not count or self.places or not exact:
+            return 0
+        if not all(t.ndim and t.shape[0] == size for t in (*eager, *exact)):
+            return 0
+        start = self.seed("rows apart") % (size - 2 * count + 1)
+        short, more = (cases.shortened(values, n * count, start) for n in (1, 2))
+        rows = slice(start, start + count)
+        try:
+            with tried("rows apart", self.left_out):
+                wide = self._wide(short, mode)
+                if not _all_alike(wide, [t[rows] for t in exact], exactly):
+                    return 0
+                for mode in self.modes:
+                    whole = eager if mode == self.modes[0] else self._run_on_copies(values, mode)
+                    low, wide = self._run_on_copies(short, mode), self._wide(short, mode)
+                    first = [t[:count] for t in self._wide(more, mode) if t.ndim]
+                    same = _all_alike(low, [t[rows] for t in whole if t.ndim], nearly)
+                    if same and not self.writes.get(mode) and _all_alike(wide, first, exactly):
+                        self.apart.add(mode)
+        except Illegal:
+            return 0
+        return count if self.modes[0] in self.apart else 0
+
+    def _wide(self, values: Sequence[object], mode: str) -> list[Tensor]:
+        """What float64 says."""
+        return self.truth(mode)(mapped(values, upcast), self.doubles.exact(self.state))
+
     def _repeats(self, mode: str) -> bool:
         """Are two answers to one question the same? Notes which parameters a run writes to."""
         self._seed_all(self.seed("twice", 0))
@@ -715,7 +823,9 @@ class Lab:
                 self.touched |= moved
                 self.writes[mode] = moved | (self._rebound & {*self.places})
         pairs = zip(*answers, strict=True)
-        return all(torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs)
+        return all(
+            torch.equal(a, b) or torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs
+        )
 
 
 def _first(t: Tensor) -> Tensor:
@@ -734,11 +844,39 @@ def _called(model: nn.Module, given: dict[str, Tensor], values: Sequence[object]
 
 def alike(a: Tensor, b: Tensor) -> bool:
     """The same but for roundings; near zero, as near as the largest numbers let it be."""
+    if torch.equal(a, b):
+        return True
     if not (a.is_floating_point() or a.is_complex()):
-        return torch.equal(a, b)
+        return False
     sizes = a.abs().nan_to_num(0.0, 0.0, 0.0)
     slack = NEAR * float(sizes.max()) if a.numel() else 0.0
     return torch.allclose(a, b, ROUGHLY, slack, equal_nan=True)
+
+
+def exactly(a: Tensor, b: Tensor) -> bool:
+    """The same in float64, but for another order of its sums."""
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b)
+    largest = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
+    return torch.allclose(a, b, EXACTLY, EXACTLY * largest, equal_nan=True)
+
+
+def nearly(a: Tensor, b: Tensor) -> bool:
+    """The same but for roundings of kernels that depend on the number of rows."""
+    if torch.equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    near = torch.finfo(a.dtype).eps ** 0.5
+    largest = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
+    return torch.allclose(a, b, near, near * NEARLY * largest, equal_nan=True)
+
+
+def _all_alike(
+    found: Sequence[Tensor], wanted: Sequence[Tensor], same: Callable[[Tensor, Tensor], bool]
+) -> bool:
+    pairs = [*zip(found, wanted, strict=False)]
+    return len(found) == len(wanted) and all(a.shape == b.shape and same(a, b) for a, b in pairs)
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

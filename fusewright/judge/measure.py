@@ -166,10 +166,32 @@ def everywhere(candidate: Tensor, eager: Tensor, borrowed: float, units: float) 
     step = CHUNK_BYTES[eager.device.type] // BYTES_PER_ELEMENT
     for start in range(0, eager.numel(), step):
         c, e = (t[start : start + step].to(wide) for t in flat)
+        apart = torch.sub(c, e)
+        if float(torch.linalg.vector_norm(apart, math.inf)) <= borrowed * units:
+            continue
         allowed = e.abs().mul_(share).add_(borrowed * units)
-        if not bool((c - e).abs_().le(allowed).all()):
+        if not bool(apart.abs_().le(allowed).all()):
             return False
     return True
+
+
+def rows_beyond(candidate: Tensor, eager: Tensor, borrowed: float, units: float) -> Tensor:
+    """[rows]: where `everywhere` would not be True for a row alone."""
+    share = torch.finfo(eager.dtype).eps / 2 * units
+    wide = torch.promote_types(eager.dtype, torch.float32)
+    rows = eager.shape[0]
+    folded = [t.reshape(rows, -1) for t in (candidate, eager)]
+    found = torch.zeros(rows, dtype=torch.bool, device=eager.device)
+    width = max(folded[0].shape[1], 1)
+    step = max(1, CHUNK_BYTES[eager.device.type] // (BYTES_PER_ELEMENT * width))
+    for start in range(0, rows, step):
+        c, e = (t[start : start + step].to(wide) for t in folded)
+        apart = torch.sub(c, e)
+        if float(torch.linalg.vector_norm(apart, math.inf)) <= borrowed * units:
+            continue
+        allowed = e.abs().mul_(share).add_(borrowed * units)
+        found[start : start + step] = ~apart.abs_().le(allowed).all(dim=1)
+    return found
 
 
 def together(given: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:

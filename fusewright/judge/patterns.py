@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from fusewright.judge.cases import rows_of
 from fusewright.judge.doubles import POOL, generator, repeated
 from fusewright.judge.ties import each, first_names
 from fusewright.judge.tree import mapped, tensors
@@ -198,15 +199,20 @@ def _positive(t: Tensor) -> Tensor:
 
 
 def influences(
-    own: Arguments, seed: int, most: int
+    own: Arguments, seed: int, most: int, rows: slice | None = None
 ) -> Iterator[tuple[str, Callable[[], Arguments]]]:
-    """One element, the last or a random one, takes the farthest value that its tensor holds."""
+    """One element, the last or a random one, takes the farthest value that its tensor holds; with
+    `rows`, one of these."""
     flat = list(tensors(own.inputs))
     usable = [i for i, t in enumerate(flat) if t.numel() > 1 and not t.is_complex()][:most]
     for index in usable:
-        size = flat[index].numel()
         draws = torch.Generator().manual_seed(seed + index)
-        places = {"last": size - 1, "random": int(torch.randint(size, (), generator=draws))}
+        first, size = 0, flat[index].numel()
+        if rows is not None and flat[index].shape[:1] == (rows_of(own.inputs),):
+            row = size // flat[index].shape[0]
+            first, size = rows.start * row, (rows.stop - rows.start) * row
+        drawn = int(torch.randint(size, (), generator=draws))
+        places = {"last": first + size - 1, "random": first + drawn}
         for label, place in places.items():
             yield f"influence-{index}-{label}", partial(_moved, own, index, place)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusewright.calling import like
 from fusewright.judge import patterns
+from fusewright.judge.cases import shortened
 from fusewright.judge.contract import Run, compare, real_view, same_sizes, sensitivity, unit_of
 from fusewright.judge.doubles import Doubles
 from fusewright.judge.legal import Illegal, tried
@@ -62,15 +63,22 @@ class _Model:
     doubles: Doubles
     wanted: Callable[[str], bool]
     left_out: Collection[str]
+    rows: slice | None = None  # only these are run, and looked at
     last: dict[int, tuple[Mapping[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)
 
     def eager(self, given: Arguments) -> list[Tensor]:
         state = each(given.state, lambda _, t: t.detach())
-        return [t.detach() for t in self.run_eager(mapped(given.inputs, Tensor.clone), state)]
+        values = mapped(self._shown(given.inputs), Tensor.clone)
+        return [t.detach() for t in self.run_eager(values, state)]
 
     def truth(self, given: Arguments) -> list[Tensor]:
         wide = self._wide(given.state)
-        return [t.detach() for t in self.run_truth(mapped(given.inputs, upcast), wide)]
+        return [t.detach() for t in self.run_truth(mapped(self._shown(given.inputs), upcast), wide)]
+
+    def _shown(self, inputs: Sequence[object]) -> Sequence[object]:
+        if self.rows is None:
+            return inputs
+        return shortened(inputs, self.rows.stop - self.rows.start, self.rows.start)
 
     def _wide(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state in float64; the last one is kept, since a probe comes back to it."""
@@ -94,7 +102,8 @@ class _Model:
 
     def kappa(self, truth: Sequence[Tensor], eager: Sequence[Tensor]) -> list[Tensor]:
         return sensitivity(
-            self.run_truth, self.own.inputs, self.own.state, unit=unit_of(eager, self.own.inputs),
+            self.run_truth, self._shown(self.own.inputs), self.own.state,
+            unit=unit_of(eager, self.own.inputs),
             seed=self.seed, truth=truth, doubles=self.doubles,
         )  # fmt: skip
 
@@ -121,14 +130,19 @@ def iterate(
     wanted: Callable[[str], bool] = lambda _: True,
     known: tuple[list[Tensor], list[Tensor]] | None = None,
     left_out: Collection[str] = (),
+    rows: slice | None = None,
 ) -> Iterator[Probe]:
     """`run_eager` gets native dtypes, `run_truth` float64; neither may change its state.
 
     A probe for a finding that is not `wanted` any more is not worked out; `known` is what eager
-    and float64 say to `inputs`; of names that are `left_out` there is no probe.
+    and float64 say to `inputs`; of names that are `left_out` there is no probe. With `rows`, which
+    must depend on no others, what a probe expects is worked out for these alone, and its `check`
+    wants these of the outputs.
     """
     own = Arguments(like(inputs, inputs), dict(state))
-    model = _Model(run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted, left_out)
+    model = _Model(
+        run_eager, run_truth, own, seed, doubles or Doubles(seed), wanted, left_out, rows
+    )
     eager, truth = known or (model.eager(model.own), model.truth(model.own))
     yield from _selections(model)
     yield _trailing_bits(model, eager)
@@ -324,7 +338,7 @@ def _zero_tail(t: Tensor) -> float:
 def _influences(
     model: _Model, old_eager: Sequence[Tensor], old_truth: Sequence[Tensor]
 ) -> Iterator[Probe]:
-    for name, make in patterns.influences(model.own, model.seed, INPUTS):
+    for name, make in patterns.influences(model.own, model.seed, INPUTS, model.rows):
         if not model.wanted("influence"):
             yield _skipped(name, "influence")
             continue

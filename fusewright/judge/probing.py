@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fusewright.judge import probes
+from fusewright.judge import cases, probes
 from fusewright.judge.trial import Steps, Trial
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def probe_runs(t: Trial) -> Steps:
         values = lab.inputs("probes", rows=few)
         yield from _probed(t, values, MOST, NEEDED, applied, skipped)
         needed = (NEEDED[lab.seed("probe at full size") % len(NEEDED)],)
-        yield from _probed(t, lab.own_values, 0, needed, applied, skipped)
+        yield from _at_full_size(t, needed, applied, skipped)
     else:
         yield from _probed(t, lab.own_values, most, NEEDED, applied, skipped)
     for check in NEEDED:
@@ -36,16 +36,31 @@ def probe_runs(t: Trial) -> Steps:
         t.say(check, "pass" if names else "skip", text)
 
 
+def _at_full_size(
+    t: Trial, needed: Sequence[str], applied: dict[str, list[str]], skipped: list[str]
+) -> Steps:
+    """One probe of the problem's own size. Where no row depends on others, what it expects is
+    worked out for some of them alone."""
+    lab, before = t.lab, sum(map(len, applied.values()))
+    if lab.part and _mode(lab) in lab.apart:
+        start = lab.seed("part of a probe") % (cases.rows_of(lab.own_values) - lab.part + 1)
+        rows = slice(start, start + lab.part)
+        yield from _probed(t, lab.own_values, 0, needed, applied, skipped, rows)
+    if sum(map(len, applied.values())) == before:
+        yield from _probed(t, lab.own_values, 0, needed, applied, skipped)
+
+
 def _probed(
     t: Trial, values: list[object], most: int, needed: Sequence[str],
-    applied: dict[str, list[str]], skipped: list[str],
+    applied: dict[str, list[str]], skipped: list[str], rows: slice | None = None,
 ) -> Steps:  # fmt: skip
-    """So many probes with these arguments, and one at least of each kind that is needed."""
+    """So many probes with these arguments, and one at least of each kind that is needed; with
+    `rows`, which depend on no others, only these of the outputs are looked at."""
     lab, made, here = t.lab, list[str](), set[str]()
-    mode = lab.modes[-1] if "eval" not in lab.modes else "eval"
+    mode = _mode(lab)
     own = values is lab.own_values
     for probe in probes.iterate(
-        lab.eager(mode), lab.truth(mode), values, lab.state, lab.seed("probes") % 2**31,
+        lab.eager(mode), lab.truth(mode), values, lab.state, lab.seed("probes") % 2**31, rows=rows,
         doubles=lab.doubles, known=_known(lab, mode) if own else None, left_out=lab.left_out,
         wanted=lambda f: len(made) < most or (f in needed and f not in here),
     ):  # fmt: skip
@@ -53,7 +68,11 @@ def _probed(
         if not probe.applies:
             skipped.append(f"{probe.name}: {probe.why}")
             continue
-        wrong = probe.check((yield from _run_probe(t, probe, mode)))
+        outputs = yield from _run_probe(t, probe, mode)
+        if rows is not None:
+            size = cases.rows_of(values)
+            outputs = [o[rows] if o.ndim and o.shape[0] == size else o for o in outputs]
+        wrong = probe.check(outputs)
         t.label = probe.name
         t.counted(probe.finding)
         if wrong:
@@ -62,9 +81,13 @@ def _probed(
         applied.setdefault(probe.finding, []).append(probe.name)
 
 
+def _mode(lab: Lab) -> str:
+    return lab.modes[-1] if "eval" not in lab.modes else "eval"
+
+
 def _known(lab: Lab, mode: str) -> tuple[list[Tensor], list[Tensor]] | None:
     """What the lab has found out about its own draw already."""
-    if lab.typical is None or mode != lab.modes[0]:
+    if lab.typical is None or lab.typical.is_part or mode != lab.modes[0]:
         return None
     return lab.typical.eager, lab.typical.truth
 
