@@ -11,13 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Callable[[str], None]]:
+def progress(console: Console) -> Iterator[Callable[..., None]]:
     """Yield a function to call at the start of each step; it prints the step before, with its time.
 
-    The last step is printed when the block ends, unless it ends with an error.
+    Called again with the same step, the share of the whole that is done and the seconds that are
+    left, it shows these beside the step. The last step is printed when the block ends, unless it
+    ends with an error.
     """
     if not console.is_terminal:
-        yield lambda _step: None
+        yield lambda *_: None
         return
     current: list[tuple[str, float]] = []
 
@@ -28,13 +30,20 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
 
     with console.status("starting") as status:
 
-        def begin(step: str) -> None:
-            finish()
-            current.append((step, time.perf_counter()))
-            status.update(step.replace("[", r"\["))
+        def begin(step: str, share: float | None = None, left_s: float = 0.0) -> None:
+            if not current or current[0][0] != step:
+                finish()
+                current.append((step, time.perf_counter()))
+            seen = "" if share is None else f": {share:.0%} done, about {rounded(left_s)} s left"
+            status.update(step.replace("[", r"\[") + seen)
 
         yield begin
         finish()
+
+
+def rounded(seconds: float) -> int:
+    """To a number of one or two digits: nobody knows more."""
+    return round(seconds) if seconds < 20 else 5 * round(seconds / 5)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def judge_request(
         )
 
 
-def _silent(_: str) -> None:
+def _silent(_: str, *__: float) -> None:
     """Progress nobody asked for."""
 
 
@@ -178,7 +178,9 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
+    session.look_ahead(phases)
     complete = _run_phases(session, workers, sides)
+    session.outlook = None
     session.part()
     if session.alone:  # they have been stopped
         sides = clocks.start(session, timers, range(first, first + len(timers)))

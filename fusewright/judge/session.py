@@ -24,9 +24,10 @@ from fusewright.errors import (
     NotVerifiable,
     UnusableProblem,
 )
-from fusewright.judge import beside, shortage
+from fusewright.judge import beside, outlook, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.costs import Costs
+from fusewright.judge.counts import Counts
 from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Worker
 from fusewright.judge.protocol import (
@@ -43,7 +44,7 @@ from fusewright.judge.site import CHECKED, ROOM, Site
 from fusewright.judge.slot import Slot
 
 TOO_SLOW = "it is too slow to be judged"
-Progress = Callable[[str], None]
+Progress = Callable[..., None]  # a phase; the share done and the seconds left, where known
 _ERRORS: Mapping[str, type[FusewrightError]] = {
     c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
 }
@@ -139,6 +140,7 @@ class Session:
         self.limits = request.limits
         self.site = site
         self._told = progress
+        self.outlook: outlook.Outlook | None = None  # once the problem is known
         self.costs = Costs()
         self.seed = request.seed or secrets.token_hex(16)
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
@@ -158,6 +160,8 @@ class Session:
         self.compared = 0
         self.counts: Mapping[str, Any] = {}
         self.asked: dict[str, list[str]] = {}  # experiment -> names of its cases
+        self._phase = ""
+        self.examined_s = 0.0
         self.waited_s = 0.0  # for answers of the candidate
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
@@ -170,7 +174,14 @@ class Session:
     def progress(self, phase: str) -> None:
         """Another phase begins."""
         self.costs.enter(phase)
-        self._told(phase)
+        self._phase = phase
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.outlook is None:
+            self._told(self._phase)
+        else:
+            self._told(self._phase, self.outlook.share(), self.outlook.seconds_left())
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -258,6 +269,8 @@ class Session:
             self._expect_ready(worker)
             for experiment in phase.experiments:
                 if not only or experiment in (*only, "setup"):
+                    if self.outlook is not None:
+                        self.outlook.begin(f"{phase.name} {experiment}")
                     self.run_experiment(experiment, worker, slot, "problem", self.ledger)
             self._demand_room()
         except Stopped:
@@ -323,6 +336,9 @@ class Session:
             if record.kind == "raised" and record.text.startswith(NO_ROOM):
                 raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
             self.waited_s += time.monotonic() - asked
+            if lab == "problem" and self.outlook is not None:
+                self.outlook.heard()
+                self._tell()
             reply = self.ask_reference(do="answer", slot=slot, record=asdict(record))
             if "step" in reply:
                 self._demand_pace(worker, slot, experiment, ledger)
@@ -519,7 +535,7 @@ class Session:
 
     def open_problem(self) -> None:
         """Random parameters are tried here; where they end CUDA, others are."""
-        self.costs.enter("opening the problem")
+        self.progress("opening the problem")
         while True:
             try:
                 self.lab = self.open_lab("problem", self.request.problem, self.request.overrides)
@@ -529,10 +545,20 @@ class Session:
 
     def examine(self) -> Sequence[str]:
         """Is the problem fit to be judged? Its weaknesses."""
-        self.costs.enter("examining the problem")
+        self.progress("examining the problem")
+        begin = time.monotonic()
         found = self.ask_reference(do="examine", lab="problem")
+        self.examined_s = time.monotonic() - begin
         self.counts, weak = found["counts"], found["weak"]
         return list(weak)
+
+    def look_ahead(self, phases: Sequence[Phase]) -> None:
+        """From here on it can be said how much of these is done."""
+        about = Counts(**self.counts), self.examined_s
+        named = [(phase.name, phase.experiments) for phase in phases]
+        steps = outlook.steps_of(named, *about, builds=self._builds)
+        behind = outlook.ENDING_S + (self.request.budget_s / 2 if self.request.timing else 0.0)
+        self.outlook = outlook.Outlook(steps, behind)
 
     def recover(self, lost: Lost) -> None:
         """Another trusted worker knows the problem, and leaves out what the last one died of."""

@@ -1,0 +1,154 @@
+"""The plan of a judging, and what has been done of it -> share done, and seconds that are left.
+
+Each experiment has seconds on paper, from the calls that the plan has for it. What those done so
+far have taken, against their paper, says how long the rest will take: on this machine, for this
+problem, beside these neighbours. Nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from fusewright.judge.counts import Counts
+
+# Measured on two cores of a CPU: docs/facts.md. A judged call with few elements, and a message.
+CALL_S, MESSAGE_S = 0.010, 0.003
+EXAMINED = 3.0  # the examination takes so many times as long as a call of full size
+PROCESS_S, BUILD_S = 0.15, 4.0  # until a process has the model; one that builds kernels first
+ENDING_S = 0.3
+BELIEF = 0.15  # of the whole, on paper: so much must be done before its seconds count as much
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What an experiment asks, about: judged calls of full size, with fewer rows, other messages.
+
+    A number of calls that the plan decides is a name of `Counts.calls`, and the most of them.
+    """
+
+    whole: float
+    few: float = 0.0
+    messages: float = 0.0
+    times: float = 1.0  # as long as a plain call, because the reference is asked more
+    part: str = ""
+    most: int = 0
+
+
+# Of a cheap problem, and of one that is asked most of its questions with fewer rows.
+_CHEAP: Mapping[str, Calls] = {
+    "fresh": Calls(0, 0, 6, 1.5, "fresh", 6),
+    "grad-mode": Calls(1),
+    "stale-cache": Calls(5, 0, 2),
+    "weight-change": Calls(9, 0, 10),
+    "probes": Calls(8, 0, 10),
+    "hazards": Calls(37, times=4.0),
+    "dtypes": Calls(3, 0, 6, 2.0),
+    "modes": Calls(0, 0, 0, 1.0, "modes", 4),
+    "buffers": Calls(0, 0, 1),
+    "instances": Calls(4, 0, 3),
+    "determinism": Calls(0, 0, 0, 1.0, "determinism", 8),
+    "soak": Calls(0, 0, 10, 1.0, "soak", 48),
+    "side-stream": Calls(4),
+}
+_COSTLY: Mapping[str, Calls] = {
+    "fresh": Calls(2, 4, 3, 1.5),
+    "grad-mode": Calls(1),
+    "stale-cache": Calls(4, 6, 4),
+    "weight-change": Calls(1, 9, 10),
+    "probes": Calls(2, 6, 5),
+    "hazards": Calls(4, 28, 0, 3.0),
+    "dtypes": Calls(1, 0, 3),
+    "modes": Calls(1, 4),
+    "buffers": Calls(0, 0, 1),
+    "instances": Calls(1, 3, 3),
+    "determinism": Calls(2, 9),
+    "soak": Calls(4, 49, 4),
+    "side-stream": Calls(2, 2),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """seconds: on paper.  messages: that its end is away from its beginning."""
+
+    name: str
+    seconds: float
+    messages: float
+
+
+def steps_of(
+    phases: Iterable[tuple[str, Iterable[str]]], counts: Counts, examined_s: float, *, builds: bool
+) -> list[Step]:
+    """Names of phases and of their experiments -> what is to be done, in its order."""
+    whole = CALL_S + min(examined_s / EXAMINED, counts.plain)  # the first includes what is once
+    table = _COSTLY if counts.few else _CHEAP
+    made = []
+    for number, (phase, experiments) in enumerate(phases):
+        for name in experiments:
+            if name == "setup":
+                seconds = PROCESS_S + (BUILD_S if builds and not number else 0.0)
+                made.append(Step(f"{phase} {name}", seconds, 5.0))
+            elif (asked := table.get(name)) is not None:
+                more = counts.calls(asked.part, asked.most) if asked.part else 0
+                full, few = asked.whole + more, asked.few
+                seconds = full * whole + few * min(whole, 2 * CALL_S)
+                seconds = asked.times * seconds + asked.messages * MESSAGE_S
+                made.append(Step(f"{phase} {name}", seconds, full + few + asked.messages))
+    return made
+
+
+class Outlook:
+    """Of one judging; `told` is given the phase, the share done and the seconds left."""
+
+    def __init__(
+        self, steps: Iterable[Step], behind_s: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """behind_s: that what comes after all steps will take."""
+        self._now, self._behind = now, behind_s
+        self._left = {step.name: step for step in steps}
+        self._whole = sum(step.seconds for step in self._left.values())
+        self._paper = self._spent = 0.0  # of what is done
+        self._begun = self._since = now()
+        self._at: Step | None = None
+        self._heard = 0
+
+    def begin(self, name: str) -> None:
+        """The next step, or one that is in no plan."""
+        self._end()
+        self._at, self._since, self._heard = self._left.pop(name, None), self._now(), 0
+
+    def heard(self) -> None:
+        """One more answer in the current step."""
+        self._heard += 1
+
+    def over(self) -> None:
+        """The plan is done, or nothing more of it will be."""
+        self._end()
+        self._left.clear()
+
+    def _end(self) -> None:
+        if self._at is not None:
+            self._paper += self._at.seconds
+            self._spent += self._now() - self._since
+        self._at = None
+
+    def seconds_left(self) -> float:
+        """By what is done so far, and by the paper."""
+        belief = BELIEF * self._whole
+        rate = (belief + self._spent) / max(belief + self._paper, 1e-9)
+        rest = sum(step.seconds for step in self._left.values())
+        own = 0.0
+        if self._at is not None:
+            done = min(self._heard / max(self._at.messages, 1.0), 1.0)
+            own = max(rate * self._at.seconds - (self._now() - self._since), 0.0)
+            if done:  # as fast as so far, once there is something to go by
+                so_far = (self._now() - self._since) * (1 - done) / done
+                own = (1 - done) * own + done * so_far
+        return own + rate * rest + self._behind
+
+    def share(self) -> float:
+        """Of the time that all of it takes."""
+        spent = self._now() - self._begun
+        return spent / max(spent + self.seconds_left(), 1e-9)
