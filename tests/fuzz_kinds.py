@@ -125,7 +125,8 @@ def _bits(w: Writer) -> None:
     _chain(w)
 
     def attempt() -> bool:
-        x = w.pick(exact=True) if w.ieee else w.rng.choice([n for n in w.exact if n[0] == "x"])
+        given = [n for n in w.shapes if n in w.exact and n.startswith("x")]
+        x = w.pick(exact=True) if w.ieee else w.rng.choice(given)
         z = x if x.startswith("x") else f"torch.nan_to_num({x})"
         more = {**WORDS[w.dtype], "z": z, "x": x}
         if w.rng.random() < 0.6:

@@ -32,6 +32,26 @@ def test_the_same_seed_is_the_same_program() -> None:
     assert len({program(seed) for seed in SEEDS}) == len(SEEDS)
 
 
+def test_a_program_depends_on_its_seed_alone() -> None:
+    """Not on the order of a set, which is another one in each process."""
+    tell = (
+        "import hashlib, fuzz; made = ''.join(fuzz.program(990000 + seed) for seed in range(240));"
+        "print(hashlib.sha256(made.encode()).hexdigest())"
+    )
+    told = set()
+    for number in ("1", "2", "3"):
+        environment = os.environ | {
+            "PYTHONHASHSEED": number,
+            "PYTHONPATH": str(Path(__file__).parent),
+        }
+        made = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", tell],
+            env=os.environ | own, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        told.add(made.stdout)
+    assert len(told) == 1
+
+
 def test_random_models_agree_with_eager(tmp_path: Path) -> None:
     cases = []
     for seed in SEEDS:
