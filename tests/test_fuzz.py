@@ -39,11 +39,8 @@ def test_a_program_depends_on_its_seed_alone() -> None:
         "print(hashlib.sha256(made.encode()).hexdigest())"
     )
     told = set()
-    for number in ("1", "2", "3"):
-        environment = os.environ | {
-            "PYTHONHASHSEED": number,
-            "PYTHONPATH": str(Path(__file__).parent),
-        }
+    for number in ("1", "2"):
+        own = {"PYTHONHASHSEED": number, "PYTHONPATH": str(Path(__file__).parent)}
         made = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", tell],
             env=os.environ | own, capture_output=True, text=True, check=True,
