@@ -186,6 +186,8 @@ class Lab:
         self.runs: Counter[str] = Counter()  # of the reference, for the report
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
         self._watch = Watch()
+        # The last draw, while the problem is opened: it is asked for several times.
+        self._opening: dict[tuple[object, ...], list[object]] | None = {}
         self.places: tuple[str, ...] = ()  # attributes of the model that are a part of each call
         self.attributes: list[list[object]] = []  # values for them: the first ones, and later ones
         self._rebound: set[str] = set()  # buffers for which a call has bound other tensors
@@ -215,6 +217,7 @@ class Lab:
         self.modes = tuple(m for m in self.modes if m not in self.random_modes)
         if not self.modes:
             raise NotJudgeable("the reference gives other values for the same arguments each time")
+        self._opening = None
 
     @property
     def costly(self) -> bool:
@@ -271,8 +274,13 @@ class Lab:
         if rows:
             return self._some_rows(tag, rows)
         self._seed_all(self.seed("inputs", *tag))
+        if self._opening is not None and tag in self._opening:
+            return mapped(self._opening[tag], Tensor.clone)
         values = mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
-        return self._with_attributes(values, tag)
+        values = self._with_attributes(values, tag)
+        if self._opening is not None:
+            self._opening = {tag: mapped(values, Tensor.clone)}
+        return values
 
     def _some_rows(self, tag: Sequence[object], rows: int) -> list[object]:
         """Rows that follow each other in a draw which uses of one kind share, at a secret place.
