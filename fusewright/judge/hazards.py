@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take
 FEWEST_ROWS, FEWEST_CASES = 2, 2
+SLOW = ("tiny-denormal",)  # a CPU takes a hundred times as long for these: not of full size
 NO_DEFAULT_CALLS = 3
 FAMILY_CHECK = {
     "fresh": "values", "strides": "hazard-strides", "storage": "hazard-strides",
@@ -119,8 +120,8 @@ def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
     matrix = _ordered(t, inputs)
     required = [case for case in matrix if case.required]
     others = [case for case in matrix if not case.required]
-    for number, case in enumerate(required):
-        if number and (few := (yield from t.fewer())):
+    for case in required:
+        if few := (yield from t.fewer()):
             short = {c.name: c for c in _ordered(t, cases.shortened(inputs, few))}
             yield from _try(t, short[case.name], f"{case.name}@{few}", tally)
         else:
@@ -188,11 +189,11 @@ def _shortened(
     answered = yield from _try(t, first, f"{first.name}@{rows}", tally, "hazard-shapes")
     if not answered:
         return Plan(everything, len(others))
-    rest = [
-        (matrix[case.name], f"{case.name}@{rows}") for case in others[kept:] if case.name in matrix
-    ]
+    whole = [pair for pair in everything if pair[1] not in SLOW][:kept]
+    left_over = [case.name for case in others if (case, case.name) not in whole]
+    rest = [(matrix[name], f"{name}@{rows}") for name in left_over if name in matrix]
     most = max(several, int(room / cost))
-    return Plan([*everything[:kept], *rest], kept + most)
+    return Plan([*whole, *rest], len(whole) + most)
 
 
 def _cost(lab: Lab, short: Sequence[object]) -> float:
