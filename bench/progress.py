@@ -24,6 +24,20 @@ from fusewright.judge.judging import judge
 NEAR, NEAR_S = 0.3, 1.0
 
 
+class Told:
+    """Takes what a progress line would show, with its time."""
+
+    def __init__(self, begin: float) -> None:
+        self._begin = begin
+        self.moments: list[tuple[float, float]] = []
+
+    def __call__(self, _: str) -> None:
+        """A phase begins, which the bench does not count."""
+
+    def left(self, _: float, seconds: float) -> None:
+        self.moments.append((time.monotonic() - self._begin, seconds))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,7 +58,6 @@ def main() -> int:
 def _moments(name: str, target: str) -> tuple[list[tuple[float, float]], float]:
     """(seconds since the beginning, seconds left as said), and when it ended."""
     file, sizes = (GPU if target == "cuda" else CPU)[name]
-    told: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="fusewright-progress-") as folder:
         written = Path(folder, f"{name}.py")
         order = ["optimize", str(ROOT / file), "-o", str(written), "--target", target]
@@ -52,13 +65,10 @@ def _moments(name: str, target: str) -> tuple[list[tuple[float, float]], float]:
         subprocess.run([sys.executable, "-m", "fusewright", *order], capture_output=True, cwd=ROOT)
         begin = time.monotonic()
 
-        def tell(_: str, share: float | None = None, left_s: float = 0.0) -> None:
-            if share is not None:
-                told.append((time.monotonic() - begin, left_s))
-
         sized = {key: str(value) for key, value in sizes.items()}
-        judge(ROOT / file, written, device=target, timing=False, overrides=sized, progress=tell)
-        return told, time.monotonic() - begin
+        told = Told(begin)
+        judge(ROOT / file, written, device=target, timing=False, overrides=sized, progress=told)
+        return told.moments, time.monotonic() - begin
 
 
 def _shown(moments: list[tuple[float, float]], end: float) -> str:

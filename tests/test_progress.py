@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
 
-from fusewright.progress import bar, progress
+from fusewright.progress import Left, bar, progress
 
 
 def lines(console: Console) -> list[str]:
@@ -23,6 +24,21 @@ def test_each_step_ends_with_its_time() -> None:
         step("build")
     finished = [line.strip() for line in lines(console) if re.search(r"\(\d+\.\d s\)$", line)]
     assert [line.rpartition(" (")[0] for line in finished] == ["capture [graph]", "build"]
+
+
+def test_a_step_says_its_share_and_what_is_left_and_is_one_step() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with progress(console) as step:
+        assert isinstance(step, Left)
+        step("hazards")
+        step.left(0.25, 31.0)
+        time.sleep(0.3)  # the line is drawn some times a second
+        step.left(0.5, 12.4)
+        time.sleep(0.3)
+    shown = "\n".join(lines(console))
+    assert "hazards: 25% done, about 30 s left" in shown
+    assert "hazards: 50% done, about 12 s left" in shown
+    assert len([line for line in lines(console) if re.search(r"\(\d+\.\d s\)$", line)]) == 1
 
 
 def test_a_failed_step_is_not_shown_as_done() -> None:

@@ -64,6 +64,8 @@ def judge(
     truth: "rows" asks a costly problem most of its questions with fewer rows, and float64 where the
     candidate is not close to eager; "whole" has every call of full size, and float64 judge it.
     turn: entered for the timed calls, which wait there until the machine is theirs.
+    progress: called with the name of each phase as it begins; if it has a method `left`, that is
+    called with the share of the plan that is done and the seconds left, after every answer.
     site: of `open_site`, where the judge's processes have got ready before; else one is opened.
     """
     request = Request(
@@ -135,7 +137,7 @@ def judge_request(
         )
 
 
-def _silent(_: str, *__: float) -> None:
+def _silent(_: str) -> None:
     """Progress nobody asked for."""
 
 

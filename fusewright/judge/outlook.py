@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fusewright.judge.counts import Counts
-
 # Measured on two cores of a CPU: docs/facts.md. A judged call with few elements, and a message.
-CALL_S, MESSAGE_S = 0.010, 0.003
-EXAMINED = 3.0  # the examination takes so many times as long as a call of full size
-PROCESS_S, BUILD_S = 0.15, 4.0  # until a process has the model; one that builds kernels first
+CALL_S, MESSAGE_S = 0.008, 0.003
+# Of the examination, a call of full size takes such a share: of a cheap problem most calls are
+# right at first sight; of a costly one it has looked at some rows only.
+CHEAP, COSTLY = 0.16, 0.75
+PROCESS_S, BUILD_S = 0.05, 0.8  # until a process has the model; building a kernel
 ENDING_S = 0.3
-BELIEF = 0.15  # of the whole, on paper: so much must be done before its seconds count as much
+BELIEF = 0.06  # of the whole, on paper: so much must be done before its seconds count as much
 
 
 @dataclass(frozen=True)
 class Calls:
     """What an experiment asks, about: judged calls of full size, with fewer rows, other messages.
 
-    A number of calls that the plan decides is a name of `Counts.calls`, and the most of them.
+    Where the plan decides how many calls there are: the name of its part, and the most of them.
     """
 
     whole: float
@@ -43,7 +43,7 @@ _CHEAP: Mapping[str, Calls] = {
     "stale-cache": Calls(5, 0, 2),
     "weight-change": Calls(9, 0, 10),
     "probes": Calls(8, 0, 10),
-    "hazards": Calls(37, times=4.0),
+    "hazards": Calls(37, times=1.6),
     "dtypes": Calls(3, 0, 6, 2.0),
     "modes": Calls(0, 0, 0, 1.0, "modes", 4),
     "buffers": Calls(0, 0, 1),
@@ -54,11 +54,11 @@ _CHEAP: Mapping[str, Calls] = {
 }
 _COSTLY: Mapping[str, Calls] = {
     "fresh": Calls(2, 4, 3, 1.5),
-    "grad-mode": Calls(1),
-    "stale-cache": Calls(4, 6, 4),
+    "grad-mode": Calls(0, 1),
+    "stale-cache": Calls(3, 6, 4),
     "weight-change": Calls(1, 9, 10),
     "probes": Calls(2, 6, 5),
-    "hazards": Calls(4, 28, 0, 3.0),
+    "hazards": Calls(3, 30, 0, 1.4),
     "dtypes": Calls(1, 0, 3),
     "modes": Calls(1, 4),
     "buffers": Calls(0, 0, 1),
@@ -71,36 +71,50 @@ _COSTLY: Mapping[str, Calls] = {
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: on paper.  messages: that its end is away from its beginning."""
+    """seconds: on paper.  messages: that its end is away from its beginning.
+
+    own: whether its seconds say something about the others'; those of a start do not.
+    """
 
     name: str
     seconds: float
     messages: float
+    own: bool = True
+
+
+# Whose number of calls the plan decides: parts of it, and the most calls of each.
+PLANNED = {asked.part: asked.most for asked in _CHEAP.values() if asked.part}
 
 
 def steps_of(
-    phases: Iterable[tuple[str, Iterable[str]]], counts: Counts, examined_s: float, *, builds: bool
-) -> list[Step]:
-    """Names of phases and of their experiments -> what is to be done, in its order."""
-    whole = CALL_S + min(examined_s / EXAMINED, counts.plain)  # the first includes what is once
-    table = _COSTLY if counts.few else _CHEAP
+    phases: Iterable[tuple[str, Iterable[str]]], planned: Mapping[str, int], examined_s: float, *,
+    few: bool, builds: bool,
+) -> list[Step]:  # fmt: skip
+    """Names of phases and of their experiments -> what is to be done, in its order.
+
+    planned: calls, by the names of `PLANNED`.  examined_s: how long the examination took.  few:
+    whether most calls have fewer rows.  builds: whether the candidate builds kernels.
+    """
+    whole = CALL_S + examined_s * (COSTLY if few else CHEAP)
+    table = _COSTLY if few else _CHEAP
     made = []
     for number, (phase, experiments) in enumerate(phases):
         for name in experiments:
             if name == "setup":
-                seconds = PROCESS_S + (BUILD_S if builds and not number else 0.0)
-                made.append(Step(f"{phase} {name}", seconds, 5.0))
+                made.append(Step(f"{phase} {name}", PROCESS_S, 5.0, own=False))
             elif (asked := table.get(name)) is not None:
-                more = counts.calls(asked.part, asked.most) if asked.part else 0
-                full, few = asked.whole + more, asked.few
-                seconds = full * whole + few * min(whole, 2 * CALL_S)
+                full = asked.whole + (planned[asked.part] if asked.part else 0)
+                seconds = full * whole + asked.few * min(whole, 2 * CALL_S)
                 seconds = asked.times * seconds + asked.messages * MESSAGE_S
-                made.append(Step(f"{phase} {name}", seconds, full + few + asked.messages))
+                first = name == "fresh"  # with what happens once: building, loading libraries
+                seconds += BUILD_S if first and builds and not number else 0.0
+                messages = full + asked.few + asked.messages
+                made.append(Step(f"{phase} {name}", seconds, messages, own=not first))
     return made
 
 
 class Outlook:
-    """Of one judging; `told` is given the phase, the share done and the seconds left."""
+    """Of one judging: what is done, what is left."""
 
     def __init__(
         self, steps: Iterable[Step], behind_s: float, now: Callable[[], float] = time.monotonic
@@ -108,7 +122,7 @@ class Outlook:
         """behind_s: that what comes after all steps will take."""
         self._now, self._behind = now, behind_s
         self._left = {step.name: step for step in steps}
-        self._whole = sum(step.seconds for step in self._left.values())
+        self._whole = sum(step.seconds for step in self._left.values() if step.own)
         self._paper = self._spent = 0.0  # of what is done
         self._begun = self._since = now()
         self._at: Step | None = None
@@ -129,7 +143,7 @@ class Outlook:
         self._left.clear()
 
     def _end(self) -> None:
-        if self._at is not None:
+        if self._at is not None and self._at.own:
             self._paper += self._at.seconds
             self._spent += self._now() - self._since
         self._at = None
@@ -138,15 +152,16 @@ class Outlook:
         """By what is done so far, and by the paper."""
         belief = BELIEF * self._whole
         rate = (belief + self._spent) / max(belief + self._paper, 1e-9)
-        rest = sum(step.seconds for step in self._left.values())
+        rest = sum(step.seconds * (rate if step.own else 1.0) for step in self._left.values())
         own = 0.0
         if self._at is not None:
             done = min(self._heard / max(self._at.messages, 1.0), 1.0)
-            own = max(rate * self._at.seconds - (self._now() - self._since), 0.0)
+            paper = self._at.seconds * (rate if self._at.own else 1.0)
+            own = max(paper - (self._now() - self._since), 0.0)
             if done:  # as fast as so far, once there is something to go by
                 so_far = (self._now() - self._since) * (1 - done) / done
                 own = (1 - done) * own + done * so_far
-        return own + rate * rest + self._behind
+        return own + rest + self._behind
 
     def share(self) -> float:
         """Of the time that all of it takes."""

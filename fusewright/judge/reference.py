@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fusewright.errors import FusewrightError
-from fusewright.judge import catalogue, layout, room, sandbox
+from fusewright.judge import catalogue, layout, outlook, room, sandbox
 from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import DeviceLost, Illegal, ShortOfMemory, is_lost, is_short
 from fusewright.judge.protocol import Channel, Gone, map_region
@@ -108,7 +108,8 @@ class Bench:
     def do_examine(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
         lab.examine()
-        return {"weak": lab.weak, "counts": lab.counts.written()}
+        planned = {part: lab.counts.calls(part, most) for part, most in outlook.PLANNED.items()}
+        return {"weak": lab.weak, "counts": lab.counts.written(), "planned": planned}
 
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])

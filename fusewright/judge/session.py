@@ -27,7 +27,6 @@ from fusewright.errors import (
 from fusewright.judge import beside, outlook, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.costs import Costs
-from fusewright.judge.counts import Counts
 from fusewright.judge.findings import Ledger
 from fusewright.judge.processes import End, Worker
 from fusewright.judge.protocol import (
@@ -42,9 +41,10 @@ from fusewright.judge.protocol import (
 from fusewright.judge.sandbox import Plan
 from fusewright.judge.site import CHECKED, ROOM, Site
 from fusewright.judge.slot import Slot
+from fusewright.progress import Left
 
 TOO_SLOW = "it is too slow to be judged"
-Progress = Callable[..., None]  # a phase; the share done and the seconds left, where known
+Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
 _ERRORS: Mapping[str, type[FusewrightError]] = {
     c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
 }
@@ -160,8 +160,8 @@ class Session:
         self.compared = 0
         self.counts: Mapping[str, Any] = {}
         self.asked: dict[str, list[str]] = {}  # experiment -> names of its cases
-        self._phase = ""
         self.examined_s = 0.0
+        self._planned: Mapping[str, int] = {}
         self.waited_s = 0.0  # for answers of the candidate
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
@@ -174,14 +174,13 @@ class Session:
     def progress(self, phase: str) -> None:
         """Another phase begins."""
         self.costs.enter(phase)
-        self._phase = phase
+        self._told(phase)
         self._tell()
 
     def _tell(self) -> None:
-        if self.outlook is None:
-            self._told(self._phase)
-        else:
-            self._told(self._phase, self.outlook.share(), self.outlook.seconds_left())
+        """What is done and left, where that is known and somebody wants to hear it."""
+        if self.outlook is not None and isinstance(self._told, Left):
+            self._told.left(self.outlook.share(), self.outlook.seconds_left())
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -549,14 +548,15 @@ class Session:
         begin = time.monotonic()
         found = self.ask_reference(do="examine", lab="problem")
         self.examined_s = time.monotonic() - begin
-        self.counts, weak = found["counts"], found["weak"]
+        self.counts, self._planned, weak = found["counts"], found["planned"], found["weak"]
         return list(weak)
 
     def look_ahead(self, phases: Sequence[Phase]) -> None:
         """From here on it can be said how much of these is done."""
-        about = Counts(**self.counts), self.examined_s
         named = [(phase.name, phase.experiments) for phase in phases]
-        steps = outlook.steps_of(named, *about, builds=self._builds)
+        steps = outlook.steps_of(
+            named, self._planned, self.examined_s, few=bool(self.counts["few"]), builds=self._builds
+        )
         behind = outlook.ENDING_S + (self.request.budget_s / 2 if self.request.timing else 0.0)
         self.outlook = outlook.Outlook(steps, behind)
 
