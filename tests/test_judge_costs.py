@@ -8,6 +8,7 @@ import pytest
 
 from fusewright.judge import judging
 from fusewright.judge.costs import WAITED, Costs
+from fusewright.judge.counts import Counts
 from fusewright.judge.findings import Verdict
 from fusewright.judge.session import Request
 
@@ -19,6 +20,15 @@ MOST = {
     "float64 runs": 206,
     "bytes sent": 24_000_000,
     "bytes returned": 16_700_000,
+}
+# The same of one whose calls are costly on paper: most have three rows of 4,096, which are 1 MB.
+COSTLY = Counts("cpu", 60.0, 30.0, 1.0, 30.0, 60.0, few=3)
+MOST_OF_COSTLY = {
+    "calls": 182,
+    "eager runs": 330,
+    "float64 runs": 219,
+    "bytes sent": 49_200_000,
+    "bytes returned": 43_300_000,
 }
 
 
@@ -66,6 +76,22 @@ def test_a_small_problem_costs_no_more_than_it_did(what: str, verdict: Verdict) 
     found = verdict.costs[what]
     assert isinstance(found, int)
     assert 0.5 * MOST[what] < found <= MOST[what]
+
+
+@pytest.fixture(scope="module")
+def costly() -> Verdict:
+    request = Request(
+        TESTS / "problems" / "linear_relu.py", TESTS / "controls" / "repacks_every_call.py",
+        timing=False, seed="5a" * 16, overrides={"rows": "4096"}, counts=COSTLY.written(),
+    )  # fmt: skip
+    return judging.judge_request(request, lambda _: None)
+
+
+@pytest.mark.parametrize("what", MOST_OF_COSTLY)
+def test_a_costly_problem_costs_no_more_than_it_did(what: str, costly: Verdict) -> None:
+    found = costly.costs[what]
+    assert isinstance(found, int)
+    assert 0.5 * MOST_OF_COSTLY[what] < found <= MOST_OF_COSTLY[what]
 
 
 def test_a_report_has_all_phases_and_processes(verdict: Verdict) -> None:
