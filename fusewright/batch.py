@@ -70,7 +70,7 @@ def batch(
     no results can be kept.
     """
     _make(output)
-    launcher = Launcher(program, options, output)
+    launcher = Launcher(program, options, output, several=jobs > 1)
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []

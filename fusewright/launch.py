@@ -17,11 +17,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fusewright.result import Result, ended, not_started, reported
+from fusewright.result import OUT_OF_MEMORY, Result, ended, not_started, reported
 from fusewright.turn import ASK, GO, Machine
 
 Program = Callable[[list[str]], object]
@@ -81,8 +82,11 @@ class Run:
 class Launcher:
     """Starts runs, any number at once, and can stop them all."""
 
-    def __init__(self, program: Program, options: Options, output: Path) -> None:
-        self._program = program
+    def __init__(
+        self, program: Program, options: Options, output: Path, *, several: bool = False
+    ) -> None:
+        """several: whether others run beside a run."""
+        self._program, self._several = program, several
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(PRELOAD))
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
@@ -93,7 +97,23 @@ class Launcher:
         self._stopped = False
 
     def launch(self, name: str, path: Path) -> Result:
-        """Run one problem to its end and say what came of it."""
+        """Run one problem to its end and say what came of it.
+
+        What had too little memory beside others is run once more, with nothing of this suite.
+        """
+        begin = time.monotonic()
+        result = self._result(name, path, self._machine.working)
+        if result.end != OUT_OF_MEMORY or not self._several or self._stopped:
+            return result
+        again = self._result(name, path, self._machine.emptied)
+        if again.end == OUT_OF_MEMORY:
+            why = f"{again.reason.rstrip('.')}. It was run twice, the second time alone."
+            again = replace(again, reason=why)
+        return replace(again, seconds=round(time.monotonic() - begin, 1))
+
+    def _result(
+        self, name: str, path: Path, room: Callable[[], AbstractContextManager[None]]
+    ) -> Result:
         begin = time.monotonic()
         stem = self.output / name
         try:
@@ -101,7 +121,7 @@ class Launcher:
             report = Path(f"{stem}.json")
             report.unlink(missing_ok=True)
             Path(f"{stem}.log").write_bytes(b"")
-            with self._machine.working():
+            with room():
                 late, code = self._run(self._words(path, stem), f"{stem}.log")
         except OSError as error:
             return not_started(name, f"cannot start: {error}", time.monotonic() - begin)

@@ -18,8 +18,8 @@ CANDIDATE, EAGER, COMPILED = "candidate", "eager", "torch.compile"
 # What a run says when memory was short: PyTorch on a CPU and on a GPU, Python, the judge.
 SHORT_OF_MEMORY = ("MemoryError", "OutOfMemory", "out of memory", "can't allocate", "little memory")
 # Words in the reason, then the exit code -> how it ended.
-DISK_FULL = "disk full"
-PHRASES = dict.fromkeys(SHORT_OF_MEMORY, "out of memory") | {"No space left": DISK_FULL}
+DISK_FULL, OUT_OF_MEMORY = "disk full", "out of memory"
+PHRASES = dict.fromkeys(SHORT_OF_MEMORY, OUT_OF_MEMORY) | {"No space left": DISK_FULL}
 ENDS = {2: "unusable", 70: "bug"}
 
 
@@ -122,7 +122,7 @@ def ended(name: str, code: int, last_words: str, seconds: float) -> Result:
     if code < 0:
         end, reason = "crashed", f"the run ended with {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
-            end, reason = "out of memory", f"{reason}: most often there was too little memory"
+            end, reason = OUT_OF_MEMORY, f"{reason}: most often there was too little memory"
     else:
         end, reason = _end(code, last_words) or "crashed", f"the run ended with exit code {code}"
     text = f"{reason}. {last_words}" if last_words else f"{reason}."

@@ -1,5 +1,7 @@
 """Several runs on one machine -> many may work at once, but who times calls has it to itself.
 
+So has a run that had too little memory beside others, from its beginning to its end.
+
 A run asks for its turn over a socket before it times anything, and says when it is over: `ask` in
 the run, `Machine` in the suite that started it. Whoever waits comes before whoever would start.
 """
@@ -39,15 +41,26 @@ class Machine:
         self._working = 0
         self._waiting = 0
         self._timing = False
+        self._present = 0  # all of these, and those that have begun and wait for their turn
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Within the block, a run works; it starts when nobody times or waits to time."""
-        self._when(lambda: not self._timing and not self._waiting, working=1)
+        self._when(lambda: not (self._timing or self._waiting), working=1, present=1)
         try:
             yield
         finally:
-            self._change(working=-1)
+            self._change(working=-1, present=-1)
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Within the block, a run works and there is no other; it may ask for its turn, too."""
+        self._change(waiting=1)  # until its end, so that no other begins
+        self._when(lambda: not self._present, working=1, present=1)
+        try:
+            yield
+        finally:
+            self._change(working=-1, waiting=-1, present=-1)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -60,18 +73,22 @@ class Machine:
             self._change(working=1, timing=False)
 
     def _when(
-        self, free: Callable[[], bool], *, working: int = 0, waiting: int = 0, timing: bool = False
-    ) -> None:
+        self, free: Callable[[], bool], *, working: int = 0, waiting: int = 0, present: int = 0,
+        timing: bool | None = None,
+    ) -> None:  # fmt: skip
         with self._changed:
             self._changed.wait_for(free)
-            self._count(working, waiting, timing)
+            self._count(working, waiting, present, timing)
 
-    def _change(self, *, working: int = 0, waiting: int = 0, timing: bool | None = None) -> None:
+    def _change(
+        self, *, working: int = 0, waiting: int = 0, present: int = 0, timing: bool | None = None
+    ) -> None:
         with self._changed:
-            self._count(working, waiting, self._timing if timing is None else timing)
+            self._count(working, waiting, present, timing)
             self._changed.notify_all()
 
-    def _count(self, working: int, waiting: int, timing: bool) -> None:
+    def _count(self, working: int, waiting: int, present: int, timing: bool | None) -> None:
         self._working += working
         self._waiting += waiting
-        self._timing = timing
+        self._present += present
+        self._timing = self._timing if timing is None else timing

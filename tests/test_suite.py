@@ -228,6 +228,34 @@ def test_a_run_times_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_what_had_too_little_memory_is_run_again_alone(tmp_path: Path) -> None:
+    names = [f"p{k}" for k in range(4)]
+    behaviours = dict.fromkeys(names, "good") | dict.fromkeys(("q0", "q1"), "crowded")
+    place = folder(tmp_path, **behaviours)
+    code, rows = run(place, "--jobs", "3")
+    assert code == 0
+    assert {row["verdict"] for row in rows.values()} == {"verified"}
+    runs = list[tuple[str, float, float]]()
+    for name in behaviours:
+        starts, ends = ([at for n, at in journal(place, e) if n == name] for e in ("start", "end"))
+        runs += [(name, *both) for both in zip(starts, ends, strict=True)]
+    assert sorted(name for name, *_ in runs) == [*names, "q0", "q0", "q1", "q1"]
+    for name in ("q0", "q1"):
+        _, first, last = max(r for r in runs if r[0] == name)
+        others = [r for r in runs if r[1:] != (first, last)]
+        assert all(end < first or last < start for _, start, end in others), name
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_has_too_little_memory_alone_says_so(tmp_path: Path) -> None:
+    place = folder(tmp_path, p="memory", q="good")
+    _, rows = run(place, "--jobs", "2")
+    assert rows["p"]["end"] == "out of memory"
+    assert "run twice, the second time alone" in str(rows["p"]["reason"])
+    assert [name for name, _ in journal(place)].count("p") == 2
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_the_limit_does_not_run_while_a_run_waits(tmp_path: Path) -> None:
     """Eight turns of 0.3 s, one after the other, under a limit of 2 s."""
     names = [f"p{k}" for k in range(8)]
@@ -257,6 +285,35 @@ def test_machine() -> None:
     for thread in threads:
         thread.join(10)
     assert order == ["alone", "over", "works"]
+
+
+def test_an_emptied_machine_has_one_run_which_may_time_calls() -> None:
+    machine, order = Machine(), []
+    begun = threading.Event()
+
+    def short() -> None:
+        begun.wait()
+        with machine.emptied():
+            order.append("alone")
+            with machine.alone():
+                time.sleep(0.2)
+            order.append("over")
+
+    def works() -> None:
+        with machine.working():
+            begun.set()
+            time.sleep(0.2)
+            order.append("before")
+        time.sleep(0.05)
+        with machine.working():
+            order.append("after")
+
+    threads = [threading.Thread(target=t) for t in (short, works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert order == ["before", "alone", "over", "after"]
 
 
 def test_the_judge_times_within_its_turn(tmp_path: Path) -> None:
