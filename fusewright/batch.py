@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fusewright import __version__
+from fusewright.devices import gpus
 from fusewright.errors import BadUsage
 from fusewright.launch import Launcher, Options, Program
 from fusewright.result import DISK_FULL, Result
@@ -70,7 +71,8 @@ def batch(
     no results can be kept.
     """
     _make(output)
-    launcher = Launcher(program, options, output, several=jobs > 1)
+    devices = () if options.target == "cpu" else gpus()
+    launcher = Launcher(program, options, output, several=jobs > 1, devices=devices)
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []

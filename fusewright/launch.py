@@ -16,12 +16,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fusewright.devices import VISIBLE
 from fusewright.result import OUT_OF_MEMORY, Result, ended, not_started, reported
 from fusewright.turn import ASK, GO, Machine
 
@@ -83,10 +84,12 @@ class Launcher:
     """Starts runs, any number at once, and can stop them all."""
 
     def __init__(
-        self, program: Program, options: Options, output: Path, *, several: bool = False
-    ) -> None:
-        """several: whether others run beside a run."""
+        self, program: Program, options: Options, output: Path, *, several: bool = False,
+        devices: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """several: whether others run beside a run.  devices: GPUs, of which each run gets one."""
         self._program, self._several = program, several
+        self._runs_on = dict.fromkeys(devices, 0)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(PRELOAD))
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
@@ -121,8 +124,8 @@ class Launcher:
             report = Path(f"{stem}.json")
             report.unlink(missing_ok=True)
             Path(f"{stem}.log").write_bytes(b"")
-            with room():
-                late, code = self._run(self._words(path, stem), f"{stem}.log")
+            with room(), self._device() as device:
+                late, code = self._run(self._words(path, stem), f"{stem}.log", device)
         except OSError as error:
             return not_started(name, f"cannot start: {error}", time.monotonic() - begin)
         seconds = round(time.monotonic() - begin, 1)
@@ -135,6 +138,20 @@ class Launcher:
             return reported(name, json.loads(report.read_bytes()), code, seconds)
         except (OSError, ValueError):
             return ended(name, code, said, seconds)
+
+    @contextmanager
+    def _device(self) -> Iterator[str]:
+        """That with the fewest runs is one run's own to see; "" where there is none."""
+        with self._forking:
+            found = min(self._runs_on, key=self._runs_on.__getitem__, default="")
+            if found:
+                self._runs_on[found] += 1
+        try:
+            yield found
+        finally:
+            with self._forking:
+                if found:
+                    self._runs_on[found] -= 1
 
     def stop(self) -> None:
         """Kill what is running; nothing new starts."""
@@ -153,13 +170,14 @@ class Launcher:
             words += ["--set", f"{name}={value}"]
         return words
 
-    def _run(self, words: list[str], log: str) -> tuple[bool, int]:
+    def _run(self, words: list[str], log: str, device: str) -> tuple[bool, int]:
         """Whether it had to be killed for its time, and its exit code as subprocess gives it."""
         if self._stopped:
             return False, -signal.SIGINT
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            process = self._context.Process(target=_enter, args=(self._program, words, log, theirs))
+            told = self._program, words, log, theirs, device
+            process = self._context.Process(target=_enter, args=told)
             with self._forking:
                 process.start()
             theirs.close()
@@ -193,8 +211,10 @@ class Launcher:
         return False
 
 
-def _enter(program: Program, words: list[str], log: str, line: socket.socket) -> None:
+def _enter(program: Program, words: list[str], log: str, line: socket.socket, device: str) -> None:
     """The first steps of a run: a group of its own, its output in its log, gone with the suite."""
+    if device:  # before anything of it has started CUDA
+        os.environ[VISIBLE] = device
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     threading.Thread(target=_follow, daemon=True).start()

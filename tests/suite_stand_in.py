@@ -1,7 +1,7 @@
 """Stands in for `fusewright optimize` in a suite: does what the problem file's first line names.
 
 It keeps a journal beside the suite's output: `start NAME`, `asked NAME`, `turn NAME`,
-`back NAME`, `end NAME`, each with a time.
+`back NAME`, `end NAME`, each with a time; and `on-GPU NAME`, if it was given one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def main(arguments: list[str]) -> int:
             file.write(f"{event} {problem.stem} {time.monotonic()}\n")
 
     note("start")
+    if on := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        note(f"on-{on}")
     code = BEHAVIOURS[behaviour](output)
     report = REPORT
     if behaviour == "refuted":
@@ -112,6 +114,11 @@ def full(_: Path) -> int:
     return 2
 
 
+def slow(_: Path) -> int:
+    time.sleep(0.5)
+    return 0
+
+
 def crowded(output: Path) -> int:
     """Has too little memory the first time."""
     mark = output.with_suffix(".crowded")
@@ -141,4 +148,5 @@ BEHAVIOURS = {
     "full": full,
     "held": held,
     "crowded": crowded,
+    "slow": slow,
 }

@@ -59,12 +59,14 @@ FLOW = [
     "judge/judging", "judge/__init__", "warm",
     "workbench", "choices", "memory", "pairs", "tune",
     "report", "explain", "header", "pipeline",
-    "arguments", "turn", "result", "store", "launch", "batch", "summary", "suite",
+    "arguments", "devices", "turn", "result", "store", "launch", "batch", "summary", "suite",
     "cli", "__main__",
 ]  # fmt: skip
 # Files that may read environment variables, with the reason. Options are passed down to all others.
 ENVIRONMENT = {
     "build": "it looks for the compiler and for ninja where load_inline will: PATH and CXX",
+    "devices": "CUDA_VISIBLE_DEVICES says which GPUs the caller means",
+    "launch": "it names a run's GPU before the run starts CUDA",
     "judge/nursery": "it writes a worker's mark over its own, where the kernel shows it to others",
     "judge/site": "a worker's environment is made from nothing but a named few of ours",
     "judge/libraries": "PYTHONPATH and PATH say where the caller's packages and compilers are",

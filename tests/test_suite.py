@@ -19,6 +19,7 @@ import pytest
 from suite_stand_in import stand_in as stand_in_for_optimize
 
 from fusewright import cli, launch
+from fusewright.devices import gpus
 from fusewright.judge import judge
 from fusewright.result import Comparison, Result, totals
 from fusewright.store import Store
@@ -253,6 +254,42 @@ def test_what_has_too_little_memory_alone_says_so(tmp_path: Path) -> None:
     assert rows["p"]["end"] == "out of memory"
     assert "run twice, the second time alone" in str(rows["p"]["reason"])
     assert [name for name, _ in journal(place)].count("p") == 2
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("target", [(), ("--target", "cpu")])
+def test_every_gpu_of_the_machine_is_used(
+    tmp_path: Path, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    names = [f"p{k}" for k in range(6)]
+    place = folder(tmp_path, **dict.fromkeys(names, "slow"))
+    assert run(place, "--jobs", "4", "--no-timing", *target)[0] == 0
+    on = {gpu: {name for name, _ in journal(place, f"on-GPU-{gpu}")} for gpu in "ab"}
+    if target:
+        assert on == {"a": set(), "b": set()}
+        return
+    assert on["a"] | on["b"] == set(names)
+    assert not on["a"] & on["b"]
+    starts, ends = (dict(journal(place, event)) for event in ("start", "end"))
+    for gpu in on.values():
+        for name in gpu:
+            beside = [n for n in gpu if starts[n] <= starts[name] < ends[n]]
+            assert len(beside) <= 2, "four runs are two on each"
+
+
+def test_gpus_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus() == ()
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho GPU-1\necho GPU-2\n")
+    tool.chmod(0o755)
+    assert gpus() == ("GPU-1", "GPU-2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus() == ("1",)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus() == ()
 
 
 @pytest.mark.usefixtures("stand_in")
