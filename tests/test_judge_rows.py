@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 from corpus import PROBLEMS, judged
 
-from fusewright.judge import contract
+from fusewright.judge import cases, contract
 from fusewright.judge.counts import Counts
+from fusewright.judge.lab import Lab
+from fusewright.judge.timed import in_turn
 
 PROBLEM = PROBLEMS / "linear_relu.py"
 ROWS, FEW = 32, 3
@@ -120,3 +123,42 @@ def test_what_is_not_finite_or_of_another_type_is_never_close() -> None:
     lost[2, 3] = float("inf")
     assert not contract.close(lost, lost)
     assert not contract.close(torch.arange(4), torch.arange(4))
+
+
+REFERENCES = {
+    "rows alone": ("torch.relu(self.proj(x))", True),
+    "softmax of rows": ("torch.softmax(self.proj(x), -1)", True),
+    "two outputs": ("(self.proj(x), x.sin())", True),
+    "minus the mean of the batch": ("torch.relu(self.proj(x)) - x.mean(0)[:48]", False),
+    "a running sum along the batch": ("self.proj(x).cumsum(0)", False),
+    "another row": ("self.proj(x).roll(1, 0)", False),
+    "a number for the batch": ("torch.relu(self.proj(x)).sum()", False),
+    "one output of the batch": ("(self.proj(x), x.sum(0))", False),
+    "turned": ("self.proj(x).T", False),
+    "more rows": ("self.proj(x).repeat(2, 1)", False),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path: Path) -> None:
+    returned, apart = REFERENCES[name]
+    text = PROBLEM.read_text(encoding="utf-8").replace("torch.relu(self.proj(x))", returned)
+    problem = tmp_path / "problem.py"
+    problem.write_text(text, encoding="utf-8")
+    lab = Lab({
+        "device": "cpu", "accuracy": "contract", "truth": "rows", "seed": "17" * 16,
+        "problem": str(problem), "overrides": {"rows": "640"}, "counts": COSTLY.written(),
+    })  # fmt: skip
+    lab.examine()
+    assert lab.few == FEW
+    assert lab.part == (40 if apart else 0)
+    assert lab.apart == ({"train", "eval"} if apart else set())
+
+
+def test_of_few_cases_between_timed_calls_one_is_nan_and_none_is_of_a_kind_twice() -> None:
+    inputs = [torch.randn(64, 32)]
+    for seed in range(20):
+        found = in_turn(cases.matrix(inputs, seed=seed), Random(seed))[:5]
+        assert found[0].name == "special-nan-0"
+        kinds = [c.name.rpartition("-")[0] if c.family == "special" else c.family for c in found]
+        assert len(set(kinds)) == len(kinds)

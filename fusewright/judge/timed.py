@@ -41,7 +41,7 @@ class Timed:
         moves = self._moves()
         inputs = self._lab.inputs("between")
         matrix = cases.matrix(inputs, seed=self._lab.seed("between") % 2**31)
-        found = _in_turn(matrix, Random(self._lab.seed("order between")))
+        found = in_turn(matrix, Random(self._lab.seed("order between")))
         most = self._lab.counts.calls("between", MOST, FEWEST, each=self._lab.counts.call)
         for case in found:
             if len(self._cases) < most and self._taken(case, moves=moves):
@@ -118,7 +118,7 @@ class Timed:
         return self._carried
 
 
-def _in_turn(matrix: Sequence[Case], draws: Random) -> list[Case]:
+def in_turn(matrix: Sequence[Case], draws: Random) -> list[Case]:
     """Those of other values in a secret order, but so that where few are asked, each kind has its
     turn before another's second: first NaN, which most of what is faster than right loses."""
     found = [case for case in matrix if check_of(case) == "hazard-values"]
