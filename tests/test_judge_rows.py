@@ -43,7 +43,7 @@ BODIES = {
         "specialised",
     ),
     "wrong with few rows": (f"        if rows == {FEW}:\n{WRONG}", "refuted", "hazard-shapes"),
-    "wrong at full size": (f"        if rows == {ROWS}:\n{WRONG}", "refuted", "values"),
+    "wrong at full size": (f"        if rows == {ROWS}:\n{WRONG}", "refuted", "accuracy"),
     "wrong in one row at full size": (
         f"        if rows == {ROWS}:\n"
         "            made = torch.relu(self.proj(x))\n"
