@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fusewright.judge.lab import Expected
+from fusewright.judge.expected import Expected
 from fusewright.judge.protocol import OTHER_DEVICE
 from fusewright.judge.trial import _structure
 

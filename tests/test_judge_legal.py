@@ -12,7 +12,8 @@ import torch
 from in_one_process import OneProcess, failures, honest, judged
 
 from fusewright.judge import room
-from fusewright.judge.lab import OTHER_BYTE, Lab, NotJudgeable, alike
+from fusewright.judge.alike import alike
+from fusewright.judge.lab import OTHER_BYTE, Lab, NotJudgeable
 from fusewright.judge.legal import Illegal, ShortOfMemory, asked
 
 NOTHING = """

@@ -49,6 +49,7 @@ FLOW = [
     "judge/state_of_process", "judge/state_of_torch", "judge/breath", "judge/candidate",
     "judge/costs", "judge/outlook", "judge/observer", "judge/states", "judge/room", "judge/counts",
     "judge/floor", "judge/fragile",
+    "judge/alike", "judge/expected",
     "judge/lab", "judge/trial", "judge/weights", "judge/experiments",
     "judge/probing", "judge/gradients", "judge/hazards", "judge/timed",
     "judge/catalogue", "judge/reference",

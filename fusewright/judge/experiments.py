@@ -21,7 +21,8 @@ from fusewright.judge.tree import mapped, upcast
 from fusewright.judge.trial import Answer, Refused, State, Steps, Trial, named
 
 if TYPE_CHECKING:
-    from fusewright.judge.lab import Expected, Lab
+    from fusewright.judge.expected import Expected
+    from fusewright.judge.lab import Lab
 
 FRESH_CALLS = 5
 WARM_CALLS = 12

@@ -21,7 +21,8 @@ from fusewright.judge.tree import mapped, tensors
 from fusewright.judge.trial import STICKY, Refused, Starved, Steps, Trial, is_clear
 
 if TYPE_CHECKING:
-    from fusewright.judge.lab import Expected, Lab
+    from fusewright.judge.expected import Expected
+    from fusewright.judge.lab import Lab
 
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take

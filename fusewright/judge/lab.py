@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ from torch.func import functional_call
 from fusewright.calling import Inputs, names_of, places_of, split
 from fusewright.default_device import Placing, default_device, placing
 from fusewright.judge import attributes, beside, cases, contract, layout, room, states
+from fusewright.judge.alike import alike, all_alike, exactly, identical, nearly
 from fusewright.judge.costs import RUNS
 from fusewright.judge.counts import UNPRICED_S, WORTH, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
+from fusewright.judge.expected import USUAL_SHARE, Expected, Kappas, Part, State
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
 from fusewright.judge.legal import Illegal, ShortOfMemory, TooLarge, asked, tried
-from fusewright.judge.positions import Places, Taken, both, noted
+from fusewright.judge.positions import Taken, both, noted
 from fusewright.judge.reuse import Kept
 from fusewright.judge.ties import each, first_names, slots
 from fusewright.judge.tree import mapped, upcast
@@ -45,107 +47,16 @@ from fusewright.unwatched import unwatched
 FOREVER = float("inf")
 IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
-EXACTLY = 1e-10  # of a value and of the largest one, float64 may differ by in another order
-NEARLY = 0.1  # near zero, of the largest one and of the square root of eps
-ROUGHLY, NEAR = 1e-2, 1e-5  # answers to one question may differ by so much: of each, of the largest
 CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
-USUAL_SHARE = 16  # of the rows, whose errors stand for all
 POOL = 16  # so many times the rows of a call are kept of a draw, to take others from
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
-State = Mapping[str, Tensor]
-Kappas = Callable[[int], list[Tensor]]  # the sensitivity of each output, from so many pairs
 
 
 class NotJudgeable(Exception):
     """The problem works, but no verdict about it could mean anything."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the reference says to one set of arguments; the costly part only if it is asked for."""
-
-    spec: str
-    eager: list[Tensor]
-    aliases: list[int]
-    overlapping: list[bool]  # which outputs repeat memory, as expanded ones do
-    blocks: list[Tensor]  # the arguments' memory after eager ran
-    state: State  # eager's, after the call
-    differentiable: Callable[[], tuple[bool, ...]]  # which outputs know how to be differentiated
-    work_out: Callable[[], tuple[list[Tensor], Kappas]]
-    noise: Callable[[], list[Tensor]]  # eager's usual error
-    # For outputs that are positions: of what, for eager and in float64.
-    positions: Places
-    # Eager's outputs if extremes of zeros of both signs had the other one; None without such.
-    zeros: Callable[[], Sequence[Tensor] | None]
-    # In float64 on a CPU, where eager runs on a GPU.
-    elsewhere: Callable[[], Sequence[Tensor] | None]
-
-    # What is expected for these rows of the arguments alone, or for some that nobody knows; None
-    # where they depend on the others.
-    some_rows: Callable[[Tensor | None], Part | None] = lambda _: None
-    like: Expected | None = None  # another draw, whose sensitivities and errors are usual
-    is_part: bool = False  # of a draw: these are some rows, which stand for all
-    taken: dict[str, float] = field(default_factory=dict)  # seconds, by what they were spent on
-
-    @cached_property
-    def _both(self) -> tuple[list[Tensor], Kappas]:
-        begin = time.monotonic()
-        found = self.work_out()
-        self.taken["truth"] = time.monotonic() - begin
-        return found
-
-    @property
-    def truth(self) -> list[Tensor]:
-        """What float64 says."""
-        return self._both[0]
-
-    def kappa(self, pairs: int = contract.PAIRS) -> list[Tensor]:
-        """How much one rounding of all data moves it, from so many pairs of draws."""
-        name = f"{pairs} pairs"
-        if name not in self._kappas:
-            begin = time.monotonic()
-            self._kappas[name] = self._both[1](pairs)
-            self.taken[name] = time.monotonic() - begin
-        return self._kappas[name]
-
-    @cached_property
-    def _kappas(self) -> dict[str, list[Tensor]]:
-        return {}
-
-    @cached_property
-    def sizes(self) -> list[float]:
-        """The usual sensitivity of each output, for other draws of the same inputs."""
-        return [float(k.square().mean().sqrt()) if k.numel() else 0.0 for k in self.kappa()]
-
-    @cached_property
-    def usual(self) -> list[Mapping[str, float]]:
-        """Eager's errors in each output, of its first rows, in units of these."""
-        some: Callable[[Tensor], Tensor] = (lambda t: t) if self.is_part else _first
-        three = zip(self.eager, self.truth, self.sizes, strict=True)
-        return [contract.usual_errors(some(e), some(y), size) for e, y, size in three]
-
-    @cached_property
-    def part(self) -> Part | None:
-        """Rows that float64 is asked about instead of all of them, where that can be."""
-        return self.some_rows(None)
-
-    @property
-    def seconds(self) -> float:
-        """How long all of this takes, if as many draws are needed as there can be."""
-        truth = self.taken.get("truth", 0.0)
-        drawn = max((s for name, s in self.taken.items() if name != "truth"), default=0.0)
-        return truth + drawn
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of a call, and what is expected for them."""
-
-    rows: slice | Tensor
-    expected: Expected
 
 
 class Lab:
@@ -456,7 +367,7 @@ class Lab:
                 found.append(mapped([*made[1].values()], Tensor.clone))
         attributes.give(self.model, Inputs(begin.copies(places), (), places))
         first = answers[0] if answers else []
-        if any(len(a) != len(first) or not all(map(_identical, a, first)) for a in answers[1:]):
+        if any(len(a) != len(first) or not all(map(identical, a, first)) for a in answers[1:]):
             self.places, self.attributes = tuple(places), found
             self.touched -= self._rebound
 
@@ -584,7 +495,7 @@ class Lab:
         except Illegal:
             return None
         sized = all(t.ndim and t.shape[0] == size for t in eager)
-        same = sized and _all_alike(found.eager, [t[rows] for t in eager], nearly)
+        same = sized and all_alike(found.eager, [t[rows] for t in eager], nearly)
         return Part(rows, found) if same else None
 
     def _work_out(
@@ -798,14 +709,14 @@ class Lab:
         try:
             with tried("rows apart", self.left_out):
                 wide = self._wide(short, mode)
-                if not _all_alike(wide, [t[rows] for t in exact], exactly):
+                if not all_alike(wide, [t[rows] for t in exact], exactly):
                     return 0
                 for mode in self.modes:
                     whole = eager if mode == self.modes[0] else self._run_on_copies(values, mode)
                     low, wide = self._run_on_copies(short, mode), self._wide(short, mode)
                     first = [t[:count] for t in self._wide(more, mode) if t.ndim]
-                    same = _all_alike(low, [t[rows] for t in whole if t.ndim], nearly)
-                    if same and not self.writes.get(mode) and _all_alike(wide, first, exactly):
+                    same = all_alike(low, [t[rows] for t in whole if t.ndim], nearly)
+                    if same and not self.writes.get(mode) and all_alike(wide, first, exactly):
                         self.apart.add(mode)
         except Illegal:
             return 0
@@ -836,11 +747,6 @@ class Lab:
         )
 
 
-def _first(t: Tensor) -> Tensor:
-    """A sixteenth of the rows, or all where there are few."""
-    return t[: t.shape[0] // USUAL_SHARE] if t.ndim and t.shape[0] >= USUAL_SHARE else t
-
-
 def _size(given: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in given)
 
@@ -848,47 +754,6 @@ def _size(given: Iterable[Tensor]) -> int:
 def _called(model: nn.Module, given: dict[str, Tensor], values: Sequence[object]) -> object:
     """The model with these tensors in its slots; the caller has tied what is tied."""
     return functional_call(model, given, *split(values), tie_weights=False, strict=False)
-
-
-def alike(a: Tensor, b: Tensor) -> bool:
-    """The same but for roundings; near zero, as near as the largest numbers let it be."""
-    if torch.equal(a, b):
-        return True
-    if not (a.is_floating_point() or a.is_complex()):
-        return False
-    sizes = a.abs().nan_to_num(0.0, 0.0, 0.0)
-    slack = NEAR * float(sizes.max()) if a.numel() else 0.0
-    return torch.allclose(a, b, ROUGHLY, slack, equal_nan=True)
-
-
-def exactly(a: Tensor, b: Tensor) -> bool:
-    """The same in float64, but for another order of its sums."""
-    if not (a.is_floating_point() or a.is_complex()):
-        return torch.equal(a, b)
-    largest = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
-    return torch.allclose(a, b, EXACTLY, EXACTLY * largest, equal_nan=True)
-
-
-def nearly(a: Tensor, b: Tensor) -> bool:
-    """The same but for roundings of kernels that depend on the number of rows."""
-    if torch.equal(a, b):
-        return True
-    if not (a.is_floating_point() or a.is_complex()):
-        return False
-    near = torch.finfo(a.dtype).eps ** 0.5
-    largest = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
-    return torch.allclose(a, b, near, near * NEARLY * largest, equal_nan=True)
-
-
-def _all_alike(
-    found: Sequence[Tensor], wanted: Sequence[Tensor], same: Callable[[Tensor, Tensor], bool]
-) -> bool:
-    pairs = [*zip(found, wanted, strict=False)]
-    return len(found) == len(wanted) and all(a.shape == b.shape and same(a, b) for a, b in pairs)
-
-
-def _identical(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and states.same(a, b)
 
 
 def _elements(values: Sequence[object]) -> int:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fusewright.judge import cases, layout, states
 from fusewright.judge.cases import Case
+from fusewright.judge.expected import Expected
 from fusewright.judge.hazards import check_of
-from fusewright.judge.lab import Expected, Lab, NotJudgeable
+from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import Illegal, ShortOfMemory
 from fusewright.judge.trial import State, Trial, options_of
 

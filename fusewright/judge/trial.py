@@ -22,7 +22,8 @@ from fusewright.judge.protocol import OTHER_DEVICE, OVERLAPPING
 from fusewright.judge.zeros import as_eager
 
 if TYPE_CHECKING:
-    from fusewright.judge.lab import Expected, Lab, Part
+    from fusewright.judge.expected import Expected, Part
+    from fusewright.judge.lab import Lab
 
 Answer = Mapping[str, Any]
 State = Mapping[str, Tensor]
