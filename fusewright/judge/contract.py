@@ -396,9 +396,8 @@ def reference_fault(eager: Tensor, truth: Tensor) -> str | None:
         away = math.hypot(away, float(torch.linalg.vector_norm(e - y)))
     if not some:
         return "the eager model returns no finite number on its own inputs"
-    if away > FAULT * size and away > torch.finfo(eager.dtype).eps * math.sqrt(
-        real_view(eager).numel()
-    ):
+    least = torch.finfo(eager.dtype).eps * math.sqrt(real_view(eager).numel())
+    if away > max(FAULT * size, least):
         return f"eager is {away / max(size, 1e-300):.1%} away from float64 on its own inputs"
     return None
 

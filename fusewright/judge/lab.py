@@ -713,7 +713,8 @@ class Lab:
                     return 0
                 for mode in self.modes:
                     whole = eager if mode == self.modes[0] else self._run_on_copies(values, mode)
-                    low, wide = self._run_on_copies(short, mode), self._wide(short, mode)
+                    low = self._run_on_copies(short, mode)
+                    wide = wide if mode == self.modes[0] else self._wide(short, mode)
                     first = [t[:count] for t in self._wide(more, mode) if t.ndim]
                     same = all_alike(low, [t[rows] for t in whole if t.ndim], nearly)
                     if same and not self.writes.get(mode) and all_alike(wide, first, exactly):

@@ -160,40 +160,41 @@ def everywhere(candidate: Tensor, eager: Tensor, borrowed: float, units: float) 
     """True only if no element is farther from eager's than so many units, each of them a borrowed
     sensitivity and the rounding of eager's value; then no tile and no line is. Nothing is where
     something is not finite."""
-    share = torch.finfo(eager.dtype).eps / 2 * units
-    wide = torch.promote_types(eager.dtype, torch.float32)
     flat = candidate.reshape(-1), eager.reshape(-1)
     step = CHUNK_BYTES[eager.device.type] // BYTES_PER_ELEMENT
     for start in range(0, eager.numel(), step):
-        c, e = (t[start : start + step].to(wide) for t in flat)
-        apart = torch.sub(c, e)
-        low, high = torch.aminmax(apart)
-        if float(torch.maximum(-low, high)) <= borrowed * units:
-            continue
-        allowed = e.abs().mul_(share).add_(borrowed * units)
-        if not bool(apart.abs_().le(allowed).all()):
+        c, e = (t[start : start + step] for t in flat)
+        near = _near(c, e, borrowed, units)
+        if near is not None and not bool(near.all()):
             return False
     return True
 
 
 def rows_beyond(candidate: Tensor, eager: Tensor, borrowed: float, units: float) -> Tensor:
     """[rows]: where `everywhere` would not be True for a row alone."""
-    share = torch.finfo(eager.dtype).eps / 2 * units
-    wide = torch.promote_types(eager.dtype, torch.float32)
     rows = eager.shape[0]
     folded = [t.reshape(rows, -1) for t in (candidate, eager)]
     found = torch.zeros(rows, dtype=torch.bool, device=eager.device)
-    width = max(folded[0].shape[1], 1)
-    step = max(1, CHUNK_BYTES[eager.device.type] // (BYTES_PER_ELEMENT * width))
+    step = max(1, CHUNK_BYTES[eager.device.type] // (BYTES_PER_ELEMENT * folded[0].shape[1]))
     for start in range(0, rows, step):
-        c, e = (t[start : start + step].to(wide) for t in folded)
-        apart = torch.sub(c, e)
-        low, high = torch.aminmax(apart)
-        if float(torch.maximum(-low, high)) <= borrowed * units:
-            continue
-        allowed = e.abs().mul_(share).add_(borrowed * units)
-        found[start : start + step] = ~apart.abs_().le(allowed).all(dim=1)
+        c, e = (t[start : start + step] for t in folded)
+        near = _near(c, e, borrowed, units)
+        if near is not None:
+            found[start : start + step] = ~near.all(dim=1)
     return found
+
+
+def _near(candidate: Tensor, eager: Tensor, borrowed: float, units: float) -> Tensor | None:
+    """Which elements are within so many units of eager's; None if all are, for the borrowed part
+    of a unit alone."""
+    wide = torch.promote_types(eager.dtype, torch.float32)
+    e = eager.to(wide)
+    apart = torch.sub(candidate.to(wide), e)
+    low, high = torch.aminmax(apart)
+    if float(torch.maximum(-low, high)) <= borrowed * units:
+        return None
+    share = torch.finfo(eager.dtype).eps / 2 * units
+    return apart.abs_().le(e.abs().mul_(share).add_(borrowed * units))
 
 
 def together(given: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
