@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from peaks import watched
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -109,14 +111,18 @@ class Told:
     gigabytes: float
     """Sent to the candidate and returned by it."""
     peaks: Mapping[str, float]
-    """Gigabytes, by process."""
+    """Gigabytes, by process, as the judge saw them."""
+    host: float
+    """Gigabytes of the host that all processes together had at most."""
+    gpu: float
+    """The same of the GPU."""
 
     def __str__(self) -> str:
         longest = sorted(self.phases.items(), key=lambda item: -item[1])[:6]
         return (
             f"{self.name:20} {self.verdict:12} {self.seconds:6.1f} s  {self.calls:4} calls  "
             f"{self.float64_runs:3} float64  {self.gigabytes:6.2f} GB moved  "
-            f"{max(self.peaks.values(), default=0.0):5.2f} GB peak  "
+            f"{self.host:5.2f} GB, GPU {self.gpu:5.2f}  "
             + ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in longest)
         )
 
@@ -181,20 +187,26 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
     report.unlink(missing_ok=True)
     begin = time.monotonic()
     command = [sys.executable, "-m", "fusewright", *order, "--report", str(report)]
-    try:
-        ended = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False
-        )
-        last = ended.stdout.strip().splitlines()[-1:] + ended.stderr.strip().splitlines()[-1:]
-        why = f"exit {ended.returncode}: {' '.join(last)}"[:200]
-    except subprocess.TimeoutExpired:
-        why = f"none in {limit:.0f} s"
+    with (
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+        watched(process.pid, gpu="cuda" in order) as seen,
+    ):
+        try:
+            out, err = process.communicate(timeout=limit)
+            last = out.strip().splitlines()[-1:] + err.strip().splitlines()[-1:]
+            why = f"exit {process.returncode}: {' '.join(last)}"[:200]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # so that it tidies up
+            why = f"none in {limit:.0f} s"
     seconds = time.monotonic() - begin
+    peaks = seen.host / 1e9, seen.gpu / 1e9
     try:
         found = json.loads(report.read_text(encoding="utf-8"))
         costs = found["costs"]
     except (OSError, ValueError, KeyError):
-        return Told(name, why, seconds, {}, 0, 0, 0.0, {})
+        return Told(name, why, seconds, {}, 0, 0, 0.0, {}, *peaks)
     if found["verdict"] != "verified":
         print(f"{name}: {found['verdict']}: {found['reason']}", flush=True)
     return Told(
@@ -206,6 +218,7 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
         costs["float64 runs"],
         (costs["bytes sent"] + costs["bytes returned"]) / 1e9,
         {process: peak / 1e9 for process, peak in costs["peak bytes"].items()},
+        *peaks,
     )
 
 

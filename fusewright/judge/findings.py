@@ -176,7 +176,7 @@ class Ledger:
         gaps = [r.check for r in rows if self._is_gap(r)]
         if gaps:
             return "not-verified", f"no complete evidence for: {', '.join(gaps)}"
-        few = [f"{r.check} ({r.cases} of {n})" for r in rows if r.cases < (n := _fewest(r))]
+        few = [f"{r.check} ({r.cases} of {n})" for r in rows if r.cases < (n := self._fewest(r))]
         if few:
             return "not-verified", f"fewer cases than it takes for: {', '.join(few)}"
         return "verified", "every check that was asked for passed"
@@ -188,10 +188,10 @@ class Ledger:
         reached = bool(self._evidence.get(row.check))
         return not (reached and row.outcome == "skip" and check.may_skip)
 
-
-def _fewest(row: Row) -> int:
-    """How many cases a row that passes must have."""
-    return CHECKS[row.check].fewest if row.outcome == "pass" else 0
+    def _fewest(self, row: Row) -> int:
+        """How many cases a row must have: none where it did not pass, or passes all the same."""
+        asked = row.outcome == "pass" and row.check not in self._ignored
+        return CHECKS[row.check].fewest if asked else 0
 
 
 def _merge(name: str, evidence: list[tuple[Outcome, str]]) -> Row:
