@@ -188,10 +188,10 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
     begin = time.monotonic()
     command = [sys.executable, "-m", "fusewright", *order, "--report", str(report)]
     with (
+        watched(gpu="cuda" in order) as seen,
         subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
-        watched(process.pid, gpu="cuda" in order) as seen,
     ):
         try:
             out, err = process.communicate(timeout=limit)

@@ -57,6 +57,7 @@ _grad, _synchronize, _Event = torch.autograd.grad, torch.cuda.synchronize, torch
 _pop_mode = torch._C._pop_torch_function_stack
 _copy, _clone, _detach = Tensor.copy_, Tensor.clone, Tensor.detach
 _DELAY_CYCLES = 50_000_000  # about 30 ms, more than it takes to launch a model
+_MAPPED_BYTES = 64 << 20  # glibc maps larger blocks anew, whatever its threshold has grown to
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
 
@@ -150,8 +151,12 @@ class Host:
                 self.strays.add(f"a call drew from {name} random generator")
 
     def poison(self) -> None:
-        """What the allocator hands out next for an output holds 0xFF: NaN in every float type."""
-        blocks = [torch.full((n,), 255, dtype=torch.uint8, device=self.device) for n in self.sizes]
+        """What the allocator hands out next for an output holds 0xFF: NaN in every float type.
+
+        Large blocks of a CPU come from the system, which gives out zeros whatever they held.
+        """
+        sizes = [n for n in self.sizes if n < _MAPPED_BYTES or self.device == "cuda"]
+        blocks = [torch.full((n,), 255, dtype=torch.uint8, device=self.device) for n in sizes]
         blocks.clear()
 
     def done(

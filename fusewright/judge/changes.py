@@ -12,7 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusewright.judge.doubles import POOL, scaled
+
 FRESH_DRAWS = 2
+LARGE, RUN = 1 << 20, 64  # of more elements, so many neighbours are taken at a time
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
 Fits = Callable[[Tensor], bool]
@@ -70,6 +73,8 @@ def resampled(t: Tensor, g: torch.Generator, shape: Sequence[int] | None = None)
     if not flat.numel():
         return torch.zeros(wanted, dtype=t.dtype, device=t.device)
     count = int(torch.Size(wanted).numel())
+    if t.is_floating_point() and count > LARGE and flat.numel() > LARGE:
+        return _in_runs(flat, count, g).view(wanted)
     picked = flat[_picks(t, count, g)]
     if t.is_floating_point() and count:
         # repeated values would let a kernel that computes each distinct value once look right
@@ -80,6 +85,17 @@ def resampled(t: Tensor, g: torch.Generator, shape: Sequence[int] | None = None)
     elif _ascending(t):
         picked = picked.reshape(wanted).sort(dim=-1).values
     return picked.reshape(wanted)
+
+
+def _in_runs(flat: Tensor, count: int, g: torch.Generator) -> Tensor:
+    """The same of many: some neighbours at a time, and the jitter from a pool."""
+    starts = torch.randint(flat.numel() - RUN, (-(-count // RUN),), generator=g, device=flat.device)
+    picked = flat.unfold(0, RUN, 1)[starts].view(-1)[:count]
+    exact = torch.promote_types(flat.dtype, torch.float32)
+    jitter = torch.rand(min(count, POOL), generator=g, dtype=exact, device=flat.device)
+    low, high = torch.aminmax(flat)
+    moved = scaled(picked, jitter.sub_(0.5).mul_(2.0**-6).add_(1.0))
+    return moved.clamp_(low.to(exact), high.to(exact)).to(flat.dtype)
 
 
 def _picks(t: Tensor, count: int, g: torch.Generator) -> Tensor:

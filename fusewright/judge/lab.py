@@ -50,7 +50,7 @@ OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is ask
 CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
-POOL = 16  # so many times the rows of a call are kept of a draw, to take others from
+POOL = 16  # so many times the rows of a call are kept of a draw, or such a part of it
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
@@ -121,7 +121,7 @@ class Lab:
         self.call_bytes = 0
         self.part = 0  # rows that float64 is asked about instead of all of them; 0: all
         self.apart: set[str] = set()  # modes in which no row depends on others
-        self._pools: dict[str, list[object]] = {}  # by use: what such rows are taken from
+        self._pool: list[object] = []  # what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
         self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
@@ -194,23 +194,17 @@ class Lab:
         return values
 
     def _some_rows(self, tag: Sequence[object], rows: int) -> list[object]:
-        """Rows that follow each other in a draw which uses of one kind share, at a secret place.
-
-        Of the draw some times as many are kept: what asks for rows once more draws no other.
-        """
-        kind = str(tag[0])
-        if kind not in self._pools:
-            values = self.inputs(f"rows for {kind}")
+        """Rows that follow each other in one draw, at a secret place: of it some times as many are
+        kept, and no other is drawn for calls with fewer rows."""
+        if not self._pool:
+            values = self.inputs("rows")
             size = cases.rows_of(values)
             others = {t.shape[0] for t in layout.tensors_of(values) if t.ndim} - {size}
-            kept = next(n for n in range(min(POOL * rows, size), size + 1) if n not in others)
-            pool = cases.shortened(values, kept, self.seed("pool", kind) % (size - kept + 1))
-            if POOL * _size(layout.tensors_of(pool)) > _size(layout.tensors_of(values)):
-                self._pools.clear()  # large ones are not kept beside each other
-            self._pools[kind] = pool
-        values = self._pools[kind]
-        start = self.seed("rows", *tag) % (cases.rows_of(values) - rows + 1)
-        return cases.shortened(values, rows, start)
+            least = min(max(POOL * rows, size // POOL), size)
+            kept = next(n for n in range(least, size + 1) if n not in others)
+            self._pool = cases.shortened(values, kept, self.seed("pool") % (size - kept + 1))
+        start = self.seed("rows", *tag) % (cases.rows_of(self._pool) - rows + 1)
+        return cases.shortened(self._pool, rows, start)
 
     def _with_attributes(self, values: list[object], tag: Sequence[object]) -> list[object]:
         """The arguments and, where the model has any, values of attributes that its calls change:
@@ -453,8 +447,9 @@ class Lab:
         asked_for, mode = mode, mode + WITH_GRADIENTS * gradients
         where = {"tree": shipment.tree, "tensors": shipment.tensors}
         blocks = [layout.aligned(b, self.device) for b in shipment.blocks]
-        values = layout.values_in(where, blocks, layout.Home(self.problem.module))
-        originals = mapped(values, Tensor.clone)
+        home = layout.Home(self.problem.module)
+        values = layout.values_in(where, blocks, home)
+        originals = layout.values_in(where, shipment.blocks, home)  # which nobody writes to
         after = self.own(state)
         outputs: list[Tensor] = []
         with torch.no_grad():
