@@ -182,13 +182,13 @@ CALLED_VIEWS = frozenset(
 
 def memory_of(n: Node) -> Node:
     """The node whose memory views show, those among them that are calls of PyTorch."""
-    while (shown := _shown_by(n)) is not None:
+    while (shown := shown_by(n)) is not None:
         n = shown
     return n
 
 
-def _shown_by(n: Node) -> Node | None:
-    """The node of which this one is a view."""
+def shown_by(n: Node) -> Node | None:
+    """The node of which this one is a view, called or not; None for one with memory of its own."""
     call = n.args[0] if n.op == "item" else n
     called = call.op == "library" and ".".join(str(call["name"]).split(".")[:2]) in CALLED_VIEWS
     return call.args[0] if called else n.args[0] if n.row.kind == "view" else None
@@ -198,7 +198,7 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    if n.op != "item" and _shown_by(n) is None:
+    if n.op != "item" and shown_by(n) is None:
         return n
     return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
 

@@ -17,13 +17,17 @@ from fusewright.ir import (
     Batch,
     Graph,
     Node,
+    Size,
     Update,
     copied,
     fresh_copy,
     memory_of,
     node,
+    numel,
     on_other_memory,
     rebuild,
+    shown_by,
+    times,
     toposort,
 )
 from fusewright.ops import meaning
@@ -127,9 +131,15 @@ def _own_memory(n: Node) -> bool:
 
 def _is_other_size(n: Node) -> bool:
     """Whether views show elements of a memory several times, or not all of them."""
-    while n.row.kind == "view" and n.op not in ("expand", "narrow"):
-        n = n.args[0]
-    return n.op in ("expand", "narrow")
+    while (shown := shown_by(n)) is not None:
+        if _bytes(shown) != _bytes(n):
+            return True
+        n = shown
+    return False
+
+
+def _bytes(n: Node) -> Size:
+    return times(numel(n.shape), n.dtype.itemsize)
 
 
 # ---- rules ---------------------------------------------------------------------------------------

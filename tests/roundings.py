@@ -63,7 +63,7 @@ class Otherwise(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.draws = torch.Generator().manual_seed(seed)
+        self.draws, self.alike = torch.Generator().manual_seed(seed), bool(seed % 2)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -84,12 +84,20 @@ class Otherwise(TorchDispatchMode):
             return self._moved(result, func(*sizes[0], **sizes[1]), _chain(args[0], result))
         return result
 
+    def _steps(self, value: torch.Tensor) -> torch.Tensor:
+        """-1, 0 or 1 for each element; of every second seed the same for equal ones: the same
+        arguments are rounded the same way wherever they stand."""
+        if not self.alike:
+            return torch.randint(-1, 2, value.shape, generator=self.draws).to(value.device)
+        different, which = torch.unique(value, return_inverse=True)
+        return torch.randint(-1, 2, different.shape, generator=self.draws).to(value.device)[which]
+
     def _moved(self, value: object, size: object, roundings: float = 1.0) -> object:
         if not (isinstance(value, torch.Tensor) and isinstance(size, torch.Tensor)):
             return value
         if not value.is_floating_point():
             return value
-        steps = torch.randint(-1, 2, value.shape, generator=self.draws).to(value.device)
+        steps = self._steps(value)
         unit = roundings * torch.finfo(value.dtype).eps
         moved = value + size * (steps * unit).to(value.dtype)
         return torch.where(moved.isfinite(), moved, value).to(value.dtype)

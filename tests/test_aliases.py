@@ -11,7 +11,7 @@ from torch import nn
 
 from fusewright.capture import capture, state_of
 from fusewright.interpret import interpret
-from fusewright.ir import memory_of
+from fusewright.ir import memory_of, numel
 from fusewright.rewrite import rewrite
 
 
@@ -107,3 +107,37 @@ def test_outputs_share_memory_as_eager_does(name: str) -> None:
             ours = interpret(graph, [x], state_of(captured, module))
             assert _memories(ours, x) == _memories(eager, x), how
             assert all(torch.equal(a, b) for a, b in zip(ours, eager, strict=True)), how
+
+
+# Views that show less than all of a memory, or parts of it several times.
+PARTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "select": lambda y: y[:, 2],
+    "narrow": lambda y: y[:, 1:3],
+    "every second": lambda y: y[..., ::2],
+    "diagonal": lambda y: y.diagonal(dim1=1, dim2=2),
+    "split": lambda y: y.split(3, 1)[1],
+    "chunk": lambda y: y.chunk(2, 2)[0],
+    "unbind": lambda y: y.unbind(1)[3],
+    "expand": lambda y: y[:, :1].expand(4, 5, 8),
+    "unfold": lambda y: y.unfold(2, 4, 2),
+    "bits": lambda y: y.view(torch.int32)[:, 2].view(torch.float32),
+}
+# What algebra takes for its argument; eager gives it memory of its own.
+SAME: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "times one": lambda y: y * 1.0,
+    "minimum with itself": lambda y: torch.minimum(y, y),
+    "maximum with itself": lambda y: torch.maximum(y, y),
+}
+
+
+@pytest.mark.parametrize("same", SAME)
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_computed_of_a_part_has_memory_of_that_size(part: str, same: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return SAME[same](PARTS[part](x * 2))
+
+    captured = capture(Model(), [torch.randn(4, 5, 8)])
+    (result,) = rewrite(captured.graph)[0].outputs
+    memory = memory_of(result)
+    assert captured.graph.hint(numel(memory.shape)) == captured.graph.hint(numel(result.shape))
