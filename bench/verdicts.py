@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -171,6 +172,7 @@ def _verdicts(given: argparse.Namespace, table: Mapping[str, tuple[str, Sizes]])
     with tempfile.TemporaryDirectory(prefix="fusewright-verdicts-") as folder:
         for name, (file, sizes) in table.items():
             written, report = Path(folder, f"{name}.py"), Path(folder, f"{name}.json")
+            os.environ["TORCH_EXTENSIONS_DIR"] = f"{folder}/{name}"  # kernels are compiled anew
             shape = [f"--set={key}={value}" for key, value in sizes.items()]
             problem = str(ROOT / file)
             timing = [] if given.timing else ["--no-timing"]

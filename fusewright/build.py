@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -123,10 +124,37 @@ def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
 def _start(text: str, stem: Path) -> subprocess.Popen[bytes]:
     """A process that compiles one block, with ninja and the compilers in a group of its own."""
     path = stem.with_suffix(".py")
-    path.write_text(f"import torch\n\n{text}\n_fusewright_build()\n", encoding="utf-8")
+    path.write_text(f"import torch\n\n{text}\n_fusewright_compiled()\n", encoding="utf-8")
     with stem.with_suffix(".log").open("wb") as log:
         command = [sys.executable, str(path)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+class Compiling:
+    """A runtime block of an emitted file that is compiled beside something else.
+
+    It ends where a process that runs the file looks first, `cache_folder`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._library: Path | None = None
+        self._thread = threading.Thread(target=self._compile, args=[text], daemon=True)
+        if text:
+            self._thread.start()
+
+    def library(self) -> Path | None:
+        """The compiled kernels, once they are; None where there are none, or they don't compile,
+        which whoever runs the file will hear of."""
+        if self._thread.ident is not None:
+            self._thread.join(COMPILE_SECONDS)
+        return self._library
+
+    def _compile(self, text: str) -> None:
+        values: dict[str, Any] = {"torch": torch}
+        # Whatever it is: the file itself will meet it again, and say so.
+        with suppress(Exception):
+            exec(compile(text, "<runtime block>", "exec"), values)
+            self._library = values["_fusewright_compiled"]()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

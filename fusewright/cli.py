@@ -14,10 +14,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Literal, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TextIO
 
 import typer
 from rich.console import Console
@@ -53,6 +53,9 @@ from fusewright.report import (
 )
 from fusewright.turn import ask
 from fusewright.write import write_whole
+
+if TYPE_CHECKING:
+    from fusewright.judge.site import Site
 
 RULES = ("no-library", "no-workspace", "no-prepack")
 # What the system may refuse -> what to do about it.
@@ -197,9 +200,10 @@ def optimize(
     overrides = parse_settings(settings)
 
     def work() -> tuple[Report, int]:
-        from fusewright.pipeline import optimize_file
+        # Importing PyTorch takes its time, here and in the judge's processes: side by side.
+        with _site(target, timing=timing) as site, progress(Console(stderr=True)) as step:
+            from fusewright.pipeline import optimize_file
 
-        with progress(Console(stderr=True)) as step:
             outcome = optimize_file(
                 problem,
                 out=output,
@@ -212,6 +216,7 @@ def optimize(
                 level=tune,
                 turn=nullcontext if line is None else partial(ask, line),
                 progress=step,
+                site=site,
             )
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
@@ -409,6 +414,15 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
     if path is not None:
         write_whole(path, to_json(report), force=True)
     return code
+
+
+def _site(target: str | None, *, timing: bool) -> AbstractContextManager[Site | None]:
+    """Where the file for this target will be judged, if it is for this machine in any case."""
+    from fusewright.judge.judging import open_site
+
+    device = target or _default_device()
+    known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
+    return open_site(device, timing=timing) if known else nullcontext()
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

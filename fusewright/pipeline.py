@@ -18,6 +18,7 @@ from torch import nn
 
 from fusewright import __version__
 from fusewright.build import (
+    Compiling,
     cache_folder,
     cross_compile,
     fused_module,
@@ -61,6 +62,7 @@ from fusewright.guard import class_text, guard
 from fusewright.header import as_it_was, header, header_of_parts
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
+from fusewright.judge.site import Site
 from fusewright.judge.timing import Turn
 from fusewright.memory import Memory, Tuned
 from fusewright.nest import Nest
@@ -228,13 +230,18 @@ def _tuned(
 
 def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
     """The text of the emitted file."""
+    return _emitted(made, module, problem)[0]
+
+
+def _emitted(made: Made, module: nn.Module, problem: Problem) -> tuple[str, str]:
+    """The text of the emitted file, and its block that compiles kernels, or ""."""
     path, record = str(problem.path), made.record(problem.path.name)
     if not made.replaced:
-        return rename(problem.source, path, as_it_was(record))
+        return rename(problem.source, path, as_it_was(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
     lines = header(record, made.kernels, made.plan, problem.path.name)
-    return emit(problem.source, path, lines, runtime, forward)
+    return emit(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
 
 
 def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
@@ -285,12 +292,14 @@ def optimize_file(
     level: str | None = None,
     turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
+    site: Site | None = None,
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
 
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
+    site: where it is judged, if that was opened before and is for this target's device.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
@@ -302,7 +311,9 @@ def optimize_file(
     if here:
         require_tools(machine)
     # The judge's processes import PyTorch while the model is captured here.
-    with open_site(machine.device, timing=timing) if here else nullcontext() as site:
+    own = site is None or site.device != machine.device
+    opened = open_site(machine.device, timing=timing) if own else nullcontext(site)
+    with opened if here else nullcontext() as site:
         problem, module, given = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
@@ -318,6 +329,7 @@ def optimize_file(
             write_whole(out, file.text, force=force)
             return replace(outcome, why_not=why)
         write_whole(out, file.text, force=force)
+        compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judge(
@@ -330,6 +342,7 @@ def optimize_file(
             turn=turn,
             site=site,
             progress=progress,
+            compiled=compiling.library,
         )
         return replace(outcome, verdict=verdict, tuning=file.tuning)
 
@@ -554,9 +567,10 @@ def _code_of_parts(
 
 @dataclass(frozen=True)
 class _File:
-    """An emitted file, and what is said of it."""
+    """An emitted file, and what is said of it. runtime: its block that compiles kernels, or ""."""
 
     text: str
+    runtime: str
     record: str
     kernels: tuple[tuple[Body, Nest, Schedule], ...]
     reports: tuple[KernelReport, ...]
@@ -581,9 +595,11 @@ def _file(
         made = make(module, given.inputs, machine, precision, rules)
         _check_rules(made, rules)
         made = tuned(made, progress)
-        text, reports = emitted_text(made, module, problem), kernel_reports(made.plan, made.tiles)
+        text, runtime = _emitted(made, module, problem)
+        reports = kernel_reports(made.plan, made.tiles)
         degenerate = is_degenerate(made.captured.graph)
-        return _File(text, made.record(name), made.kernels, reports, degenerate, made.tuning)
+        about = made.record(name), made.kernels, reports, degenerate, made.tuning
+        return _File(text, runtime, *about)
     except CaptureFailed as error:
         why = str(error)
     progress("the model cannot be captured as a whole: trying its parts")
@@ -602,24 +618,25 @@ def _file(
         )
     record = parts.record(name)
     reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
-    text = _text_of_parts(parts, problem, record, scope)
-    return _File(text, record, parts.kernels, reports, parts=parts.facts)
+    text, runtime = _text_of_parts(parts, problem, record, scope)
+    return _File(text, runtime, record, parts.kernels, reports, parts=parts.facts)
 
 
 def _text_of_parts(
     parts: Parts, problem: Problem, record: str, scope: Callable[[nn.Module, str], Scope]
-) -> str:
-    """The emitted text; the model as it was where nothing is new."""
+) -> tuple[str, str]:
+    """The emitted text, and its block that compiles kernels; the model as it was, and "", where
+    nothing is new."""
     path = str(problem.path)
     if parts.chosen.taken:
         runtime, classes = _code_of_parts(parts, scope)
         plans = [made.plan for made in parts.made]
         lines = header_of_parts(record, parts.kernels, plans, problem.path.name)
-        return emit_parts(problem.source, path, lines, runtime, classes)
+        return emit_parts(problem.source, path, lines, runtime, classes), runtime
     try:
-        return rename(problem.source, path, as_it_was(record))
+        return rename(problem.source, path, as_it_was(record)), ""
     except CaptureFailed:  # not a plain class of the file
-        return alias(problem.source, path, as_it_was(record))
+        return alias(problem.source, path, as_it_was(record)), ""
 
 
 def _own_classes(problem: Problem) -> dict[type, str]:

@@ -234,8 +234,8 @@ def overflowed(
     value, and ours NaN, too, or the zero that remains if an infinite deviation divides.
 
     Eager's own norms differ there: of a row of 1e25, `layer_norm` and `group_norm` are NaN, and
-    `batch_norm`, `rms_norm` and `normalize` are 0 (PyTorch 2.13 on a CPU). And of the largest numbers
-    eager's x * 6 / 6 (hardswish) is infinite, and ours x.
+    `batch_norm`, `rms_norm` and `normalize` are 0 (PyTorch 2.13 on a CPU). And of the largest
+    numbers eager's x * 6 / 6 (hardswish) is infinite, and ours x.
     """
     made: tuple[list[torch.Tensor], ...] = ([], [], [])
     for a, b, x in zip(ours, eager, exact, strict=True):

@@ -26,11 +26,8 @@ _BUILD = '''
 _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
 
 
-def _fusewright_build():
-    """Compile the kernels, or find them compiled by an earlier process, and bind them."""
-    global _fusewright_seen, _fusewright_module  # the same in C++ takes their place
-
-    import ctypes
+def _fusewright_compiled():
+    """The file of the compiled kernels: found as an earlier process left it, or compiled now."""
     import hashlib
     import os
     import pathlib
@@ -78,7 +75,16 @@ def _fusewright_build():
             )
             (built,) = pathlib.Path(folder).glob("*.so")
             built.replace(library)
-    calls = ctypes.PyDLL(str(library))
+    return library
+
+
+def _fusewright_build():
+    """Bind the compiled kernels."""
+    global _fusewright_seen, _fusewright_module  # the same in C++ takes their place
+
+    import ctypes
+
+    calls = ctypes.PyDLL(str(_fusewright_compiled()))
     function, guard = calls.fusewright_function, calls.fusewright_guard
     function.restype = guard.restype = ctypes.py_object
     known = ctypes.py_object(_FUSEWRIGHT_KNOWN)

@@ -21,11 +21,14 @@ from fusewright.judge.observer import Observer
 from fusewright.judge.tree import tensors
 
 # All experiments share so many seconds, on paper; one that costs more makes fewer calls, not none.
-EFFORT_S: Mapping[str, float] = {"cpu": 8.0, "cuda": 45.0}
+EFFORT_S: Mapping[str, float] = {"cpu": 8.0, "cuda": 8.0}
 # Calls that need not be of full size have a sixteenth of the rows at most, three at least, and as
 # many as an expectation takes so long for; and they cost less than such a share of the others.
 LEAST_SHORTENED, FEWEST_ROWS, SHORT_S, WORTH = 16, 3, 0.02, 0.6
 COSTLY_S = 0.25  # an expectation that takes longer borrows its sensitivity where it may
+# A call that takes longer, with all that is sent for it, need not be of full size. On a CPU only
+# the expectation counts, which takes longest there.
+LONG_S: Mapping[str, float] = {"cpu": math.inf, "cuda": 0.06}
 # What each experiment may take of these seconds.
 PART: Mapping[str, float] = {
     "fresh": 0.1, "warm": 0.04, "modes": 0.06, "determinism": 0.08, "soak": 0.2, "leak": 0.05,
@@ -67,7 +70,7 @@ class Rates:
     bytes: float
     products: tuple[float, float]  # operations of matrix products
     convolutions: tuple[float, float]
-    sent: float  # bytes of arguments: drawn, laid out, copied, and back again
+    sent: float  # bytes of arguments: drawn (on a GPU in no time), laid out, copied, and back again
     returned: float
     compared_s: float  # an element of the output: its error at five zoom levels, its sensitivity
     message_s: float  # a call with everything around it, if there were nothing to compute
@@ -75,7 +78,7 @@ class Rates:
 
 RATES: Mapping[str, Rates] = {
     "cpu": Rates(5e-6, 6e9, (60e9, 25e9), (60e9, 15e9), 0.4e9, 0.7e9, 130e-9, 4e-3),
-    "cuda": Rates(10e-6, 1e12, (30e12, 15e12), (20e12, 1e12), 0.6e9, 2e9, 1e-9, 10e-3),
+    "cuda": Rates(10e-6, 1e12, (30e12, 15e12), (20e12, 1e12), 1.5e9, 1.5e9, 1e-9, 10e-3),
 }
 
 
@@ -188,9 +191,10 @@ class Counts:
     def rows(self, size: int) -> int:
         """How many of `size` rows a call has that need not be of full size, if that is legal and
         cheaper. An odd number: some vectors are not full."""
-        most = min(size // LEAST_SHORTENED, int(size * SHORT_S / self.expectation))
-        rows = (most - 1) | 1
-        return rows if self.costly and rows >= FEWEST_ROWS else 0
+        long = self.plain > LONG_S[self.device]
+        cost = max(self.expectation, self.plain) if long else self.expectation
+        rows = (min(size // LEAST_SHORTENED, int(size * SHORT_S / cost)) - 1) | 1
+        return rows if (long or self.costly) and rows >= FEWEST_ROWS else 0
 
     def written(self) -> dict[str, object]:
         """What a report prints, and a replay is given."""

@@ -36,6 +36,7 @@ def describe(session: Session) -> dict[str, object]:
             "problem": hashlib.sha256(request.problem.read_bytes()).hexdigest(),
             "candidate": hashlib.sha256(session.source.encode()).hexdigest(),
             "judge": _own_hash(),
+            **({"kernels compiled by the caller": session.adopted} if session.adopted else {}),
         },
         "executable": sys.executable,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +31,7 @@ from fusewright.judge.session import (
 )
 from fusewright.judge.site import CHECKED, Site
 
+Compiled = Callable[[], Path | None]
 DEFAULT_LIMITS = Limits()
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 DEVICES = ("cpu", "cuda")
@@ -58,6 +59,7 @@ def judge(
     turn: clocks.Turn = nullcontext,
     site: Site | None = None,
     truth: str = "rows",
+    compiled: Compiled | None = None,
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
 
@@ -67,12 +69,14 @@ def judge(
     progress: called with the name of each phase as it begins; if it has a method `left`, that is
     called with the share of the plan that is done and the seconds left, after every answer.
     site: of `open_site`, where the judge's processes have got ready before; else one is opened.
+    compiled: asked for the candidate's kernels, before it is imported, by a caller that compiles
+    them from the same text; None, or an answer of None: the candidate compiles them here.
     """
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, truth, grad,
         sanitize, timing, tuple(against), dict(overrides), budget_s, limits,
     )  # fmt: skip
-    return judge_request(request, progress or _silent, turn, site)
+    return judge_request(request, progress or _silent, turn, site, compiled)
 
 
 def replay(report: Path | str, case: str, progress: Progress | None = None) -> Verdict:
@@ -104,6 +108,7 @@ def judge_request(
     progress: Progress,
     turn: clocks.Turn = nullcontext,
     site: Site | None = None,
+    compiled: Compiled | None = None,
 ) -> Verdict:
     _check(request)
     begin = time.monotonic()
@@ -112,7 +117,7 @@ def judge_request(
         session = Session(request, site, progress)
         session.costs.spent("starting", time.monotonic() - begin)
         try:
-            timed = _judge(session, turn)
+            timed = _judge(session, turn, compiled)
         except NotVerifiable as error:
             session.ledger.gaps.append(str(error))
             timed = None
@@ -158,7 +163,7 @@ def _check(request: Request) -> None:
             raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
 
 
-def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
+def _judge(session: Session, turn: clocks.Turn, compiled: Compiled | None) -> clocks.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = clocks.participants(request) if request.timing else ()
@@ -180,6 +185,8 @@ def _judge(session: Session, turn: clocks.Turn) -> clocks.Timing | None:
     session.run_canaries(canary, 0)
     if session.ledger.failed("self-canary"):
         return None
+    if compiled is not None and (library := compiled()) is not None:
+        session.adopt(library)
     session.look_ahead(phases)
     complete = _run_phases(session, workers, sides)
     session.outlook = None

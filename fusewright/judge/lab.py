@@ -31,6 +31,7 @@ from fusewright.judge.alike import alike, all_alike, exactly, identical, nearly
 from fusewright.judge.costs import RUNS
 from fusewright.judge.counts import UNPRICED_S, WORTH, Counts, Work, counts_of, priced, work_of
 from fusewright.judge.doubles import Doubles, generator
+from fusewright.judge.draws import Draws
 from fusewright.judge.expected import USUAL_SHARE, Expected, Kappas, Part, State
 from fusewright.judge.floor import floors
 from fusewright.judge.fragile import Watch
@@ -74,6 +75,7 @@ class Lab:
             self.problem = load_problem(Path(order["problem"]), order["overrides"])
             self.model_seed = self.seed("model") % 2**31
             self._seed_all(self.seed("init inputs"))
+            self._draws = Draws(self.problem, self.device)
             self.init_inputs = self.problem.make_init_inputs()
             own = self._own_init_inputs()
             torch.manual_seed(self.model_seed)
@@ -184,10 +186,9 @@ class Lab:
         """A fresh draw of get_inputs() that nobody has seen, or so many rows of one."""
         if rows:
             return self._some_rows(tag, rows)
-        self._seed_all(self.seed("inputs", *tag))
         if self._opening is not None and tag in self._opening:
             return mapped(self._opening[tag], Tensor.clone)
-        values = mapped(self.problem.make_inputs(), lambda t: t.to(self.device))
+        values = self._draws.draw(lambda: self._seed_all(self.seed("inputs", *tag)))
         values = self._with_attributes(values, tag)
         if self._opening is not None:
             self._opening = {tag: mapped(values, Tensor.clone)}

@@ -7,6 +7,7 @@ trusted worker's steps to the candidate's, checks every answer's form, and keeps
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import secrets
@@ -163,6 +164,7 @@ class Session:
         self.examined_s = 0.0
         self._planned: Mapping[str, int] = {}
         self.waited_s = 0.0  # for answers of the candidate
+        self.adopted = ""  # the hash of kernels that the caller has compiled, if it has
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
         self._short: list[str] = []  # what the current phase could not do for want of memory
@@ -181,6 +183,11 @@ class Session:
         """What is done and left, where that is known and somebody wants to hear it."""
         if self.outlook is not None and isinstance(self._told, Left):
             self._told.left(self.outlook.share(), self.outlook.seconds_left())
+
+    def adopt(self, library: Path) -> None:
+        """Kernels that the caller has compiled from the candidate's own text."""
+        self.adopted = hashlib.sha256(library.read_bytes()).hexdigest()
+        self.site.adopt(library)
 
     # --- workers ----------------------------------------------------------------------------
 

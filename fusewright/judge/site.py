@@ -146,6 +146,16 @@ class Site:
         """Has a nursery died? Then something below it may have got away."""
         return not all(nursery.alive() for nursery in self.nurseries.values())
 
+    def adopt(self, library: Path) -> None:
+        """Kernels that the caller has compiled, where workers look for what one has compiled."""
+        folder = self.build / library.parent.name
+        with _writing():
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(library, folder / library.name)
+            if self.plan.uid is not None:
+                for path in (folder, folder / library.name):
+                    os.chown(path, self.plan.uid, self.plan.uid)
+
     def tool_path(self) -> str:
         home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         own = Path(sys.executable).parent

@@ -18,7 +18,9 @@ from functools import cached_property
 from fusewright.judge.protocol import ProtocolViolation, Region, TensorRecord, map_region
 
 BLOCK = 512  # bytes: the unit in which the system counts what a file takes
-LARGE = 256 << 20  # an answer of more bytes gives its pages back, so that it is there once
+# An answer of more bytes gives its pages back, so that it is there once; to get them anew takes a
+# second a gigabyte.
+LARGE = max(256 << 20, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 32)
 
 
 @dataclass(frozen=True)
