@@ -163,7 +163,9 @@ def _check(request: Request) -> None:
             raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
 
 
-def _judge(session: Session, turn: clocks.Turn, compiled: Compiled | None) -> clocks.Timing | None:
+def _judge(
+    session: Session, turn: clocks.Turn, compiled: Compiled | None = None
+) -> clocks.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = clocks.participants(request) if request.timing else ()
