@@ -117,13 +117,22 @@ class Told:
     """Gigabytes of the host that all processes together had at most."""
     gpu: float
     """The same of the GPU."""
+    need: tuple[float, float]
+    """What was estimated before of both."""
+
+    @property
+    def over(self) -> float:
+        """The larger of the two shares of what was estimated."""
+        pairs = zip((self.host, self.gpu), self.need, strict=True)
+        return max((seen / most for seen, most in pairs if most), default=0.0)
 
     def __str__(self) -> str:
         longest = sorted(self.phases.items(), key=lambda item: -item[1])[:6]
         return (
             f"{self.name:20} {self.verdict:12} {self.seconds:6.1f} s  {self.calls:4} calls  "
             f"{self.float64_runs:3} float64  {self.gigabytes:6.2f} GB moved  "
-            f"{self.host:5.2f} GB, GPU {self.gpu:5.2f}  "
+            f"{self.host:5.2f} of {self.need[0]:.1f} GB, "
+            f"GPU {self.gpu:5.2f} of {self.need[1]:.1f}  "
             + ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in longest)
         )
 
@@ -152,6 +161,9 @@ def main() -> int:
         f"{len(every)} problems, {verified} verified; seconds: median "
         f"{statistics.median(seconds):.1f}, least {min(seconds):.1f}, most {max(seconds):.1f}"
     )
+    within = sum(told.over <= 1.0 for told in every)
+    most = max(told.over for told in every)
+    print(f"memory within the estimate in {within} of {len(every)}, at most {most:.2f} of it")
     return 0 if verified == len(every) else 1
 
 
@@ -208,7 +220,9 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
         found = json.loads(report.read_text(encoding="utf-8"))
         costs = found["costs"]
     except (OSError, ValueError, KeyError):
-        return Told(name, why, seconds, {}, 0, 0, 0.0, {}, *peaks)
+        return Told(name, why, seconds, {}, 0, 0, 0.0, {}, *peaks, (0.0, 0.0))
+    said = found["need"] or {"host": 0, "gpu": 0}
+    need = said["host"] / 1e9, said["gpu"] / 1e9
     if found["verdict"] != "verified":
         print(f"{name}: {found['verdict']}: {found['reason']}", flush=True)
     return Told(
@@ -221,6 +235,7 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
         (costs["bytes sent"] + costs["bytes returned"]) / 1e9,
         {process: peak / 1e9 for process, peak in costs["peak bytes"].items()},
         *peaks,
+        need,
     )
 
 

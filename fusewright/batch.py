@@ -16,12 +16,14 @@ from importlib import metadata
 from pathlib import Path
 
 from fusewright import __version__
-from fusewright.devices import gpus
+from fusewright.devices import free_of, gpus, host_free
 from fusewright.errors import BadUsage
 from fusewright.launch import Launcher, Options, Program
 from fusewright.result import DISK_FULL, Result
 from fusewright.store import Store
+from fusewright.turn import HOST
 
+SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
 SOURCES = (".py", ".h", ".cuh")
 STORE = "results.sqlite"
 
@@ -72,7 +74,9 @@ def batch(
     """
     _make(output)
     devices = () if options.target == "cpu" else gpus()
-    launcher = Launcher(program, options, output, several=jobs > 1, devices=devices)
+    limits = {HOST: host_free(), **free_of(devices)}
+    limits = {name: int(SHARE * size) for name, size in limits.items()}
+    launcher = Launcher(program, options, output, several=jobs > 1, devices=devices, limits=limits)
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []

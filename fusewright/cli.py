@@ -51,7 +51,7 @@ from fusewright.report import (
     to_json,
     verdict_report,
 )
-from fusewright.turn import ask
+from fusewright.turn import Need, ask, settle
 from fusewright.write import write_whole
 
 if TYPE_CHECKING:
@@ -217,6 +217,7 @@ def optimize(
                 turn=nullcontext if line is None else partial(ask, line),
                 progress=step,
                 site=site,
+                settle=_at_once if line is None else partial(settle, line),
             )
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
@@ -414,6 +415,10 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
     if path is not None:
         write_whole(path, to_json(report), force=True)
     return code
+
+
+def _at_once(_: Need) -> None:
+    """Alone, a run takes what memory there is."""
 
 
 def _site(target: str | None, *, timing: bool) -> AbstractContextManager[Site | None]:

@@ -1,11 +1,16 @@
-"""The GPUs of this machine, by the names that CUDA_VISIBLE_DEVICES takes; found without PyTorch."""
+"""The GPUs of this machine, by the names that CUDA_VISIBLE_DEVICES takes, and free memory; found
+without PyTorch."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+FREE = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 ASKED = ("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
 PATIENCE_S = 20.0  # a driver that nobody has used for a while takes some seconds to answer
 
@@ -19,3 +24,22 @@ def gpus() -> tuple[str, ...]:
     except (OSError, subprocess.SubprocessError):  # no driver, or one that does not answer
         return ()
     return tuple(line.strip() for line in told.stdout.splitlines() if line.strip())
+
+
+def free_of(names: Sequence[str]) -> Mapping[str, int]:
+    """Bytes that are free on each of these; of one that does not answer nothing is known."""
+    found: dict[str, int] = {}
+    for name in names:
+        asked = (*FREE, "-i", name)
+        with suppress(OSError, subprocess.SubprocessError, ValueError):
+            told = subprocess.run(
+                asked, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+            )
+            found[name] = int(told.stdout) << 20
+    return found
+
+
+def host_free() -> int:
+    """Bytes of the host's memory that could be had now."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fusewright.devices import VISIBLE
 from fusewright.result import OUT_OF_MEMORY, Result, ended, not_started, reported
-from fusewright.turn import ASK, GO, Machine
+from fusewright.turn import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, Machine
 
 Program = Callable[[list[str]], object]
 # What every run imports; the last three are for what torch.export does when it is first used.
@@ -85,9 +85,10 @@ class Launcher:
 
     def __init__(
         self, program: Program, options: Options, output: Path, *, several: bool = False,
-        devices: Sequence[str] = (),
+        devices: Sequence[str] = (), limits: Mapping[str, int] = NO_LIMITS,
     ) -> None:  # fmt: skip
-        """several: whether others run beside a run.  devices: GPUs, of which each run gets one."""
+        """several: whether others run beside a run.  devices: GPUs, of which each run gets one.
+        limits: bytes of the host, and of each GPU, that all runs may have together."""
         self._program, self._several = program, several
         self._runs_on = dict.fromkeys(devices, 0)
         self._context = multiprocessing.get_context("forkserver")
@@ -95,7 +96,7 @@ class Launcher:
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
         self.options = options
         self.output = output
-        self._machine = Machine()
+        self._machine = Machine(limits)
         self._runs: set[Run] = set()
         self._stopped = False
 
@@ -186,19 +187,27 @@ class Launcher:
             run = Run(process, ours)
             self._runs.add(run)
             try:
-                late = self._watch(run)
+                late = self._watch(run, device)
             finally:
                 self._runs.discard(run)
                 run.kill()
+                self._machine.leave(run)
             with self._forking:
                 process.join()
                 return late, process.exitcode or 0
 
-    def _watch(self, run: Run) -> bool:
-        """See it through, with its turn if it asks for one; True if its time was up."""
+    def _watch(self, run: Run, device: str) -> bool:
+        """See it through, with its memory and its turn if it asks; True if its time was up."""
         deadline = time.monotonic() + self.options.timeout_s
         try:
             while word := run.wait(deadline):
+                if word == SETTLE:
+                    asked = time.monotonic()
+                    host, gpu = NEEDED.unpack(run.line.recv(NEEDED.size, socket.MSG_WAITALL))
+                    self._machine.settle(run, {HOST: host} | ({device: gpu} if device else {}))
+                    deadline += time.monotonic() - asked
+                    with contextlib.suppress(BrokenPipeError):
+                        run.line.sendall(GO)
                 if word == ASK:
                     asked = time.monotonic()
                     with self._machine.alone():

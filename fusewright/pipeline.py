@@ -62,9 +62,12 @@ from fusewright.guard import class_text, guard
 from fusewright.header import as_it_was, header, header_of_parts
 from fusewright.judge import judge
 from fusewright.judge.judging import open_site
+from fusewright.judge.room import Peak
 from fusewright.judge.site import Site
 from fusewright.judge.timing import Turn
+from fusewright.judge.tree import tensors
 from fusewright.memory import Memory, Tuned
+from fusewright.need import Sizes, need, sizes_observed, sizes_of
 from fusewright.nest import Nest
 from fusewright.plan import Plan, numbered, plan
 from fusewright.problem import NO_OVERRIDES, Problem, load_problem
@@ -82,10 +85,12 @@ from fusewright.submodules import Calls, Chosen, choose, observed
 from fusewright.target import TARGETS, Target, target
 from fusewright.tile import Tile
 from fusewright.tune import DEFAULT, level_of, remembered, tune, untuned
+from fusewright.turn import Need
 from fusewright.workbench import EagerRaises, Workbench, Written, about_inputs, about_machine
 from fusewright.write import check_writable, write_whole
 
 Progress = Callable[[str], None]
+Settle = Callable[[Need], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
@@ -293,6 +298,7 @@ def optimize_file(
     turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
     site: Site | None = None,
+    settle: Settle = lambda _: None,
 ) -> Outcome:
     """Write the fused file of a problem, then judge it; see `Outcome`.
 
@@ -300,6 +306,8 @@ def optimize_file(
     this machine and is timed, else "off".
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     site: where it is judged, if that was opened before and is for this target's device.
+    settle: told the memory that all of this takes at most, as soon as that is known; it waits until
+    there is as much.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
@@ -317,10 +325,19 @@ def optimize_file(
         problem, module, given = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
-        file = _file(problem, module, given, machine, precision, rules, work, progress)
+        needs: list[Need] = []
+
+        def sized(sizes: Sizes) -> None:
+            needs.append(need(sizes, machine.device))
+            progress(f"having {needs[0]}")
+            if here and len(needs) == 1:
+                settle(needs[0])
+
+        file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
         outcome = Outcome(
-            out, file.record, file.reports, None, "", file.degenerate, parts=file.parts
-        )
+            out, file.record, file.reports, None, "", file.degenerate, parts=file.parts,
+            need=needs[0],
+        )  # fmt: skip
         if not here:
             progress(f"compiling for {machine.name}, which is not this machine")
             why = f"nothing is replaced, and there is no {machine.name} GPU here"
@@ -358,7 +375,8 @@ def explain_file(
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
-    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
+    order = machine, "eager", rules, _as_planned, _quiet, lambda _: None
+    return _file(problem, module, given, *order).record
 
 
 def optimize(
@@ -588,12 +606,17 @@ def _file(
     rules: frozenset[str],
     tuned: Callable[[Made, Progress], Made],
     progress: Progress,
+    sized: Callable[[Sizes], None],
 ) -> _File:
-    """The model as a whole; where that cannot be captured, its parts, if it runs at all."""
+    """The model as a whole; where that cannot be captured, its parts, if it runs at all.
+
+    sized: told the sizes of its tensors, once and before anything large is made.
+    """
     name = problem.path.name
     try:
         made = make(module, given.inputs, machine, precision, rules)
         _check_rules(made, rules)
+        sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
         text, runtime = _emitted(made, module, problem)
         reports = kernel_reports(made.plan, made.tiles)
@@ -603,7 +626,9 @@ def _file(
     except CaptureFailed as error:
         why = str(error)
     progress("the model cannot be captured as a whole: trying its parts")
-    calls = observed(module, lambda: problem.run(module, given.values(problem)))
+    with Peak("cpu") as peak:
+        calls = observed(module, lambda: problem.run(module, given.values(problem)))
+    sized(sizes_observed(module, tensors(given.inputs), peak.size))
     named = {**_own_classes(problem), **_imported_classes(problem)}
 
     def scope(_child: nn.Module, _name: str) -> Scope:

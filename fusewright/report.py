@@ -8,6 +8,8 @@ The report of every command has the same keys:
     tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
     parts        {taken: [{class, paths}], left: [{path, kind, why}]}, where the model could not be
                  captured as a whole; else null
+    need         {host, gpu}: bytes of memory that optimizing and judging take at most, as estimated
+                 before; null for other commands
     checks       [{check, outcome, evidence, cases}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
@@ -35,6 +37,7 @@ from rich.text import Text
 from fusewright import __version__
 from fusewright.errors import FusewrightError
 from fusewright.judge.findings import EXIT_CODES, Verdict, Word
+from fusewright.turn import Need
 
 Report = Mapping[str, object]
 
@@ -73,6 +76,7 @@ class Outcome:
     degenerate: bool = False
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
+    need: Need | None = None
 
     @property
     def exit_code(self) -> int:
@@ -82,7 +86,8 @@ class Outcome:
 def verdict_report(verdict: Verdict, kernels: tuple[KernelReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
-    return {**report, "kernels": kernels, "degenerate": False, "tuning": None, "parts": None}
+    own = {"degenerate": False, "tuning": None, "parts": None, "need": None}
+    return {**report, "kernels": kernels, **own}
 
 
 def outcome_report(outcome: Outcome) -> Report:
@@ -95,6 +100,7 @@ def outcome_report(outcome: Outcome) -> Report:
         "degenerate": outcome.degenerate,
         "tuning": outcome.tuning,
         "parts": outcome.parts,
+        "need": outcome.need,
     }
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fusewright.turn import ASK, ask
+from fusewright.turn import ASK, Need, ask, settle
 
 REPORT: dict[str, Any] = {
     "verdict": "verified",
@@ -56,6 +56,10 @@ def main(arguments: list[str]) -> int:
     note("start")
     if on := os.environ.get("CUDA_VISIBLE_DEVICES"):
         note(f"on-{on}")
+    if behaviour == "hungry":
+        settle(int(words["--turn"]), Need(10**15, 10**15))
+        note("asked")
+        time.sleep(0.3)
     code = BEHAVIOURS[behaviour](output)
     report = REPORT
     if behaviour == "refuted":
@@ -137,6 +141,7 @@ def held(output: Path) -> int:
 
 BEHAVIOURS = {
     "good": lambda _: 0,
+    "hungry": lambda _: 0,
     "refuted": lambda _: 1,
     "unusable": lambda _: 2,
     "memory": lambda _: 2,

@@ -14,7 +14,7 @@ from fusewright.judge import judge
 from fusewright.pipeline import optimize_file
 
 HERE = Path(__file__).parent
-CANDIDATE = '''
+CANDIDATE = """
 import os
 from pathlib import Path
 import torch
@@ -30,7 +30,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         assert FOUND == "kernels"
         return torch.relu(self.proj(x))
-'''
+"""
 
 
 @pytest.mark.parametrize("given", [True, False])

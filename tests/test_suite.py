@@ -300,6 +300,15 @@ def test_the_limit_does_not_run_while_a_run_waits(tmp_path: Path) -> None:
     assert run(place, "--jobs", "8", "--timeout", "2")[0] == 0
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_runs_that_need_all_memory_are_alone_with_it(tmp_path: Path) -> None:
+    place = folder(tmp_path, **dict.fromkeys(("a", "b", "c"), "hungry"))
+    assert run(place, "--jobs", "3", "--no-timing")[0] == 0
+    assert len(journal(place, "asked")) == 3
+    every = [(at, event) for event in ("asked", "end") for _, at in journal(place, event)]
+    assert [event for _, event in sorted(every)] == ["asked", "end"] * 3
+
+
 def test_machine() -> None:
     machine, order = Machine(), []
     inside = threading.Event()
