@@ -225,6 +225,8 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
     need = said["host"] / 1e9, said["gpu"] / 1e9
     if found["verdict"] != "verified":
         print(f"{name}: {found['verdict']}: {found['reason']}", flush=True)
+        for finding in found["findings"]:
+            print(f"  {finding['check']}: {finding['detail'][:300]}", flush=True)
     return Told(
         name,
         found["verdict"],

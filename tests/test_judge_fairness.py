@@ -120,18 +120,20 @@ def test_only_the_kernel_kills_for_memory(
     assert bool(shortage.of_memory(end(exit_, reason=reason), 7)) == short
 
 
-def lose(monkeypatch: pytest.MonkeyPatch, how: str, times: int, attempts: list[str]) -> None:
-    """The worker of phase `first` has no memory, so many times."""
+def lose(
+    monkeypatch: pytest.MonkeyPatch, how: str, times: int, attempts: list[str], who: str = "first"
+) -> None:
+    """This worker has no memory, so many times."""
     collect, started = Session.collect, Session.start_candidate
     if how == "killed":
         monkeypatch.setattr(shortage, "kills", iter(range(1000)).__next__)
 
     def starting(self: Session, name: str, slot: int, **options: Any) -> Worker:
-        attempts.extend([name] if name == "first" else [])
+        attempts.extend([name] if name == who else [])
         return started(self, name, slot, **options)
 
     def losing(self: Session, worker: Worker, seconds: float) -> Record:
-        early = worker.name == "first" and self._received.get(worker, -1) + 1 == EARLY
+        early = worker.name == who and self._received.get(worker, -1) + 1 == EARLY
         if early and len(attempts) <= times and how == "killed":
             for pid in warden.descendants(worker.pid)[-1:]:
                 os.kill(pid, signal.SIGKILL)
@@ -162,6 +164,19 @@ def test_without_memory_it_is_tried_once_more_and_never_refuted(
     else:
         assert "are free now; most is held by" in verdict.reason
         assert "tried twice" in verdict.reason
+
+
+@pytest.mark.parametrize("how", ["killed", "raised"])
+def test_a_self_test_without_memory_is_made_once_more(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    attempts: list[str] = []
+    lose(monkeypatch, how, 1, attempts, "canary")
+    verdict = judged(request(tmp_path, GOOD.format(first="pass"), limits=QUICK), site)
+    assert attempts == ["canary", "canary"]
+    assert "no complete evidence" in verdict.reason  # of the one phase that was asked for, all is
+    outcomes = {row.check: row.outcome for row in verdict.checks}
+    assert outcomes["self-canary"] == outcomes["values"] == "pass"
 
 
 def test_a_ledger_goes_back_to_where_it_was() -> None:

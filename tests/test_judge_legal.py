@@ -219,6 +219,9 @@ def test_two_answers_to_one_question(
         (MemoryError(), ShortOfMemory),
         (torch.OutOfMemoryError("CUDA out of memory"), ShortOfMemory),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), ShortOfMemory),
+        (torch.AcceleratorError("CUDA error: out of memory"), ShortOfMemory),
+        (OSError(12, "Cannot allocate memory"), ShortOfMemory),
+        (OSError(2, "No such file or directory"), Illegal),
     ],
 )
 def test_what_a_reference_raises(error: Exception, kind: type[Exception]) -> None:
@@ -275,6 +278,9 @@ def test_without_memory_for_a_case_nobody_is_refuted_and_nothing_verified(
         "MemoryError()",
         "torch.OutOfMemoryError('CUDA out of memory')",
         "RuntimeError('DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes')",
+        "torch.AcceleratorError('CUDA error: out of memory')",
+        "OSError(12, 'Cannot allocate memory')",
+        "ImportError('kernels.so: failed to map segment from shared object')",
     ],
 )
 @pytest.mark.parametrize(("rows", "experiment"), [(2, "fresh"), (3, "hazards")])

@@ -19,7 +19,10 @@ import torch
 _SAYINGS = (
     "can't allocate memory", "not enough memory", "out of memory", "bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "Cannot allocate memory", "failed to map segment",
 )  # fmt: skip
+# What says so: PyTorch itself, CUDA through it, the system, a library that is loaded.
+_SAYERS = ("RuntimeError", "AcceleratorError", "OSError", "ImportError")
 
 
 class Illegal(Exception):
@@ -57,7 +60,8 @@ def is_short(error: BaseException) -> bool:
     """Is this what running out of memory looks like?"""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _SAYINGS)
+    said = isinstance(error, (RuntimeError, OSError, ImportError))
+    return said and any(word in str(error) for word in _SAYINGS)
 
 
 def says_short(text: str) -> bool:
@@ -66,7 +70,7 @@ def says_short(text: str) -> bool:
     kind = name[0].rpartition(".")[2] if name else ""
     if kind in ("MemoryError", "OutOfMemoryError"):
         return True
-    return kind == "RuntimeError" and any(word in text for word in _SAYINGS) and not _beyond(text)
+    return kind in _SAYERS and any(word in text for word in _SAYINGS) and not _beyond(text)
 
 
 def _beyond(text: str) -> bool:

@@ -528,6 +528,7 @@ class Session:
                 rows = [f"{r.check}: {r.evidence}" for r in ledger.rows() if r.outcome == "fail"]
                 surprises.append(f"the {name} one was {'accepted' if accepted else rows}")
         self.send_off(worker)
+        self._demand_room()
         text = "; ".join(surprises) or ", ".join(CANARIES)
         self.ledger.add("self-canary", "fail" if surprises else "pass", text)
 
