@@ -96,5 +96,5 @@ def _most_live(
 
 # Measured with bench/verdicts.py: docs/facts.md.
 HOST = Copies(1_600_000_000, 14, 14, 12, 6)
-BESIDE_GPU = Copies(3_500_000_000, 6, 6, 6, 0)
-ON_GPU = Copies(4_000_000_000, 16, 24, 40, 6)
+BESIDE_GPU = Copies(3_500_000_000, 8, 13, 8, 0)
+ON_GPU = Copies(7_000_000_000, 14, 18, 40, 8)
