@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
 # first, as Python loads it first: its exports are only looked up when a user asks for one.
 FLOW = [
     "__init__",
-    "errors", "write", "progress", "containers", "calling", "problem", "target",
+    "errors", "write", "progress", "turn", "containers", "calling", "problem", "target",
     "dtypes", "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "refusals", "masks", "fakes", "exponents", "unwatched", "default_device", "fastpath",
@@ -35,7 +35,7 @@ FLOW = [
     "codegen/skeleton", "codegen/prune", "codegen/cpp",
     "codegen/attention", "codegen/product", "codegen/cuda",
     "codegen/quick", "codegen/runtime",
-    "scope", "guard", "forward", "emit", "build",
+    "scope", "guard", "forward", "emit", "build", "need",
     "judge/findings", "judge/tree", "judge/twins",
     "judge/ties", "judge/legal", "judge/doubles", "judge/measure",
     "judge/contract", "judge/positions", "judge/zeros", "judge/elsewhere",
@@ -48,7 +48,7 @@ FLOW = [
     "judge/nursery", "judge/holding", "judge/reuse", "judge/own_code",
     "judge/state_of_process", "judge/state_of_torch", "judge/breath", "judge/candidate",
     "judge/costs", "judge/outlook", "judge/observer", "judge/states", "judge/room", "judge/counts",
-    "judge/floor", "judge/fragile",
+    "judge/floor", "judge/fragile", "judge/draws",
     "judge/alike", "judge/expected",
     "judge/lab", "judge/trial", "judge/weights", "judge/experiments",
     "judge/probing", "judge/gradients", "judge/hazards", "judge/timed",
@@ -60,7 +60,7 @@ FLOW = [
     "judge/judging", "judge/__init__", "warm",
     "workbench", "choices", "memory", "pairs", "tune",
     "report", "explain", "header", "pipeline",
-    "arguments", "devices", "turn", "result", "store", "launch", "batch", "summary", "suite",
+    "arguments", "devices", "result", "store", "launch", "batch", "summary", "suite",
     "cli", "__main__",
 ]  # fmt: skip
 # Files that may read environment variables, with the reason. Options are passed down to all others.

@@ -137,11 +137,6 @@ class Outlook:
         """One more answer in the current step."""
         self._heard += 1
 
-    def over(self) -> None:
-        """The plan is done, or nothing more of it will be."""
-        self._end()
-        self._left.clear()
-
     def _end(self) -> None:
         if self._at is not None and self._at.own:
             self._paper += self._at.seconds
