@@ -106,6 +106,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     assert code == 0
     assert callable(options.pop("progress"))
     assert options.pop("turn") is nullcontext, "alone, it times when it likes"
+    assert options.pop("settle") is cli._at_once, "and takes what memory there is"
     assert options.pop("site") is None, "nothing is judged here that was made for another machine"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {
