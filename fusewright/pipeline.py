@@ -375,8 +375,7 @@ def explain_file(
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
-    order = machine, "eager", rules, _as_planned, _quiet, lambda _: None
-    return _file(problem, module, given, *order).record
+    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
 
 
 def optimize(
@@ -606,7 +605,7 @@ def _file(
     rules: frozenset[str],
     tuned: Callable[[Made, Progress], Made],
     progress: Progress,
-    sized: Callable[[Sizes], None],
+    sized: Callable[[Sizes], None] = lambda _: None,
 ) -> _File:
     """The model as a whole; where that cannot be captured, its parts, if it runs at all.
 
