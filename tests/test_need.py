@@ -54,6 +54,13 @@ def test_larger_models_need_more() -> None:
     assert need(large, "cuda").gpu > need(small, "cuda").gpu > 10**8
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what other threads do, but not for ever."""
+    end = time.monotonic() + 10
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
 class Runs:
     """Runs of a suite in threads: each settles, notes it, and stays until it may go."""
 
@@ -64,14 +71,26 @@ class Runs:
 
     def start(self, name: str, **wants: int) -> None:
         self.may_go[name] = threading.Event()
-        self.threads.append(threading.Thread(target=self._run, args=(name, wants)))
+        self.threads.append(threading.Thread(target=self._run, args=(name, wants), daemon=True))
         self.threads[-1].start()
-        time.sleep(0.05)
+        asked = self.machine._claims
+        until(lambda: name in self.inside or any(claim.run == name for claim in asked))
 
     def end(self, *names: str) -> None:
         for name in names:
             self.may_go[name].set()
-            time.sleep(0.05)
+            until(lambda name=name: name not in self.inside)
+
+    def are(self, *names: str) -> bool:
+        """Whether these come to be inside, and no others soon after."""
+        until(lambda: sorted(self.inside) == sorted(names))
+        time.sleep(0.05)
+        return sorted(self.inside) == sorted(names)
+
+    def over(self) -> bool:
+        for thread in self.threads:
+            thread.join(10)
+        return not any(thread.is_alive() for thread in self.threads)
 
     def _run(self, name: str, wants: dict[str, int]) -> None:
         with self.machine.working():
@@ -88,13 +107,13 @@ def test_runs_wait_for_memory() -> None:
     runs.start("b", host=4, **{"0": 10})
     runs.start("large", host=8)
     runs.start("small", host=1)
-    assert runs.inside == ["a", "b"], "nobody overtakes who waits for the same"
+    assert runs.are("a", "b"), "nobody overtakes who waits for the same"
     runs.end("a")
-    assert runs.inside == ["b"]
+    assert runs.are("b")
     runs.end("b")
-    assert runs.inside == ["large", "small"]
+    assert runs.are("large", "small")
     runs.end("large", "small")
-    assert not any(thread.is_alive() for thread in runs.threads)
+    assert runs.over()
 
 
 def test_each_gpu_has_a_queue() -> None:
@@ -102,46 +121,45 @@ def test_each_gpu_has_a_queue() -> None:
     runs.start("a", host=1, **{"0": 8})
     runs.start("b", host=1, **{"0": 8})
     runs.start("c", host=1, **{"1": 8})
-    assert runs.inside == ["a", "c"]
+    assert runs.are("a", "c")
     runs.end("a", "b", "c")
-    assert not any(thread.is_alive() for thread in runs.threads)
+    assert runs.over()
 
 
 def test_what_does_not_fit_has_it_alone() -> None:
     runs = Runs({HOST: 10})
     runs.start("a", host=3)
     runs.start("huge", host=30)
-    assert runs.inside == ["a"]
+    assert runs.are("a")
     runs.end("a")
-    assert runs.inside == ["huge"]
+    assert runs.are("huge")
     runs.start("b", host=1)
-    assert runs.inside == ["huge"]
+    assert runs.are("huge")
     runs.end("huge", "b")
-    assert not any(thread.is_alive() for thread in runs.threads)
+    assert runs.over()
 
 
 def test_who_waits_for_memory_lets_others_time() -> None:
     """One that has memory, and waits for its turn, must not wait for one that waits for memory."""
     machine, order = Machine({HOST: 10}), list[str]()
-    waits = threading.Event()
+    has_it = threading.Event()
 
     def has() -> None:
         with machine.working():
             machine.settle("has", {HOST: 8})
-            waits.wait(10)
-            time.sleep(0.1)
+            has_it.set()
+            until(lambda: bool(machine._claims))
             with machine.alone():
                 order.append("timed")
             machine.leave("has")
 
     def wants() -> None:
         with machine.working():
-            time.sleep(0.05)
-            waits.set()
+            has_it.wait(10)
             machine.settle("wants", {HOST: 8})
             order.append("settled")
 
-    threads = [threading.Thread(target=f) for f in (has, wants)]
+    threads = [threading.Thread(target=f, daemon=True) for f in (has, wants)]
     for thread in threads:
         thread.start()
     for thread in threads:
