@@ -325,24 +325,12 @@ def optimize_file(
         problem, module, given = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
-        needs: list[Need] = []
-
-        def sized(sizes: Sizes) -> None:
-            needs.append(need(sizes, machine.device))
-            progress(f"having {needs[0]}")
-            if here and len(needs) == 1:
-                settle(needs[0])
-
+        sized = _Sized(machine.device, settle if here else _quiet, progress)
         file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
-        outcome = Outcome(
-            out, file.record, file.reports, None, "", file.degenerate, parts=file.parts,
-            need=needs[0],
-        )  # fmt: skip
+        about = file.degenerate, None, file.parts, sized.need
+        outcome = Outcome(out, file.record, file.reports, None, "", *about)
         if not here:
-            progress(f"compiling for {machine.name}, which is not this machine")
-            why = f"nothing is replaced, and there is no {machine.name} GPU here"
-            if file.kernels:
-                why = cross_compile(cuda_source(file.kernels, machine), machine)
+            why = _compiled_elsewhere(file, machine, progress)
             write_whole(out, file.text, force=force)
             return replace(outcome, why_not=why)
         write_whole(out, file.text, force=force)
@@ -362,6 +350,28 @@ def optimize_file(
             compiled=compiling.library,
         )
         return replace(outcome, verdict=verdict, tuning=file.tuning)
+
+
+def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
+    """Compile for a GPU that is not here, and say why nobody has verified it."""
+    progress(f"compiling for {machine.name}, which is not this machine")
+    if not file.kernels:
+        return f"nothing is replaced, and there is no {machine.name} GPU here"
+    return cross_compile(cuda_source(file.kernels, machine), machine)
+
+
+class _Sized:
+    """Told a model's sizes: what it needs is said and asked for, once."""
+
+    def __init__(self, device: str, settle: Settle, progress: Progress) -> None:
+        self.need: Need | None = None
+        self._device, self._settle, self._progress = device, settle, progress
+
+    def __call__(self, sizes: Sizes) -> None:
+        if self.need is None:
+            self.need = need(sizes, self._device)
+            self._progress(f"having {self.need}")
+            self._settle(self.need)
 
 
 def explain_file(
@@ -682,8 +692,8 @@ def _imported_classes(problem: Problem) -> dict[type, str]:
     }
 
 
-def _quiet(_: str) -> None:
-    """Progress that nobody watches."""
+def _quiet(_: object) -> None:
+    """Progress that nobody watches, and memory that nobody is asked for."""
 
 
 def _as_planned(made: Made, _: Progress) -> Made:
