@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fusewright.devices import gpus
-from fusewright.judge.room import free_bytes
+from fusewright.devices import gpus, host_free
 
 EVERY_S = 0.05
 GPU = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "50")
@@ -35,30 +34,32 @@ class Peaks:
             for line in told.stdout or ():
                 self.gpu = max(self.gpu, (int(line) << 20) - before)
 
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
+        with _beside(look, told.kill):
             yield
-        finally:
-            told.kill()
-            thread.join()
 
     @contextmanager
     def of_host(self) -> Iterator[None]:
         """Within the block, what is free is looked at."""
-        before, over = free_bytes(), threading.Event()
+        before, over = host_free(), threading.Event()
 
         def look() -> None:
             while not over.wait(EVERY_S):
-                self.host = max(self.host, before - free_bytes())
+                self.host = max(self.host, before - host_free())
 
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
+        with _beside(look, over.set):
             yield
-        finally:
-            over.set()
-            thread.join()
+
+
+@contextmanager
+def _beside(look: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    """`look` runs beside the block, and ends when `stop` has been called."""
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join()
 
 
 @contextmanager

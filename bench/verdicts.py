@@ -24,12 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from peaks import watched
 
+LEAVE_S = 20.0  # after it was asked to stop, a command may take so long to tidy up
 ROOT = Path(__file__).resolve().parent.parent
 
 Sizes = Mapping[str, int]
@@ -212,8 +214,11 @@ def _told(name: str, order: list[str], report: Path, limit: float) -> Told:
             last = out.strip().splitlines()[-1:] + err.strip().splitlines()[-1:]
             why = f"exit {process.returncode}: {' '.join(last)}"[:200]
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # so that it tidies up
             why = f"none in {limit:.0f} s"
+            process.send_signal(signal.SIGINT)  # so that it tidies up
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=LEAVE_S)
+            process.kill()
     seconds = time.monotonic() - begin
     peaks = seen.host / 1e9, seen.gpu / 1e9
     try:

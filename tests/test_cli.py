@@ -121,6 +121,12 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     }
 
 
+def test_what_is_for_this_machine_finds_the_judge_started(stages: Stages, files: Path) -> None:
+    run("optimize", "problem.py", "--target", "cpu")
+    ((_, _, options),) = stages.calls
+    assert options["site"].device == "cpu"
+
+
 def test_optimize_says_everything(
     stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
 # first, as Python loads it first: its exports are only looked up when a user asks for one.
 FLOW = [
     "__init__",
-    "errors", "write", "progress", "turn", "containers", "calling", "problem", "target",
+    "errors", "write", "progress", "turn", "devices", "containers", "calling", "problem", "target",
     "dtypes", "ops", "ir", "interpret", "formula", "scalars", "composite",
     "lower/call", "lower/pointwise", "lower/folds", "lower/norms", "lower/views", "lower/__init__",
     "library", "refusals", "masks", "fakes", "exponents", "unwatched", "default_device", "fastpath",
@@ -60,7 +60,7 @@ FLOW = [
     "judge/judging", "judge/__init__", "warm",
     "workbench", "choices", "memory", "pairs", "tune",
     "report", "explain", "header", "pipeline",
-    "arguments", "devices", "result", "store", "launch", "batch", "summary", "suite",
+    "arguments", "result", "store", "launch", "batch", "summary", "suite",
     "cli", "__main__",
 ]  # fmt: skip
 # Files that may read environment variables, with the reason. Options are passed down to all others.

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from fusewright.devices import host_free
+
 GROWN_BYTES = 256 << 20  # what one run of a case that is larger than the problem's own may take
 # Powers of two: blocks that the allocator of CUDA gives out again.
 _KEPT = (9, 12, 16, 19, 20, 21, 24)
@@ -37,7 +39,7 @@ _worker_limit = resource.RLIM_INFINITY  # of the whole worker, to which `within`
 def limit_worker() -> None:
     """From now on this process gets an error where it would take most of what is free."""
     global _worker_limit
-    _worker_limit = _held() + int(LIMIT_SHARE * free_bytes())
+    _worker_limit = _held() + int(LIMIT_SHARE * host_free())
     _on_cpu(None)
 
 
@@ -98,11 +100,6 @@ class Peak:
 
 def _most_resident() -> int:
     return _read("/proc/self/status", "VmHWM:")
-
-
-def free_bytes() -> int:
-    """Bytes of the host's memory that could be had now."""
-    return _read("/proc/meminfo", "MemAvailable:")
 
 
 def _held() -> int:
