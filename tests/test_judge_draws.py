@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusewright.judge.counts import Work, counts_of
 from fusewright.judge.draws import LARGE, Draws
 from fusewright.problem import load_problem
 
@@ -53,3 +54,13 @@ def test_the_same_seed_draws_the_same() -> None:
     draws = Draws(load_problem(Path(__file__).parent / "problems" / "linear_relu.py", {}), "cpu")
     first, again = (draws.draw(lambda: torch.manual_seed(5)) for _ in range(2))
     assert torch.equal(first[0], again[0])
+
+
+@pytest.mark.parametrize(("gigabytes", "fewer"), [(1.0, True), (0.001, False)])
+def test_what_takes_long_to_send_to_a_gpu_may_have_fewer_rows(
+    gigabytes: float, fewer: bool
+) -> None:
+    size = int(gigabytes * 1e9)
+    made = [torch.empty(size // 4, device="meta")]
+    counts = counts_of(Work(1, 2 * size), "cuda", size, made, 0)
+    assert (counts.rows(4096) > 0) == fewer
