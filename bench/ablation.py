@@ -1,10 +1,11 @@
 """Each check of the judge switched off in turn: does its cheat get through the whole judging?
 
-python bench/ablation.py [CHECK]...
+python bench/ablation.py [--truth rows|whole] [CHECK]...
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +17,15 @@ from corpus import WORKERS, Outcome
 
 
 def main() -> int:
-    checks = sys.argv[1:] or list(ABLATION)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--truth", default="rows", choices=("rows", "whole"), help="as of judge")
+    parser.add_argument("checks", nargs="*", help="checks; all of the table if none is named")
+    given = parser.parse_args()
+    checks = given.checks or list(ABLATION)
     held = []
 
     def run(check: str) -> Outcome:
-        return without(check, whole=True)
+        return without(check, whole=True, truth=given.truth)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         for check, outcome in zip(checks, pool.map(run, checks), strict=True):

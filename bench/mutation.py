@@ -1,6 +1,7 @@
 """Every mutant of every subject, or of given candidate files: how many does the judge refute?
 
-    python bench/mutation.py [--device cuda] [--report R.json] [CANDIDATE.py PROBLEM.py]...
+    python bench/mutation.py [--device cuda] [--truth rows|whole] [--report R.json]
+                             [CANDIDATE.py PROBLEM.py]...
 
 Without files it takes those that fusewright emits for the problems of tests/mutation.py. The score
 leaves out what the compiler refuses and what is no mistake. Survivors are listed with file, line
@@ -31,7 +32,9 @@ def main() -> int:
     chosen = given or all_mutants()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        results = study(chosen, Path(folder), options.device, _progress)
+        results = study(
+            chosen, Path(folder), {"device": options.device, "truth": options.truth}, _progress
+        )
     counts = collections.Counter(result.fate for result in results)
     built = counts["killed"] + counts["survived"] + counts["undecided"]
     score = counts["killed"] / built if built else 0.0
@@ -53,6 +56,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--truth", default="rows", choices=("rows", "whole"), help="as of judge")
     parser.add_argument("--report", type=Path)
     parser.add_argument("files", nargs="*", help="pairs of a candidate and its problem")
     return parser.parse_args()

@@ -58,10 +58,12 @@ ABLATION: Mapping[str, Without] = {
 }
 
 
-def without(check: str, *, whole: bool) -> Outcome:
-    """The verdict on the cheat of `check`, which is ignored; `whole` runs every experiment."""
+def without(check: str, *, whole: bool, truth: str = "rows") -> Outcome:
+    """The verdict on the cheat of `check`, which is ignored; `whole` runs every experiment, and
+    `truth` is as of `judge`."""
     row, entries = ABLATION[check], {entry.name: entry for entry in cheats()}
     entry: Entry = entries[row.cheat]
     options = dict(options_for(entry) if whole else focused(entry))
     ignored: Sequence[str] = (check, *row.also)
-    return judged(entry.problem, entry.path, {**options, "ignored": list(ignored)})
+    given = {**options, "ignored": list(ignored), "truth": truth}
+    return judged(entry.problem, entry.path, given)

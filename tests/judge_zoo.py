@@ -7,7 +7,7 @@ corner left out. `test_judge_contract.py` runs a fast part, `tools/calibrate_jud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -744,6 +744,7 @@ ZOO: tuple[Entry, ...] = (
 # ---- judging -------------------------------------------------------------------------------------
 
 REQUIRED = ("own", "fresh-0", "fresh-1")
+LATER = 3  # draws of the inputs behind the first
 
 
 def complaints(
@@ -775,6 +776,42 @@ def complaints(
     return found
 
 
+def by_eager(
+    entry: Entry, models: Mapping[str, Model], seed: int
+) -> Iterator[tuple[str, bool, str]]:
+    """Of each output for later draws of the inputs: of which model; would eager alone decide, as
+    for all calls but the first; and what the whole contract says against it.
+
+    What is known from the first draw is what the judge knows then: eager's errors, and how much
+    one rounding of all data moves each output.
+    """
+    inputs, state = entry.make(seed)
+    truth, eager, own, _ = _said(entry, inputs, state)
+    sizes = [float(k.square().mean().sqrt()) for k in own.of(contract.PAIRS)]
+    usual = [contract.usual_errors(*three) for three in zip(eager, truth, sizes, strict=True)]
+    for draw in range(LATER):
+        values, _ = entry.make(seed + 1000 * (1 + draw))
+        truth, eager, _, unit = _said(entry, values, state)
+        kappas = [y.abs() * unit + size for y, size in zip(truth, sizes, strict=True)]
+        for name, model in models.items():
+            for k, output in enumerate(model(values, state)):
+                alone = contract.close(output, eager[k], sizes[k], usual[k])
+                said = contract.compare(output, eager[k], truth[k], kappas[k], full=False)
+                yield name, alone, "" if said.passed else f"{said.check}: {said.detail}"
+
+
+def _said(
+    entry: Entry, values: Sequence[Tensor], state: State
+) -> tuple[list[Tensor], list[Tensor], contract.Sensitivity, float]:
+    """What float64 says, what eager says, and how much roundings of that unit move it."""
+    wide = [t.double() if t.is_floating_point() else t for t in values]
+    truth = entry.model(wide, {name: t.double() for name, t in state.items()})
+    eager = entry.model(values, state)
+    unit = contract.unit_of(eager, values)
+    own = contract.Sensitivity(entry.model, values, state, unit=unit, truth=truth)  # type: ignore[arg-type]
+    return truth, eager, own, unit
+
+
 def _one_case(
     entry: Entry,
     models: Mapping[str, Model],
@@ -784,15 +821,11 @@ def _one_case(
     found: dict[str, list[str]],
     margins: dict[str, float],
 ) -> None:
-    wide = [t.double() if t.is_floating_point() else t for t in values]
-    truth = entry.model(wide, {name: t.double() for name, t in state.items()})
-    eager = entry.model(values, state)
+    truth, eager, own, _ = _said(entry, values, state)
     if label != "own" and any(
         contract.reference_fault(e, y) for e, y in zip(eager, truth, strict=True)
     ):
         return
-    unit = contract.unit_of(eager, values)
-    own = contract.Sensitivity(entry.model, values, state, unit=unit, truth=truth)  # type: ignore[arg-type]
     near = cache(partial(
         contract.noise, entry.model, entry.model, values, state, seed=0, doubles=Doubles(),
     ))  # fmt: skip

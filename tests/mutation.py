@@ -139,17 +139,18 @@ class Result:
 
 # Stages of a mutant's trial: the ordinary calls kill most; what survives them meets everything.
 STAGES: tuple[list[str], ...] = (["fresh"], [])
+ON_CPU: Mapping[str, object] = {"device": "cpu"}
 
 
 def try_mutants(
-    chosen: Sequence[Mutant], folder: Path, device: str = "cpu",
+    chosen: Sequence[Mutant], folder: Path, options: Mapping[str, object] = ON_CPU,
     report: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:  # fmt: skip
     """Fates of mutants, judged in turn by one process."""
     results: list[Result] = []
     left = list(chosen)
     for only in STAGES:
-        orders = [_order(mutant, folder, device, only) for mutant in left]
+        orders = [_order(mutant, folder, options, only) for mutant in left]
         survivors = []
         for mutant, outcome in zip(left, judged_in_turn(orders) if orders else (), strict=True):
             if outcome.verdict != "refuted" and only:
@@ -161,12 +162,14 @@ def try_mutants(
     return results
 
 
-def _order(mutant: Mutant, folder: Path, device: str, only: list[str]) -> dict[str, object]:
+def _order(
+    mutant: Mutant, folder: Path, options: Mapping[str, object], only: list[str]
+) -> dict[str, object]:
     path = folder / f"{mutant.name}.py"
     path.write_text(mutant.text, encoding="utf-8")
     return {
         "problem": str(mutant.problem), "candidate": str(path), "timing": False,
-        "device": device, "only": only,
+        "only": only, **options,
     }  # fmt: skip
 
 
@@ -178,13 +181,13 @@ def _fate(outcome: Outcome) -> str:
 
 
 def study(
-    chosen: Sequence[Mutant], folder: Path, device: str = "cpu",
+    chosen: Sequence[Mutant], folder: Path, options: Mapping[str, object] = ON_CPU,
     report: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:  # fmt: skip
     most = min(GROUP, -(-len(chosen) // WORKERS))
     groups = [chosen[k : k + most] for k in range(0, len(chosen), most)]
     with ThreadPoolExecutor(WORKERS) as pool:
-        done = pool.map(lambda group: try_mutants(group, folder, device, report), groups)
+        done = pool.map(lambda group: try_mutants(group, folder, options, report), groups)
         return [result for results in done for result in results]
 
 

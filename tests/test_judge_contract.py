@@ -54,6 +54,13 @@ def plain(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_eager_alone_decides_float64_does_not_refute(name: str) -> None:
+    entry = zoo.ZOO[NAMES.index(name)]
+    for model, alone, said in zoo.by_eager(entry, {**entry.honest, **entry.bad}, 11):
+        assert not (alone and said), (model, said)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_yardstick(name: str) -> None:
     """Contract, hazards and probes: every honest variant passes, every bad one is caught."""
     entry = zoo.ZOO[NAMES.index(name)]

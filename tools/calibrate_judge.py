@@ -2,8 +2,9 @@
 
 Runs every honest and every bad implementation of tests/judge_zoo.py through the accuracy contract
 (own inputs and value hazards) and the probes, for as many seeds as the first argument says (10),
-from the second one on (0), and prints the table of docs/judge-calibration.md. The exit status is 1
-if a verdict is wrong.
+from the second one on (0), and prints the table of docs/judge-calibration.md. Of later draws it asks
+whether eager alone would decide, and whether float64 agrees. The exit status is 1 if a verdict is
+wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -62,6 +64,7 @@ def main(seeds: int = 10, first: int = 0) -> int:
                         caught[stage(said)] += bool(said)
                     if good == bool(said):
                         print(f"WRONG: {entry.name}, {name}, seed {seed}: {said[:2]}", flush=True)
+            total += _by_eager(zoo, entry, seed)
         by = ", ".join(f"{kind} {n}" for kind, n in sorted(caught.items()))
         print(
             f"| {entry.name} | {count['honest']} | {count['alarms']} | {worst:.2f} "
@@ -73,7 +76,23 @@ def main(seeds: int = 10, first: int = 0) -> int:
         f"{total['honest']} honest, {total['alarms']} false alarms; "
         f"{total['bad']} bad, {total['missed']} missed; seeds {first} to {first + seeds - 1}"
     )
-    return int(total["alarms"] + total["missed"] > 0)
+    print(
+        f"later draws: {total['outputs']} outputs, {total['alone']} that eager alone decides, "
+        f"{total['unlike']} of these wrong by float64"
+    )
+    return int(total["alarms"] + total["missed"] + total["unlike"] > 0)
+
+
+def _by_eager(zoo: ModuleType, entry: Any, seed: int) -> Counter[str]:
+    """Of later draws: outputs, those that eager alone decides, and wrong ones among them."""
+    count: Counter[str] = Counter()
+    for name, alone, said in zoo.by_eager(entry, {**entry.honest, **entry.bad}, seed):
+        count["outputs"] += 1
+        count["alone"] += alone
+        count["unlike"] += alone and bool(said)
+        if alone and said:
+            print(f"UNLIKE: {entry.name}, {name}, seed {seed}: {said}", flush=True)
+    return count
 
 
 if __name__ == "__main__":
