@@ -21,7 +21,8 @@ import torch
 
 from fusewright.judge import candidate, catalogue
 from fusewright.judge.lab import Lab
-from fusewright.judge.protocol import Record, Region, map_region
+from fusewright.judge.pinned import map_pinned
+from fusewright.judge.protocol import Record, Region
 from fusewright.judge.reference import Bench
 from fusewright.judge.session import PHASES
 
@@ -46,7 +47,7 @@ class OneProcess:
         self._ends = inputs, outputs
         self._drawn: tuple[Any, ...] | None = None
         self.bench = Bench(
-            [(map_region(inputs, writable=True), map_region(outputs, writable=False))]
+            [(map_pinned(inputs, writable=True), map_pinned(outputs, writable=False))]
         )
         self.lab_order = {
             "device": "cpu", "accuracy": "contract", "seed": seed, "problem": str(path),

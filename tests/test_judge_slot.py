@@ -49,7 +49,7 @@ def test_what_was_never_written_is_no_result(slot: Slot) -> None:
 
 
 def test_a_large_answer_is_there_once(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "LARGE", 10_000)
+    monkeypatch.setattr(slots, "KEPT", 10_000)
     written, read = ends(slot)
     for content in (b"x", b"y"):
         written[:20_000] = content * 20_000

@@ -34,6 +34,7 @@ from fusewright.judge import attributes, layout, state_of_torch
 from fusewright.judge.breath import Copies, in_one_breath
 from fusewright.judge.holding import REPLACING, entries, hold
 from fusewright.judge.own_code import own_code
+from fusewright.judge.pinned import ASKED, map_pinned
 from fusewright.judge.protocol import (
     DONE,
     KINDS,
@@ -44,7 +45,6 @@ from fusewright.judge.protocol import (
     Gone,
     Record,
     encode_record,
-    map_region,
 )
 from fusewright.judge.reuse import Kept
 from fusewright.judge.state_of_process import generators
@@ -58,6 +58,7 @@ _pop_mode = torch._C._pop_torch_function_stack
 _copy, _clone, _detach = Tensor.copy_, Tensor.clone, Tensor.detach
 _DELAY_CYCLES = 50_000_000  # about 30 ms, more than it takes to launch a model
 _MAPPED_BYTES = 64 << 20  # glibc maps larger blocks anew, whatever its threshold has grown to
+_KEPT_BYTES = 2 << 30  # of the arguments of one call
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
 
@@ -128,8 +129,9 @@ class Host:
     def __init__(self, inputs_fd: int, outputs_fd: int, device: str, *, cold: bool = False) -> None:
         self.device = device
         self.cold = cold  # are the caches flushed before every call of this process?
-        self.inputs = map_region(inputs_fd, writable=False)
-        self.outputs = map_region(outputs_fd, writable=True)
+        on_gpu = device == "cuda"
+        self.inputs = map_pinned(inputs_fd, writable=False, for_gpu=on_gpu, most=ASKED)
+        self.outputs = map_pinned(outputs_fd, writable=True, for_gpu=on_gpu)
         self.make: Callable[..., nn.Module] | None = None
         self.home: layout.Home | None = None
         self.instances: dict[int, nn.Module] = {}
@@ -335,8 +337,9 @@ def _arguments(host: Host, message: Message) -> tuple[list[Tensor], Any]:
             old.data.copy_(new)  # `.data`: pointer and version counter stay as they were
         return host.calls[-1]
     made = blocks, layout.values_in(message["arguments"], blocks, host.home)
-    # The last two stay alive, so that an address does not come back at once.
-    host.calls = [*host.calls, made][-2:]
+    # The last two stay alive, so that an address does not come back at once; of large ones one.
+    size = sum(block.numel() for block in blocks)
+    host.calls = [*host.calls, made][-2 if size <= _KEPT_BYTES else -1 :]
     return made
 
 

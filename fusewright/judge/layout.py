@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fusewright.calling import Inputs, names_of, places_of, read, signature_of
 from fusewright.containers import BY_NAME, kind_of
+from fusewright.judge.pinned import reach
 from fusewright.judge.protocol import (
     ABSENT,
     DTYPE_CODES,
@@ -333,7 +334,13 @@ def _part(region: mmap.mmap, size: int, offset: int) -> Tensor:
             f"{offset + size} bytes do not fit into the {len(region)} bytes of memory between two "
             "processes: raise the limit on file sizes (ulimit -f), or make the problem smaller"
         )
-    return _frombuffer(region, dtype=torch.uint8, count=size, offset=offset)
+    return _raw(region, size, offset)
+
+
+def _raw(region: mmap.mmap, size: int, offset: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """So many bytes of shared memory, which somebody is about to copy."""
+    reach(region, offset + size)
+    return _frombuffer(region, dtype=dtype, count=size // dtype.itemsize, offset=offset)
 
 
 # --- in: blocks -> values ---------------------------------------------------------------------
@@ -346,10 +353,7 @@ def fresh_blocks(message: Mapping[str, Any], region: mmap.mmap, device: str) -> 
 
 def seen_blocks(message: Mapping[str, Any], region: mmap.mmap) -> list[Tensor]:
     """The region itself, where nobody but the judge sees these tensors, and only to copy them."""
-    return [
-        _frombuffer(region, dtype=torch.uint8, count=b["nbytes"], offset=b["offset"])
-        for b in message["blocks"]
-    ]
+    return [_raw(region, b["nbytes"], b["offset"]) for b in message["blocks"]]
 
 
 def aligned(raw: Tensor, device: str) -> Tensor:
@@ -454,8 +458,7 @@ def get_result(record: Mapping[str, Any], region: mmap.mmap, device: str) -> Ten
     dtype, shape = _DTYPES[record["dtype"]], record["shape"]
     if not record["nbytes"]:
         return torch.empty(shape, dtype=dtype, device=device)
-    raw = _frombuffer(region, dtype=dtype, count=record["nbytes"] // dtype.itemsize,
-                      offset=record["offset"])  # fmt: skip
+    raw = _raw(region, record["nbytes"], record["offset"], dtype)
     return raw.reshape(shape).to(device, copy=True)
 
 
@@ -465,7 +468,7 @@ def holds(record: Mapping[str, Any], region: mmap.mmap, wanted: Tensor) -> bool:
     same = record["dtype"] == _NAMES[wanted.dtype] and tuple(record["shape"]) == wanted.shape
     if not same or record["flags"] & ABSENT or not raw.numel():
         return same and not record["flags"] & ABSENT
-    found = _frombuffer(region, dtype=torch.uint8, count=raw.numel(), offset=record["offset"])
+    found = _raw(region, raw.numel(), record["offset"])
     return torch.equal(found.to(raw.device), raw)
 
 

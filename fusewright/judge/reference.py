@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from mmap import mmap
 from typing import Any
 
 import torch
@@ -22,7 +21,8 @@ from fusewright.errors import FusewrightError
 from fusewright.judge import catalogue, layout, outlook, room, sandbox
 from fusewright.judge.lab import Lab, NotJudgeable
 from fusewright.judge.legal import DeviceLost, Illegal, ShortOfMemory, is_lost, is_short
-from fusewright.judge.protocol import Channel, Gone, map_region
+from fusewright.judge.pinned import ASKED, Pinned, map_pinned
+from fusewright.judge.protocol import Channel, Gone
 from fusewright.judge.timed import Timed
 from fusewright.judge.trial import Refused, Starved, Steps, Trial, options_of
 
@@ -37,7 +37,7 @@ def main(config: Message) -> None:
     channel_fd, *fds = config["descriptors"]
     channel = Channel(socket.socket(fileno=channel_fd))
     slots = [
-        (map_region(i, writable=True), map_region(o, writable=False))
+        (map_pinned(i, writable=True, most=ASKED), map_pinned(o, writable=False))
         for i, o in zip(fds[::2], fds[1::2], strict=True)
     ]
     bench = Bench(slots)
@@ -81,7 +81,7 @@ def _reply(bench: Bench, message: Message) -> Message:
 class Bench:
     """The labs (the problem, the canaries) and the experiments that are under way, one a slot."""
 
-    def __init__(self, slots: Sequence[tuple[mmap, mmap]]) -> None:
+    def __init__(self, slots: Sequence[tuple[Pinned, Pinned]]) -> None:
         self._slots = slots
         self._labs: dict[str, Lab] = {}
         self._running: dict[int, tuple[Steps, Trial]] = {}
@@ -98,6 +98,8 @@ class Bench:
 
     def do_open(self, message: Message) -> Message:
         lab = self._labs[message["lab"]] = Lab(message)
+        for region in (r for pair in self._slots for r in pair):
+            region.for_gpu = lab.device == "cuda"
         return {
             "modes": lab.modes, "random_modes": lab.random_modes,
             "parameters": sum(k == "P" for k in lab.kinds.values()),

@@ -77,6 +77,15 @@ def filled(byte: int, device: str) -> Iterator[None]:
         tell(_M_PERTURB, 0)
 
 
+def give_back(device: str) -> None:
+    """What PyTorch keeps of a GPU's memory for later goes back if less than that is free: others
+    are about to need it."""
+    if device == "cuda":
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if kept > torch.cuda.mem_get_info()[0]:
+            torch.cuda.empty_cache()
+
+
 class Peak:
     """The most memory that what happens within takes, beside what was held before."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusewright.judge import cases, contract, layout
+from fusewright.judge import cases, contract, layout, room
 from fusewright.judge.elsewhere import where_lost
 from fusewright.judge.legal import says_short
 from fusewright.judge.positions import POSITIONS, wrong
@@ -142,6 +142,7 @@ class Trial:
         return self.ask("repeat", instance=0, calls=calls, arguments=arguments, **placed)
 
     def ask(self, do: str, **fields: Any) -> Generator[dict[str, Any], Any, Answer]:
+        room.give_back(self.lab.device)
         answer: Answer = yield {"do": do, **fields}
         self.answer = answer
         if answer["kind"] == "raised":
