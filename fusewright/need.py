@@ -96,5 +96,5 @@ def _most_live(
 
 # Measured with bench/verdicts.py: docs/facts.md.
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
-BESIDE_GPU = Copies(3_500_000_000, 8, 13, 8, 0)
-ON_GPU = Copies(7_000_000_000, 14, 18, 40, 8)
+BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
+ON_GPU = Copies(8_000_000_000, 14, 26, 40, 8)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fusewright.errors import FusewrightError
+from fusewright.errors import FusewrightError, NotVerifiable
 from fusewright.judge import judging
 from fusewright.judge.processes import Worker
 from fusewright.judge.session import Limits, Request, Session
@@ -52,10 +52,17 @@ def main() -> None:
             first.open_problem()
             first.run_canaries(first.start_candidate("canary", 0), 0)
             for request in requests:
-                sys.stdout.write(json.dumps(_judged(Member(request, site, first))) + "\n")
-                sys.stdout.flush()
+                _say(_judged(Member(request, site, first)))
+        except NotVerifiable as error:  # of what the group shares
+            for _ in requests:
+                _say({"verdict": "not-verified", "reason": str(error), "checks": []})
         finally:
             first.close()
+
+
+def _say(verdict: Mapping[str, object]) -> None:
+    sys.stdout.write(json.dumps(verdict) + "\n")
+    sys.stdout.flush()
 
 
 def _request(order: Mapping[str, Any]) -> Request:

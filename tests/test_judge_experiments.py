@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fusewright.judge import counts, experiments
+from fusewright.judge.draws import Draws
 from fusewright.judge.lab import Lab
+from fusewright.judge.tree import tensors
 
 PROBLEMS = Path(__file__).parent / "problems"
 RUNS: Mapping[str, tuple[Callable[[Tensor], Tensor], str, int]] = {
@@ -85,6 +87,23 @@ def test_the_same_problem_has_the_same_counts(problem: str) -> None:
         lab.examine()
         found.append(lab.counts)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("problem", ["linear_relu", "embedding_mean"])
+def test_a_draw_that_is_not_kept_is_drawn_again(
+    problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = {"device": "cpu", "accuracy": "contract", "seed": "5c" * 16, "overrides": {}}
+    kept = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+    kept.examine()
+    assert kept.is_own(kept.own_values)
+    monkeypatch.setattr(Draws, "on_gpu", True)
+    monkeypatch.setattr("fusewright.judge.lab.SCARCE", 1 << 60)
+    lab = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+    lab.examine()
+    assert not lab.is_own(lab.own_values)
+    pairs = zip(tensors(lab.own_values), tensors(kept.own_values), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 NORMS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -100,6 +101,12 @@ def test_a_driver_that_refuses_is_asked_once(driver: Driver, region: Region) -> 
     for _ in range(3):
         reach(mapping, LEAST)
     assert driver.flags == [0]
+
+
+def test_pages_are_asked_for_at_once(driver: Driver, region: Region) -> None:
+    mapping = mapped(region)
+    reach(mapping, 3 * LEAST)
+    assert os.fstat(region.fd).st_blocks * 512 == 3 * LEAST == driver.size
 
 
 def test_a_mapping_that_nobody_may_write_to_says_so(driver: Driver, region: Region) -> None:

@@ -25,6 +25,11 @@ class Draws:
         self._problem, self._device = problem, device
         self._there = device != "cpu"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Has the last draw been made there?"""
+        return self._there
+
     def draw(self, seed: Callable[[], None]) -> list[object]:
         """A draw; seed: puts all random generators into one state."""
         if self._there and (made := self._made_there(seed)) is not None:

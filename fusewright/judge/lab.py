@@ -52,6 +52,7 @@ CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
 POOL = 16  # so many times the rows of a call are kept of a draw, or such a part of it
+SCARCE = 32  # times the bytes of a call: with less of a GPU's memory, what can be drawn is not kept
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
@@ -112,7 +113,8 @@ class Lab:
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
         self.weak: list[str] = []
-        self.own_values: list[object] = []  # one draw, and what is expected for it
+        self._own_values: list[object] | None = []  # one draw, and what is expected for it
+        self.own_rows = self.own_elements = 0  # of that draw
         self.typical: Expected | None = None
         self.seconds = 0.0  # one expectation and one comparison, for deadlines only
         planned = order.get("counts")
@@ -233,7 +235,7 @@ class Lab:
         try:
             with tried(name, self.left_out):
                 self.run_quietly(mapped(values, Tensor.clone), self.own(state), mode)
-                rows = self.part if cases.rows_of(values) == cases.rows_of(self.own_values) else 0
+                rows = self.part if cases.rows_of(values) == self.own_rows else 0
                 some = cases.shortened(values, rows) if rows else values
                 self.truth(mode)(mapped(some, upcast), self.doubles.exact(state))
         except Illegal:
@@ -277,6 +279,15 @@ class Lab:
         except Exception:  # noqa: BLE001
             self._seed_all(self.seed("init inputs"))
             return self.problem.make_init_inputs()
+
+    @property
+    def own_values(self) -> list[object]:
+        """The draw by which the problem was examined; its tensors are only read."""
+        return self.inputs("problem") if self._own_values is None else self._own_values
+
+    def is_own(self, values: object) -> bool:
+        """Are these that draw, whose expectation is known?"""
+        return values is self._own_values
 
     # --- running ----------------------------------------------------------------------------
 
@@ -393,7 +404,7 @@ class Lab:
 
     def accepts(self, name: str, values: Sequence[object], mode: str) -> Expected | None:
         """Does eager take these arguments, in this very layout? Then they are legal."""
-        grown = _elements(values) / max(_elements(self.own_values), 1)
+        grown = _elements(values) / max(self.own_elements, 1)
         if grown > 1.0:
             self._most = max(room.GROWN_BYTES, int(2 * grown * self.own_peak))
         self._inventing = True
@@ -459,6 +470,10 @@ class Lab:
         aliases = [_alias(t, [*known, *outputs[:i]]) for i, t in enumerate(outputs)]
         overlapping = [layout.overlaps(t) for t in outputs]
         eager = [t.detach().clone() for t in outputs]
+        if self.device != "cpu":  # what eager has left as it was is there once
+            pairs = zip(blocks, shipment.blocks, strict=True)
+            blocks = [sent if _equal(b, sent) else b for b, sent in pairs]
+            del values, known, outputs
 
         unit, given = contract.unit_of(eager, originals), (originals, state)
         work_out = partial(self._work_out, *given, mode, unit, like, most)
@@ -590,8 +605,9 @@ class Lab:
 
     def _own_run_s(self) -> float:
         """Seconds of a run of eager on the problem's own arguments."""
+        values = self.own_values
         begin = time.monotonic()
-        self._run_on_copies(self.own_values)
+        self._run_on_copies(values)
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.monotonic() - begin
@@ -631,7 +647,8 @@ class Lab:
             self._native = native([*layout.tensors_of(values), *self.state.values()])
             exact = self._in_float64(values)
             self._widened = exact is None
-            self.own_values = values
+            self._own_values = values
+            self.own_rows, self.own_elements = cases.rows_of(values), _elements(values)
             self.counts = replace(self.counts, few=self._enough_rows(values))
             self.part = self._rows_apart(values, made, exact or ()) if self.few else 0
             if self.part:
@@ -659,6 +676,8 @@ class Lab:
             self.weak += [f"{name} would pass as an output" for name in taken]
         if expected.eager and not finite:
             raise NotJudgeable("the eager model returns no finite number on its own inputs")
+        if self._draws.on_gpu and states.memory(self.device) < SCARCE * self.call_bytes:
+            self._own_values = None  # it is drawn again in no time
 
     def _passes(self, *four: Tensor) -> bool:
         """Would the first of them pass? Where calls are shortened, its first rows are looked at
@@ -742,6 +761,10 @@ class Lab:
         return all(
             torch.equal(a, b) or torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs
         )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.device == b.device and torch.equal(a, b)
 
 
 def _size(given: Iterable[Tensor]) -> int:

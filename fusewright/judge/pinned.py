@@ -4,7 +4,9 @@ What a GPU copies from or to ordinary memory goes through a buffer of its driver
 some gigabytes a second. Where the driver has *registered* the memory, the GPU does it alone and
 several times as fast. To register costs about what one such copy does, and each call of a phase
 copies over the same first bytes of a region: so these are registered, in steps that double. Where
-a driver refuses, the memory stays as it is: slower, and as right.
+a driver refuses, the memory stays as it is: slower, and as right. Pages that are not there yet are
+asked for all at once: to get them one by one, when they are first written to, takes some times as
+long.
 
 Registered pages must not be given back while they are: the GPU would go on with pages that nobody
 else sees any more. So there are none in a region of which more than `most` bytes have been used:
@@ -28,12 +30,13 @@ ASKED = 4 * KEPT  # bytes of questions, whose pages nobody gives back
 READ_ONLY = 8  # cudaHostRegisterReadOnly: the mapping allows no more
 # Bound before any candidate is imported.
 _frombuffer, _synchronize, _zeros = torch.frombuffer, torch.cuda.synchronize, torch.zeros
-_cudart = torch.cuda.cudart
+_cudart, _allocate = torch.cuda.cudart, os.posix_fallocate
 
 
 class Pinned(mmap.mmap):
     """A region as a process sees it that copies between it and a GPU."""
 
+    fd = -1
     writable = True
     most = KEPT
     for_gpu = False
@@ -51,6 +54,9 @@ class Pinned(mmap.mmap):
         self.for_gpu = end <= self.most and self._register(min(-(-size // STEP) * STEP, len(self)))
 
     def _register(self, size: int) -> bool:
+        if self.writable:
+            with suppress(OSError):  # then one by one
+                _allocate(self.fd, 0, size)
         flags = 0 if self.writable else READ_ONLY
         refused = int(_cudart().cudaHostRegister(self._address(), size, flags))  # type: ignore[no-untyped-call]
         if refused:
@@ -70,7 +76,7 @@ def map_pinned(fd: int, *, writable: bool, for_gpu: bool = False, most: int = KE
     """most: bytes of it that may be registered."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     mapping = Pinned(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, protection)
-    mapping.writable, mapping.for_gpu, mapping.most = writable, for_gpu, most
+    mapping.fd, mapping.writable, mapping.for_gpu, mapping.most = fd, writable, for_gpu, most
     return mapping
 
 

@@ -43,7 +43,7 @@ def _at_full_size(
     worked out for some of them alone."""
     lab, before = t.lab, sum(map(len, applied.values()))
     if lab.part and _mode(lab) in lab.apart:
-        start = lab.seed("part of a probe") % (cases.rows_of(lab.own_values) - lab.part + 1)
+        start = lab.seed("part of a probe") % (lab.own_rows - lab.part + 1)
         rows = slice(start, start + lab.part)
         yield from _probed(t, lab.own_values, 0, needed, applied, skipped, rows)
     if sum(map(len, applied.values())) == before:
@@ -58,7 +58,7 @@ def _probed(
     `rows`, which depend on no others, only these of the outputs are looked at."""
     lab, made, here = t.lab, list[str](), set[str]()
     mode = _mode(lab)
-    own = values is lab.own_values
+    own = lab.is_own(values)
     for probe in probes.iterate(
         lab.eager(mode), lab.truth(mode), values, lab.state, lab.seed("probes") % 2**31, rows=rows,
         doubles=lab.doubles, known=_known(lab, mode) if own else None, left_out=lab.left_out,

@@ -114,7 +114,8 @@ class Trial:
     def starved(self, why: Starved) -> None:
         """No verdict; it is nothing that refutes, and nothing that a candidate gains by."""
         check = self.reports_to or "crash"
-        self.say(check, "short", f"{self.label}: the candidate ran out of memory: {why}")
+        first = str(why).strip().splitlines()[0]  # CUDA adds advice about other faults
+        self.say(check, "short", f"{self.label}: the candidate ran out of memory: {first}")
 
     def prepare(self) -> None:
         if self._prepare is not None:
