@@ -2,9 +2,9 @@
 
 Runs every honest and every bad implementation of tests/judge_zoo.py through the accuracy contract
 (own inputs and value hazards) and the probes, for as many seeds as the first argument says (10),
-from the second one on (0), and prints the table of docs/judge-calibration.md. Of later draws it asks
-whether eager alone would decide, and whether float64 agrees. The exit status is 1 if a verdict is
-wrong.
+from the second one on (0), and prints the table of docs/judge-calibration.md. Of later draws it
+asks whether eager alone would decide, and whether float64 agrees. The exit status is 1 if a verdict
+is wrong.
 """
 
 from __future__ import annotations
