@@ -127,9 +127,9 @@ class Lab:
         self.apart: set[str] = set()  # modes in which no row depends on others
         self._pool: list[object] = []  # what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
-        self.modes = tuple(m for m in self.modes if self._takes(m, self.state))
-        self.random_modes = tuple(m for m in self.modes if not self._repeats(m))
-        self.modes = tuple(m for m in self.modes if m not in self.random_modes)
+        repeats = {mode: self._repeats(mode) for mode in self.modes}
+        self.random_modes = tuple(mode for mode, same in repeats.items() if same is False)
+        self.modes = tuple(mode for mode, same in repeats.items() if same)
         if not self.modes:
             raise NotJudgeable("the reference gives other values for the same arguments each time")
         self._opening = None
@@ -245,7 +245,7 @@ class Lab:
     def _takes(self, mode: str, state: State) -> bool:
         """Does eager take a draw of its own inputs in this mode? Notes what it says if not."""
         try:
-            self.run_quietly(self.inputs("takes"), each(state, lambda _, t: t.clone()), mode)
+            self.run_quietly(self.inputs("opening"), each(state, lambda _, t: t.clone()), mode)
         except Illegal as error:
             self.raising_modes[mode] = str(error)
             return False
@@ -329,7 +329,7 @@ class Lab:
         self._watch.learning = True
         ran = [self._has_run(mode) for mode in self.modes]
         for mode in self.modes if not any(ran) else ():
-            values = self.inputs("learn")
+            values = self.inputs("opening")
             found = placing(partial(self._run_from, begin, mode, values), self.device)
             self.placing = found if found.says else self.placing
             if found.device:
@@ -342,7 +342,7 @@ class Lab:
         """Does the model take a draw of its own inputs with its own state?"""
         own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
         try:
-            self.run_quietly(self.inputs("learn"), own, mode)
+            self.run_quietly(self.inputs("opening"), own, mode)
         except Illegal:
             return False
         except ShortOfMemory:  # it is asked again, and then it matters
@@ -362,7 +362,7 @@ class Lab:
         if not places:
             return
         found, answers = [begin.copies(places)], list[list[Tensor]]()
-        plain = self.inputs("attributes")
+        plain = self.inputs("opening")
         for _ in range(3):
             self._seed_all(self.seed("attributes"))
             own = each(self.model.state_dict(keep_vars=True), lambda _, t: t.detach().clone())
@@ -742,18 +742,26 @@ class Lab:
         """What float64 says."""
         return self.truth(mode)(mapped(values, upcast), self.doubles.exact(self.state))
 
-    def _repeats(self, mode: str) -> bool:
-        """Are two answers to one question the same? Notes which parameters a run writes to."""
+    def _repeats(self, mode: str) -> bool | None:
+        """Are two answers to one question the same? None if there is none. Notes what eager says
+        then, and which parameters a run writes to."""
         self._seed_all(self.seed("twice", 0))
-        values = self.inputs("twice")
+        values = self.inputs("opening")
         answers = []
         for turn in range(2):
             self._seed_all(self.seed("twice", turn, "run"))
             state = each(self.state, lambda _, t: t.clone()) if turn == 0 else self.state
             copies = mapped(values, Tensor.clone)
-            outputs = self.run_quietly(copies, self.own(state) if turn else state, mode)
+            try:
+                outputs = self.run_quietly(copies, self.own(state) if turn else state, mode)
+            except Illegal as error:
+                if turn:
+                    raise
+                self.raising_modes[mode] = str(error)
+                return None
             answers.append([t.clone() for t in outputs])
             if turn == 0:
+                self.raising_modes.pop(mode, None)
                 moved = {n for n, t in state.items() if not states.same(t, self.state[n])}
                 self.touched |= moved
                 self.writes[mode] = moved | (self._rebound & {*self.places})
