@@ -241,17 +241,23 @@ def test_a_disk_that_fills_up_on_the_way_refutes_nobody(
     assert "TMPDIR" in verdict.reason
 
 
-# Blocks of 512 bytes -> the exit code, and what is said: 1 MB is nothing, 400 MB is enough here.
+# What the shell is told (-f in blocks of 512 bytes, -v in KB) -> the exit code, and what is said:
+# 1 MB is nothing, 400 MB is enough here.
 @pytest.mark.parametrize(
-    ("blocks", "code", "said"), [(2048, 3, "ulimit"), (800_000, 0, "390 MB of memory between")]
+    ("limit", "code", "said"),
+    [
+        ("-f 2048", 3, "ulimit"),
+        ("-f 800000", 0, "390 MB of memory between"),
+        ("-v 20000000", 0, "542 MB of memory between"),
+    ],
 )
-def test_a_limit_on_file_sizes_ends_in_a_report(
-    tmp_path: Path, blocks: int, code: int, said: str
+def test_a_limit_on_file_sizes_or_addresses_ends_in_a_report(
+    tmp_path: Path, limit: str, code: int, said: str
 ) -> None:
     asked, report = request(tmp_path), tmp_path / "report.json"
     command = [sys.executable, "-m", "fusewright", "judge", str(asked.problem)]
     command += [str(asked.candidate), "--no-timing", "--report", str(report)]
-    limited = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *command]
+    limited = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *command]
     ended = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == code, ended.stderr
     told = json.loads(report.read_text())

@@ -34,6 +34,7 @@ from fusewright.judge.slot import Slot
 ROOM = "Free some space, or name a folder with more in TMPDIR."
 ROOM_BYTES = 64 << 20
 LEAST_BYTES = 64 << 20  # of a region: a limit on file sizes below that leaves nothing to judge
+LIMITS = resource.RLIMIT_FSIZE, resource.RLIMIT_AS
 SLOTS = 12  # the self-test, the phases, the sides of a timing, the sanitizer
 _INHERITED = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CC", "CXX")
 # What a process reads when it starts, for every worker of a candidate that is not timed. Waiting
@@ -242,7 +243,7 @@ def open_site(device: str, kinds: Sequence[Mapping[str, str]] = (CHECKED,)) -> I
     )
     notes: list[str] = []
     if (size := region_bytes()) < REGION_BYTES:
-        notes.append(f"{size >> 20} MB of memory between processes: ulimit -f allows no more")
+        notes.append(f"{size >> 20} MB of memory between processes: ulimit -f or -v allows no more")
     site = Site(folder, plans[0], device, build)
     try:
         site = replace(site, slots=_new_slots())
@@ -290,9 +291,13 @@ def _writing() -> Iterator[None]:
 
 
 def region_bytes() -> int:
-    """Of one region: what is wanted, or what the limit on file sizes leaves if that will do."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit == resource.RLIM_INFINITY or not LEAST_BYTES <= limit < REGION_BYTES:
+    """Of one region: what is wanted, or what the limits on file sizes and on addresses leave if
+    that will do. A worker has two regions of each slot among its addresses, and PyTorch."""
+    files, addresses = (resource.getrlimit(kind)[0] for kind in LIMITS)
+    limits = [files] if files != resource.RLIM_INFINITY else []
+    limits += [addresses // (3 * SLOTS)] if addresses != resource.RLIM_INFINITY else []
+    limit = min(limits, default=REGION_BYTES)
+    if not LEAST_BYTES <= limit < REGION_BYTES:
         return REGION_BYTES
     return limit // mmap.PAGESIZE * mmap.PAGESIZE
 
@@ -304,7 +309,7 @@ def _new_slots() -> tuple[Slot, ...]:
     except OSError as error:
         raise NotVerifiable(
             f"No shared memory for the judge's processes ({error}). Raise the limits on file "
-            "size and open files (ulimit -f, -n)."
+            "size, addresses and open files (ulimit -f, -v, -n)."
         ) from error
 
 
