@@ -131,7 +131,9 @@ class Lab:
         self.random_modes = tuple(mode for mode, same in repeats.items() if same is False)
         self.modes = tuple(mode for mode, same in repeats.items() if same)
         if not self.modes:
-            raise NotJudgeable("the reference gives other values for the same arguments each time")
+            why = next(iter(self.raising_modes.values()), "")
+            again = "gives other values for the same arguments each time"
+            raise NotJudgeable(f"the reference {again if self.random_modes else f'raises: {why}'}")
         self._opening = None
 
     @property
@@ -376,6 +378,7 @@ class Lab:
         if any(len(a) != len(first) or not all(map(identical, a, first)) for a in answers[1:]):
             self.places, self.attributes = tuple(places), found
             self.touched -= self._rebound
+            self._opening = {}  # later draws have these, too
 
     def _ceiling(self) -> AbstractContextManager[None]:
         """What a run may take where a case is larger than the problem's own."""
