@@ -127,13 +127,8 @@ class Lab:
         self.apart: set[str] = set()  # modes in which no row depends on others
         self._pool: list[object] = []  # what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
-        repeats = {mode: self._repeats(mode) for mode in self.modes}
-        self.random_modes = tuple(mode for mode, same in repeats.items() if same is False)
-        self.modes = tuple(mode for mode, same in repeats.items() if same)
-        if not self.modes:
-            why = next(iter(self.raising_modes.values()), "")
-            again = "gives other values for the same arguments each time"
-            raise NotJudgeable(f"the reference {again if self.random_modes else f'raises: {why}'}")
+        self.random_modes: tuple[str, ...] = ()
+        self._ask_twice()
         self._opening = None
 
     @property
@@ -744,6 +739,16 @@ class Lab:
     def _wide(self, values: Sequence[object], mode: str) -> list[Tensor]:
         """What float64 says."""
         return self.truth(mode)(mapped(values, upcast), self.doubles.exact(self.state))
+
+    def _ask_twice(self) -> None:
+        """Judged are the modes in which eager answers, and says the same again."""
+        repeats = {mode: self._repeats(mode) for mode in self.modes}
+        self.random_modes = tuple(mode for mode, same in repeats.items() if same is False)
+        self.modes = tuple(mode for mode, same in repeats.items() if same)
+        if not self.modes:
+            why = next(iter(self.raising_modes.values()), "")
+            again = "gives other values for the same arguments each time"
+            raise NotJudgeable(f"the reference {again if self.random_modes else f'raises: {why}'}")
 
     def _repeats(self, mode: str) -> bool | None:
         """Are two answers to one question the same? None if there is none. Notes what eager says
