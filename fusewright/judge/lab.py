@@ -470,7 +470,7 @@ class Lab:
         eager = [t.detach().clone() for t in outputs]
         if self.device != "cpu":  # what eager has left as it was is there once
             pairs = zip(blocks, shipment.blocks, strict=True)
-            blocks = [sent if _equal(b, sent) else b for b, sent in pairs]
+            blocks = [sent if identical(b, sent.to(b.device)) else b for b, sent in pairs]
             del values, known, outputs
 
         unit, given = contract.unit_of(eager, originals), (originals, state)
@@ -777,10 +777,6 @@ class Lab:
         return all(
             torch.equal(a, b) or torch.allclose(a, b, 1e-2, 1e-5, equal_nan=True) for a, b in pairs
         )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.device == b.device and torch.equal(a, b)
 
 
 def _size(given: Iterable[Tensor]) -> int:
