@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from fusewright.errors import BadUsage
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "replay.py"
 SOME = ("tests/problems/gate", "tests/problems/row_mean", "tests/problems/named_moments")
@@ -85,10 +88,17 @@ def test_what_differs_is_reported(recorded: Path, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1].endswith(": 3 differences")
 
 
-def test_a_folder_without_a_record(tmp_path: Path) -> None:
-    done = _run("compare", tmp_path, "4")
-    assert done.returncode == 2
-    assert "there is no record here" in done.stderr
+def test_a_folder_without_a_record(replay: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match="there is no record here"):
+        replay.read(tmp_path)
+
+
+def test_a_record_whose_texts_are_lost(replay: ModuleType, recorded: Path, tmp_path: Path) -> None:
+    shutil.copy(recorded / "manifest.json", tmp_path)
+    empty = {"paragraphs": [], "texts": {}}
+    (tmp_path / "texts.json").write_text(json.dumps(empty), encoding="utf-8")
+    with pytest.raises(BadUsage, match="record again"):
+        replay.read(tmp_path)
 
 
 def test_what_a_problem_raises_is_kept(replay: ModuleType, tmp_path: Path) -> None:
