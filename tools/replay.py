@@ -46,7 +46,7 @@ from fusewright.codegen.cpp import cpp_source
 from fusewright.codegen.skeleton import sections
 from fusewright.codegen.struct import Body
 from fusewright.emit import emit_class
-from fusewright.errors import BadUsage
+from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.nest import Nest
 from fusewright.pipeline import Made, design
 from fusewright.plan import Plan
@@ -201,8 +201,7 @@ def texts_of(name: str) -> Texts:
                 for planned in [] if variant else made:
                     texts += _alternatives(planned)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is replayed
-                said = f"{type(error).__name__}: {error}"
-                texts = [("error", said.replace(f"{ROOT}/", ""))]
+                texts = [("error", _without_root(f"{type(error).__name__}: {error}"))]
             found |= {f"{prefix}/{key}": text for key, text in texts}
     same = dict[str, str]()  # so that equal paragraphs are one
     return {k: [same.setdefault(p, p) for p in t.split(PARAGRAPH)] for k, t in found.items()}
@@ -237,18 +236,30 @@ def _loaded(name: str) -> _Loaded:
 def _capturing_once(model: nn.Module) -> None:
     """From now on, in this process, a model is captured once for each kind of device."""
 
-    @cache
-    def whole(device: str) -> Captured:
-        return capture(model, inputs[0], device)
-
     def once(module: nn.Module, given: Sequence[object], device: str = "cpu") -> Captured:
-        if module is not model:  # a part of it, which may be called with other inputs each time
-            return capture(module, given, device)
-        inputs[:] = [given]
-        return whole(device)
+        # A part of the model may be called with other inputs each time.
+        found = known.get(device) if module is model else None
+        found = found or _captured(module, given, device)
+        if module is model:
+            known[device] = found
+        if isinstance(found, str):
+            raise CaptureFailed(found)
+        return found
 
-    inputs = list[Sequence[object]]()
+    known = dict[str, Captured | str]()
     compiler.capture = once
+
+
+def _captured(module: nn.Module, given: Sequence[object], device: str) -> Captured | str:
+    """What `capture` says, or why it fails; no word of that says where the clone lies."""
+    try:
+        return capture(module, given, device)
+    except CaptureFailed as error:
+        return _without_root(str(error))
+
+
+def _without_root(text: str) -> str:
+    return text.replace(f"{ROOT}/", "")
 
 
 def _emitted(
