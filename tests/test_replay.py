@@ -184,3 +184,4 @@ def test_patterns_of_variants_fit_problems(replay: ModuleType) -> None:
     names = replay.corpus()
     assert all(any(replay._fits(name, [pattern]) for name in names) for pattern in replay.VARIED)
     assert all((TOOL.parent.parent / f"{name}.py").is_file() for name in replay.LEFT_OUT)
+    assert set(names) >= replay.SETTINGS.keys()

@@ -50,7 +50,7 @@ from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.nest import Nest
 from fusewright.pipeline import Made, design
 from fusewright.plan import Plan
-from fusewright.problem import Problem, load_problem
+from fusewright.problem import NO_OVERRIDES, Problem, load_problem
 from fusewright.schedule import Choice, Schedule
 from fusewright.sketch import Example, example
 from fusewright.target import TARGETS, Target
@@ -68,6 +68,11 @@ LARGE = 64 << 20  # bytes from which tensors are not drawn: planning reads none 
 
 # Problem -> why it is no part of the corpus.
 LEFT_OUT: Mapping[str, str] = MappingProxyType({})
+
+# Problem -> constants of its file that are others here, as `--set` has them.
+SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"tests/problems/recurrent": {"steps": "10"}}  # 200 kernels, of which all are alike
+)
 
 # Name -> precision and rules, as `optimize` takes them.
 VARIANTS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
@@ -225,7 +230,7 @@ def _loaded(name: str) -> _Loaded:
             module, make_inputs = _bench()[name.removeprefix(f"{BENCH}/")]()
             found = _Loaded(name, None, module, Example(make_inputs(), drawn=False))
     else:
-        problem = load_problem(Path(f"{name}.py"))
+        problem = load_problem(Path(f"{name}.py"), SETTINGS.get(name, NO_OVERRIDES))
         with _Undrawn():
             module = problem.make_model()
         found = _Loaded(name, problem, module, example(problem))
