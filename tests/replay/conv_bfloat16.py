@@ -1,0 +1,24 @@
+"""A convolution of bfloat16 and what follows it."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(64, 128, 3, stride=2, padding=1).bfloat16()
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+
+batch_size = 16
+
+
+def get_inputs():
+    return [torch.randn(batch_size, 64, 56, 56).bfloat16()]
+
+
+def get_init_inputs():
+    return []
