@@ -89,6 +89,16 @@ def test_the_same_problem_has_the_same_counts(problem: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("path", sorted(PROBLEMS.glob("*.py")), ids=lambda p: p.stem)
+def test_every_problem_opens(path: Path) -> None:
+    """Eager is asked for the same twice, in every mode, also where calls leave something behind."""
+    order = {"device": "cpu", "accuracy": "contract", "seed": "3d" * 16, "overrides": {}}
+    lab = Lab({**order, "problem": str(path)})
+    assert lab.modes
+    assert not lab.random_modes
+    assert not lab.raising_modes
+
+
 @pytest.mark.parametrize("problem", ["linear_relu", "embedding_mean"])
 def test_a_draw_that_is_not_kept_is_drawn_again(
     problem: str, monkeypatch: pytest.MonkeyPatch
