@@ -6,6 +6,7 @@ problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> 
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -650,7 +651,8 @@ def _file(
             f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
             "by each part that gets kernels."
         )
-    record = parts.record(name)
+    # The file shall not depend on where the problem lies.
+    record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
     reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
     text, runtime = _text_of_parts(parts, problem, record, scope)
     return _File(text, runtime, record, parts.kernels, reports, parts=parts.facts)

@@ -395,7 +395,7 @@ def test_a_model_that_runs_is_not_refused(capsys: pytest.CaptureFixture[str]) ->
     out, _ = capsys.readouterr()
     lines = BRANCHES.read_text().splitlines()
     (line,) = (i for i, text in enumerate(lines, 1) if "# here" in text)
-    assert f"left as written: the model: {BRANCHES}:{line}: " in out
+    assert f"left as written: the model: {BRANCHES.name}:{line}: " in out
     assert "nothing to gain here" in out
 
 

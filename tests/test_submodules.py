@@ -219,6 +219,7 @@ def test_kinds(name: str, tmp_path: Path) -> None:
     assert taken(file) == kind.taken
     assert kind.why in file.record
     assert "left as written: the model" in file.record
+    assert str(tmp_path) not in file.record + file.text, "the same text, wherever the problem lies"
     assert ("nothing to gain here" in file.record) is not bool(kind.taken)
     assert file.record.splitlines()[-1].strip() in file.text.replace("\n# ", " "), "in the header"
     fused = emitted.ModelNew(16)
