@@ -86,10 +86,16 @@ def test_what_is_registered_grows_in_steps_that_double(driver: Driver, region: R
     assert max(sizes) <= MOST
 
 
-def test_what_may_give_its_pages_back_is_not_registered(driver: Driver, region: Region) -> None:
-    mapping = mapped(region)
-    reach(mapping, 2 * LEAST)
-    reach(mapping, MOST + 1)
+@pytest.mark.parametrize("most", [MOST, MOST + 128])
+def test_what_may_give_its_pages_back_is_not_registered(
+    most: int, driver: Driver, region: Region
+) -> None:
+    """Also where the least that gives them back is not a whole number of steps."""
+    mapping = map_pinned(region.fd, writable=True, for_gpu=True, most=most)
+    for end in (2 * LEAST, most):
+        reach(mapping, end)
+        assert end <= driver.size <= most
+    reach(mapping, most + 1)
     assert driver.size == 0
     reach(mapping, 2 * LEAST)
     assert driver.size == 0, "its pages may be gone by now"

@@ -332,7 +332,8 @@ def _part(region: mmap.mmap, size: int, offset: int) -> Tensor:
     if offset + size > len(region):
         raise MemoryError(
             f"{offset + size} bytes do not fit into the {len(region)} bytes of memory between two "
-            "processes: raise the limit on file sizes (ulimit -f), or make the problem smaller"
+            "processes: raise the limits on file sizes and addresses (ulimit -f, -v), or make the "
+            "problem smaller"
         )
     return _raw(region, size, offset)
 

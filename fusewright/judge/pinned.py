@@ -50,8 +50,9 @@ class Pinned(mmap.mmap):
         if before:
             _synchronize()
             _cudart().cudaHostUnregister(self._address())  # type: ignore[no-untyped-call]
-        size = min(max(end, 2 * before), self.most)
-        self.for_gpu = end <= self.most and self._register(min(-(-size // STEP) * STEP, len(self)))
+        size = -(-max(end, 2 * before) // STEP) * STEP
+        # Never beyond `most`: who comes to lie there shall find nothing registered.
+        self.for_gpu = end <= self.most and self._register(min(size, self.most, len(self)))
 
     def _register(self, size: int) -> bool:
         if self.writable:
