@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,40 @@ def test_what_was_never_written_is_no_result(slot: Slot) -> None:
         slot.take((tensor(0, SIZE),))
     with pytest.raises(ProtocolViolation, match="were written"):
         slot.take((tensor(0, 4096), tensor(0, 4096)))
+
+
+class Unlocked:
+    """functools.cached_property as Python 3.12 has it: threads that come together each compute."""
+
+    def __init__(self, computed: Any) -> None:
+        self._compute, self._name = computed.func, computed.attrname
+
+    def __get__(self, slot: Slot, _: type) -> object:
+        if self._name not in vars(slot):
+            value = self._compute(slot)
+            time.sleep(0.05)
+            vars(slot)[self._name] = value
+        return vars(slot)[self._name]
+
+
+def test_an_answer_in_parts_is_mapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second mapping took the place of the first, and threads wrote to where that had been."""
+    size = 64 << 10
+    mapped = []
+    monkeypatch.setattr(slots, "PART", 1 << 10)
+    for name in ("_views", "_addresses"):
+        monkeypatch.setattr(Slot, name, Unlocked(vars(Slot)[name]))
+    monkeypatch.setattr(
+        slots, "map_region", lambda fd, **how: mapped.append(fd) or map_region(fd, **how)
+    )
+    slot = Slot(*(Region(name, size) for name in ("in", "out", "taken")))
+    written, read = ends(slot)
+    content = bytes(range(256)) * (size // 256)
+    written[:] = content
+    slot.take((tensor(0, size),))
+    assert read[:] == content
+    assert mapped == [slot.outputs.fd, slot.taken.fd]
+    slot.close()
 
 
 def test_a_large_answer_is_there_once(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from fusewright.judge.protocol import ProtocolViolation, Region, TensorRecord, map_region
 
@@ -25,6 +25,12 @@ PART = 16 << 20  # bytes that one of them copies at a time
 # An answer of more bytes gives its pages back, so that it is there once; to get them anew takes a
 # second a gigabyte.
 KEPT = max(256 << 20, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 32)
+
+
+def _copy(source: int, target: int, part: tuple[int, int]) -> None:
+    """Not under Python's lock, so that several run at once."""
+    offset, size = part
+    ctypes.memmove(target + offset, source + offset, size)
 
 
 @dataclass(frozen=True)
@@ -45,21 +51,18 @@ class Slot:
             for offset, size in places
             for begin in range(offset, offset + size, PART)
         ]
+        copy = partial(
+            _copy, *self._addresses
+        )  # found here: no lock keeps threads from doing it twice
         if len(parts) < 2 * COPIERS:
             for part in parts:
-                self._copy(part)
+                copy(part)
         else:
             with ThreadPoolExecutor(COPIERS) as pool:
-                list(pool.map(self._copy, parts))
+                list(pool.map(copy, parts))
         end = max((offset + size for offset, size in places), default=0)
         if end > KEPT:
             self._views[0].madvise(mmap.MADV_REMOVE, 0, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE)
-
-    def _copy(self, part: tuple[int, int]) -> None:
-        """Not under Python's lock, so that several run at once."""
-        offset, size = part
-        source, target = self._addresses
-        ctypes.memmove(target + offset, source + offset, size)
 
     @cached_property
     def _views(self) -> tuple[mmap.mmap, mmap.mmap]:
