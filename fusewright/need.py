@@ -97,4 +97,4 @@ def _most_live(
 # Measured with bench/verdicts.py: docs/facts.md.
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
-ON_GPU = Copies(8_000_000_000, 14, 26, 40, 8)
+ON_GPU = Copies(8_000_000_000, 18, 26, 40, 8)

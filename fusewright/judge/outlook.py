@@ -2,12 +2,14 @@
 
 Each experiment has seconds on paper, from the calls that the plan has for it. What those done so
 far have taken, against their paper, says how long the rest will take: on this machine, for this
-problem, beside these neighbours. Nothing is decided by it.
+problem, beside these neighbours. So it is with starts of processes, by themselves. Nothing is
+decided by it.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +18,9 @@ CALL_S, MESSAGE_S = 0.008, 0.003
 # Of the examination, a call of full size takes such a share: of a cheap problem most calls are
 # right at first sight; of a costly one it has looked at some rows only.
 CHEAP, COSTLY = 0.16, 0.75
-PROCESS_S, BUILD_S = 0.05, 0.8  # until a process has the model; building a kernel
+# Until a process has the model, on a GPU with a context of CUDA; building a kernel.
+PROCESS_S: Mapping[str, float] = {"cpu": 0.05, "cuda": 2.0}
+BUILD_S = 0.8
 ENDING_S = 0.3
 BELIEF = 0.06  # of the whole, on paper: so much must be done before its seconds count as much
 
@@ -69,17 +73,20 @@ _COSTLY: Mapping[str, Calls] = {
 }
 
 
+START, ONCE = "start", "once"
+
+
 @dataclass(frozen=True)
 class Step:
     """seconds: on paper.  messages: that its end is away from its beginning.
 
-    own: whether its seconds say something about the others'; those of a start do not.
+    kind: of what other steps its seconds say something; those of a ONCE say nothing.
     """
 
     name: str
     seconds: float
     messages: float
-    own: bool = True
+    kind: str = "calls"
 
 
 # Whose number of calls the plan decides: parts of it, and the most calls of each.
@@ -88,7 +95,7 @@ PLANNED = {asked.part: asked.most for asked in _CHEAP.values() if asked.part}
 
 def steps_of(
     phases: Iterable[tuple[str, Iterable[str]]], planned: Mapping[str, int], examined_s: float, *,
-    few: bool, builds: bool,
+    few: bool, builds: bool, device: str = "cpu",
 ) -> list[Step]:  # fmt: skip
     """Names of phases and of their experiments -> what is to be done, in its order.
 
@@ -101,7 +108,7 @@ def steps_of(
     for number, (phase, experiments) in enumerate(phases):
         for name in experiments:
             if name == "setup":
-                made.append(Step(f"{phase} {name}", PROCESS_S, 5.0, own=False))
+                made.append(Step(f"{phase} {name}", PROCESS_S[device], 5.0, START))
             elif (asked := table.get(name)) is not None:
                 full = asked.whole + (planned[asked.part] if asked.part else 0)
                 seconds = full * whole + asked.few * min(whole, 2 * CALL_S)
@@ -109,7 +116,8 @@ def steps_of(
                 first = name == "fresh"  # with what happens once: building, loading libraries
                 seconds += BUILD_S if first and builds and not number else 0.0
                 messages = full + asked.few + asked.messages
-                made.append(Step(f"{phase} {name}", seconds, messages, own=not first))
+                kind = ONCE if first else "calls"
+                made.append(Step(f"{phase} {name}", seconds, messages, kind))
     return made
 
 
@@ -122,8 +130,12 @@ class Outlook:
         """behind_s: that what comes after all steps will take."""
         self._now, self._behind = now, behind_s
         self._left = {step.name: step for step in steps}
-        self._whole = sum(step.seconds for step in self._left.values() if step.own)
-        self._paper = self._spent = 0.0  # of what is done
+        self._belief: dict[str, float] = defaultdict(float)  # seconds of paper that count like seconds spent
+        for step in self._left.values():
+            share = 0.0 if step.kind == START else BELIEF  # starts of one judging are alike
+            self._belief[step.kind] += share * step.seconds
+        self._paper: dict[str, float] = defaultdict(float)  # of what is done, by its kind
+        self._spent: dict[str, float] = defaultdict(float)
         self._begun = self._since = now()
         self._at: Step | None = None
         self._heard = 0
@@ -138,25 +150,30 @@ class Outlook:
         self._heard += 1
 
     def _end(self) -> None:
-        if self._at is not None and self._at.own:
-            self._paper += self._at.seconds
-            self._spent += self._now() - self._since
+        if self._at is not None:
+            self._paper[self._at.kind] += self._at.seconds
+            self._spent[self._at.kind] += self._now() - self._since
         self._at = None
 
     def seconds_left(self) -> float:
         """By what is done so far, and by the paper."""
-        belief = BELIEF * self._whole
-        rate = (belief + self._spent) / max(belief + self._paper, 1e-9)
-        rest = sum(step.seconds * (rate if step.own else 1.0) for step in self._left.values())
+        rest = sum(step.seconds * self._rate(step.kind) for step in self._left.values())
         own = 0.0
         if self._at is not None:
             done = min(self._heard / max(self._at.messages, 1.0), 1.0)
-            paper = self._at.seconds * (rate if self._at.own else 1.0)
+            paper = self._at.seconds * self._rate(self._at.kind)
             own = max(paper - (self._now() - self._since), 0.0)
             if done:  # as fast as so far, once there is something to go by
                 so_far = (self._now() - self._since) * (1 - done) / done
                 own = (1 - done) * own + done * so_far
         return own + rest + self._behind
+
+    def _rate(self, kind: str) -> float:
+        """What a second of such steps' paper has taken so far."""
+        belief = self._belief[kind]
+        if kind == ONCE or not belief + self._paper[kind]:
+            return 1.0
+        return (belief + self._spent[kind]) / (belief + self._paper[kind])
 
     def share(self) -> float:
         """Of the time that all of it takes."""

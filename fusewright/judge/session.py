@@ -563,8 +563,9 @@ class Session:
         """From here on it can be said how much of these is done."""
         named = [(phase.name, phase.experiments) for phase in phases]
         steps = outlook.steps_of(
-            named, self._planned, self.examined_s, few=bool(self.counts["few"]), builds=self._builds
-        )
+            named, self._planned, self.examined_s, few=bool(self.counts["few"]),
+            builds=self._builds, device=self.request.device,
+        )  # fmt: skip
         behind = outlook.ENDING_S + (self.request.budget_s / 2 if self.request.timing else 0.0)
         self.outlook = outlook.Outlook(steps, behind)
 
