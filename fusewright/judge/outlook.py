@@ -130,11 +130,12 @@ class Outlook:
         """behind_s: that what comes after all steps will take."""
         self._now, self._behind = now, behind_s
         self._left = {step.name: step for step in steps}
-        self._belief: dict[str, float] = defaultdict(float)  # seconds of paper that count like seconds spent
+        # By kind: seconds of paper that count like seconds spent, and what is done of both.
+        self._belief: dict[str, float] = defaultdict(float)
         for step in self._left.values():
             share = 0.0 if step.kind == START else BELIEF  # starts of one judging are alike
             self._belief[step.kind] += share * step.seconds
-        self._paper: dict[str, float] = defaultdict(float)  # of what is done, by its kind
+        self._paper: dict[str, float] = defaultdict(float)
         self._spent: dict[str, float] = defaultdict(float)
         self._begun = self._since = now()
         self._at: Step | None = None
