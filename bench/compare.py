@@ -36,7 +36,7 @@ from networks import networks
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.judge.statistics import ratio
+from fusewright.judge.timing.statistics import ratio
 
 Call = Callable[..., object]
 Clock = Callable[[], float]  # seconds

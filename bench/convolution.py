@@ -43,7 +43,7 @@ from convolution_subjects import (  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 from product_subjects import PARTS, Library  # noqa: E402
 
-from fusewright.family import FULL_RATE  # noqa: E402
+from fusewright.kernels.tensor_core.variant import FULL_RATE  # noqa: E402
 
 KERNELS = (
     "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",

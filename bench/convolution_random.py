@@ -29,10 +29,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from compare import drawn, medians, ready, workers  # noqa: E402
 
-from fusewright import convolution  # noqa: E402
-from fusewright.convolution import was_convolution  # noqa: E402
-from fusewright.ir import toposort  # noqa: E402
-from fusewright.pipeline import make, resolve_target  # noqa: E402
+from fusewright.compiler.pipeline import make, resolve_target  # noqa: E402
+from fusewright.ir.graph import toposort  # noqa: E402
+from fusewright.kernels.conv import match as convolution  # noqa: E402
+from fusewright.kernels.conv.match import was_convolution  # noqa: E402
 
 ROUNDS = 9
 LARGE = 2e9  # operations, from which on the mean counts

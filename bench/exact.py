@@ -297,7 +297,7 @@ def in_double(model: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
     import torch
     from agreement import called, copied, widened
 
-    from fusewright.judge.twins import InDouble
+    from fusewright.judge.evidence.float64_forward import InDouble
 
     before, why = torch.get_default_dtype(), ""
     twin, given = copy.deepcopy(model).double(), widened(inputs)
@@ -339,7 +339,7 @@ def _cpu_group(task: tuple[int, list[tuple[str, str]], Path]) -> Found:
     import torch
     from compiled import build, prepare
 
-    from fusewright.calling import call
+    from fusewright.common.call_arguments import call
     from fusewright.errors import FusewrightError
 
     torch.set_num_threads(1)
@@ -371,8 +371,8 @@ def on_cuda(
     import torch
     from fuzz_cuda import Task, _code, bound, compiled
 
-    from fusewright.calling import call
-    from fusewright.problem import load_problem
+    from fusewright.common.call_arguments import call
+    from fusewright.common.problem_file import load_problem
 
     if given.full:
         torch.backends.cudnn.allow_tf32 = False

@@ -178,7 +178,7 @@ def written(task: Task) -> Group:
 
 def _library(task: Task, kernels: dict[int, str], name: str = "kernels") -> str:
     """Compile as emitted files are, but for the architecture; what nvcc says where it refuses."""
-    from fusewright.codegen.runtime import CUDA_FLAGS
+    from fusewright.emit.runtime import CUDA_FLAGS
 
     source = task.folder / f"{name}.cu"
     source.write_text("\n".join(kernels.values()), encoding="utf-8")
@@ -267,7 +267,7 @@ def _judged(folder: Path, seed: int, counts: Counter[str]) -> str:
     from agreement import moved
     from fuzz_judged import judged
 
-    from fusewright.problem import load_problem
+    from fusewright.common.problem_file import load_problem
 
     problem = load_problem(folder / f"random_{seed}.py")
     torch.manual_seed(0)

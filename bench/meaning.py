@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from fusewright.capture import capture, state_of
-from fusewright.interpret import interpret
-from fusewright.ir import Graph
-from fusewright.pipeline import design
-from fusewright.problem import NO_OVERRIDES, load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import NO_OVERRIDES, load_problem
+from fusewright.compiler.pipeline import design
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.graph import Graph
+from fusewright.ir.interpreter import interpret
+from fusewright.targets.arch import TARGETS
 
 ZOO, MOST = Path(__file__).parent.parent / "zoo", 1e-12
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusewright.problem import load_problem
+from fusewright.common.problem_file import load_problem
 
 Inputs = Callable[[], list[Tensor]]
 Entry = tuple[nn.Module, Inputs]

@@ -48,7 +48,7 @@ from module_table import MODULES
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fusewright.problem import Problem
+    from fusewright.common.problem_file import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("eval", "train")
@@ -254,7 +254,7 @@ def _distances(problem: Path, emitted: Path, device: str) -> tuple[float, float,
     """
     import torch
 
-    from fusewright.problem import load_problem
+    from fusewright.common.problem_file import load_problem
 
     reference = load_problem(problem)
     spec = importlib.util.spec_from_file_location("emitted", emitted)
@@ -307,7 +307,7 @@ def _outputs(
     """
     import torch
 
-    from fusewright.problem import output_tensors
+    from fusewright.common.problem_file import output_tensors
 
     found = []
     for draw in range(DRAWS):

@@ -62,7 +62,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 def sides(module: nn.Module, inputs: list[Tensor]) -> list[Side]:
     ours = fusewright.optimize(module, inputs, target="cpu")
-    with mock.patch("fusewright.stages.pages", lambda graph, _: graph):
+    with mock.patch("fusewright.compiler.passes.pages", lambda graph, _: graph):
         small = fusewright.optimize(module, inputs, target="cpu")
     return [Side("ours", ours, []), Side("small", small, []), Side("eager", module, [])]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fusewright.devices import gpus, host_free
+from fusewright.common.devices import gpus, host_free
 
 EVERY_S = 0.05
 GPU = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "50")

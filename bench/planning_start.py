@@ -55,7 +55,7 @@ def report(path: Path, doing: str) -> None:
 
 
 def plan(path: Path, folder: Path) -> None:
-    from fusewright.pipeline import optimize_file
+    from fusewright.compiler.pipeline import optimize_file
 
     def step(name: str) -> None:
         if name.startswith(PLANNING):
@@ -68,7 +68,7 @@ def plan(path: Path, folder: Path) -> None:
 
 
 def explain(path: Path) -> None:
-    from fusewright.pipeline import explain_file
+    from fusewright.compiler.pipeline import explain_file
 
     explain_file(path, target="cpu")
     report(path, "explained")

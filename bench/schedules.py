@@ -36,11 +36,11 @@ from product import FLUSH_BYTES, PAUSE_S, cold_ms, launcher, layer  # noqa: E402
 from product_random import Layer  # noqa: E402
 from product_subjects import Library, Subject, build, code_for, source  # noqa: E402
 
-from fusewright.choices import choices  # noqa: E402
-from fusewright.pairs import AGAIN, FIRST, Gain, Samples, gain  # noqa: E402
-from fusewright.pipeline import NO_RULES, make  # noqa: E402
-from fusewright.schedule import Schedule  # noqa: E402
-from fusewright.target import TARGETS  # noqa: E402
+from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
+from fusewright.kernels.schedule import Schedule  # noqa: E402
+from fusewright.targets.arch import TARGETS  # noqa: E402
+from fusewright.tune.paired_timing import AGAIN, FIRST, Gain, Samples, gain  # noqa: E402
+from fusewright.tune.search_space import choices  # noqa: E402
 
 # rows x columns x depth
 SHAPES = (

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from fusewright.codegen.runtime import CPP_FLAGS
+from fusewright.emit.runtime import CPP_FLAGS
 
 SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
 CFLAGS = ["-march=native", *CPP_FLAGS]

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from agreement import moved
 
-from fusewright.capture import _order
-from fusewright.strides import RULES
+from fusewright.frontend.capture import _order
+from fusewright.frontend.eager_strides import RULES
 
 Tensor = torch.Tensor
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

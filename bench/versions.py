@@ -74,9 +74,9 @@ def _made(name: str, given: argparse.Namespace) -> tuple[nn.Module, list[Tensor]
 
 def _write(given: argparse.Namespace) -> None:
     """With whichever fusewright is imported: the text of one model, compiled once."""
-    from fusewright import pipeline
-    from fusewright.build import build_all, scope_of
-    from fusewright.emit import emit_class
+    from fusewright.build.fused_module import build_all, scope_of
+    from fusewright.compiler import pipeline
+    from fusewright.emit.model_source import emit_class
 
     (name,) = given.names
     machine, _ = pipeline.resolve_target(given.device)
@@ -147,8 +147,8 @@ def _row(name: str, texts: Sequence[str], given: argparse.Namespace) -> tuple[st
     import torch
     from compare import _time
 
-    from fusewright.build import fused_module
-    from fusewright.judge.statistics import ratio
+    from fusewright.build.fused_module import fused_module
+    from fusewright.judge.timing.statistics import ratio
 
     module, inputs = _made(name, given)
     module = module.to(given.device)

@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fusewright.common.problem_file import Problem as Problem
+    from fusewright.common.problem_file import load_problem as load_problem
+    from fusewright.compiler.pipeline import optimize as optimize
     from fusewright.judge import judge as judge
     from fusewright.judge.findings import Finding as Finding
     from fusewright.judge.findings import Verdict as Verdict
-    from fusewright.pipeline import optimize as optimize
-    from fusewright.problem import Problem as Problem
-    from fusewright.problem import load_problem as load_problem
 
 __version__ = "0.1.0"
 
 # Name -> the file that holds it. `judge` is a package that can be called.
 _EXPORTS = {
     "Finding": "fusewright.judge.findings",
-    "Problem": "fusewright.problem",
+    "Problem": "fusewright.common.problem_file",
     "Verdict": "fusewright.judge.findings",
     "judge": "fusewright",
-    "load_problem": "fusewright.problem",
-    "optimize": "fusewright.pipeline",
+    "load_problem": "fusewright.common.problem_file",
+    "optimize": "fusewright.compiler.pipeline",
 }
 __all__ = ["Finding", "Problem", "Verdict", "judge", "load_problem", "optimize"]
 

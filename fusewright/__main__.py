@@ -1,6 +1,6 @@
 """`python -m fusewright` -> the command line."""
 
-from fusewright.cli import main
+from fusewright.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -27,7 +27,7 @@ from roundings import opened
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fusewright.judge.twins import InDouble, native
+from fusewright.judge.evidence.float64_forward import InDouble, native
 
 SEED = 20
 ON_THE_WAY = 6  # the largest factor by which a formula of PyTorch's multiplies on its way

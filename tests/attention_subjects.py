@@ -16,7 +16,7 @@ import torch
 from product_subjects import Library, strides
 from torch import Tensor
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 PARTS = {"sm_80": "sm80", "sm_90a": "sm90"}
 WIDTHS = (64, 128)

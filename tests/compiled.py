@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from fusewright import pipeline
-from fusewright.codegen.runtime import CPP_FLAGS
-from fusewright.pipeline import NO_RULES, emitted_text, make
-from fusewright.problem import Problem, load_problem
-from fusewright.sketch import Example
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import Problem, load_problem
+from fusewright.compiler import pipeline
+from fusewright.compiler.pipeline import NO_RULES, emitted_text, make
+from fusewright.emit.runtime import CPP_FLAGS
+from fusewright.frontend.example_arguments import Example
+from fusewright.targets.arch import TARGETS
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
 _numbers = itertools.count()  # a library that is loaded twice must have two names

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _composites_once() -> None:
-    if "fusewright.export" in sys.modules:  # else no test here exports anything
+    if "fusewright.frontend.export" in sys.modules:  # else no test here exports anything
         import composites
 
         composites.keep()
@@ -53,7 +53,7 @@ def _composites_once() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _warm_once() -> Iterator[None]:
     """All judgings of this process fork their workers from the same warm processes."""
-    site = sys.modules.get("fusewright.judge.site")
+    site = sys.modules.get("fusewright.judge.isolation.worker_pool")
     if site is None:  # no test here judges anything
         yield
         return

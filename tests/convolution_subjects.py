@@ -21,9 +21,9 @@ from product_subjects import PARTS, Library
 from torch import Tensor
 from torch.nn import functional
 
-from fusewright.codegen.skeleton import select
-from fusewright.family import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
-from fusewright.phases import Phases, phases
+from fusewright.codegen.device_library import select
+from fusewright.kernels.conv.subpixel_phases import Phases, phases
+from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
 
 WIDTHS = (64, 128, 192, 256)
 CHUNKS = (16, 32, 64)

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from fusewright.pipeline import Made, emitted_text, make
-from fusewright.problem import NO_OVERRIDES, load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import NO_OVERRIDES, load_problem
+from fusewright.compiler.pipeline import Made, emitted_text, make
+from fusewright.targets.arch import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("gemm_add_relu", "conv_relu_bias", "swish_bias_groupnorm", "linear_relu_divide")

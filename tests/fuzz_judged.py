@@ -20,9 +20,9 @@ from fuzz_writer import facts
 from torch import nn
 from trials import allowed, wrong
 
-from fusewright.calling import call
+from fusewright.common.call_arguments import call
+from fusewright.common.problem_file import Problem, load_problem
 from fusewright.errors import FusewrightError
-from fusewright.problem import Problem, load_problem
 
 
 class EagerRaises(Exception):

@@ -8,10 +8,10 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from fusewright.capture import Captured, capture, state_of
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, check
-from fusewright.rewrite import rewrite
+from fusewright.frontend.capture import Captured, capture, state_of
+from fusewright.ir.graph import Graph, check
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.simplify import rewrite
 
 Inputs = tuple[torch.Tensor, ...]
 

@@ -17,7 +17,7 @@ import torch
 from product_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Library, Subject
 from torch import Tensor
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
 OWN_WIDTHS = (128, 160, 192)

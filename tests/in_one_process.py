@@ -19,11 +19,12 @@ from typing import Any
 import numpy
 import torch
 
-from fusewright.judge import candidate, catalogue
-from fusewright.judge.lab import Lab
-from fusewright.judge.pinned import map_pinned
-from fusewright.judge.protocol import Record, Region
-from fusewright.judge.reference import Bench
+from fusewright.judge.evidence import experiment_table
+from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.oracle_worker import Bench
+from fusewright.judge.isolation import candidate_worker
+from fusewright.judge.isolation.pinned_memory import map_pinned
+from fusewright.judge.isolation.protocol import Record, Region
 from fusewright.judge.session import PHASES
 
 SEED = "5e" * 16
@@ -67,7 +68,7 @@ class OneProcess:
         self.open()
         rows: list[tuple[str, str, str]] = []
         for phase in PHASES[:3]:
-            host = candidate.Host(*self._ends, "cpu")
+            host = candidate_worker.Host(*self._ends, "cpu")
             chosen = [e for e in phase.experiments if not experiments or e in experiments]
             for experiment in ["setup", *chosen] if chosen and "setup" not in chosen else chosen:
                 reply = self._run(host, experiment)
@@ -76,9 +77,9 @@ class OneProcess:
                     break
         return rows
 
-    def _run(self, host: candidate.Host, experiment: str) -> Mapping[str, Any]:
+    def _run(self, host: candidate_worker.Host, experiment: str) -> Mapping[str, Any]:
         order = {"lab": "problem", "slot": 0, "experiment": experiment, "options": {}}
-        assert experiment in catalogue.EXPERIMENTS
+        assert experiment in experiment_table.EXPERIMENTS
         reply = self.bench.do_begin(order)
         while "step" in reply:
             message = reply["step"]
@@ -90,11 +91,11 @@ class OneProcess:
             reply = self.bench.do_answer({"slot": 0, "record": record})
         return reply
 
-    def _answer(self, host: candidate.Host, message: Mapping[str, Any]) -> Record:
+    def _answer(self, host: candidate_worker.Host, message: Mapping[str, Any]) -> Record:
         """The candidate's program has random numbers of its own."""
         judges, own = _drawn(), self._drawn
         _draw_on(judges if own is None else own)
-        record = candidate._answer(host, message)
+        record = candidate_worker._answer(host, message)
         self._drawn = _drawn()
         _draw_on(judges)
         return record

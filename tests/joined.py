@@ -16,7 +16,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.device_library import text_for
 
 SHUFFLED = """
 inline float __shfl_xor_sync(unsigned all, float mine, int distance) {

@@ -17,9 +17,9 @@ from typing import Any
 
 from fusewright.errors import FusewrightError, NotVerifiable
 from fusewright.judge import judging
-from fusewright.judge.processes import Worker
+from fusewright.judge.isolation.processes import Worker
+from fusewright.judge.isolation.worker_pool import Site, open_site
 from fusewright.judge.session import Limits, Request, Session
-from fusewright.judge.site import Site, open_site
 
 
 def _silent(line: str) -> None:

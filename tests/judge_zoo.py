@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusewright.judge import cases, contract, probes
-from fusewright.judge.doubles import Doubles
+from fusewright.judge.evidence import contract, hazard_cases, probes
+from fusewright.judge.evidence.float64_twins import Doubles
 
 State = Mapping[str, Tensor]
 Model = Callable[[Sequence[Tensor], State], list[Tensor]]
@@ -763,7 +763,7 @@ def complaints(
     found: dict[str, list[str]] = {name: [] for name in models}
     rows: list[tuple[str, Sequence[Tensor]]] = [("own", inputs)]
     if hazards:
-        matrix = cases.matrix(inputs, seed=seed)
+        matrix = hazard_cases.matrix(inputs, seed=seed)
         rows += [(c.name, c.build()) for c in matrix if not c.isolated]  # type: ignore[misc]
     for label, values in rows:
         used = margins if margins is not None and label == "own" else {}

@@ -20,9 +20,9 @@ from pathlib import Path
 from corpus import GROUP, TESTS, WORKERS, Outcome, judged_in_turn
 from operators import OPERATORS, Operator
 
-from fusewright.pipeline import emitted_text, make
-from fusewright.problem import load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.targets.arch import TARGETS
 
 # Problems of tests/problems whose emitted files are mutated: a map after a product, two folds with
 # two outputs, moments with parameters, a row that is kept between three passes, a row that is no

@@ -18,9 +18,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fusewright.codegen.runtime import CUDA_FLAGS
-from fusewright.codegen.skeleton import select
-from fusewright.family import SPLIT
+from fusewright.codegen.device_library import select
+from fusewright.emit.runtime import CUDA_FLAGS
+from fusewright.kernels.tensor_core.variant import SPLIT
 
 # Name of an architecture -> its skeleton, and what nvcc is asked for. The sm_80 kernels run on a
 # newer GPU: their PTX is compiled for it ahead, because the driver would take minutes for all.

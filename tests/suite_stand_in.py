@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fusewright.turn import ASK, Need, ask, settle
+from fusewright.common.timing_lock import ASK, Need, ask, settle
 
 REPORT: dict[str, Any] = {
     "verdict": "verified",

@@ -14,9 +14,9 @@ from compiled import build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.ops import OPS
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+from fusewright.compiler.pipeline import make
+from fusewright.ir.operators import OPS
+from fusewright.targets.arch import TARGETS
 
 CPU = TARGETS["cpu"]
 Shape = tuple[int, int, int]

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fusewright.capture import capture, state_of
-from fusewright.interpret import interpret
-from fusewright.ir import memory_of, numel
-from fusewright.rewrite import rewrite
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.graph import memory_of, numel
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.simplify import rewrite
 
 
 def _passing(call: Callable[..., object]) -> Callable[[torch.Tensor], torch.Tensor]:

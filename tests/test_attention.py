@@ -16,18 +16,18 @@ from emitting import emit_text
 from graphs import check_meaning, staged
 from torch import nn
 
-from fusewright.attention import attention, scores
-from fusewright.capture import capture, state_of
-from fusewright.choices import choices
-from fusewright.codegen.attention import function
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import words
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, toposort
-from fusewright.pipeline import Made, design, make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.device_library import text_for
+from fusewright.codegen.kernel_text import words
+from fusewright.compiler.pipeline import Made, design, make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.graph import Graph, Node, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.kernels.attention.launch import function
+from fusewright.kernels.attention.match import attention, scores
+from fusewright.targets.arch import TARGETS
+from fusewright.tune.search_space import choices
 
 GPU = TARGETS["sm_90a"]
 SETUP = """self.register_buffer("past", torch.tril(torch.ones(600, 600)).bool())

@@ -10,7 +10,7 @@ import pytest
 from attention_subjects import PARTS, SCHEDULES
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 ARCHS = tuple(PARTS)
 # Heads of 128 need most registers; those of 64, and of Hopper, run the same code with others.

@@ -61,7 +61,8 @@ def check(library: Library, call: Call, some: list[Subject] | None = None) -> No
         size = size if call.residual is None else size + call.residual.view_as(size).abs()
         ours = largest_error(run(library, call, subject), exact, size)
         theirs = largest_error(subjects.meaning(call, subject, torch.float32), exact, size)
-        # A few k do not average out what lo * lo would add, and stay PyTorch's (attention.py).
+        # A few k do not average out what lo * lo would add, and stay PyTorch's, see
+        # kernels/attention/match.py.
         few = 4 if call.q.shape[-1] < 32 else 2 if exact.numel() < 256 else 1
         if any(a > 1.1 * b + few * ROUNDING for a, b in zip(ours, theirs, strict=True)):
             failures.append(f"{subject.entry}: {ours}, eager {theirs}")

@@ -9,7 +9,7 @@ import pytest
 import threads
 import torch
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 # What these sections ask of a GPU beyond threads.py: shuffles by a barrier for each warp.
 MORE = r"""

@@ -17,13 +17,13 @@ from test_product_tail import check, tails
 from warps import library_of
 
 import fusewright
-import fusewright.product
-from fusewright.band import ALL, FAR, NONE, Band, band
-from fusewright.codegen.cuda import cuda_source, workspace
-from fusewright.codegen.skeleton import sections
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
-from fusewright.tile import Tile
+import fusewright.kernels.gemm.match
+from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.device_library import sections
+from fusewright.compiler.pipeline import Made, make
+from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, Band, band
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.targets.arch import TARGETS
 
 A, B = torch.randn(1024, 512), torch.randn(512, 768)
 LEAST = 1 - FAR  # of rows as many as the batch
@@ -131,7 +131,7 @@ def test_ampere_computes_it(
     text: str, rules: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CUDA text, run by fibers of the CPU: packed, and splitting both factors, turned."""
-    monkeypatch.setattr(fusewright.product, "LEAST_FLOPS", {torch.float32: 0})
+    monkeypatch.setattr(fusewright.kernels.gemm.match, "LEAST_FLOPS", {torch.float32: 0})
     x, y = torch.randn(300, 64), torch.randn(270, 64)
     x[3], x[250, 5], y[7] = float("nan"), float("inf"), float("inf")
     target = TARGETS["sm_80"]

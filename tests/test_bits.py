@@ -11,11 +11,11 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.codegen.number import literal
-from fusewright.codegen.struct import TYPES
-from fusewright.dtypes import OF_KERNELS
-from fusewright.ir import Node, base, toposort
-from fusewright.lower import LOWER, ONLY_DEFAULT, OVERLOADS
+from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.kernel_text import TYPES
+from fusewright.common.dtypes import OF_KERNELS
+from fusewright.frontend.lowering import LOWER, ONLY_DEFAULT, OVERLOADS
+from fusewright.ir.graph import Node, base, toposort
 
 WIDTHS = {
     1: ["uint8", "int8", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"],
@@ -260,7 +260,7 @@ def test_kernels_have_a_name_for_each_of_their_types() -> None:
 
 # Overloads that take a tensor and that no lowering writes: why.
 ELSEWHERE = {
-    "view.dtype": "reads bits; bits.py",
+    "view.dtype": "reads bits; rewrite/bit_views.py",
     "round.decimals": "scales and rounds",
     "where.default": "finds positions, as many as there are",
     **dict.fromkeys(("eq.Tensor_list", "ne.Tensor_list", "copy.Dict_Tensor"), "TorchScript's"),

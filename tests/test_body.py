@@ -11,14 +11,14 @@ import torch
 from test_plan import IMAGE, ROWS, planned
 
 from fusewright.codegen.body import body
-from fusewright.codegen.cpp import cpp_source
-from fusewright.codegen.number import literal
-from fusewright.codegen.struct import Body
-from fusewright.ir import Batch
-from fusewright.keep import row_plan
-from fusewright.nest import nest
-from fusewright.schedule import Schedule, schedule
-from fusewright.target import TARGETS
+from fusewright.codegen.cpu_source import cpp_source
+from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.kernel_text import Body
+from fusewright.ir.graph import Batch
+from fusewright.kernels.schedule import Schedule, schedule
+from fusewright.loopnest.nest import nest
+from fusewright.loopnest.reduction_passes import row_plan
+from fusewright.targets.arch import TARGETS
 
 
 @pytest.mark.parametrize(

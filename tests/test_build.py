@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.build import cross_compile, fused_module, require_tools
-from fusewright.emit import NewForward, emit_class
+from fusewright.build.fused_module import cross_compile, fused_module, require_tools
+from fusewright.emit.model_source import NewForward, emit_class
 from fusewright.errors import BuildFailed, ToolMissing
-from fusewright.target import TARGETS
+from fusewright.targets.arch import TARGETS
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch._decomp import decompositions
 
-from fusewright.capture import Captured, capture, state_of
+from fusewright.common.problem_file import load_problem
 from fusewright.errors import CaptureFailed
-from fusewright.export import RECURRENT_LAYERS
-from fusewright.interpret import interpret
-from fusewright.ir import Batch, base, toposort
-from fusewright.problem import load_problem
+from fusewright.frontend.capture import Captured, capture, state_of
+from fusewright.frontend.export import RECURRENT_LAYERS
+from fusewright.ir.graph import Batch, base, toposort
+from fusewright.ir.interpreter import interpret
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
 

@@ -12,10 +12,10 @@ import torch
 from emitting import emit_text
 from torch import Tensor, nn
 
-from fusewright.capture import capture
-from fusewright.containers import flatten
+from fusewright.common.containers import flatten
 from fusewright.errors import CaptureFailed
-from fusewright.settings import plain_attributes
+from fusewright.frontend.capture import capture
+from fusewright.frontend.forward_trace import plain_attributes
 
 HEAD = """
 import torch

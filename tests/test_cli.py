@@ -14,10 +14,10 @@ from types import ModuleType
 import pytest
 
 import fusewright.judge
-from fusewright import cli
+from fusewright.cli import main
 from fusewright.errors import BuildFailed, FusewrightError, InternalError, ToolMissing
 from fusewright.judge.findings import Row, Verdict
-from fusewright.report import KernelReport, Outcome
+from fusewright.report.run_report import KernelReport, Outcome
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
 VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
@@ -42,7 +42,7 @@ def get_init_inputs():
 
 def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as end:
-        cli.app([str(argument) for argument in arguments], prog_name="fusewright")
+        main.app([str(argument) for argument in arguments], prog_name="fusewright")
     assert isinstance(end.value.code, int)
     return end.value.code
 
@@ -73,7 +73,10 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     stages = Stages()
     kernels = (KernelReport("fused_0", "fused", ("relu", "add"), 256, 64),)
     outcome = Outcome(Path("out.py"), "relu and add share fused_0", kernels, VERIFIED, "")
-    pipeline, timing = ModuleType("fusewright.pipeline"), ModuleType("fusewright.judge.timing")
+    pipeline, timing = (
+        ModuleType("fusewright.compiler.pipeline"),
+        ModuleType("fusewright.judge.timing.bench"),
+    )
     pipeline.__dict__["optimize_file"] = stages.stage("optimize", outcome)
     pipeline.__dict__["explain_file"] = stages.stage("explain", "relu and add share fused_0\n")
     timing.__dict__["bench"] = stages.stage("bench", TIMING)
@@ -106,7 +109,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     assert code == 0
     assert callable(options.pop("progress"))
     assert options.pop("turn") is nullcontext, "alone, it times when it likes"
-    assert options.pop("settle") is cli._at_once, "and takes what memory there is"
+    assert options.pop("settle") is main._at_once, "and takes what memory there is"
     assert options.pop("site") is None, "nothing is judged here that was made for another machine"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {
@@ -320,7 +323,7 @@ def test_a_bug_on_a_full_disk_says_so(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fusewright.cli.tempfile.NamedTemporaryFile", full)
+    monkeypatch.setattr("fusewright.cli.main.tempfile.NamedTemporaryFile", full)
     stages.result = InternalError("a promise is broken")
     assert run("explain", "problem.py") == 70
     err = capsys.readouterr().err
@@ -341,9 +344,9 @@ def test_the_report_cannot_be_written_in_the_end(
     stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(path: Path, text: str, *, force: bool) -> None:
-        raise cli.BadUsage(f"{path}: cannot write the file: No space left on device.")
+        raise main.BadUsage(f"{path}: cannot write the file: No space left on device.")
 
-    monkeypatch.setattr(cli, "write_whole", explode)
+    monkeypatch.setattr(main, "write_whole", explode)
     assert run("judge", "problem.py", "candidate.py", "--report", "r.json") == 2
     assert "No space left" in capsys.readouterr().err
 
@@ -355,9 +358,9 @@ def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
     program.write_text(
         "import sys, types\n"
         "from pathlib import Path\n"
-        "from fusewright.cli import main\n"
-        "from fusewright.report import Outcome\n"
-        "pipeline = types.ModuleType('fusewright.pipeline')\n"
+        "from fusewright.cli.main import main\n"
+        "from fusewright.report.run_report import Outcome\n"
+        "pipeline = types.ModuleType('fusewright.compiler.pipeline')\n"
         "text = 'long line\\n' * 100_000\n"
         "pipeline.explain_file = lambda *_, **__: text\n"
         "pipeline.optimize_file = lambda *_, **__: Outcome(Path('o'), text, (), None, '')\n"

@@ -14,10 +14,10 @@ from compiled import ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import Made, make
-from fusewright.schedule import Schedule, alternatives
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.kernels.schedule import Schedule, alternatives
+from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 Function = Callable[[Tensor], Tensor]

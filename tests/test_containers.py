@@ -12,11 +12,11 @@ import torch
 from emitting import Emitted, emit_text
 from torch import nn
 
-from fusewright.calling import Inputs, call, read, signature_of, split
-from fusewright.containers import flatten, kind_of, rebuild
+from fusewright.common.call_arguments import Inputs, call, read, signature_of, split
+from fusewright.common.containers import flatten, kind_of, rebuild
 from fusewright.errors import CaptureFailed
-from fusewright.judge import layout
-from fusewright.judge.tree import mapped
+from fusewright.judge.evidence.pytree import mapped
+from fusewright.judge.isolation import tensor_transport
 
 HEAD = """
 import collections
@@ -259,12 +259,14 @@ def test_trees_and_shipping(result: str, tmp_path: Path) -> None:
     again = mapped(inputs, torch.Tensor.clone)
     same(again[0], value)
     assert again.names == ("last",)
-    shipment = layout.pack(inputs, 0)
+    shipment = tensor_transport.pack(inputs, 0)
     where = {"tree": shipment.tree, "tensors": shipment.tensors}
-    shipped = layout.values_in(where, shipment.blocks, layout.Home(file, "ModelNew"))
+    shipped = tensor_transport.values_in(
+        where, shipment.blocks, tensor_transport.Home(file, "ModelNew")
+    )
     same(shipped[0], value)
     assert shipped.names == ("last",)
-    assert layout.describe(shipped[0], []) == layout.describe(value, [])
+    assert tensor_transport.describe(shipped[0], []) == tensor_transport.describe(value, [])
 
 
 def test_descriptions_tell_types_apart() -> None:
@@ -275,13 +277,13 @@ def test_descriptions_tell_types_apart() -> None:
         collections.namedtuple("max", "values places")(t, t), (t, t, None), (t, t, 1), (t, t, True),
         (t, t, 1.0), (t, 1.0, t), torch.Size([2]), (2,),
     ]  # fmt: skip
-    assert len({layout.describe(value, []) for value in values}) == len(values)
+    assert len({tensor_transport.describe(value, []) for value in values}) == len(values)
 
 
 def test_numbers_are_judged_as_tensors() -> None:
-    tensors = layout.results_of((torch.zeros(2), 1.5, {"a": 2 + 1j}, 3))
+    tensors = tensor_transport.results_of((torch.zeros(2), 1.5, {"a": 2 + 1j}, 3))
     assert [t.dtype for t in tensors] == [torch.float32, torch.float32, torch.complex64]
-    assert [t.dtype for t in layout.results_of((1.5,), wide=True)] == [torch.float64]
+    assert [t.dtype for t in tensor_transport.results_of((1.5,), wide=True)] == [torch.float64]
 
 
 def test_what_nobody_can_ship_is_made_by_the_receiver() -> None:
@@ -294,13 +296,13 @@ def test_what_nobody_can_ship_is_made_by_the_receiver() -> None:
     exec("class Model:\n    def __init__(self, width, tools): ...", vars(file))
     file.get_init_inputs = lambda: [5, {"lock": lock, "act": torch.relu}]  # type: ignore[attr-defined]
     given = Inputs([7, {"lock": threading.Lock(), "act": lambda x: x}])
-    shipment = layout.pack(given, 0, constructor=True)
+    shipment = tensor_transport.pack(given, 0, constructor=True)
     where = {"tree": shipment.tree, "tensors": shipment.tensors}
-    found = layout.values_in(where, shipment.blocks, layout.Home(file))
+    found = tensor_transport.values_in(where, shipment.blocks, tensor_transport.Home(file))
     assert found == [7, {"lock": lock, "act": torch.relu}]
     del file.get_init_inputs  # type: ignore[attr-defined]
     with pytest.raises(LookupError, match="define it in this file, too"):
-        layout.values_in(where, shipment.blocks, layout.Home(file))
+        tensor_transport.values_in(where, shipment.blocks, tensor_transport.Home(file))
 
 
 class _Uncopyable(nn.Module):
@@ -314,7 +316,7 @@ class _Uncopyable(nn.Module):
 
 
 def test_models_that_hold_what_nobody_can_copy() -> None:
-    from fusewright.judge.states import copied
+    from fusewright.judge.evidence.model_states import copied
 
     model: Any = _Uncopyable()
     with pytest.raises(TypeError):

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from compiled import build, prepare, ready
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.ops import OPS
-from fusewright.pipeline import make
-from fusewright.problem import load_problem
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.ir.operators import OPS
+from fusewright.targets.arch import TARGETS
 
 # Name -> what a model computes once, of x in (0.05, 0.95) and w in (0.5, 1.5), and uses twice.
 VALUES = {

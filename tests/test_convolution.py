@@ -16,32 +16,32 @@ from emitting import ROOT, Emitted, emit_file
 from graphs import check_meaning, staged
 from torch import Tensor, nn
 
-from fusewright import convolution as convolution_module
-from fusewright.capture import capture
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.product import ARGUMENTS, prepared
-from fusewright.convolution import Rounds, convolution
-from fusewright.geometry import CONVOLUTIONS, Geometry, geometry
-from fusewright.ir import Graph, Node, show, toposort
-from fusewright.nest import nest
-from fusewright.phases import Phases
-from fusewright.plan import plan
-from fusewright.rewrite import rewrite
-from fusewright.rounding import rounds_text
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.frontend.capture import capture
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph, Node, show, toposort
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, Geometry, geometry
+from fusewright.kernels.conv.match import Rounds, convolution
+from fusewright.kernels.conv.subpixel_phases import Phases
+from fusewright.kernels.conv.tf32_probe import rounds_text
+from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
+from fusewright.kernels.schedule import schedule
+from fusewright.loopnest.nest import nest
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
 # So that the layers here may be small.
-MEASURED = convolution_module.LEAST_FLOPS
+MEASURED = match.LEAST_FLOPS
 LEAST_FLOPS = dict.fromkeys(MEASURED, 1 << 28)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        patch.setattr(match, "LEAST_FLOPS", LEAST_FLOPS)
         yield
 
 
@@ -443,7 +443,7 @@ def test_the_guard_asks_whether_operands_are_rounded(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_small_groups_have_kernels(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own takes several kernels for each group."""
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    monkeypatch.setattr(match, "LEAST_FLOPS", MEASURED)
     x = torch.randn(8, 64, 14, 14, dtype=dtype)
     for groups, kernels in ((1, 0), (4, 1)):
         layer = nn.Conv2d(64, 64, 3, padding=1, groups=groups, dtype=dtype)

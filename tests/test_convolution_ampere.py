@@ -27,12 +27,12 @@ from test_convolution_half import POINTWISE
 from torch import Tensor, nn
 from warps import library_of
 
-from fusewright import convolution as convolution_module
-from fusewright.codegen.skeleton import select
-from fusewright.convolution import convolution
-from fusewright.ir import Graph
-from fusewright.plan import plan
-from fusewright.target import TARGETS
+from fusewright.codegen.device_library import select
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.match import convolution
+from fusewright.targets.arch import TARGETS
 
 AMPERE = TARGETS["sm_80"]
 F16, BF16 = torch.float16, torch.bfloat16
@@ -42,7 +42,7 @@ needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        patch.setattr(match, "LEAST_FLOPS", LEAST_FLOPS)
         yield
 
 

@@ -24,9 +24,9 @@ from test_convolution_ampere import both, check, operands
 from torch import nn
 from warps import library_of
 
-from fusewright import convolution as convolution_module
-from fusewright.geometry import Geometry, geometry
-from fusewright.plan import plan
+from fusewright.fusion.planner import plan
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.geometry import Geometry, geometry
 
 BF16 = torch.bfloat16
 
@@ -82,8 +82,8 @@ def test_cells_are_those_with_the_least_to_move(name: str) -> None:
 
 
 def test_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     layer, x = nn.Conv2d(3, 64, 7, 2, 3), torch.randn(2, 3, 32, 32)
     before, after = graphs(layer, x)
     assert geometry(found_in(after)[0]).cells

@@ -19,7 +19,7 @@ from test_convolution_full_cuda import LEAST
 from torch import nn
 
 import fusewright
-from fusewright import convolution as convolution_module
+from fusewright.kernels.conv import match
 
 pytestmark = pytest.mark.gpu
 PROBLEMS = tuple(problem for _, problem in VALUES)
@@ -68,8 +68,8 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_whole_models_are_as_good_as_eager(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "ieee")
     torch.manual_seed(8)
     layer, shape = LAYERS[name]

@@ -28,8 +28,8 @@ from convolution_subjects import (
 )
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
-from fusewright import tile
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
+from fusewright.kernels.tensor_core import tile
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 

@@ -22,33 +22,33 @@ from test_product_tail import interpreted
 from tiles import library
 from torch import Tensor, nn
 
-from fusewright import convolution as convolution_module
-from fusewright import tile as tile_module
-from fusewright.capture import capture, state_of
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.struct import Body
-from fusewright.convolution import convolution
-from fusewright.geometry import CONVOLUTIONS
-from fusewright.late import late
-from fusewright.nest import nest
-from fusewright.pipeline import make
-from fusewright.plan import Kernel, Plan, plan
-from fusewright.rewrite import rewrite
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
-from fusewright.tile import tiles
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.kernel_text import Body
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import capture, state_of
+from fusewright.fusion.planner import Kernel, Plan, plan
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.geometry import CONVOLUTIONS
+from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.schedule import schedule
+from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core.tile import tiles
+from fusewright.loopnest.nest import nest
+from fusewright.rewrite.simplify import rewrite
+from fusewright.rewrite.target_lowering import late
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
-CHECK_WORTH = tile_module._check_worth
+CHECK_WORTH = tile._check_worth
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
-    least = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
+    least = dict.fromkeys(match.LEAST_FLOPS, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", least)
-        patch.setattr(tile_module, "_check_worth", lambda *_: None)
+        patch.setattr(match, "LEAST_FLOPS", least)
+        patch.setattr(tile, "_check_worth", lambda *_: None)
         yield
 
 
@@ -269,6 +269,6 @@ def test_folds_join_where_that_was_measured_to_be_faster(
     kernels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tile_module, "_check_worth", CHECK_WORTH)
+    monkeypatch.setattr(tile, "_check_worth", CHECK_WORTH)
     module, x = Folded(channels, fold), torch.randn(4, 64, side, side)
     assert len(make(module, [x], GPU).kernels) == kernels

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import fusewright
-from fusewright import convolution as convolution_module
-from fusewright import tile as tile_module
+from fusewright.kernels.conv import match
+from fusewright.kernels.tensor_core import tile
 
 pytestmark = pytest.mark.gpu
 
@@ -55,9 +55,9 @@ class All(nn.Module):
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU for sm_90a here")
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
-    monkeypatch.setattr(tile_module, "_check_worth", lambda *_: None)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
+    monkeypatch.setattr(tile, "_check_worth", lambda *_: None)
 
 
 def kernels(new: nn.Module, x: Tensor) -> int:

@@ -23,30 +23,30 @@ from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, gra
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.skeleton import select
-from fusewright.convolution import Rounds, convolution
-from fusewright.explain import kernel_reports
-from fusewright.family import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
-from fusewright.geometry import geometry
-from fusewright.ir import Node, toposort
-from fusewright.nest import nest
-from fusewright.pipeline import make
-from fusewright.plan import plan
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS, Target
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.device_library import select
+from fusewright.compiler.pipeline import make
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Node, toposort
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.geometry import geometry
+from fusewright.kernels.conv.match import Rounds, convolution
+from fusewright.kernels.schedule import schedule
+from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
+from fusewright.loopnest.nest import nest
+from fusewright.report.decision_record import kernel_reports
+from fusewright.targets.arch import TARGETS, Target
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        patch.setattr(match, "LEAST_FLOPS", LEAST_FLOPS)
         yield
 
 
-MEASURED = dict(convolution_module.LEAST_FLOPS)
+MEASURED = dict(match.LEAST_FLOPS)
 
 
 def never(_: object) -> bool:
@@ -141,7 +141,7 @@ def test_the_smallest_that_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Below and above 0.23 GFLOP, and, of single pixels that become fewer, 2^32."""
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    monkeypatch.setattr(match, "LEAST_FLOPS", MEASURED)
     layer, x = nn.Conv2d(channels, results, side, padding=side // 2), (channels, 28, 28)
 
     def kernels(layer: nn.Module, images: int, rounds: Rounds) -> int:
@@ -179,7 +179,7 @@ def test_the_waste_that_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Random ones that were measured: facts.md."""
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", MEASURED)
+    monkeypatch.setattr(match, "LEAST_FLOPS", MEASURED)
     module, x = layer if bare else Tailed(layer), torch.empty(shape)
     taken = [len(convolutions(graphs(module, x, rounds)[1])) for rounds in (bool, never)]
     assert taken == [rounded, full]

@@ -35,8 +35,8 @@ from test_convolution_full import UNROUNDED
 from torch import Tensor
 
 import fusewright
-from fusewright import convolution as convolution_module
-from fusewright.product import UNIT
+from fusewright.kernels.conv import match
+from fusewright.kernels.gemm.match import UNIT
 
 pytestmark = pytest.mark.gpu
 LEAST = 2e-7  # of a result: what sums lose of which PyTorch loses next to nothing
@@ -195,8 +195,8 @@ EMITTED = {
 @pytest.mark.parametrize("name", EMITTED)
 @torch.no_grad()
 def test_whole_models_are_as_good_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     torch.manual_seed(8)
     layer, shape = EMITTED[name]
     module = Tailed(copy.deepcopy(layer))

@@ -12,26 +12,26 @@ from graphs import check_meaning
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
 from torch import nn
 
-from fusewright import convolution as convolution_module
-from fusewright.capture import capture
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.convolution import convolution
-from fusewright.family import CONVOLUTION, family
-from fusewright.geometry import geometry
-from fusewright.ir import toposort
-from fusewright.nest import nest
-from fusewright.plan import plan
-from fusewright.product import HALVES
-from fusewright.rewrite import rewrite
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.frontend.capture import capture
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import toposort
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.geometry import geometry
+from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.gemm.match import HALVES
+from fusewright.kernels.schedule import schedule
+from fusewright.kernels.tensor_core.variant import CONVOLUTION, family
+from fusewright.loopnest.nest import nest
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        patch.setattr(match, "LEAST_FLOPS", LEAST_FLOPS)
         yield
 
 

@@ -32,7 +32,7 @@ from test_convolution_half import PACKED, POINTWISE
 from torch import Tensor
 
 import fusewright
-from fusewright import convolution as convolution_module
+from fusewright.kernels.conv import match
 
 pytestmark = pytest.mark.gpu
 both_types = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -203,8 +203,8 @@ EMITTED = {
 def test_whole_models_are_as_good_as_eager(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     torch.manual_seed(8)
     layer, shape = EMITTED[name]
     module = Tailed(copy.deepcopy(layer)).to(dtype)

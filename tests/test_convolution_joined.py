@@ -17,10 +17,10 @@ from cudac import check_registers, nvrtc_folder, nvrtc_log, strict_report
 from joined import Handed, library
 from torch import Tensor, nn
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import make
-from fusewright.target import TARGETS, Target
-from fusewright.tile import Tile
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import make
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.targets.arch import TARGETS, Target
 
 GPU = TARGETS["sm_90a"]
 SUSPECT, UNEVEN = 1 << 20, 1 << 21

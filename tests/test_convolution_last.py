@@ -21,19 +21,19 @@ from test_convolution import GPU, LEAST_FLOPS, Tailed, graphs
 from test_convolution import convolutions as found_in
 from torch import Tensor, nn
 
-from fusewright import convolution as convolution_module
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.convolution import convolution
-from fusewright.family import family
-from fusewright.geometry import geometry
-from fusewright.ir import Graph, times, toposort
-from fusewright.last import lies_last
-from fusewright.nest import nest
-from fusewright.plan import plan
-from fusewright.rounding import ROUNDS, rounds_text
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph, times, toposort
+from fusewright.kernels.conv import match
+from fusewright.kernels.conv.channels_last import lies_last
+from fusewright.kernels.conv.geometry import geometry
+from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.tf32_probe import ROUNDS, rounds_text
+from fusewright.kernels.schedule import schedule
+from fusewright.kernels.tensor_core.variant import family
+from fusewright.loopnest.nest import nest
+from fusewright.targets.arch import TARGETS
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 BOTH_TYPES = (torch.float32, torch.bfloat16)
@@ -42,7 +42,7 @@ BOTH_TYPES = (torch.float32, torch.bfloat16)
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", LEAST_FLOPS)
+        patch.setattr(match, "LEAST_FLOPS", LEAST_FLOPS)
         yield
 
 

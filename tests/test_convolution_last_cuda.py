@@ -31,7 +31,7 @@ from test_convolution_last import LAYERS, Swapped, Tail, laid_out
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import convolution as convolution_module
+from fusewright.kernels.conv import match
 
 pytestmark = pytest.mark.gpu
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -180,8 +180,8 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
 def test_whole_models_are_as_good_as_eager(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     torch.manual_seed(8)
     if name == "views":
         module, x = Swapped(), torch.randn(8, 36, 36, 64)

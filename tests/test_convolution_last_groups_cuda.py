@@ -32,7 +32,7 @@ from test_convolution_last_cuda import MORE, check_all
 from torch import nn
 
 import fusewright
-from fusewright import convolution as convolution_module
+from fusewright.kernels.conv import match
 
 pytestmark = pytest.mark.gpu
 ALL = (*MORE_LAST, *LAST_TRANSPOSED)
@@ -158,8 +158,8 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_whole_models_are_as_good_as_eager(
     model: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(8)
     layer, x = laid_out(copy.deepcopy(MODELS[model][0]), MODELS[model][1], True)

@@ -17,7 +17,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.device_library import text_for
 
 HANDED = """
 struct bias_and_residual {

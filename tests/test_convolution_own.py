@@ -15,8 +15,8 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import text_for
-from fusewright.family import CONVOLUTION_OWN, TRANSPOSED_OWN
+from fusewright.codegen.device_library import text_for
+from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, TRANSPOSED_OWN
 
 # A stage holds the number of its 64 k; a copy comes late. Who waits for ever gives up.
 INCLUDES = "#include <atomic>\n#include <chrono>\n#include <thread>\n"

@@ -19,7 +19,7 @@ from test_convolution_full import EVEN, split
 from threads import library_of
 from torch import Tensor
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 # Warps: 32 threads that meet. What only a GPU understands, and the same in C++.
 WARPS = r"""

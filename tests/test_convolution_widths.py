@@ -17,7 +17,7 @@ from emitting import emit_text
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import text_for
+from fusewright.codegen.device_library import text_for
 
 WIDTHS = (128, 160, 224, 256)
 TIMES = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")

@@ -22,34 +22,33 @@ from graphs import check_meaning, staged
 from torch import Tensor, nn
 from windows import Sizes, library
 
-from fusewright import convolution as convolution_module
-from fusewright import pooled as pooled_module
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.struct import Body
-from fusewright.convolution import convolution
-from fusewright.explain import kernel_reports
-from fusewright.geometry import CONVOLUTIONS, Geometry, geometry
-from fusewright.ir import Graph, Node, toposort
-from fusewright.late import late
-from fusewright.nest import nest
-from fusewright.pipeline import make
-from fusewright.plan import Kernel, Plan, plan
-from fusewright.pooled import pooled
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
-from fusewright.tile import Tile, tiles
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.kernel_text import Body
+from fusewright.compiler.pipeline import make
+from fusewright.fusion.planner import Kernel, Plan, plan
+from fusewright.ir.graph import Graph, Node, toposort
+from fusewright.kernels.conv import match, pool_fusion
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, Geometry, geometry
+from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.pool_fusion import pooled
+from fusewright.kernels.schedule import schedule
+from fusewright.kernels.tensor_core.tile import Tile, tiles
+from fusewright.loopnest.nest import nest
+from fusewright.report.decision_record import kernel_reports
+from fusewright.rewrite.target_lowering import late
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_ones_too() -> Iterator[None]:
-    least = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
+    least = dict.fromkeys(match.LEAST_FLOPS, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_module, "LEAST_FLOPS", least)
-        patch.setattr(pooled_module, "LEAST_WINDOWS", 1)
-        patch.setattr(pooled_module, "WINDOWS", (2, 4, 8))  # right, but slow
+        patch.setattr(match, "LEAST_FLOPS", least)
+        patch.setattr(pool_fusion, "LEAST_WINDOWS", 1)
+        patch.setattr(pool_fusion, "WINDOWS", (2, 4, 8))  # right, but slow
         yield
 
 
@@ -195,7 +194,7 @@ def test_what_rises_is_computed_once(tail: Callable[[Tensor], Tensor], count: in
 
 
 def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooled_module, "LEAST_WINDOWS", 49)
+    monkeypatch.setattr(pool_fusion, "LEAST_WINDOWS", 49)
     assert len(planned(JOINED["plain"]).kernels) == 2
     assert len(planned(JOINED["many"]).kernels) == 1
 

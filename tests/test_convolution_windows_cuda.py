@@ -12,8 +12,7 @@ from test_convolution_folds_cuda import kernels
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import convolution as convolution_module
-from fusewright import pooled as pooled_module
+from fusewright.kernels.conv import match, pool_fusion
 
 pytestmark = pytest.mark.gpu
 
@@ -57,10 +56,10 @@ class Volume(nn.Module):
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU for sm_90a here")
-    every = dict.fromkeys(convolution_module.LEAST_FLOPS, 0)
-    monkeypatch.setattr(convolution_module, "LEAST_FLOPS", every)
-    monkeypatch.setattr(pooled_module, "LEAST_WINDOWS", 1)
-    monkeypatch.setattr(pooled_module, "WINDOWS", (2, 4, 8))
+    every = dict.fromkeys(match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(match, "LEAST_FLOPS", every)
+    monkeypatch.setattr(pool_fusion, "LEAST_WINDOWS", 1)
+    monkeypatch.setattr(pool_fusion, "WINDOWS", (2, 4, 8))
 
 
 def compare(

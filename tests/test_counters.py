@@ -14,9 +14,9 @@ from compiled import ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.targets.arch import TARGETS
 
 COUNT = "if (row == 0) *count0 += "
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusewright.capture import capture, state_of
-from fusewright.interpret import interpret
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.interpreter import interpret
 
 X, TARGETS = torch.randn(9, 4, 6), torch.randint(1, 5, (4, 3))
 LENGTHS = torch.full((4,), 9), torch.tensor([3, 2, 3, 1])

@@ -19,14 +19,14 @@ from in_one_process import OneProcess, failures, honest, judged
 from torch import Tensor, nn
 from torch.utils import _device
 
-from fusewright.default_device import default_device, placing
+from fusewright.common.default_device import default_device, placing
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import make
 from fusewright.errors import CaptureFailed
-from fusewright.judge.lab import NotJudgeable
-from fusewright.pipeline import make
-from fusewright.problem import load_problem
-from fusewright.schedule import Choice
-from fusewright.target import TARGETS
-from fusewright.workbench import EagerRaises, Workbench, Written
+from fusewright.judge.evidence.oracle import NotJudgeable
+from fusewright.kernels.schedule import Choice
+from fusewright.targets.arch import TARGETS
+from fusewright.tune.bench import EagerRaises, Workbench, Written
 
 X = torch.randn(4, 4, device="meta")
 HERE = Path(__file__).name

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.compiler.pipeline import optimize_file
 from fusewright.judge import judge
 from fusewright.judge.findings import Verdict
-from fusewright.pipeline import optimize_file
 
 pytestmark = pytest.mark.gpu
 

@@ -19,16 +19,16 @@ from test_convolution import Tailed
 from threads import library_of
 from torch import Tensor, nn
 
-from fusewright import down as down_module
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.convolution import convolution
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, toposort
-from fusewright.late import late
-from fusewright.pipeline import Made, make
-from fusewright.plan import plan
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.kernels.conv.match import convolution
+from fusewright.loopnest import sliding_window
+from fusewright.rewrite.target_lowering import late
+from fusewright.targets.arch import TARGETS
 
 GPU, AMPERE = TARGETS["sm_90a"], TARGETS["sm_80"]
 IMAGE = (3, 8, 20, 24)
@@ -202,7 +202,7 @@ def made(name: str, dtype: torch.dtype, arch: str) -> Made:
     layer, shape = LAYERS[name]
     module = nn.Sequential(copy.deepcopy(layer).to(dtype), nn.LeakyReLU())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(down_module, "BUSY", 0)
+        patch.setattr(sliding_window, "BUSY", 0)
         return make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
 
 

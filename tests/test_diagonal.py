@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright.interpret import interpret
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+from fusewright.compiler.pipeline import make
+from fusewright.ir.interpreter import interpret
+from fusewright.targets.arch import TARGETS
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, 1e38]
 # forward of v [24], x [24, 24] and y [3, 24, 24]; how many products are left

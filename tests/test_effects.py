@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from fusewright.capture import capture
-from fusewright.effects import HasEffects, no_effects
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.capture import capture
+from fusewright.frontend.side_effects import HasEffects, no_effects
 
 HEAD = """
 import builtins

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import state_of
-from fusewright.interpret import interpret
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import state_of
+from fusewright.ir.interpreter import interpret
+from fusewright.targets.arch import TARGETS
 
 # equation, sizes of its tensors, and the path that torch.einsum gives where opt_einsum is installed
 TABLE = (

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from emitting import EXAMPLES, SMALL, emit_example
 
-from fusewright.emit import NewForward, emit, emit_class, tidy, wrap
+from fusewright.common.problem_file import load_problem
+from fusewright.emit.model_source import NewForward, emit, emit_class, tidy, wrap
+from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed, UnusableProblem
-from fusewright.problem import load_problem
-from fusewright.spelling import literal
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = "READY = True\n"

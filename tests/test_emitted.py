@@ -12,9 +12,9 @@ import torch
 from emitting import EXAMPLES, SMALL, emit_example
 
 import fusewright
-from fusewright.pipeline import make
-from fusewright.problem import load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import make
+from fusewright.targets.arch import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.capture import capture, state_of
+from fusewright.common.unobserved_layers import unwatched
 from fusewright.errors import CaptureFailed
-from fusewright.interpret import interpret
-from fusewright.judge.zeros import OtherZeros
-from fusewright.unwatched import unwatched
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.interpreter import interpret
+from fusewright.judge.evidence.signed_zeros import OtherZeros
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
 PADDED = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)

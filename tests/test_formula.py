@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fusewright import composite
-from fusewright.formula import Value, apply, cast, constant, count, fold, permute, where
-from fusewright.interpret import interpret
-from fusewright.ir import Batch, Graph, check, node
+from fusewright.ir import decompositions
+from fusewright.ir.builder import Value, apply, cast, constant, count, fold, permute, where
+from fusewright.ir.graph import Batch, Graph, check, node
+from fusewright.ir.interpreter import interpret
 
 X = torch.randn(4, 6, dtype=torch.float64) * 3
 
@@ -47,12 +47,15 @@ def test_arithmetic(
 
 
 COMPOSITES: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = [
-    (lambda x: composite.softmax(x, [1]), lambda x: F.softmax(x, 1)),
-    (lambda x: composite.log_softmax(x, [-1]), lambda x: F.log_softmax(x, 1)),
-    (lambda x: composite.logsumexp(x, [0, 1]), lambda x: x.logsumexp((0, 1))),
-    (lambda x: composite.variance(x, [1], 1), lambda x: x.var(1)),
-    (lambda x: composite.normalise(x, [1], 1e-3)[0], lambda x: F.layer_norm(x, (6,), eps=1e-3)),
-    (lambda x: composite.clamp(x, None, 0.5), lambda x: x.clamp(max=0.5)),
+    (lambda x: decompositions.softmax(x, [1]), lambda x: F.softmax(x, 1)),
+    (lambda x: decompositions.log_softmax(x, [-1]), lambda x: F.log_softmax(x, 1)),
+    (lambda x: decompositions.logsumexp(x, [0, 1]), lambda x: x.logsumexp((0, 1))),
+    (lambda x: decompositions.variance(x, [1], 1), lambda x: x.var(1)),
+    (
+        lambda x: decompositions.normalise(x, [1], 1e-3)[0],
+        lambda x: F.layer_norm(x, (6,), eps=1e-3),
+    ),
+    (lambda x: decompositions.clamp(x, None, 0.5), lambda x: x.clamp(max=0.5)),
 ]
 
 
@@ -65,8 +68,8 @@ def test_composites(
 
 def test_a_row_of_minus_infinity() -> None:
     row = torch.full((1, 3), -float("inf"), dtype=torch.float64)
-    assert evaluated(lambda x: composite.logsumexp(x, [1]), row).item() == -float("inf")
-    assert evaluated(lambda x: composite.softmax(x, [1]), row).isnan().all()
+    assert evaluated(lambda x: decompositions.logsumexp(x, [1]), row).item() == -float("inf")
+    assert evaluated(lambda x: decompositions.softmax(x, [1]), row).isnan().all()
 
 
 def test_numbers_take_the_type_of_the_tensor() -> None:

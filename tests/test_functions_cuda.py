@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
 
 # name -> C++ text of x, what it means
 FUNCTIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {

@@ -28,11 +28,11 @@ from test_cluster import (
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.pipeline import make
-from fusewright.schedule import alternatives
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.kernels.schedule import alternatives
+from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 MILLION = 1 << 20

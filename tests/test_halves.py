@@ -12,9 +12,9 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.formula import Value, apply, cast, constant, rounded, where
-from fusewright.halves import halves
-from fusewright.ir import Graph, Node, node, toposort
+from fusewright.ir.builder import Value, apply, cast, constant, rounded, where
+from fusewright.ir.graph import Graph, Node, node, toposort
+from fusewright.rewrite.half_rounding import halves
 
 HALVES = ("float16", "bfloat16")
 EVERY = (

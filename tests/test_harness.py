@@ -13,7 +13,7 @@ import pytest
 import torch
 from emitting import EXAMPLES, ROOT, emit_example
 
-from fusewright.problem import load_problem
+from fusewright.common.problem_file import load_problem
 
 FORBIDDEN = (
     r"\btry\s*:",

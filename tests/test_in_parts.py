@@ -14,10 +14,10 @@ from cudac import compile_text
 from torch import Tensor, nn
 from warps import library_of
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.arch import TARGETS
 
 # Rows of 70,004 (whole vectors) and 70,001, sheets of 5 x 14,003 and 5 x 14,004, and rows across
 # memory, of which stripes of 32 are not whole.

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.formula import Value, apply, fold, reshape
-from fusewright.interpret import interpret, python_text
-from fusewright.ir import (
+from fusewright.ir.builder import Value, apply, fold, reshape
+from fusewright.ir.graph import (
     Batch,
     Graph,
     Node,
@@ -23,6 +22,7 @@ from fusewright.ir import (
     times,
     toposort,
 )
+from fusewright.ir.interpreter import interpret, python_text
 
 F32 = torch.float32
 

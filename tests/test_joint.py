@@ -11,10 +11,10 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import joint
-from fusewright.ir import Node, toposort
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
+from fusewright.compiler.pipeline import Made, make
+from fusewright.ir.graph import Node, toposort
+from fusewright.rewrite import concat_in_place
+from fusewright.targets.arch import TARGETS
 
 GPU, CPU = TARGETS["sm_90a"], TARGETS["cpu"]
 MODEL = """import torch
@@ -78,7 +78,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Case, 
     folder = tmp_path_factory.mktemp("joint")
     cases = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint, "LANGUAGES", ("cpp",))
+        patch.setattr(concat_in_place, "LANGUAGES", ("cpp",))
         for name in ROWS:
             path = folder / f"{name}.py"
             path.write_text(text_of(name), encoding="utf-8")

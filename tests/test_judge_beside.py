@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fusewright.judge import judge
-from fusewright.judge.beside import lay, reading
+from fusewright.judge.isolation.problem_files import lay, reading
 
 
 def _module(folder: Path) -> None:

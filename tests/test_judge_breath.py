@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge.breath import in_one_breath
+from fusewright.judge.isolation.one_call import in_one_breath
 
 Fill = Callable[[], object]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import cases
-from fusewright.judge.tree import tensors
+from fusewright.judge.evidence import hazard_cases
+from fusewright.judge.evidence.pytree import tensors
 
 Pair = namedtuple("Pair", "left right")
 
@@ -34,11 +34,11 @@ def bits(t: Tensor) -> object:
     return (t.shape, t.stride(), t.dtype, t.detach().nan_to_num(7.5).tolist())
 
 
-def find(inputs: list[object], seed: int, name: str) -> cases.Case:
-    return next(case for case in cases.matrix(inputs, seed=seed) if case.name == name)
+def find(inputs: list[object], seed: int, name: str) -> hazard_cases.Case:
+    return next(case for case in hazard_cases.matrix(inputs, seed=seed) if case.name == name)
 
 
-MATRIX = {case.name: case for case in cases.matrix(example(), seed=5)}
+MATRIX = {case.name: case for case in hazard_cases.matrix(example(), seed=5)}
 
 
 def first(name: str) -> Tensor:
@@ -88,7 +88,7 @@ def test_another_seed_gives_other_values() -> None:
 def test_the_example_is_never_changed() -> None:
     own = example()
     before = [bits(t) for t in tensors(own)]
-    for case in cases.matrix(own, seed=1):
+    for case in hazard_cases.matrix(own, seed=1):
         case.build()
     assert [bits(t) for t in tensors(own)] == before
 
@@ -165,7 +165,7 @@ def test_indices_keep_their_meaning() -> None:
     ],
 )
 def test_odd_inputs(inputs: list[object]) -> None:
-    for case in cases.matrix(inputs, seed=0):
+    for case in hazard_cases.matrix(inputs, seed=0):
         assert len(case.build()) == len(inputs)
 
 
@@ -180,7 +180,7 @@ def test_nobody_knows_the_numbers_of_rows() -> None:
     """What a judging asks is no list: sizes of each kind come from its seed."""
     seen: dict[str, set[int]] = {}
     for seed in range(6):
-        for case in cases.matrix([torch.zeros(8, 5)], seed=seed):
+        for case in hazard_cases.matrix([torch.zeros(8, 5)], seed=seed):
             if case.name.startswith("shape-dim0-"):
                 rows = next(tensors(case.build())).shape[0]
                 seen.setdefault(case.name.removeprefix("shape-dim0-"), set()).add(rows)
@@ -189,14 +189,14 @@ def test_nobody_knows_the_numbers_of_rows() -> None:
 
 
 def test_large_inputs_are_not_grown() -> None:
-    names = {c.name for c in cases.matrix([torch.zeros(8, 4096)], seed=0)}
+    names = {c.name for c in hazard_cases.matrix([torch.zeros(8, 4096)], seed=0)}
     assert "shape-dim0-grid" not in names
     assert "shape-dim0-double" in names
 
 
 def test_shortened_inputs_lose_rows_where_most_have_them() -> None:
-    assert cases.rows_of(example()) == 4
-    shapes = [tuple(t.shape) for t in tensors(cases.shortened(example(), 2))]
+    assert hazard_cases.rows_of(example()) == 4
+    shapes = [tuple(t.shape) for t in tensors(hazard_cases.shortened(example(), 2))]
     image = (2, 3, 8, 6)
     assert shapes == [image, (2,), (2, 5), image, image, (), (6, 4)]
-    assert cases.rows_of([3, torch.tensor(1.0)]) == 0
+    assert hazard_cases.rows_of([3, torch.tensor(1.0)]) == 0

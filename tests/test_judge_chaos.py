@@ -21,13 +21,14 @@ import pytest
 import torch
 
 from fusewright.errors import BadUsage, NotVerifiable, UnusableProblem
-from fusewright.judge import canary, judging, layout, sanitizer, session, warden
+from fusewright.judge import canary, judging, sanitizer, session
 from fusewright.judge.findings import CHECKS, Ledger, Verdict
+from fusewright.judge.isolation import supervisor, tensor_transport
+from fusewright.judge.isolation.processes import Worker
+from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.judging import judge_request, replay
-from fusewright.judge.processes import Worker
 from fusewright.judge.session import Limits, Request, Session
-from fusewright.judge.site import CHECKED, Site
-from fusewright.report import to_json, verdict_report
+from fusewright.report.run_report import to_json, verdict_report
 
 PROBLEMS = Path(__file__).resolve().parent / "problems"
 GOOD = """
@@ -142,7 +143,7 @@ def test_a_worker_killed_at_any_step_is_never_verified(
 
     def killing(self: Session, worker: Worker, seconds: float) -> Any:
         if worker.name == "first" and self._received.get(worker, -1) + 1 == step:
-            for pid in warden.descendants(worker.pid)[-1:]:
+            for pid in supervisor.descendants(worker.pid)[-1:]:
                 os.kill(pid, signal.SIGKILL)
         return collect(self, worker, seconds)
 
@@ -160,7 +161,7 @@ def test_without_the_trusted_worker_nothing_is_verified(
     run_phase = Session.run_phase
 
     def killing(self: Session, *rest: Any) -> None:
-        os.kill(warden.descendants(self.reference.pid)[-1], signal.SIGKILL)
+        os.kill(supervisor.descendants(self.reference.pid)[-1], signal.SIGKILL)
         run_phase(self, *rest)
 
     monkeypatch.setattr(Session, "run_phase", killing)
@@ -267,11 +268,11 @@ def test_a_limit_on_file_sizes_or_addresses_ends_in_a_report(
 
 def test_what_does_not_fit_between_two_processes_is_no_fault_of_the_candidates() -> None:
     with mmap.mmap(-1, 1 << 16) as region:
-        layout.ship_only([torch.zeros(1 << 12)], 0, region)
+        tensor_transport.ship_only([torch.zeros(1 << 12)], 0, region)
         with pytest.raises(MemoryError, match="ulimit"):
-            layout.ship_only([torch.zeros(1 << 16)], 0, region)
+            tensor_transport.ship_only([torch.zeros(1 << 16)], 0, region)
         with pytest.raises(MemoryError, match="ulimit"):
-            layout.put_results([torch.zeros(1 << 16)], region, "cpu", [])
+            tensor_transport.put_results([torch.zeros(1 << 16)], region, "cpu", [])
 
 
 # --- missing tools -----------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.build import Compiling
+from fusewright.build.fused_module import Compiling
+from fusewright.compiler.pipeline import optimize_file
 from fusewright.judge import judge
-from fusewright.pipeline import optimize_file
 
 HERE = Path(__file__).parent
 CANDIDATE = """

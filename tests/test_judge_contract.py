@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import contract, measure, tree
-from fusewright.judge.doubles import Doubles
-from fusewright.judge.legal import Illegal
+from fusewright.judge.evidence import contract, error_metrics, pytree
+from fusewright.judge.evidence.float64_twins import Doubles
+from fusewright.judge.evidence.legal_inputs import Illegal
 
 
 def load_zoo() -> ModuleType:
@@ -227,7 +227,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, state = zoo.make_linear(50, 40, 90)(5)
     entry = zoo.ZOO[0]
     whole = judged(entry, entry.bad["touched"], inputs, state)
-    monkeypatch.setattr(measure, "CHUNK_BYTES", {"cpu": 4096})
+    monkeypatch.setattr(error_metrics, "CHUNK_BYTES", {"cpu": 4096})
     pieces = judged(entry, entry.bad["touched"], inputs, state)
     assert pieces.detail == whole.detail
     assert pieces.numbers == pytest.approx(whole.numbers)
@@ -438,10 +438,10 @@ def _compared(spoilt: str, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
 
     eager, candidate = rounded(), SPOILT[spoilt](rounded())
     slack = contract.SLACK.get(dtype, contract.SLACK_HALF)
-    short = measure.within(candidate, eager, truth, kappa, contract._most(slack))
+    short = error_metrics.within(candidate, eager, truth, kappa, contract._most(slack))
     whole = contract.compare(candidate, eager, truth, kappa)
     assert whole.passed or not short, whole.detail
-    least = measure.within_least(candidate, eager, truth, contract._most(slack))
+    least = error_metrics.within_least(candidate, eager, truth, contract._most(slack))
     assert whole.passed or not least, whole.detail
     return short
 
@@ -469,7 +469,7 @@ def test_the_sensitivity_does_not_depend_on_how_results_lie() -> None:
     x = torch.rand(1200, 600) + 0.5  # of a 0 nothing moves
 
     def plain(i: Sequence[object], _: object) -> list[Tensor]:
-        (given,) = tree.tensors(i)
+        (given,) = pytree.tensors(i)
         return [given.sin()]
 
     def turned(i: Sequence[object], _: object) -> list[Tensor]:

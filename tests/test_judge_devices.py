@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fusewright.judge.expected import Expected
-from fusewright.judge.protocol import OTHER_DEVICE
-from fusewright.judge.trial import _structure
+from fusewright.judge.evidence.expected_answers import Expected
+from fusewright.judge.evidence.trial import _structure
+from fusewright.judge.isolation.protocol import OTHER_DEVICE
 
 
 @pytest.mark.parametrize("eager", ["cpu", "meta"])

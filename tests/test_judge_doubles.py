@@ -5,9 +5,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fusewright.judge.doubles import POOL, SMALL, Doubles, generator, repeated, scaled, shaken
-from fusewright.judge.patterns import _lower, _odd, rounded
-from fusewright.judge.states import redrawn, twin
+from fusewright.judge.evidence.float64_twins import (
+    POOL,
+    SMALL,
+    Doubles,
+    generator,
+    repeated,
+    scaled,
+    shaken,
+)
+from fusewright.judge.evidence.model_states import redrawn, twin
+from fusewright.judge.evidence.probe_inputs import _lower, _odd, rounded
 
 BIG = 2 * SMALL
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusewright.common.problem_file import load_problem
 from fusewright.judge.counts import Work, counts_of
-from fusewright.judge.draws import LARGE, Draws
-from fusewright.problem import load_problem
+from fusewright.judge.evidence.input_draws import LARGE, Draws
 
 ELEMENTS = LARGE // 4
 # What get_inputs returns -> where the draw was made. A tensor on "meta" was made there.

@@ -10,10 +10,10 @@ import torch
 from in_one_process import failures, honest, judged
 from torch import Tensor
 
-from fusewright.judge.elsewhere import where_lost
+from fusewright.judge.evidence.cpu_kernels import where_lost
+from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.pytree import mapped, upcast
 from fusewright.judge.judging import judge
-from fusewright.judge.lab import Lab
-from fusewright.judge.tree import mapped, upcast
 
 # As PyTorch's kernel for rows without whole vectors has it on a GPU, and as the others have it.
 BY_MOMENTS = (

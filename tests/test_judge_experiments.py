@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import counts, experiments
-from fusewright.judge.draws import Draws
-from fusewright.judge.lab import Lab
-from fusewright.judge.tree import tensors
+from fusewright.judge import counts
+from fusewright.judge.evidence import experiments
+from fusewright.judge.evidence.input_draws import Draws
+from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.pytree import tensors
 
 PROBLEMS = Path(__file__).parent / "problems"
 RUNS: Mapping[str, tuple[Callable[[Tensor], Tensor], str, int]] = {
@@ -108,7 +109,7 @@ def test_a_draw_that_is_not_kept_is_drawn_again(
     kept.examine()
     assert kept.is_own(kept.own_values)
     monkeypatch.setattr(Draws, "on_gpu", True)
-    monkeypatch.setattr("fusewright.judge.lab.SCARCE", 1 << 60)
+    monkeypatch.setattr("fusewright.judge.evidence.oracle.SCARCE", 1 << 60)
     lab = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
     lab.examine()
     assert not lab.is_own(lab.own_values)

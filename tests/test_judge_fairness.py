@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from test_judge_chaos import GOOD, LIMITS, judged, request
 
-from fusewright.judge import judging, session, shortage, warden
+from fusewright.judge import judging, session, shortage
 from fusewright.judge.findings import Ledger, Verdict
-from fusewright.judge.processes import End, Worker
-from fusewright.judge.protocol import Record, Region
+from fusewright.judge.isolation import supervisor
+from fusewright.judge.isolation.processes import End, Worker
+from fusewright.judge.isolation.protocol import Record, Region
+from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.session import Session
-from fusewright.judge.site import Site
 
 SLOW = GOOD.format(first="import time; time.sleep(PAUSE)")
 WRONG_ON_NAN = (
@@ -135,7 +136,7 @@ def lose(
     def losing(self: Session, worker: Worker, seconds: float) -> Record:
         early = worker.name == who and self._received.get(worker, -1) + 1 == EARLY
         if early and len(attempts) <= times and how == "killed":
-            for pid in warden.descendants(worker.pid)[-1:]:
+            for pid in supervisor.descendants(worker.pid)[-1:]:
                 os.kill(pid, signal.SIGKILL)
         record = collect(self, worker, seconds)
         if early and len(attempts) <= times and how == "raised":
@@ -233,7 +234,7 @@ def test_the_same_twice(tmp_path: Path, site: Site) -> None:
     assert dict(told[0][3])["fresh"] == [f"fresh {n}" for n in range(5)]  # type: ignore[call-overload]
 
 
-MEASURES = {"resident": warden._resident, "proportional": warden._proportional}
+MEASURES = {"resident": supervisor._resident, "proportional": supervisor._proportional}
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -242,7 +243,7 @@ def test_what_the_judge_lends_is_not_the_candidates_memory(name: str) -> None:
     lent, own = Region("lent", size), Region("own", size)
 
     def used() -> int:
-        return warden._own_bytes(MEASURES[name], [os.getpid()], [lent.fd])
+        return supervisor._own_bytes(MEASURES[name], [os.getpid()], [lent.fd])
 
     before = used()
     with mmap.mmap(lent.fd, size) as theirs, mmap.mmap(own.fd, size) as shared:

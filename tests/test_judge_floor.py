@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fusewright.judge import floor, timing
 from fusewright.judge.findings import Ledger
 from fusewright.judge.session import Session
+from fusewright.judge.timing import bench, roofline_floor
 
-NAMES = (timing.CANDIDATE, timing.EAGER, timing.AGAIN)
+NAMES = (bench.CANDIDATE, bench.EAGER, bench.AGAIN)
 X, W, IMAGE, FILTERS = (
     torch.rand(shape) for shape in ((8, 64), (32, 64), (2, 3, 10, 10), (5, 3, 3, 3))
 )
@@ -47,42 +47,42 @@ NEEDED: dict[str, tuple[Callable[[], Tensor], int]] = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_operations_are_counted(name: str) -> None:
     run, wanted = COUNTED[name]
-    assert floor.operations(lambda: [run()])[0] == wanted
+    assert roofline_floor.operations(lambda: [run()])[0] == wanted
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_only_what_nobody_can_avoid_is_needed(name: str) -> None:
     run, wanted = NEEDED[name]
-    assert floor.operations(lambda: [run()], [X, W, V, BIAS, IMAGE, FILTERS])[1] == wanted
+    assert roofline_floor.operations(lambda: [run()], [X, W, V, BIAS, IMAGE, FILTERS])[1] == wanted
 
 
 def test_a_product_with_zeros_is_not_needed() -> None:
     sparse = torch.tril(W)
-    assert floor.operations(lambda: [X @ sparse.t()], [X, sparse])[1] == 0
+    assert roofline_floor.operations(lambda: [X @ sparse.t()], [X, sparse])[1] == 0
 
 
 def test_the_floors_grow_with_the_work() -> None:
-    small, large = (floor.copying_s(n, "cpu") for n in (1 << 22, 1 << 26))
+    small, large = (roofline_floor.copying_s(n, "cpu") for n in (1 << 22, 1 << 26))
     assert 0 < small < large
-    found = floor.floors(1 << 20, lambda: [X], [X], "cpu", 1e-3)
+    found = roofline_floor.floors(1 << 20, lambda: [X], [X], "cpu", 1e-3)
     assert found["needed_s"] == found["products_s"] == 0 < found["copying_s"]
 
 
 def test_an_honest_product_is_slower_than_its_floor() -> None:
     a, b = torch.rand(512, 512), torch.rand(512, 512)
-    seconds = floor._fastest(lambda: a @ b, "cpu")
-    found = floor.floors(3 << 20, lambda: [torch.relu(a @ b)], [a, b], "cpu", seconds)
+    seconds = roofline_floor._fastest(lambda: a @ b, "cpu")
+    found = roofline_floor.floors(3 << 20, lambda: [torch.relu(a @ b)], [a, b], "cpu", seconds)
     assert 0 < found["needed_s"] == found["products_s"] < seconds
 
 
 def test_a_machine_that_was_faster_before_has_a_higher_peak() -> None:
-    usual = floor.peak("cpu", 1, 1.0, torch.float32)
-    assert floor.peak("cpu", 10**15, 1e-3, torch.float32) > 1e3 * usual
+    usual = roofline_floor.peak("cpu", 1, 1.0, torch.float32)
+    assert roofline_floor.peak("cpu", 10**15, 1e-3, torch.float32) > 1e3 * usual
 
 
 LIMITS = {"copying_s": 1e-5, "needed_s": 1e-6, "products_s": 1e-3, "flops": 1e9}
-SHOWN = timing.Unclear("too fast", (timing.FLOOR,))
-OTHER = timing.Unclear("hidden", ("hidden",))
+SHOWN = bench.Unclear("too fast", (bench.FLOOR,))
+OTHER = bench.Unclear("hidden", ("hidden",))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ OTHER = timing.Unclear("hidden", ("hidden",))
     ],
 )  # fmt: skip
 def test_what_is_needed_refutes_if_it_shows_twice_and_other_operations_are_noted(
-    seconds: float, needed: float, before: timing.Unclear | None, crowded: bool, outcome: str,
+    seconds: float, needed: float, before: bench.Unclear | None, crowded: bool, outcome: str,
     notes: int,
 ) -> None:  # fmt: skip
     ledger = Ledger(("timing",))
@@ -105,8 +105,8 @@ def test_what_is_needed_refutes_if_it_shows_twice_and_other_operations_are_noted
     told = ""
     try:
         limits = LIMITS | {"needed_s": needed}
-        timing._check_floors(fake, seconds, limits, before, crowded=crowded)
-    except timing.Unclear:
+        bench._check_floors(fake, seconds, limits, before, crowded=crowded)
+    except bench.Unclear:
         told = "unclear"
     found = {row.check: row.outcome for row in ledger.rows()}
     assert (told or found["timing-floor"]) == outcome
@@ -115,11 +115,11 @@ def test_what_is_needed_refutes_if_it_shows_twice_and_other_operations_are_noted
 
 def test_a_floor_that_a_call_went_below_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy beside a busy neighbour takes long; the least of several looks counts."""
-    monkeypatch.setattr(timing, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(bench, "LOOK_AGAIN_S", 0.0)
     looks = [LIMITS | {"copying_s": s} for s in (9e-4, 8e-4, 2e-5, 7e-4)]
-    sides = {name: timing.Side(name, cast("Any", None), 0) for name in NAMES}
+    sides = {name: bench.Side(name, cast("Any", None), 0) for name in NAMES}
     for side in sides.values():
         side.clocks.claimed.append([1e-4])
     fake = cast("Session", SimpleNamespace(ask_reference=lambda **_: looks.pop(0)))
-    assert timing._floors(fake, sides)["copying_s"] == 2e-5
+    assert bench._floors(fake, sides)["copying_s"] == 2e-5
     assert len(looks) == 1, "and not once more than it takes"

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from in_one_process import HEADER, OneProcess, honest
 
-from fusewright.judge import fragile, judge
-from fusewright.judge.fragile import VECTOR_BYTES, Watch
-from fusewright.judge.legal import DeviceLost, Illegal, asked, tried
+from fusewright.judge import judge
+from fusewright.judge.evidence import fatal_cuda_calls
+from fusewright.judge.evidence.fatal_cuda_calls import VECTOR_BYTES, Watch
+from fusewright.judge.evidence.legal_inputs import DeviceLost, Illegal, asked, tried
 
 KINDS = ("efficient", "flash", "cudnn")
 
@@ -135,7 +136,7 @@ class Gpu(Watch):
 def test_on_a_gpu_indices_are_tried_on_the_cpu_first(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragile, "ASSERTING_DEVICE", "cpu")
+    monkeypatch.setattr(fatal_cuda_calls, "ASSERTING_DEVICE", "cpu")
     run, legal, illegal = CONSUMERS[name]
     watch = Gpu()
     with watch:
@@ -148,7 +149,7 @@ def test_on_a_gpu_indices_are_tried_on_the_cpu_first(
 def test_what_the_cpu_says_against_legal_arguments_is_no_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fragile, "ASSERTING_DEVICE", "cpu")
+    monkeypatch.setattr(fatal_cuda_calls, "ASSERTING_DEVICE", "cpu")
     watch, call = Watch(), Call("embedding")
     call.__class__ = type("Gpu", (Call,), {"__call__": lambda *a, **k: _only_here()})
     watch.learning = True

@@ -11,10 +11,10 @@ import pytest
 import torch
 from in_one_process import OneProcess, failures, honest, judged
 
-from fusewright.judge import room
-from fusewright.judge.alike import alike
-from fusewright.judge.lab import OTHER_BYTE, Lab, NotJudgeable
-from fusewright.judge.legal import Illegal, ShortOfMemory, asked
+from fusewright.judge.evidence.legal_inputs import Illegal, ShortOfMemory, asked
+from fusewright.judge.evidence.oracle import OTHER_BYTE, Lab, NotJudgeable
+from fusewright.judge.evidence.same_answers import alike
+from fusewright.judge.isolation import memory_limit
 
 NOTHING = """
 def get_init_inputs():
@@ -247,7 +247,7 @@ def get_inputs():
 def test_what_grows_faster_than_its_inputs_is_left_out_where_it_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "GROWN_BYTES", 8 << 20)  # 4097 rows make 64 MB
+    monkeypatch.setattr(memory_limit, "GROWN_BYTES", 8 << 20)  # 4097 rows make 64 MB
     problem = PAIRS + NOTHING
     rows = judged(tmp_path, problem, honest(problem), ("hazards",))
     assert not failures(rows)
@@ -296,12 +296,12 @@ def test_a_candidate_without_memory_is_neither_refuted_nor_verified(
 
 
 def test_the_limit_is_an_error_and_ends_with_the_case() -> None:
-    with pytest.raises(ShortOfMemory), asked(), room.within(64 << 20, "cpu"):
+    with pytest.raises(ShortOfMemory), asked(), memory_limit.within(64 << 20, "cpu"):
         torch.zeros(1 << 28)
     assert torch.zeros(1 << 25).numel() == 1 << 25
 
 
 def test_the_peak_of_a_run() -> None:
-    with room.Peak("cpu") as peak:
+    with memory_limit.Peak("cpu") as peak:
         torch.ones(1 << 25).add_(1.0)
     assert 100 << 20 < peak.size < 400 << 20

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.judge import libraries
-from fusewright.judge.libraries import library_folder
+from fusewright.judge.isolation import library_paths
+from fusewright.judge.isolation.library_paths import library_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 # In an interpreter with the place set up: what a worker looks through, and what it can read in the
 # strongest isolation that works here. Prints what is missing.
 ASK = """
 import json, os, subprocess, sys, time
-from fusewright.judge import libraries
-from fusewright.judge.libraries import PATHS, readable, search
-from fusewright.judge.site import open_site
+from fusewright.judge.isolation import library_paths as libraries
+from fusewright.judge.isolation.library_paths import PATHS, readable, search
+from fusewright.judge.isolation.worker_pool import open_site
 
 wanted, hidden = json.loads(sys.argv[1])
 if wanted and wanted[0].endswith(".py"):
@@ -33,7 +33,7 @@ if wanted and wanted[0].endswith(".py"):
 with open_site("cpu", kinds=()) as site:
     def can_read(files):
         options = {"secret": str(site.folder / "secret"), "judge": os.getpid(), "must_read": files}
-        worker = site.start("probe", "fusewright.judge.sandbox", options=options)
+        worker = site.start("probe", "fusewright.judge.isolation.sandbox", options=options)
         found = worker.channel.receive_json(time.monotonic() + 60)
         worker.finish()
         return found["interpreter and libraries readable"]
@@ -157,8 +157,8 @@ def test_the_users_own_site_is_looked_through_with_its_pth_files(
     monkeypatch.setattr("site.ENABLE_USER_SITE", True)
     monkeypatch.setattr("site.getusersitepackages", lambda: str(own))
     monkeypatch.syspath_prepend(own)
-    assert {str(own), str(tmp_path / "behind")} <= set(libraries.readable())
-    code = libraries.PATHS + "import helper_of_mine; print(helper_of_mine.__file__)"
-    order = [sys.executable, "-I", "-B", "-c", code, libraries.search()]
+    assert {str(own), str(tmp_path / "behind")} <= set(library_paths.readable())
+    code = library_paths.PATHS + "import helper_of_mine; print(helper_of_mine.__file__)"
+    order = [sys.executable, "-I", "-B", "-c", code, library_paths.search()]
     done = subprocess.run(order, capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == str(found)

@@ -11,18 +11,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLACED: Mapping[str, str] = {
-    "a function": "layout.put_results = print",
-    "what was bound before": "candidate._now = print",
-    "a method": "candidate.Host.done = print",
-    "the code of a function": "layout.describe.__code__ = (lambda *_, **__: 0).__code__",
-    "an entry of a table": "state_of_torch._READ['timers'] = print",
-    "a module": "import sys; sys.modules['fusewright.judge.tree'] = sys",
-    "a class": "candidate.DeviceClock = print",
-    "a function that is gone": "del candidate._held",
+    "a function": "tensor_transport.put_results = print",
+    "what was bound before": "candidate_worker._now = print",
+    "a method": "candidate_worker.Host.done = print",
+    "the code of a function": "tensor_transport.describe.__code__ = (lambda *_, **__: 0).__code__",
+    "an entry of a table": "torch_globals._READ['timers'] = print",
+    "a module": "import sys; sys.modules['fusewright.judge.evidence.pytree'] = sys",
+    "a class": "candidate_worker.DeviceClock = print",
+    "a function that is gone": "del candidate_worker._held",
 }
 PROGRAM = """
-from fusewright.judge import candidate, layout, state_of_torch
-from fusewright.judge.own_code import own_code
+from fusewright.judge.isolation import candidate_worker, tensor_transport, torch_globals
+from fusewright.judge.isolation.worker_code import own_code
 for change in {changes!r}:
     own = own_code()
     exec(change)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fusewright.judge import layout, pinned
-from fusewright.judge.pinned import LEAST, STEP, Pinned, map_pinned, reach
-from fusewright.judge.protocol import Region
+from fusewright.judge.isolation import pinned_memory, tensor_transport
+from fusewright.judge.isolation.pinned_memory import LEAST, STEP, Pinned, map_pinned, reach
+from fusewright.judge.isolation.protocol import Region
 
 MOST = 64 << 20
 
@@ -48,9 +48,9 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
-    monkeypatch.setattr(pinned, "_cudart", lambda: made)
-    monkeypatch.setattr(pinned, "_synchronize", lambda: None)
-    monkeypatch.setattr(pinned, "_zeros", made.next_kernel)
+    monkeypatch.setattr(pinned_memory, "_cudart", lambda: made)
+    monkeypatch.setattr(pinned_memory, "_synchronize", lambda: None)
+    monkeypatch.setattr(pinned_memory, "_zeros", made.next_kernel)
     return made
 
 
@@ -117,7 +117,7 @@ def test_pages_are_asked_for_at_once(driver: Driver, region: Region) -> None:
 
 def test_a_mapping_that_nobody_may_write_to_says_so(driver: Driver, region: Region) -> None:
     reach(mapped(region, writable=False), LEAST)
-    assert driver.flags == [pinned.READ_ONLY]
+    assert driver.flags == [pinned_memory.READ_ONLY]
 
 
 def test_without_a_gpu_nothing_is_registered(driver: Driver, region: Region) -> None:
@@ -131,18 +131,18 @@ def test_every_copy_is_announced(driver: Driver, region: Region) -> None:
     answers = Region("answers", 1 << 30)
     sent, received = mapped(region), mapped(region, writable=False)
     answered, taken, looked = mapped(answers), mapped(answers), mapped(answers)
-    message = layout.ship(layout.pack(values, 0), sent)
+    message = tensor_transport.ship(tensor_transport.pack(values, 0), sent)
     assert len(driver.held) == 1
-    (block,) = layout.fresh_blocks(message, received, "cpu")
+    (block,) = tensor_transport.fresh_blocks(message, received, "cpu")
     assert len(driver.held) == 2
-    (result,) = layout.values_in(message, [block])
-    (record,) = layout.put_results([result], answered, "cpu", [])
+    (result,) = tensor_transport.values_in(message, [block])
+    (record,) = tensor_transport.put_results([result], answered, "cpu", [])
     assert len(driver.held) == 3
-    found = layout.get_result(record.__dict__, taken, "cpu")
+    found = tensor_transport.get_result(record.__dict__, taken, "cpu")
     assert len(driver.held) == 4
     assert found is not None
     assert torch.equal(found, values[0])
-    assert layout.holds(record.__dict__, looked, values[0])
+    assert tensor_transport.holds(record.__dict__, looked, values[0])
     assert len(driver.held) == 5
     answers.close()
 
@@ -151,11 +151,15 @@ def test_every_copy_is_announced(driver: Driver, region: Region) -> None:
 def test_a_gpu_copies_both_ways_through_registered_memory(region: Region) -> None:
     there, back = mapped(region), mapped(region, writable=False)
     sent = torch.randint(256, (8 * LEAST,), dtype=torch.uint8, device="cuda")
-    layout.write(sent, there, 0)
+    tensor_transport.write(sent, there, 0)
     assert there._registered == 8 * LEAST
     for size in (8 * LEAST, 5):
-        (block,) = layout.fresh_blocks({"blocks": [{"offset": 0, "nbytes": size}]}, back, "cuda")
+        (block,) = tensor_transport.fresh_blocks(
+            {"blocks": [{"offset": 0, "nbytes": size}]}, back, "cuda"
+        )
         assert torch.equal(block, sent[:size])
-    layout.write(sent.flip(0), there, 0)
-    (block,) = layout.fresh_blocks({"blocks": [{"offset": 0, "nbytes": 99}]}, back, "cuda")
+    tensor_transport.write(sent.flip(0), there, 0)
+    (block,) = tensor_transport.fresh_blocks(
+        {"blocks": [{"offset": 0, "nbytes": 99}]}, back, "cuda"
+    )
     assert torch.equal(block, sent.flip(0)[:99])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge import patterns, probes
+from fusewright.judge.evidence import probe_inputs, probes
 
 State = Mapping[str, Tensor]
 
@@ -223,12 +223,12 @@ def test_a_mask_among_the_buffers() -> None:
 
 @pytest.mark.parametrize(("bits", "value", "expected"), [(11, 8191.0, 8192.0), (8, 255.5, 256.0)])
 def test_rounded(bits: int, value: float, expected: float) -> None:
-    assert float(patterns.rounded(torch.tensor(value), bits)) == expected
+    assert float(probe_inputs.rounded(torch.tensor(value), bits)) == expected
 
 
 def test_rounding_to_eleven_bits_is_half_precision() -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(patterns.rounded(x, 11).float(), x.half().float())
+    assert torch.equal(probe_inputs.rounded(x, 11).float(), x.half().float())
 
 
 def test_what_only_float64_rounds_is_no_yardstick() -> None:
@@ -236,8 +236,8 @@ def test_what_only_float64_rounds_is_no_yardstick() -> None:
 
     def deviations(i: Sequence[Tensor], s: State) -> list[Tensor]:
         product = i[0] @ s["weight"]
-        bits = patterns.LOWER_BITS[torch.float32]
-        round_ = torch.equal(i[0].double(), patterns.rounded(i[0], bits))
+        bits = probe_inputs.LOWER_BITS[torch.float32]
+        round_ = torch.equal(i[0].double(), probe_inputs.rounded(i[0], bits))
         return [product * 0 + (1e-18 if round_ else 0.0)]
 
     generator = torch.Generator().manual_seed(0)

@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from fusewright.errors import NotVerifiable
-from fusewright.judge import processes, sandbox, warden
-from fusewright.judge import site as sites
-from fusewright.judge.nursery import MARK_LENGTH
-from fusewright.judge.processes import Worker
-from fusewright.judge.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
-from fusewright.judge.site import CHECKED, Site, open_site
+from fusewright.judge.isolation import processes, sandbox, supervisor, worker_pool
+from fusewright.judge.isolation.fork_server import MARK_LENGTH
+from fusewright.judge.isolation.processes import Worker
+from fusewright.judge.isolation.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
+from fusewright.judge.isolation.worker_pool import CHECKED, Site, open_site
 
 ROOT = Path(__file__).resolve().parent.parent
 DAEMON = """
@@ -44,7 +43,7 @@ def isolated(how: str) -> Iterator[Site]:
     """The strongest isolation of this machine, with a nursery of its own; or none, and a shared."""
     with pytest.MonkeyPatch.context() as patch:
         if how == "best":
-            patch.setattr(sites, "SHARED", {})
+            patch.setattr(worker_pool, "SHARED", {})
         if how == "plain":
             every = sandbox.candidates_for
             patch.setattr(sandbox, "candidates_for", lambda **kw: every(**kw)[-1:])
@@ -67,7 +66,7 @@ def own_site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 def start(site: Site, environment: Mapping[str, str] = CHECKED) -> Worker:
     return site.start(
-        "tested", "fusewright.judge.candidate", options={"device": "cpu"},
+        "tested", "fusewright.judge.isolation.candidate_worker", options={"device": "cpu"},
         regions=((Region("in", 1 << 20), Region("out", 1 << 20)),), environment=environment,
     )  # fmt: skip
 
@@ -136,7 +135,7 @@ def test_a_hung_worker_is_killed_with_its_daemon(site: Site) -> None:
 def test_a_worker_without_its_warden_is_swept_up(site: Site) -> None:
     worker = start(site)
     assert answer(worker, 0) == "ready"
-    below = warden.descendants(worker.pid)
+    below = supervisor.descendants(worker.pid)
     os.kill(worker.pid, signal.SIGKILL)
     end = worker.finish(10)
     assert not end.clean
@@ -185,12 +184,12 @@ def test_a_site_that_lost_its_nursery_says_so(
 
 def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
     worker = site.start(
-        "tested", "fusewright.judge.candidate", options={"device": "cpu"},
+        "tested", "fusewright.judge.isolation.candidate_worker", options={"device": "cpu"},
         regions=((Region("in", 1 << 20), Region("out", 1 << 20)),), launcher=("env", "LAUNCHED=1"),
         plan=sandbox.Plan(0),
     )  # fmt: skip
     assert answer(worker, 0) == "ready"
-    assert all(worker.pid not in warden.children(n.pid) for n in site.nurseries.values())
+    assert all(worker.pid not in supervisor.children(n.pid) for n in site.nurseries.values())
     run_source(worker, "import os; print(os.environ['LAUNCHED'])\nModelNew = object")
     assert answer(worker, 1) == "done"
     worker.channel.send_json({"do": "leave", "sequence": 2}, time.monotonic() + 5)
@@ -203,12 +202,12 @@ def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
 
 
 def test_sites_that_share_have_nurseries_of_their_own() -> None:
-    shared = sites.SHARED[frozenset(CHECKED)]
+    shared = worker_pool.SHARED[frozenset(CHECKED)]
     with open_site("cpu") as first, open_site("cpu") as second:
         pids = {site.nursery(CHECKED).pid for site in (first, second)}
         assert len(pids) == 2
-        assert pids <= set(warden.children(shared.pid))
-        assert first.reference.pid not in warden.descendants(shared.pid)
+        assert pids <= set(supervisor.children(shared.pid))
+        assert first.reference.pid not in supervisor.descendants(shared.pid)
         worker, other = start(first), start(second)
         assert answer(worker, 0) == answer(other, 0) == "ready"
         os.kill(first.nursery(CHECKED).pid, signal.SIGKILL)
@@ -217,19 +216,19 @@ def test_sites_that_share_have_nurseries_of_their_own() -> None:
         assert not second.lost()
         run_source(other, "ModelNew = object")
         assert answer(other, 1) == "done"
-    assert not pids & set(warden.children(shared.pid))
+    assert not pids & set(supervisor.children(shared.pid))
 
 
 def test_a_site_does_without_what_was_shared_and_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sites, "SHARED", {})
-    sites.share((CHECKED,))
-    for shared in sites.SHARED.values():
+    monkeypatch.setattr(worker_pool, "SHARED", {})
+    worker_pool.share((CHECKED,))
+    for shared in worker_pool.SHARED.values():
         os.kill(shared.pid, signal.SIGKILL)
         while shared.alive():
             time.sleep(0.01)
     with open_site("cpu") as site:
         assert answer(start(site), 0) == "ready"
-        assert site.reference.pid in warden.children(site.nursery(sites._TRUSTED).pid)
+        assert site.reference.pid in supervisor.children(site.nursery(worker_pool._TRUSTED).pid)
 
 
 def test_a_nursery_is_as_likely_to_be_killed_for_memory_as_who_asked_for_it() -> None:
@@ -238,7 +237,7 @@ def test_a_nursery_is_as_likely_to_be_killed_for_memory_as_who_asked_for_it() ->
     order = {"do": "nursery", "environment": environment, "killed": "321"}
     with ours:
         with theirs:
-            sites.SHARED[frozenset(CHECKED)]._send(order, [theirs.fileno()])
+            worker_pool.SHARED[frozenset(CHECKED)]._send(order, [theirs.fileno()])
         ours.send(b'{"do": "answer"}')
         pid = int(ours.recv(64))
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "321"
@@ -305,7 +304,7 @@ def test_fresh_memory_is_not_zero_and_differs_between_workers(site: Site) -> Non
 def test_limits_end_a_worker_and_say_which(
     site: Site, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
-    monkeypatch.setattr(sites, "memory_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(worker_pool, "memory_bytes", lambda: 2 << 30)
     worker = start(site)
     assert answer(worker, 0) == "ready"
     run_source(worker, source)
@@ -335,12 +334,12 @@ def test_workers_die_with_their_judge(tmp_path: Path) -> None:
     script.write_text(
         "import sys, time\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from fusewright.judge.site import open_site\n"
-        "from fusewright.judge.protocol import Region\n"
+        "from fusewright.judge.isolation.worker_pool import open_site\n"
+        "from fusewright.judge.isolation.protocol import Region\n"
         "with open_site('cpu') as site:\n"
         "    regions = ((Region('i', 4096), Region('o', 4096)),)\n"
-        "    w = site.start('orphan', 'fusewright.judge.candidate', options={'device': 'cpu'},\n"
-        "                   regions=regions)\n"
+        "    program = 'fusewright.judge.isolation.candidate_worker'\n"
+        "    w = site.start('orphan', program, options={'device': 'cpu'}, regions=regions)\n"
         "    print(w._mark, flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewright.judge import protocol
-from fusewright.judge.protocol import (
+from fusewright.judge.isolation import protocol
+from fusewright.judge.isolation.protocol import (
     Channel,
     Gone,
     Late,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.judge.reuse import OLD, Kept
+from fusewright.judge.isolation.output_reuse import OLD, Kept
 
 CALLS = 60
 WEIGHT = torch.ones(4, 3)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from corpus import PROBLEMS, judged
 
-from fusewright.judge import cases, contract
 from fusewright.judge.counts import Counts
-from fusewright.judge.lab import Lab
-from fusewright.judge.timed import in_turn
+from fusewright.judge.evidence import contract, hazard_cases
+from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.timing.timed_answers import in_turn
 
 PROBLEM = PROBLEMS / "linear_relu.py"
 ROWS, FEW = 32, 3
@@ -158,7 +158,7 @@ def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path:
 def test_of_few_cases_between_timed_calls_one_is_nan_and_none_is_of_a_kind_twice() -> None:
     inputs = [torch.randn(64, 32)]
     for seed in range(20):
-        found = in_turn(cases.matrix(inputs, seed=seed), Random(seed))[:5]
+        found = in_turn(hazard_cases.matrix(inputs, seed=seed), Random(seed))[:5]
         assert found[0].name == "special-nan-0"
         kinds = [c.name.rpartition("-")[0] if c.family == "special" else c.family for c in found]
         assert len(set(kinds)) == len(kinds)

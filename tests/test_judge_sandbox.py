@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fusewright.errors import NotVerifiable
-from fusewright.judge import sandbox
-from fusewright.judge.site import Site, open_site
+from fusewright.judge.isolation import sandbox
+from fusewright.judge.isolation.worker_pool import Site, open_site
 
 
 def plans() -> tuple[sandbox.Plan, ...]:

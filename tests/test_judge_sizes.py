@@ -8,9 +8,9 @@ import pytest
 import torch
 from in_one_process import OneProcess, failures, honest, judged
 
-from fusewright.judge import candidate
-from fusewright.judge.lab import Lab, NotJudgeable
-from fusewright.judge.legal import Illegal
+from fusewright.judge.evidence.legal_inputs import Illegal
+from fusewright.judge.evidence.oracle import Lab, NotJudgeable
+from fusewright.judge.isolation import candidate_worker
 
 NOTHING = "\n\ndef get_init_inputs():\n    return []\n"
 # Where a number is selected depends on its last bits: each draw has elements about which eager and
@@ -69,7 +69,7 @@ def test_gradients_that_float64_does_not_have_are_a_gap(
     monkeypatch.chdir(tmp_path)
     one = OneProcess(tmp_path, SELDOM + NOTHING, honest(SELDOM))
     one.open()
-    host = candidate.Host(*one._ends, "cpu")
+    host = candidate_worker.Host(*one._ends, "cpu")
     one._run(host, "setup")
     rows = one._run(host, "gradients")["over"]
     (outcome,) = [outcome for check, outcome, *_ in rows if check == "gradients"]

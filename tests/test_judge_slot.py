@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fusewright.judge import slot as slots
-from fusewright.judge.protocol import ProtocolViolation, Region, TensorRecord, map_region
-from fusewright.judge.slot import Slot
+from fusewright.judge.isolation import shared_slot as slots
+from fusewright.judge.isolation.protocol import ProtocolViolation, Region, TensorRecord, map_region
+from fusewright.judge.isolation.shared_slot import Slot
 
 SIZE = 1 << 20
 

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.judge import state_of_process, state_of_torch
+from fusewright.judge.isolation import process_globals, torch_globals
 
 ROOT = Path(__file__).resolve().parent.parent
 UPWARD = 0x400000 if platform.machine() == "aarch64" else 0x800
@@ -88,9 +88,9 @@ def main() -> None:
     """Each change in a fork: prints its name and the lines about it."""
     for name, change in {**{n: c for n, (c, _) in CHANGES.items()}, **HARMLESS}.items():
         if not os.fork():
-            before = state_of_torch.snapshot()
+            before = torch_globals.snapshot()
             change()
-            found = state_of_torch.changes(before)
+            found = torch_globals.changes(before)
             sys.stdout.write("".join(f"{name}\t{line}\n" for line in found or ["-"]))
             sys.stdout.flush()
             os._exit(0)
@@ -134,10 +134,10 @@ def test_what_harms_nobody_is_not(name: str, said: Mapping[str, list[str]]) -> N
     ],
 )
 def test_numbers_that_were_drawn_are_seen(name: str, draw: Callable[[], object]) -> None:
-    before = state_of_process.generators()
-    assert state_of_process.generators() == before
+    before = process_globals.generators()
+    assert process_globals.generators() == before
     draw()
-    assert [n for n, s in state_of_process.generators().items() if s != before[n]] == [name]
+    assert [n for n, s in process_globals.generators().items() if s != before[n]] == [name]
 
 
 if __name__ == "__main__":

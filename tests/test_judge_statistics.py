@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fusewright.judge import statistics as st
+from fusewright.judge.timing import statistics
 
 Series = tuple[list[list[float]], list[list[float]]]
 RUNS = 300
@@ -29,8 +29,8 @@ def series(seed: int, *, pairs: int = 40, drift: float = 0.05, gain: float = 1.0
     return turns
 
 
-def measured(seed: int, **options: float) -> st.Ratio:
-    return st.ratio(*series(seed, **options), seed=seed, resamples=500)
+def measured(seed: int, **options: float) -> statistics.Ratio:
+    return statistics.ratio(*series(seed, **options), seed=seed, resamples=500)
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.05, 0.10])
@@ -49,9 +49,9 @@ def test_claims() -> None:
     """Beyond the null of the same machine: 3 % is claimed, nothing is claimed of nothing."""
     claims: dict[float, list[str]] = {1.0: [], 1.03: [], 0.97: []}
     for seed in range(100):
-        delta = st.null_threshold(*series(5000 + seed), seed=seed)
+        delta = statistics.null_threshold(*series(5000 + seed), seed=seed)
         for gain, said in claims.items():
-            said.append(st.claim(measured(9000 + seed, gain=gain), delta))
+            said.append(statistics.claim(measured(9000 + seed, gain=gain), delta))
     assert claims[1.0].count("no difference shown") == 100
     assert claims[1.03].count("faster") >= 95
     assert claims[0.97].count("slower") >= 95
@@ -66,8 +66,8 @@ def test_unpaired_comparison_would_be_fooled() -> None:
 
 def test_ratio_is_replayable_and_symmetric() -> None:
     a, b = series(4, gain=1.2)
-    forward, backward = st.ratio(a, b, seed=1), st.ratio(b, a, seed=1)
-    assert forward == st.ratio(a, b, seed=1)
+    forward, backward = statistics.ratio(a, b, seed=1), statistics.ratio(b, a, seed=1)
+    assert forward == statistics.ratio(a, b, seed=1)
     assert forward.median == pytest.approx(1 / backward.median)
     assert forward.low == pytest.approx(1 / backward.high)
     assert forward.low < forward.median < forward.high
@@ -76,45 +76,45 @@ def test_ratio_is_replayable_and_symmetric() -> None:
 def test_turns_without_a_partner() -> None:
     a, b = series(7)
     with pytest.raises(ValueError, match="do not pair"):
-        st.ratio(a, b[:-1])
+        statistics.ratio(a, b[:-1])
 
 
 @pytest.mark.parametrize("time", [0.0, -1e-6, math.nan, math.inf])
 def test_impossible_times(time: float) -> None:
     turns = [[1e-3, 1e-3], [1e-3, time]]
-    assert "turn 1, call 1" in str(st.fault(turns))
+    assert "turn 1, call 1" in str(statistics.fault(turns))
     with pytest.raises(ValueError, match="candidate"):
-        st.ratio([[1.0], [1.0]], turns)
+        statistics.ratio([[1.0], [1.0]], turns)
 
 
 def test_fault_of_nothing() -> None:
-    assert st.fault([[1e-9]]) is None
-    assert st.fault([]) is not None
-    assert st.fault([[]]) is not None
+    assert statistics.fault([[1e-9]]) is None
+    assert statistics.fault([]) is not None
+    assert statistics.fault([[]]) is not None
 
 
 def test_side() -> None:
-    found = st.side([[1.0, 2.0, 3.0], [4.0, 5.0, 100.0]])
+    found = statistics.side([[1.0, 2.0, 3.0], [4.0, 5.0, 100.0]])
     assert (found.calls, found.min_s, found.p50_s, found.outliers) == (6, 1.0, 3.5, 1)
     assert found.iqr_s == pytest.approx(2.5)
 
 
 def test_stop_looks_at_width_only() -> None:
     a, b = series(2)
-    assert not st.stop(a[:29], b[:29], elapsed_s=1, cap_s=60).done
-    assert st.stop(a, b, elapsed_s=1, cap_s=60).done
-    assert "time cap" in st.stop(a[:3], b[:3], elapsed_s=60, cap_s=60).reason
+    assert not statistics.stop(a[:29], b[:29], elapsed_s=1, cap_s=60).done
+    assert statistics.stop(a, b, elapsed_s=1, cap_s=60).done
+    assert "time cap" in statistics.stop(a[:3], b[:3], elapsed_s=60, cap_s=60).reason
     noisy = [[t * math.exp(0.5 * (-1) ** k) for t in turn] for k, turn in enumerate(b)]
-    assert not st.stop(a, noisy, elapsed_s=1, cap_s=60).done
+    assert not statistics.stop(a, noisy, elapsed_s=1, cap_s=60).done
 
 
 def test_stop_knows_the_clock_resolution() -> None:
     """Calls of 2 microseconds: half an interval of 0.3 microseconds is all that can be had."""
     a, b = ([[t * 2e-3 for t in turn] for turn in side] for side in series(3))
     noisy = [[t * math.exp(0.12 * (-1) ** k) for t in turn] for k, turn in enumerate(b)]
-    assert st.stop(a, noisy, elapsed_s=1, cap_s=60).done
+    assert statistics.stop(a, noisy, elapsed_s=1, cap_s=60).done
 
 
 def test_few_pairs_have_a_wide_interval() -> None:
-    found = st.ratio([[1.0], [1.1], [1.2]], [[1.0], [1.0], [1.0]])
+    found = statistics.ratio([[1.0], [1.1], [1.2]], [[1.0], [1.0], [1.0]])
     assert (found.low, found.high) == pytest.approx((1.0, 1.2))

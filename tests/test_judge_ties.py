@@ -10,9 +10,9 @@ from in_one_process import failures, honest, judged
 from torch import nn
 from torch.func import functional_call
 
-from fusewright.judge import ties
-from fusewright.judge.doubles import Doubles
-from fusewright.judge.ties import each, first_names
+from fusewright.judge.evidence import tied_tensors
+from fusewright.judge.evidence.float64_twins import Doubles
+from fusewright.judge.evidence.tied_tensors import each, first_names
 
 REST = """
 def get_init_inputs():
@@ -143,9 +143,9 @@ class Shared(nn.Module):
 
 def test_each_place_is_replaced_once_and_put_back() -> None:
     model = Shared()
-    names = [*ties.slots(model)]
+    names = [*tied_tensors.slots(model)]
     assert sorted(names) == sorted(["scale", "one.weight", "one.bias", "two.weight", "two.bias"])
-    state = ties.each(model.state_dict(keep_vars=True), lambda _, t: t.detach() * 2)
+    state = tied_tensors.each(model.state_dict(keep_vars=True), lambda _, t: t.detach() * 2)
     given = {name: state[name] for name in names}
     functional_call(model, given, (torch.ones(1, 4),), tie_weights=False)
     assert model.scale is model.one.bias is model.three.bias

@@ -8,7 +8,7 @@ import pytest
 import torch
 from in_one_process import failures, honest, judged
 
-from fusewright.judge.tree import mapped, upcast
+from fusewright.judge.evidence.pytree import mapped, upcast
 
 PROBLEM = """
 class Model(nn.Module):

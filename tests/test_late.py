@@ -15,15 +15,15 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import stages
-from fusewright.capture import capture
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, base, toposort
-from fusewright.late import late, written
-from fusewright.part import part_of
-from fusewright.pipeline import make
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
+from fusewright.compiler import passes
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import Graph, base, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.ir.strided_view import part_of
+from fusewright.rewrite.simplify import rewrite
+from fusewright.rewrite.target_lowering import late, written
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
 # x: [6, 4, 20, 24] with a batch of 6; every row becomes one output
@@ -212,7 +212,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     rows = [*MOVED, *FOLDED, *POOLED]
     path.write_text(MODEL.format(results=",\n            ".join(rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "late", lambda graph, _: written(graph))
+        patch.setattr(passes, "late", lambda graph, _: written(graph))
         case = prepare(path)
     (module,) = build([case], folder)
     return case, module.ModelNew()

@@ -14,9 +14,9 @@ from graphs import staged
 from torch import nn
 from torch.nn import functional as F
 
-from fusewright.capture import _order, capture
-from fusewright.export import export
-from fusewright.ir import Batch
+from fusewright.frontend.capture import _order, capture
+from fusewright.frontend.export import export
+from fusewright.ir.graph import Batch
 
 # Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
 # 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.

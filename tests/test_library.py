@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.formula import Value
-from fusewright.interpret import interpret
-from fusewright.ir import Batch, Graph, Node, Shape, node
-from fusewright.library import FRESH, library_call, product_flops
-from fusewright.lower import Call, Result
+from fusewright.frontend.library_calls import FRESH, library_call, product_flops
+from fusewright.frontend.lowering import Call, Result
+from fusewright.ir.builder import Value
+from fusewright.ir.graph import Batch, Graph, Node, Shape, node
+from fusewright.ir.interpreter import interpret
 
 
 def leaf(position: int = 0) -> Value:

@@ -14,10 +14,10 @@ from test_cluster import Called, Function, check_two_streams_and_a_graph, planne
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.formula import Value, apply, fold, permute, reshape
-from fusewright.ir import Batch, Node, Size, node, toposort
-from fusewright.loops import Incompatible, Loops, Read, loops
+from fusewright.fusion.axes import Incompatible, Loops, Read, loops
+from fusewright.ir.builder import Value, apply, fold, permute, reshape
+from fusewright.ir.graph import Batch, Node, Size, node, toposort
 
 BATCH = Batch(1)
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusewright
-from fusewright.capture import capture
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, toposort
-from fusewright.late import late
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import Graph, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.simplify import rewrite
+from fusewright.rewrite.target_lowering import late
+from fusewright.targets.arch import TARGETS
 
 CPU = TARGETS["cpu"]
 # x, y: [6, 300]; t: classes

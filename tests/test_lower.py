@@ -14,10 +14,10 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.capture import state_of
-from fusewright.interpret import interpret
-from fusewright.ir import Node, toposort
-from fusewright.lower import LOWER
+from fusewright.frontend.capture import state_of
+from fusewright.frontend.lowering import LOWER
+from fusewright.ir.graph import Node, toposort
+from fusewright.ir.interpreter import interpret
 
 MODEL = """import torch
 import torch.nn as nn
@@ -404,7 +404,7 @@ def has_call(root: Node) -> bool:
 
 def test_each_entry_of_the_table_is_used(cases: dict[str, Case]) -> None:
     seen = {c.name for case in cases.values() for c in case.made.captured.calls}
-    # A module's norm is in models/; masks.py writes the two others.
+    # A module's norm is in models/; frontend/mask_counts.py writes the two others.
     elsewhere = {"aten._native_batch_norm_legit_functional", "aten.reshape", "aten.view_as"}
     assert set(LOWER) - seen == elsewhere
 

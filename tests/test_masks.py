@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.capture import capture, state_of
 from fusewright.errors import CaptureFailed
-from fusewright.interpret import interpret
-from fusewright.ir import toposort
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.graph import toposort
+from fusewright.ir.interpreter import interpret
 
 X = torch.linspace(-2, 2, 48).reshape(4, 6, 2)
 M = X.sum(2) > 0.3

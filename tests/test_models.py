@@ -12,8 +12,8 @@ import torch
 from agreement import called, copied, disagreements, tensors
 from compiled import Case, build, prepare, ready
 
-from fusewright.ir import show
-from fusewright.plan import Kernel, Plan
+from fusewright.fusion.planner import Kernel, Plan
+from fusewright.ir.graph import show
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in (FOLDER / "models").glob("*.py"))

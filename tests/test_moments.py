@@ -16,7 +16,7 @@ from agreement import disagreements
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.skeleton import FILES
+from fusewright.codegen.device_library import FILES
 
 SKELETONS = Path(fusewright.__file__).parent / "skeletons"
 BEGIN, END = "constexpr int HELD", "template <class T> constexpr bool takes_bursts<moments_of<T>>"

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fusewright.capture import capture
-from fusewright.need import Sizes, need, sizes_of
-from fusewright.turn import HOST, Machine
+from fusewright.common.timing_lock import HOST, Machine
+from fusewright.compiler.memory_need import Sizes, need, sizes_of
+from fusewright.frontend.capture import capture
 
 KB = 1024  # a [16, 16] tensor of float32
 FORWARD: dict[str, tuple[Callable[[nn.Linear, torch.Tensor], object], int, int]] = {

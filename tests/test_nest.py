@@ -11,15 +11,15 @@ import torch
 from fuzz import program
 from test_plan import IMAGE, ROWS, planned
 
-from fusewright.capture import capture
-from fusewright.ir import Graph, Node, concrete, numel, size_text
-from fusewright.loops import Loops, axis_strides
-from fusewright.nest import Access, Nest, nest
-from fusewright.part import strides
-from fusewright.plan import Plan, plan
-from fusewright.problem import load_problem
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import load_problem
+from fusewright.frontend.capture import capture
+from fusewright.fusion.axes import Loops, axis_strides
+from fusewright.fusion.planner import Plan, plan
+from fusewright.ir.graph import Graph, Node, concrete, numel, size_text
+from fusewright.ir.strided_view import strides
+from fusewright.loopnest.nest import Access, Nest, nest
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 SHAPES = [
     # forward, input, rows, outer, columns of its first kernel

@@ -13,10 +13,10 @@ import pytest
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 from emitting import EXAMPLES, Emitted, emit_example, emit_text
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.prune import for_nvcc
-from fusewright.codegen.runtime import cuda_flags
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.dead_code import for_nvcc
+from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.arch import TARGETS
 
 # Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
 MIXTURE = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fusewright.cli import app
+from fusewright.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "import os, sys, threading, torch\nimport torch.nn as nn\n\n"

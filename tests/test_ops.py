@@ -15,15 +15,15 @@ import torch
 from compiled import FLAGS
 
 from fusewright.codegen.body import body
-from fusewright.codegen.cpp import cpp_source
-from fusewright.codegen.struct import Body
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, node
-from fusewright.nest import nest
-from fusewright.ops import OPS, Op
-from fusewright.plan import plan
-from fusewright.schedule import schedule
-from fusewright.target import TARGETS
+from fusewright.codegen.cpu_source import cpp_source
+from fusewright.codegen.kernel_text import Body
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph, Node, node
+from fusewright.ir.interpreter import interpret
+from fusewright.ir.operators import OPS, Op
+from fusewright.kernels.schedule import schedule
+from fusewright.loopnest.nest import nest
+from fusewright.targets.arch import TARGETS
 
 ROWS, COLUMNS = 6, 37
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -14,11 +14,11 @@ import torch
 from test_product import model
 from warps import library_of
 
-import fusewright.product
-from fusewright.codegen.cuda import cuda_source, workspace
-from fusewright.codegen.skeleton import select
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+import fusewright.kernels.gemm.match
+from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.device_library import select
+from fusewright.compiler.pipeline import make
+from fusewright.targets.arch import TARGETS
 
 AMPERE = TARGETS["sm_80"]
 UNIT, FILLED = 32, 64  # k of a unit; rows are filled up to a multiple
@@ -76,7 +76,7 @@ def test_the_same_bytes(
 
 
 def test_a_product_of_a_turned_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusewright.product, "LEAST_FLOPS", {torch.float32: 0})
+    monkeypatch.setattr(fusewright.kernels.gemm.match, "LEAST_FLOPS", {torch.float32: 0})
     torch.manual_seed(0)
     x, y = torch.randn(130, 332), torch.randn(332, 70)
     made = make(model("return x @ y", 2), (x, y), AMPERE)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.capture import capture
-from fusewright.interpret import interpret
-from fusewright.ir import toposort
-from fusewright.pages import PAGED, pages
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.huge_pages import PAGED, pages
+from fusewright.targets.arch import TARGETS
 
 CPU = TARGETS["cpu"]
 ALWAYS = replace(CPU, paged_bytes=1)

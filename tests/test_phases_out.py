@@ -19,7 +19,7 @@ from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 from torch import Tensor
 
-from fusewright.codegen.skeleton import sections, text_for
+from fusewright.codegen.device_library import sections, text_for
 
 GROUP = (
     (r"FN bool group_any\(.*?\n}\n",

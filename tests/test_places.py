@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import capture
-from fusewright.codegen.runtime import _APART
+from fusewright.emit.runtime import _APART
 from fusewright.errors import CaptureFailed
-from fusewright.places import apart
+from fusewright.frontend.capture import capture
+from fusewright.frontend.memory_places import apart
 
 WHOLE, GIVEN = torch.randn(4, 6), torch.randn(4, 6)
 Run = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]

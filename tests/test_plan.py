@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import capture
-from fusewright.ir import base, toposort
-from fusewright.loops import Read
-from fusewright.plan import Kernel, Plan, plan
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
+from fusewright.frontend.capture import capture
+from fusewright.fusion.axes import Read
+from fusewright.fusion.planner import Kernel, Plan, plan
+from fusewright.ir.graph import base, toposort
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 SETUP = (
     "self.linear = nn.Linear(12, 12)\nself.conv = nn.Conv2d(3, 4, 3)\nself.norm = nn.BatchNorm2d(3)"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from emitting import emit_text
 
-from fusewright.positions import TensorPositions
+from fusewright.frontend.data_positions import TensorPositions
 
 HEAD = """
 import torch

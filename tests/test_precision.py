@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fusewright.pipeline import emitted_text, make
-from fusewright.problem import load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.targets.arch import TARGETS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "conv_relu_bias.py"
 CALL = "_fusewright_ieee(lambda: torch.nn.functional.conv2d("

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusewright.common.problem_file import check_overrides, load_problem, output_tensors
 from fusewright.errors import BadUsage, UnusableProblem
-from fusewright.problem import check_overrides, load_problem, output_tensors
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
 

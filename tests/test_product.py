@@ -13,24 +13,24 @@ from emitting import ROOT, Emitted, emit_file
 from graphs import check_meaning, staged
 from torch import nn
 
-from fusewright.capture import capture
 from fusewright.codegen.body import body
-from fusewright.codegen.cuda import cuda_source, workspace
-from fusewright.codegen.struct import Body
+from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.kernel_text import Body
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import Made, emitted_text, make, optimize_file
 from fusewright.errors import BadUsage
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, base, concrete, show, toposort
-from fusewright.nest import Nest, nest
-from fusewright.once import once
-from fusewright.pipeline import Made, emitted_text, make, optimize_file
-from fusewright.plan import Kernel, Plan, plan
-from fusewright.problem import load_problem
-from fusewright.product import Factor, batches, factors, product
-from fusewright.rewrite import rewrite
-from fusewright.schedule import Schedule, schedule
-from fusewright.storage import storage
-from fusewright.target import TARGETS
-from fusewright.tile import Tile
+from fusewright.frontend.capture import capture
+from fusewright.fusion.planner import Kernel, Plan, plan
+from fusewright.ir.graph import Graph, Node, base, concrete, show, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.kernels.gemm.match import Factor, batches, factors, product
+from fusewright.kernels.schedule import Schedule, schedule
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.loopnest.buffer_reuse import storage
+from fusewright.loopnest.nest import Nest, nest
+from fusewright.rewrite.norm_rounding import once
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
 SETUP = """self.linear = nn.Linear(512, 512)

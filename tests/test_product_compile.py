@@ -15,8 +15,8 @@ import pytest
 from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
 from product_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
 
-from fusewright import tile
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
+from fusewright.kernels.tensor_core import tile
 
 ARCHS = tuple(PARTS)
 

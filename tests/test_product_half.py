@@ -9,15 +9,21 @@ import pytest
 import torch
 from test_product import RELU, kernel_of, model, planned, products
 
-from fusewright.capture import capture
-from fusewright.codegen.cuda import workspace
-from fusewright.pipeline import optimize_file
-from fusewright.plan import plan
-from fusewright.product import product
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
-from fusewright.tile import Tile
-from fusewright.waves import FOLDED_ENDING, LARGE_ENDING, LIGHT_ENDING, ending, fastest
+from fusewright.codegen.cuda_source import workspace
+from fusewright.compiler.pipeline import optimize_file
+from fusewright.frontend.capture import capture
+from fusewright.fusion.planner import plan
+from fusewright.kernels.gemm.match import product
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_cost import (
+    FOLDED_ENDING,
+    LARGE_ENDING,
+    LIGHT_ENDING,
+    ending,
+    fastest,
+)
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 
 def test_only_hopper_has_kernels_for_16_bits() -> None:

@@ -16,9 +16,9 @@ from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 from half_subjects import HALVES, KINDS, LAYOUTS, OWN_WIDTHS, Half
 from product_subjects import SHARED_BYTES, WIDTHS
 
-from fusewright import tile
-from fusewright.codegen.skeleton import select
-from fusewright.family import OWN
+from fusewright.codegen.device_library import select
+from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core.variant import OWN
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 

@@ -14,15 +14,15 @@ import torch
 from test_nest import offsets
 from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, model, planned
 
-import fusewright.product
+import fusewright.kernels.gemm.match
 from fusewright.codegen.body import body
-from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import Body
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, numel
-from fusewright.nest import Nest, nest
-from fusewright.plan import Kernel, Plan
-from fusewright.schedule import schedule
+from fusewright.codegen.device_library import text_for
+from fusewright.codegen.kernel_text import Body
+from fusewright.fusion.planner import Kernel, Plan
+from fusewright.ir.graph import Graph, Node, numel
+from fusewright.ir.interpreter import interpret
+from fusewright.kernels.schedule import schedule
+from fusewright.loopnest.nest import Nest, nest
 
 X = torch.randn(512, 512)
 FLAGS = ("-O0", "-std=c++17", "-fopenmp", "-fwrapv", "-Wno-psabi", "-shared", "-fPIC")
@@ -173,8 +173,8 @@ def random_plan(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Plan, tuple[torch.Tensor, ...], State]:
     """A small model with products, for which even small products get kernels."""
-    least = dict.fromkeys(fusewright.product.LEAST_FLOPS, 0)
-    monkeypatch.setattr(fusewright.product, "LEAST_FLOPS", least)
+    least = dict.fromkeys(fusewright.kernels.gemm.match.LEAST_FLOPS, 0)
+    monkeypatch.setattr(fusewright.kernels.gemm.match, "LEAST_FLOPS", least)
     monkeypatch.setattr("test_product.SETUP", SETUP)
     draw = random.Random(seed)
     lines = [draw.choice(STARTS), *draw.choices(STEPS, k=draw.randint(1, 5)), draw.choice(ENDS)]

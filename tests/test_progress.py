@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from fusewright.progress import Left, bar, progress
+from fusewright.common.progress import Left, bar, progress
 
 
 def lines(console: Console) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from emitting import emit_example
 
-from fusewright.codegen.prune import definitions, for_nvcc, prune
-from fusewright.codegen.skeleton import sections, select
-from fusewright.codegen.struct import words
+from fusewright.codegen.dead_code import definitions, for_nvcc, prune
+from fusewright.codegen.device_library import sections, select
+from fusewright.codegen.kernel_text import words
 
 # What others do not call by a name of its own: it stays.
 NAMELESS = re.compile(

@@ -16,9 +16,9 @@ from test_cluster import planned, softmax
 from threads import library_of
 from torch import Tensor
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.codegen.skeleton import select
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.device_library import select
+from fusewright.targets.arch import TARGETS
 
 PROGRAM = r"""
 static unsigned bits(float x) { return __builtin_bit_cast(unsigned, x); }

@@ -9,9 +9,9 @@ import pytest
 import torch
 from emitting import emit_text
 
-from fusewright.capture import capture
-from fusewright.problem import load_problem
-from fusewright.reads import AS_A_DICT, LOOK
+from fusewright.common.problem_file import load_problem
+from fusewright.frontend.attribute_reads import AS_A_DICT, LOOK
+from fusewright.frontend.capture import capture
 
 HEAD = """
 import argparse

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import capture
+from fusewright.common.problem_file import load_problem
 from fusewright.errors import CaptureFailed
-from fusewright.problem import load_problem
+from fusewright.frontend.capture import capture
 
 HEAD = """
 import torch

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from fusewright.errors import ToolMissing
 from fusewright.judge.findings import Finding, Row, Verdict
-from fusewright.judge.statistics import Ratio, Side
-from fusewright.report import (
+from fusewright.judge.timing.statistics import Ratio, Side
+from fusewright.report.run_report import (
     KernelReport,
     Outcome,
     Report,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.formula import Value, apply, cast, constant, copy, expand, permute, reshape
-from fusewright.interpret import interpret
-from fusewright.ir import Batch, Graph, Node, Update, base, check, node, toposort
-from fusewright.rewrite import rewrite
+from fusewright.ir.builder import Value, apply, cast, constant, copy, expand, permute, reshape
+from fusewright.ir.graph import Batch, Graph, Node, Update, base, check, node, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.simplify import rewrite
 
 
 def leaf(*shape: int, position: int = 0) -> Value:

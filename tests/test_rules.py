@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 import torch
 
-from fusewright.formula import Value, apply
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, Node, node, toposort
-from fusewright.rewrite import cost, rewrite
-from fusewright.rules import ALGEBRA, NO_ALGEBRA, RULES, SPELLING, Rule, allowed
+from fusewright.ir.builder import Value, apply
+from fusewright.ir.graph import Graph, Node, node, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite.algebra_rules import ALGEBRA, NO_ALGEBRA, RULES, SPELLING, Rule, allowed
+from fusewright.rewrite.simplify import cost, rewrite
 
 INF, NAN = math.inf, math.nan
 # Ordinary numbers, both zeros, infinities, NaN, the largest and the smallest, and subnormal ones.

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import capture, state_of
-from fusewright.interpret import interpret
+from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.interpreter import interpret
 
 LAYERS = (
     nn.BatchNorm1d(96),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from emitting import Emitted, emit_text
 
-from fusewright.codegen.runtime import calls_text
+from fusewright.emit.runtime import calls_text
 
 SOURCE = """
     import torch

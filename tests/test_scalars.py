@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.capture import capture
 from fusewright.errors import CaptureFailed
-from fusewright.interpret import interpret
-from fusewright.ir import toposort
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import toposort
+from fusewright.ir.interpreter import interpret
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 T, N = torch.tensor(0.3), torch.tensor([2])

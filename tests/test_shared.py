@@ -12,8 +12,8 @@ from compiled import build, prepare, ready
 from torch import nn
 
 import fusewright
-from fusewright.capture import capture
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.capture import capture
 
 MODEL = """import torch
 import torch.nn as nn

@@ -13,9 +13,9 @@ from test_through import GPU, Called, images
 from warps import library_of
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import Made, make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.targets.arch import TARGETS
 
 # x, y: [6, 4, 20, 24]. Each row is one kernel that reads x, or both.
 SHORT = (

@@ -14,7 +14,7 @@ import torch
 from compiled import FLAGS
 from torch import Tensor
 
-from fusewright.codegen.skeleton import sections, select
+from fusewright.codegen.device_library import sections, select
 
 SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
 # Without threaded jumps gcc does not see that what it warns of is never read.

@@ -19,16 +19,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright import pipeline, sketch
-from fusewright.containers import leaves, taken
-from fusewright.memory import Tuned
-from fusewright.pipeline import NO_RULES
-from fusewright.places import Laid, laid
-from fusewright.problem import Problem, load_problem
-from fusewright.schedule import Choice
-from fusewright.sketch import example
-from fusewright.target import TARGETS
-from fusewright.untouched import LARGE, untouched
+from fusewright.common.containers import leaves, taken
+from fusewright.common.problem_file import Problem, load_problem
+from fusewright.compiler import pipeline
+from fusewright.compiler.pipeline import NO_RULES
+from fusewright.frontend import example_arguments
+from fusewright.frontend.example_arguments import example
+from fusewright.frontend.memory_places import Laid, laid
+from fusewright.frontend.untouched_memory import LARGE, untouched
+from fusewright.kernels.schedule import Choice
+from fusewright.targets.arch import TARGETS
+from fusewright.tune.cache import Tuned
 
 HEAD = """
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def described(values: object) -> tuple[object, list[Laid], list[object]]:
 @pytest.fixture
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small inputs are sketched as well."""
-    monkeypatch.setattr(sketch, "LARGE", 0)
+    monkeypatch.setattr(example_arguments, "LARGE", 0)
 
 
 @pytest.mark.usefixtures("every_size")
@@ -243,14 +244,14 @@ def test_without_addresses_for_it_an_input_is_drawn(
     def none_left(size: int) -> torch.UntypedStorage:
         raise OSError(f"no address space for {size} bytes")
 
-    monkeypatch.setattr(sketch, "untouched", none_left)
+    monkeypatch.setattr(example_arguments, "untouched", none_left)
     assert example(problem_of("return [torch.rand(1 << 25)]", tmp_path)).drawn
 
 
 def test_a_patched_function_is_not_understood(tmp_path: Path) -> None:
     problem = problem_of("return [torch.rand(1 << 25)]", tmp_path)
     problem.module.__dict__["torch"] = problem.module  # whose rand is PyTorch's by name only
-    assert not sketch.is_understood("get_inputs", problem.source, vars(problem.module))
+    assert not example_arguments.is_understood("get_inputs", problem.source, vars(problem.module))
 
 
 def test_untouched_memory_reads_as_zeros_and_can_be_written_to() -> None:
@@ -266,7 +267,7 @@ LIMITED = """
 import json, resource, sys, time
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
-from fusewright.pipeline import explain_file
+from fusewright.compiler.pipeline import explain_file
 begin = time.perf_counter()
 record = explain_file(Path(sys.argv[1]), target="cpu")
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,10 +19,10 @@ from threads import library_of
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import Made, make
-from fusewright.schedule import alternatives
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import Made, make
+from fusewright.kernels.schedule import alternatives
+from fusewright.targets.arch import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 HALF, WHOLE, BYTE = torch.float16, torch.int32, torch.uint8

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from fusewright.capture import capture
-from fusewright.ir import memory_of, numel, times
-from fusewright.rewrite import rewrite
-from fusewright.stages import staged
-from fusewright.target import TARGETS
+from fusewright.compiler.passes import staged
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import memory_of, numel, times
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS
 
 # Outputs that are different tensors in eager, though some become the same value on the way.
 SAME_VALUE = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_plan import IMAGE, ROWS, planned
 
-from fusewright.storage import storage
+from fusewright.loopnest.buffer_reuse import storage
 
 # forward, an input, what is overwritten
 CASES = [

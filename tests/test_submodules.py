@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 import fusewright
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
 from fusewright.errors import BadUsage, UnusableProblem
-from fusewright.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
-from fusewright.problem import load_problem
-from fusewright.sketch import Example
-from fusewright.target import TARGETS
+from fusewright.frontend.example_arguments import Example
+from fusewright.targets.arch import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """
@@ -355,7 +355,7 @@ def test_the_api_leaves_the_module_as_it_was(tmp_path: Path) -> None:
 
 def test_observing_changes_nothing() -> None:
     """Random state, running statistics and attributes are as before the run."""
-    from fusewright.submodules import observed
+    from fusewright.frontend.submodules import observed
 
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 from suite_stand_in import stand_in as stand_in_for_optimize
 
-from fusewright import cli, launch
-from fusewright.devices import gpus
+from fusewright.cli import main
+from fusewright.common.devices import gpus
+from fusewright.common.timing_lock import Machine
 from fusewright.judge import judge
-from fusewright.result import Comparison, Result, totals
-from fusewright.store import Store
-from fusewright.summary import page_text
-from fusewright.turn import Machine
+from fusewright.suite import process_runner
+from fusewright.suite.results_db import Store
+from fusewright.suite.row import Comparison, Result, totals
+from fusewright.suite.table import page_text
 
 TINY = """
 import torch
@@ -46,8 +47,8 @@ CRASHES = "import ctypes; ctypes.string_at(0)"
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "one_run", stand_in_for_optimize)
-    monkeypatch.setattr(launch, "LEAVE_S", 1.0)
+    monkeypatch.setattr(main, "one_run", stand_in_for_optimize)
+    monkeypatch.setattr(process_runner, "LEAVE_S", 1.0)
 
 
 def folder(tmp_path: Path, **behaviours: str) -> Path:
@@ -65,7 +66,7 @@ def run(place: Path, *arguments: str) -> tuple[int, dict[str, dict[str, object]]
     report = place.parent / "report.json"
     words = ["suite", str(place), "--output", str(place.parent / "out"), "--report", str(report)]
     with pytest.raises(SystemExit) as end:
-        cli.app([*words, *arguments], prog_name="fusewright")
+        main.app([*words, *arguments], prog_name="fusewright")
     assert isinstance(end.value.code, int)
     return end.value.code, {row["name"]: row for row in json.loads(report.read_bytes())["rows"]}
 
@@ -137,7 +138,7 @@ def test_nothing_to_do_is_an_error(
         place = place / "one.py"
         place.write_text("# good\n")
     with pytest.raises(SystemExit) as end:
-        cli.app(["suite", str(place), "--output", str(tmp_path / "out")], prog_name="fusewright")
+        main.app(["suite", str(place), "--output", str(tmp_path / "out")], prog_name="fusewright")
     assert end.value.code == 2
     assert str(place) in capsys.readouterr().err
 
@@ -171,8 +172,9 @@ def start_suite(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         f"import sys; sys.path.append({str(Path(__file__).parent)!r}); "
-        "from fusewright import cli, launch; launch.LEAVE_S, launch.PRELOAD = 1.0, (); "
-        "from suite_stand_in import stand_in; cli.one_run = stand_in; cli.main()"
+        "from fusewright.cli import main; from fusewright.suite import process_runner as launch; "
+        "launch.LEAVE_S, launch.PRELOAD = 1.0, (); "
+        "from suite_stand_in import stand_in; main.one_run = stand_in; main.main()"
     )
     words = ["suite", str(place), "--output", str(place.parent / "out"), "--no-timing", *arguments]
     return subprocess.Popen([sys.executable, "-c", program, *words], start_new_session=True)
@@ -465,7 +467,7 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.sqlite").write_text("not a database" * 100)
     with pytest.raises(SystemExit) as end:
-        cli.app(["suite", str(place), "--output", str(tmp_path / "out")], prog_name="fusewright")
+        main.app(["suite", str(place), "--output", str(tmp_path / "out")], prog_name="fusewright")
     assert end.value.code == 2
     assert "results.sqlite" in capsys.readouterr().err
 

@@ -11,16 +11,16 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright import stages
-from fusewright import through as module
-from fusewright.capture import capture
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, toposort
-from fusewright.late import late, written
-from fusewright.pipeline import make
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
-from fusewright.through import through
+from fusewright.compiler import passes
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import Graph, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.rewrite import sink_views
+from fusewright.rewrite.simplify import rewrite
+from fusewright.rewrite.sink_views import through
+from fusewright.rewrite.target_lowering import late, written
+from fusewright.targets.arch import TARGETS
 
 GPU, CPU = TARGETS["sm_90a"], TARGETS["cpu"]
 # x, y: [6, 4, 20, 24] with a batch of 6. Each row is one kernel, and reads x and y only.
@@ -175,8 +175,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     path = folder / "rows.py"
     path.write_text(MODEL.format(results=",\n            ".join(RUN)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "late", lambda graph, _: written(graph))
-        patch.setattr(module, "PRICES", {"cpp": module.PRICES["cuda"]})
+        patch.setattr(passes, "late", lambda graph, _: written(graph))
+        patch.setattr(sink_views, "PRICES", {"cpp": sink_views.PRICES["cuda"]})
         case = prepare(path)
     (emitted,) = build([case], folder)
     return case, emitted.ModelNew()

@@ -16,7 +16,7 @@ import torch
 from convolution_subjects import Problem
 from torch import Tensor
 
-from fusewright.codegen.skeleton import sections
+from fusewright.codegen.device_library import sections
 
 SECTIONS = ("divider",
     "convolution_shape", "plain_total", "transposed_shape", "transposed_weights",

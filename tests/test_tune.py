@@ -19,22 +19,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright import pipeline
-from fusewright.build import NO_TIME, build_all
-from fusewright.choices import MODEL, Choices, choices
+from fusewright.build.fused_module import NO_TIME, build_all
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler import pipeline
+from fusewright.compiler.pipeline import Made, design, make, optimize_file
 from fusewright.errors import BadUsage, InternalError
-from fusewright.family import SPLIT
+from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
-from fusewright.judge.site import Site
-from fusewright.memory import Memory, Tuned, key_of
-from fusewright.pairs import AGAIN, FIRST, Times, gain, paired
-from fusewright.pipeline import Made, design, make, optimize_file
-from fusewright.problem import load_problem
-from fusewright.schedule import Choice, Schedule
-from fusewright.target import TARGETS
-from fusewright.tile import WIDTHS, Tile
-from fusewright.tune import BUILD_SHARE, DEFAULT, LEVELS, level_of, remembered, tune
-from fusewright.workbench import WHOLE, Outputs, distance
+from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
+from fusewright.kernels.tensor_core.variant import SPLIT
+from fusewright.targets.arch import TARGETS
+from fusewright.tune.bench import WHOLE, Outputs, distance
+from fusewright.tune.cache import Memory, Tuned, key_of
+from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, paired
+from fusewright.tune.search_space import MODEL, Choices, choices
+from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, level_of, remembered, tune
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = Schedule(True, 0, 256, 4)
@@ -354,8 +354,8 @@ def test_many_writers(tmp_path: Path) -> None:
     text = """
         import sys
         from pathlib import Path
-        from fusewright.memory import Memory, Tuned
-        from fusewright.schedule import Choice
+        from fusewright.tune.cache import Memory, Tuned
+        from fusewright.kernels.schedule import Choice
         for k in range(40):
             Memory(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", Tuned(Choice(), (), {"tried": k}))
     """
@@ -493,7 +493,7 @@ def test_tuned_on_this_machine(
     assert facts["tried"] in (2, 3)
     assert "  tuned: quick" in decisions
     assert "#   tuned: quick" in first
-    monkeypatch.setattr("fusewright.pipeline.Workbench", None)
+    monkeypatch.setattr("fusewright.compiler.pipeline.Workbench", None)
     assert optimized(remembering, "quick", "second.py") == runs[1]
 
 
@@ -525,7 +525,7 @@ def test_a_file_in_which_nothing_is_replaced(
     problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Tuned(MODEL, ("  tuned: by hand",), {"tried": 1})
-    monkeypatch.setattr("fusewright.pipeline.tune", lambda *_: kept)
+    monkeypatch.setattr("fusewright.compiler.pipeline.tune", lambda *_: kept)
     text, decisions, _ = optimized(problem, "quick", "kept.py")
     assert decisions == "softmax.py on cpu: the model as it was\n\n  tuned: by hand\n"
     own = problem.read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")

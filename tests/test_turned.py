@@ -12,9 +12,9 @@ import torch
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 from torch import Tensor, nn
 
-from fusewright.codegen.cuda import cuda_source
-from fusewright.pipeline import make
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import make
+from fusewright.targets.arch import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.codegen.runtime import CPP_FLAGS
-from fusewright.codegen.skeleton import select
+from fusewright.codegen.device_library import select
+from fusewright.emit.runtime import CPP_FLAGS
 
 # Function -> instructions for 16 floats, loads, stores and the loop's own three included.
 MOST = {

@@ -11,16 +11,16 @@ from emitting import emit_text
 from threads import library_of
 from torch import Tensor, nn
 
-from fusewright import down
-from fusewright.capture import capture
-from fusewright.codegen.cuda import cuda_source
-from fusewright.interpret import interpret
-from fusewright.ir import Graph, check, toposort
-from fusewright.late import late, written
-from fusewright.pipeline import make
-from fusewright.plan import plan
-from fusewright.rewrite import rewrite
-from fusewright.target import TARGETS
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.compiler.pipeline import make
+from fusewright.frontend.capture import capture
+from fusewright.fusion.planner import plan
+from fusewright.ir.graph import Graph, check, toposort
+from fusewright.ir.interpreter import interpret
+from fusewright.loopnest import sliding_window
+from fusewright.rewrite.simplify import rewrite
+from fusewright.rewrite.target_lowering import late, written
+from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
 IMAGE = (4, 5, 12, 14)
@@ -161,7 +161,7 @@ def test_threads_compute_the_values_of_windows_that_overlap(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an image that begins at a multiple of 16 bytes, and of one that does not."""
-    monkeypatch.setattr(down, "BUSY", 0)
+    monkeypatch.setattr(sliding_window, "BUSY", 0)
     memory = torch.randn(1 + 2 * 3 * 11 * 16).to(dtype)
     memory[torch.tensor([20, 300, 500])] = torch.tensor([torch.nan, torch.inf, -torch.inf]).to(
         dtype

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.common.atomic_write import check_writable, write_whole
 from fusewright.errors import BadUsage
-from fusewright.write import check_writable, write_whole
 
 
 def test_new_file_obeys_the_umask(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.capture import capture
-from fusewright.pipeline import Made, design, emitted_text
-from fusewright.problem import load_problem
-from fusewright.target import TARGETS
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import Made, design, emitted_text
+from fusewright.frontend.capture import capture
+from fusewright.targets.arch import TARGETS
 
 FOLDER = Path(__file__).resolve().parent.parent / "zoo"
 # Cannot be captured as a whole: tests/test_submodules.py has these.

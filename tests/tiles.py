@@ -14,8 +14,8 @@ from pathlib import Path
 from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 
-from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import Body
+from fusewright.codegen.device_library import text_for
+from fusewright.codegen.kernel_text import Body
 
 SECTIONS = ("tile_out", "turned_body", "turned_source")
 WARP = r"""

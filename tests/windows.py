@@ -15,8 +15,8 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.skeleton import text_for
-from fusewright.codegen.struct import Body
+from fusewright.codegen.device_library import text_for
+from fusewright.codegen.kernel_text import Body
 
 Sizes = tuple[int, ...]
 SECTIONS = ("windows_out", "part_teams", "convolution_consume")

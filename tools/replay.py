@@ -36,27 +36,27 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-import fusewright.codegen.cuda
-from fusewright import pipeline
-from fusewright.build import scope_of
-from fusewright.capture import Captured, capture
-from fusewright.choices import choices
+import fusewright.codegen.cuda_source
+from fusewright.build.fused_module import scope_of
 from fusewright.codegen.body import body
-from fusewright.codegen.cpp import cpp_source
-from fusewright.codegen.skeleton import sections
-from fusewright.codegen.struct import Body
-from fusewright.emit import emit_class
+from fusewright.codegen.cpu_source import cpp_source
+from fusewright.codegen.device_library import sections
+from fusewright.codegen.kernel_text import Body
+from fusewright.common.atomic_write import write_whole
+from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
+from fusewright.compiler import pipeline
+from fusewright.compiler.pipeline import Made, design
+from fusewright.emit.model_source import emit_class
 from fusewright.errors import BadUsage, CaptureFailed
-from fusewright.nest import Nest
-from fusewright.pipeline import Made, design
-from fusewright.plan import Plan
-from fusewright.problem import NO_OVERRIDES, Problem, load_problem
-from fusewright.schedule import Choice, Schedule
-from fusewright.sketch import Example, example
-from fusewright.target import TARGETS, Target
-from fusewright.write import write_whole
+from fusewright.frontend.capture import Captured, capture
+from fusewright.frontend.example_arguments import Example, example
+from fusewright.fusion.planner import Plan
+from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.loopnest.nest import Nest
+from fusewright.targets.arch import TARGETS, Target
+from fusewright.tune.search_space import choices
 
-cuda: Any = fusewright.codegen.cuda  # functions of these two are replaced below
+cuda: Any = fusewright.codegen.cuda_source  # functions of these two are replaced below
 compiler: Any = pipeline
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("zoo", "examples", "tests/models", "tests/problems", "tests/replay")
@@ -109,7 +109,7 @@ _UNSPELT = {
     "index": "No generated text has an operand of this kind.",
     **dict.fromkeys(
         ("fmax", "fmin", "hypot", "copysign"),
-        "No operator of ops.py is spelt so: these stay PyTorch's calls.",
+        "No operator of ir/operators.py is spelt so: these stay PyTorch's calls.",
     ),
 }
 _UNSPELT_ON_GPUS = {**_UNSPELT, "silu": "Only `once` writes this operator, and only for the CPU."}

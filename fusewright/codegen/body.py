@@ -12,10 +12,8 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from fusewright.abreast import turns
-from fusewright.band import ALL, band
-from fusewright.codegen.number import literal
-from fusewright.codegen.struct import (
+from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
     Body,
@@ -28,13 +26,15 @@ from fusewright.codegen.struct import (
     spelling,
     windows,
 )
-from fusewright.ir import Attribute, Batch, Node, Size, size_text, times
-from fusewright.keep import Pass, read_key, row_plan
-from fusewright.loops import Read
-from fusewright.nest import Access, Nest, at_batch
-from fusewright.schedule import Schedule, known_factor
-from fusewright.shared import deferred_reads, part_vectors
-from fusewright.staging import staged_reads
+from fusewright.fusion.axes import Read
+from fusewright.ir.graph import Attribute, Batch, Node, Size, size_text, times
+from fusewright.kernels.gemm.triangular_tiles import ALL, band
+from fusewright.kernels.rowwise.row_cooperation import deferred_reads, part_vectors
+from fusewright.kernels.rowwise.simd_rows import turns
+from fusewright.kernels.schedule import Schedule, known_factor
+from fusewright.loopnest.nest import Access, Nest, at_batch
+from fusewright.loopnest.reduction_passes import Pass, read_key, row_plan
+from fusewright.loopnest.staged_transpose import staged_reads
 
 
 def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from fusewright.judge.observer import Observer
-from fusewright.judge.tree import tensors
+from fusewright.judge.evidence.operator_observer import Observer
+from fusewright.judge.evidence.pytree import tensors
 
 # All experiments share so many seconds, on paper; one that costs more makes fewer calls, not none.
 EFFORT_S: Mapping[str, float] = {"cpu": 8.0, "cuda": 8.0}

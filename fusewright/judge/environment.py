@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fusewright.judge.libraries import PACKAGE
+from fusewright.judge.isolation.library_paths import PACKAGE
 
 if TYPE_CHECKING:
     from fusewright.judge.session import Session
@@ -58,6 +58,6 @@ def accuracy_table(numbers: Mapping[str, float]) -> dict[str, object]:
 
 def _own_hash() -> str:
     digest = hashlib.sha256()
-    for path in sorted((PACKAGE / "judge").glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted((PACKAGE / "judge").rglob("*.py")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

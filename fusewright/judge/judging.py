@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 from fusewright.errors import BadUsage, NotVerifiable
 from fusewright.judge import sanitizer
-from fusewright.judge import site as sites
-from fusewright.judge import timing as clocks
 from fusewright.judge.environment import accuracy_table, describe
 from fusewright.judge.findings import Verdict
-from fusewright.judge.processes import Worker
+from fusewright.judge.isolation import worker_pool
+from fusewright.judge.isolation.processes import Worker
+from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.session import (
     PHASES,
     Limits,
@@ -29,7 +29,7 @@ from fusewright.judge.session import (
     Short,
     Stopped,
 )
-from fusewright.judge.site import CHECKED, Site
+from fusewright.judge.timing import bench
 
 Compiled = Callable[[], Path | None]
 DEFAULT_LIMITS = Limits()
@@ -56,7 +56,7 @@ def judge(
     budget_s: float = 20.0,
     progress: Progress | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    turn: clocks.Turn = nullcontext,
+    turn: bench.Turn = nullcontext,
     site: Site | None = None,
     truth: str = "rows",
     compiled: Compiled | None = None,
@@ -99,14 +99,14 @@ def replay(report: Path | str, case: str, progress: Progress | None = None) -> V
 
 def open_site(device: str, *, timing: bool = True) -> AbstractContextManager[Site]:
     """Where a judging happens; all its processes start at once, and get ready meanwhile."""
-    kinds = (CHECKED, clocks.ENVIRONMENT) if timing else (CHECKED,)
-    return sites.open_site(device, kinds)
+    kinds = (CHECKED, bench.ENVIRONMENT) if timing else (CHECKED,)
+    return worker_pool.open_site(device, kinds)
 
 
 def judge_request(
     request: Request,
     progress: Progress,
-    turn: clocks.Turn = nullcontext,
+    turn: bench.Turn = nullcontext,
     site: Site | None = None,
     compiled: Compiled | None = None,
 ) -> Verdict:
@@ -164,21 +164,21 @@ def _check(request: Request) -> None:
 
 
 def _judge(
-    session: Session, turn: clocks.Turn, compiled: Compiled | None = None
-) -> clocks.Timing | None:
+    session: Session, turn: bench.Turn, compiled: Compiled | None = None
+) -> bench.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
-    timers = clocks.participants(request) if request.timing else ()
+    timers = bench.participants(request) if request.timing else ()
     first = 1 + len(phases)
     session.costs.enter("starting")
-    sides = clocks.start(session, timers, range(first, first + len(timers)))
+    sides = bench.start(session, timers, range(first, first + len(timers)))
     session.open_problem()
     if session.lab["placing"]:
         session.ledger.add("default-device", "note", str(session.lab["placing"]))
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
     for side in reversed(sides):
-        if side.name != clocks.CANDIDATE:
-            clocks.prepare(session, side)
+        if side.name != bench.CANDIDATE:
+            bench.prepare(session, side)
     # Starting takes processor time: these are not needed before the problem is known.
     canary = session.start_candidate("canary", 0)
     workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
@@ -194,7 +194,7 @@ def _judge(
     session.outlook = None
     session.part()
     if session.alone:  # they have been stopped
-        sides = clocks.start(session, timers, range(first, first + len(timers)))
+        sides = bench.start(session, timers, range(first, first + len(timers)))
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, first + len(timers))
@@ -203,19 +203,19 @@ def _judge(
     mark, before = session.ledger.mark(), None
     while True:
         try:
-            return clocks.measure(session, sides, turn, before)
+            return bench.measure(session, sides, turn, before)
         except Short as short:
             _make_room(session, sides, short)
-        except clocks.Unclear as unclear:
+        except bench.Unclear as unclear:
             if before:
                 raise NotVerifiable(_twice(unclear)) from unclear
             before = unclear
             _stop(session, sides)
         session.ledger.back_to(mark)
-        sides = clocks.start(session, timers, range(first, first + len(timers)))
+        sides = bench.start(session, timers, range(first, first + len(timers)))
 
 
-def _test_itself(session: Session, canary: Worker, sides: list[clocks.Side]) -> None:
+def _test_itself(session: Session, canary: Worker, sides: list[bench.Side]) -> None:
     """Once more, alone, where the machine had too little of something."""
     while True:
         try:
@@ -227,7 +227,7 @@ def _test_itself(session: Session, canary: Worker, sides: list[clocks.Side]) -> 
             return
 
 
-def _twice(unclear: clocks.Unclear) -> str:
+def _twice(unclear: bench.Unclear) -> str:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return (
         f"{unclear}. It was timed twice, by fresh processes, and the clocks do not say for certain "
@@ -236,7 +236,7 @@ def _twice(unclear: clocks.Unclear) -> str:
     )
 
 
-def _make_room(session: Session, sides: list[clocks.Side], short: Short) -> None:
+def _make_room(session: Session, sides: list[bench.Side], short: Short) -> None:
     """What the machine was too small, or too busy, for is tried once more, alone."""
     if session.alone:
         raise Short(f"{short} It was tried twice, the second time with nothing else of this run.")
@@ -244,7 +244,7 @@ def _make_room(session: Session, sides: list[clocks.Side], short: Short) -> None
     _stop(session, sides)
 
 
-def _stop(session: Session, sides: list[clocks.Side]) -> None:
+def _stop(session: Session, sides: list[bench.Side]) -> None:
     for side in sides:
         side.worker.kill("the judge makes room")
     sides.clear()
@@ -255,16 +255,14 @@ def _asked(phase: Phase, request: Request) -> bool:
     return not request.only or any(name in phase.experiments for name in request.only)
 
 
-def _run_phases(
-    session: Session, workers: Mapping[Phase, Worker], sides: list[clocks.Side]
-) -> bool:
+def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[bench.Side]) -> bool:
     """True if every phase ran to its end."""
     complete = True
     for slot, (phase, worker) in enumerate(workers.items(), 1):
         if slot == len(workers) and not session.ledger.failed():
             for side in sides:
-                if side.name == clocks.CANDIDATE:
-                    clocks.prepare(session, side)
+                if side.name == bench.CANDIDATE:
+                    bench.prepare(session, side)
         if not _run_phase(session, phase, worker, slot, sides):
             complete = False
             if session.ledger.failed(*_FATAL) or session.spent(session.ledger):
@@ -273,7 +271,7 @@ def _run_phases(
 
 
 def _run_phase(
-    session: Session, phase: Phase, worker: Worker, slot: int, sides: list[clocks.Side]
+    session: Session, phase: Phase, worker: Worker, slot: int, sides: list[bench.Side]
 ) -> bool:
     """True if it ran to its end.
 

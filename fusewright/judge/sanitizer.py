@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fusewright.judge import sandbox
+from fusewright.judge.isolation import sandbox
 from fusewright.judge.session import Limits, Phase, Stopped
 
 if TYPE_CHECKING:
-    from fusewright.judge.processes import Worker
+    from fusewright.judge.isolation.processes import Worker
     from fusewright.judge.session import Session
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fusewright.common.progress import Left
 from fusewright.errors import (
     BadUsage,
     FusewrightError,
@@ -25,12 +26,13 @@ from fusewright.errors import (
     NotVerifiable,
     UnusableProblem,
 )
-from fusewright.judge import beside, outlook, shortage
+from fusewright.judge import outlook, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
 from fusewright.judge.costs import Costs
 from fusewright.judge.findings import Ledger
-from fusewright.judge.processes import End, Worker
-from fusewright.judge.protocol import (
+from fusewright.judge.isolation import problem_files
+from fusewright.judge.isolation.processes import End, Worker
+from fusewright.judge.isolation.protocol import (
     NO_ROOM,
     RECORD_LIMIT,
     Gone,
@@ -39,10 +41,9 @@ from fusewright.judge.protocol import (
     Record,
     decode_record,
 )
-from fusewright.judge.sandbox import Plan
-from fusewright.judge.site import CHECKED, ROOM, Site
-from fusewright.judge.slot import Slot
-from fusewright.progress import Left
+from fusewright.judge.isolation.sandbox import Plan
+from fusewright.judge.isolation.shared_slot import Slot
+from fusewright.judge.isolation.worker_pool import CHECKED, ROOM, Site
 
 TOO_SLOW = "it is too slow to be judged"
 Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
@@ -205,7 +206,7 @@ class Session:
         poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
         worker = self.site.start(
             name,
-            "fusewright.judge.candidate",
+            "fusewright.judge.isolation.candidate_worker",
             options={"device": self.request.device, "cold": cold},
             regions=((own.inputs, own.outputs),),
             environment=CHECKED | poison if environment is None else environment,
@@ -241,7 +242,7 @@ class Session:
         """Send a command without waiting for its answer."""
         if message["do"] == "import":
             names, origin = self.lab.get("beside", ()), self.request.candidate.resolve().parent
-            beside.lay(names, origin, worker.folder, self.site.plan.readable)
+            problem_files.lay(names, origin, worker.folder, self.site.plan.readable)
         number = self._sent[worker] = self._sent.get(worker, 0) + 1
         self.costs.posted(message)
         worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)

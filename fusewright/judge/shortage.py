@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusewright.judge.processes import End
+from fusewright.judge.isolation.processes import End
 
 NO_CORE = 0.3  # of the time in which a process could have run, and waited for a core
 RUNNABLE = 0.5  # of the time that it was given: one that slept instead was not starved

@@ -4,7 +4,7 @@ import types
 import torch
 from torch import nn
 
-from fusewright.judge import tree
+from fusewright.judge.evidence import pytree
 
 PROBLEM = "linear_relu"
 CATALOGUE = "H12"
@@ -14,9 +14,9 @@ TWIN_OF = "h12_looks_away"
 NEEDS = ()
 
 
-other = types.ModuleType(tree.__name__)
-vars(other).update(vars(tree))
-sys.modules[tree.__name__] = other
+other = types.ModuleType(pytree.__name__)
+vars(other).update(vars(pytree))
+sys.modules[pytree.__name__] = other
 
 
 class ModelNew(nn.Module):

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from fusewright.judge import candidate
+from fusewright.judge.isolation import candidate_worker
 
 PROBLEM = "linear_relu"
 CATALOGUE = "H12"
@@ -11,7 +11,7 @@ TWIN_OF = "h12_looks_away"
 NEEDS = ()
 
 
-own, kept = candidate.Host.done, []
+own, kept = candidate_worker.Host.done, []
 
 
 def done(host, text, results, known, *clocks):
@@ -22,7 +22,7 @@ def done(host, text, results, known, *clocks):
     return own(host, text, results, known, *clocks)
 
 
-candidate.Host.done = done
+candidate_worker.Host.done = done
 
 
 class ModelNew(nn.Module):

@@ -1,0 +1,1 @@
+"""Emitted text -> running code."""

@@ -1,0 +1,304 @@
+"""Emitted text -> running code, or the compiler's complaint as one paragraph.
+
+An emitted file compiles itself when it first runs. Here is what happens without that: the search
+for the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and
+the module of a fused class that shares its tensors with the module it was made from. And, for the
+tuner, many texts compiled at once in processes of their own, which can be stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import linecache
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fusewright.common.call_arguments import call
+from fusewright.emit.runtime import cuda_flags
+from fusewright.emit.scope import Scope
+from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
+from fusewright.frontend.flat_module import flat_arguments
+from fusewright.targets.arch import Target
+
+COMPILE_SECONDS = 300
+POLL_S, LEAVE_S = 0.02, 2.0
+NO_TIME = "there was no time to compile it"
+COMPLAINT = 300  # characters of a compiler's last words
+_numbers = itertools.count()
+
+
+def require_tools(target: Target) -> None:
+    """Raise ToolMissing unless the C++ compiler and ninja (and nvcc for CUDA) are here."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        raise ToolMissing(
+            f"No C++ compiler: {compiler} is not on the PATH, and PyTorch's load_inline needs one. "
+            "Install g++ (Debian, Ubuntu: apt install g++), or set CXX to the compiler to use."
+        )
+    if shutil.which("ninja", path=folders) is None:
+        raise ToolMissing(
+            "ninja is not on the PATH, and PyTorch's load_inline needs it: pip install ninja."
+        )
+    if target.language == "cuda" and shutil.which("nvcc") is None:
+        raise ToolMissing(
+            f"nvcc is not on the PATH, and kernels for {target.name} are compiled by it. Install "
+            "the CUDA toolkit 12.1 or newer and put its bin folder on the PATH."
+        )
+
+
+def cross_compile(source: str, target: Target) -> str:
+    """Compile CUDA text for a GPU that is not here; return in a sentence what could be done.
+
+    Raises BuildFailed when nvcc refuses the text.
+    """
+    unseen = f"there is no {target.name} GPU here to verify it on"
+    if shutil.which("nvcc") is None:
+        return f"generated for {target.name} but not compiled, since nvcc is not here, and {unseen}"
+    with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
+        text = Path(folder) / "kernels.cu"
+        text.write_text(source, encoding="utf-8")
+        command = ["nvcc", *cuda_flags(target.arch), "-Xptxas", "-v", "-c", str(text)]
+        done = subprocess.run(
+            [*command, "-o", str(Path(folder) / "kernels.o")],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+            check=False,
+        )
+    if done.returncode:
+        first = " ".join(done.stderr.strip().splitlines()[:6])
+        raise BuildFailed(f"nvcc refused the generated kernels for {target.name}: {first}")
+    return f"compiled for {target.name}, but {unseen}"
+
+
+def cache_folder() -> Path:
+    """Where an emitted file keeps its compiled kernels."""
+    from torch.utils import cpp_extension
+
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+
+
+def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
+    """Compile runtime blocks of emitted files, a process for each core; why not, "" if compiled.
+
+    deadline: of time.monotonic; what is not compiled by then is stopped.  A block that was compiled
+    once is found again, by whoever runs it.
+    """
+    said = [NO_TIME] * len(texts)
+    waiting, running = list(enumerate(texts)), dict[int, subprocess.Popen[bytes]]()
+    with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
+        try:
+            while (waiting or running) and time.monotonic() < deadline:
+                while waiting and len(running) < len(os.sched_getaffinity(0)):
+                    k, text = waiting.pop(0)
+                    running[k] = _start(text, Path(folder) / f"kernels_{k}")
+                for k in [k for k, process in running.items() if process.poll() is not None]:
+                    code, log = running.pop(k).returncode, Path(folder) / f"kernels_{k}.log"
+                    words = log.read_text(encoding="utf-8", errors="replace").split()
+                    said[k] = " ".join(words)[-COMPLAINT:] if code else ""
+                time.sleep(POLL_S)
+        finally:
+            for process in running.values():
+                _stop(process)
+    return tuple(said)
+
+
+def _start(text: str, stem: Path) -> subprocess.Popen[bytes]:
+    """A process that compiles one block, with ninja and the compilers in a group of its own."""
+    path = stem.with_suffix(".py")
+    path.write_text(f"import torch\n\n{text}\n_fusewright_compiled()\n", encoding="utf-8")
+    with stem.with_suffix(".log").open("wb") as log:
+        command = [sys.executable, str(path)]
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+class Compiling:
+    """A runtime block of an emitted file that is compiled beside something else.
+
+    It ends where a process that runs the file looks first, `cache_folder`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._library: Path | None = None
+        self._thread = threading.Thread(target=self._compile, args=[text], daemon=True)
+        if text:
+            self._thread.start()
+
+    def library(self) -> Path | None:
+        """The compiled kernels, once they are; None where there are none, or they don't compile,
+        which whoever runs the file will hear of."""
+        if self._thread.ident is not None:
+            self._thread.join(COMPILE_SECONDS)
+        return self._library
+
+    def _compile(self, text: str) -> None:
+        values: dict[str, Any] = {"torch": torch}
+        # Whatever it is: the file itself will meet it again, and say so.
+        with suppress(Exception):
+            exec(compile(text, "<runtime block>", "exec"), values)
+            self._library = values["_fusewright_compiled"]()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a group to leave, so that it takes its folder along; then make sure."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=LEAVE_S)
+
+
+def values_of(kind: type[nn.Module]) -> dict[str, Any]:
+    """The module-level names that `forward` of a class reads."""
+    found: dict[str, Any] = inspect.unwrap(kind.forward).__globals__
+    return found
+
+
+def scope_of(module: nn.Module) -> Scope:
+    """The names by which the text for `fused_module` reaches the module's classes and globals."""
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
+    classes = {kind: f"_FUSEWRIGHT_CLASSES[{k}]" for k, kind in enumerate(own)}
+    function = inspect.unwrap(type(module).forward)
+    return Scope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
+
+
+def fused_module(module: nn.Module, text: str) -> nn.Module:
+    """A twin of `module` whose class has the `forward` of the emitted text; its own without one.
+
+    Raises CaptureFailed for a module with a forward of its own, beside its class's.
+    """
+    kind = type(module)
+    if "forward" in module.__dict__:
+        raise CaptureFailed(
+            f"This {kind.__name__} has a forward that was set on the object. "
+            "Define it in the class."
+        )
+    if not text:
+        return _twin(module, {}, {})
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    scope: dict[str, Any] = {
+        "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
+        "_FUSEWRIGHT_VALUES": inspect.unwrap(kind.forward).__globals__,
+    }
+    filename = f"<fusewright {next(_numbers)}: {kind.__name__}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope)
+    forward = scope["ModelNew"].forward
+    members = {
+        "forward": forward,
+        "reference_forward": kind.forward,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
+    fused = type(f"Fused{kind.__name__}", (kind,), members)
+    scope["ModelNew"] = fused
+    return _twin(module, {id(module): fused}, {})
+
+
+def module_of_parts(
+    module: nn.Module, text: str, parts: Mapping[str, Sequence[nn.Module]]
+) -> nn.Module:
+    """A twin of `module` in which some submodules have a `forward` of the emitted text.
+
+    parts: name of a class in the text -> the submodules that are of it.
+    """
+    kinds = dict.fromkeys(type(child) for child in module.modules())
+    values = {
+        f"_FUSEWRIGHT_VALUES_OF_{name}": values_of(type(children[0]))
+        for name, children in parts.items()
+    }
+    own = [k for k in kinds if not k.__module__.startswith("torch.")]
+    scope: dict[str, Any] = {"_FUSEWRIGHT_CLASSES": own, **values}
+    filename = f"<fusewright {next(_numbers)}: {type(module).__name__}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope)
+    new: dict[int, type[nn.Module]] = {}
+    for name, children in parts.items():
+        kind = type(children[0])
+        members = {
+            "forward": scope[name].forward,
+            "reference_forward": kind.forward,
+            "__module__": kind.__module__,
+            "__doc__": kind.__doc__,
+        }
+        scope[name] = type(name, (kind,), members)
+        new |= {id(child): scope[name] for child in children}
+    return _twin(module, new, {})
+
+
+def warn_if_refused(
+    fused: nn.Module,
+    signature: str,
+    prelude: Sequence[str],
+    conditions: Sequence[str],
+    inputs: Sequence[object],
+    device: str,
+) -> None:
+    """Say which condition of the guard of `fused` does not hold for these inputs, if any.
+
+    Inputs of another device say nothing: the module is yet to be moved.
+    """
+    tensors = flat_arguments(fused, inputs).tensors
+    if any(t.device.type != device for t in (*tensors, *fused.parameters())):
+        return
+    if why := _refusal(fused, signature, prelude, conditions, inputs):
+        warnings.warn(
+            "fusewright.optimize: calls with such example inputs run "
+            f"{type(fused).__name__}'s own forward, because this does not hold: {why}. "
+            "Give it what later calls will have: a module without hooks, and tensors without gaps.",
+            stacklevel=3,
+        )
+
+
+def _refusal(
+    fused: nn.Module,
+    signature: str,
+    prelude: Sequence[str],
+    conditions: Sequence[str],
+    inputs: Sequence[object],
+) -> str:
+    """The first condition that does not hold, or ""."""
+    asked = [f"    if not ({c}):\n        return {c!r}" for c in conditions]
+    lines = [f"def asked(self, {signature}):", *(f"    {line}" for line in prelude), *asked]
+    found: dict[str, Any] = {}
+    exec("\n".join([*lines, "    return ''"]), type(fused).forward.__globals__, found)
+    with torch.no_grad():
+        return str(call(partial(found["asked"], fused), inputs))
+
+
+def _twin(
+    module: nn.Module, new: Mapping[int, type[nn.Module]], known: dict[int, nn.Module]
+) -> nn.Module:
+    """The same module in another object: tensors, attributes, hooks are shared; registries are not.
+
+    So neither adding a hook nor `eval` on one of them reaches the other. new: the class of the
+    twin, by the id of a module whose twin has another one.
+    """
+    kind = new.get(id(module), type(module))
+    twin = known[id(module)] = kind.__new__(kind)
+    registries = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)}
+    for name, value in vars(module).items():
+        twin.__dict__[name] = copy.copy(value) if name in registries else value
+    for name, child in module._modules.items():
+        if child is not None:
+            twin._modules[name] = known.get(id(child)) or _twin(child, new, known)
+    return twin

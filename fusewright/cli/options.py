@@ -1,0 +1,102 @@
+"""What several commands take, and text of an option -> its value; BadUsage says what to write.
+
+Files that cannot be read or written are found here, before the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fusewright.common.atomic_write import check_writable
+from fusewright.errors import BadUsage
+from fusewright.targets.arch import TARGETS, target
+
+ProblemPath = Annotated[
+    Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")
+]
+CandidatePath = Annotated[
+    Path, typer.Argument(metavar="CANDIDATE", help="File that defines ModelNew.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Override a constant of the problem file."),
+]
+ReportPath = Annotated[
+    Path | None, typer.Option("--report", metavar="R.json", help="Write the result as JSON here.")
+]
+Device = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option("--device", help="Where to run; the GPU if there is one, else the CPU."),
+]
+Algebra = Annotated[
+    bool,
+    typer.Option("--algebra/--no-algebra", help="Leave out what algebra shows to be needless."),
+]
+Tune = Annotated[
+    Literal["off", "quick", "full"] | None,
+    typer.Option(
+        help="Try schedules on this machine: quick, 20 s a problem; full, 5 minutes. Quick where "
+        "the file is for this machine and is timed, else off, if not given."
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help=f"One of {', '.join(TARGETS)}, cuda; this machine's GPU, else its CPU, if not given.",
+    ),
+]
+# --algebra or not -> what it restricts.
+RESTRICTIONS = {True: frozenset[str](), False: frozenset({"no-algebra"})}
+
+
+def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
+    """["batch_size=16"] -> {"batch_size": "16"}."""
+    overrides: dict[str, str] = {}
+    for setting in settings or ():
+        name, equals, value = (part.strip() for part in setting.partition("="))
+        if not (name.isidentifier() and equals and value):
+            raise BadUsage(f"--set {setting}: write --set NAME=VALUE, as in --set batch_size=16.")
+        if name in overrides:
+            raise BadUsage(f"--set {setting}: {name} is set twice; keep one of the two.")
+        overrides[name] = value
+    return overrides
+
+
+def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """ "eager,compile" -> ("eager", "compile"), in the order given, each one known."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadUsage(
+            f"{option} {text}: there is no {' or '.join(unknown)}; choose among {', '.join(known)}."
+        )
+    return names
+
+
+def check_file(*paths: Path) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise BadUsage(f"{path}: there is no such file. Check the name and the folder.")
+
+
+def check_outputs(
+    *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
+) -> None:
+    """What cannot be written is an error before the work, not after it."""
+    taken = {path.resolve() for path in inputs}
+    for path in (output, report):
+        if path is not None and path.resolve() in taken:
+            raise BadUsage(f"{path}: this file is used twice in one command; choose another name.")
+        if path is not None:
+            taken.add(path.resolve())
+            check_writable(path, force=force or path is report)
+
+
+def check_target(name: str | None) -> None:
+    if name not in (None, "cuda"):
+        target(str(name))

@@ -1,0 +1,59 @@
+"""Bodies -> one C++ source: skeleton sections, structs, and an `extern "C"` entry per kernel.
+
+Entries take pointers, the batch size and PyTorch's thread count, and no PyTorch header is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.codegen.dead_code import prune
+from fusewright.codegen.device_library import text_for
+from fusewright.codegen.kernel_text import Body, words
+from fusewright.ir.graph import Batch, numel, size_text, times
+
+
+def cpp_source(bodies: Sequence[Body]) -> str:
+    """The whole C++ text of an emitted file."""
+    parts = _lifted(bodies)
+    for body in bodies:
+        parts += [body.text, _entry(body)]
+    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    return f"{prune(text_for('cpp', words(generated)), generated)}\n\n{generated}"
+
+
+def _launch(body: Body) -> str:
+    if body.is_map:
+        return "run_map"
+    if body.turned:
+        return "run_turned"
+    return "run_abreast" if body.abreast else "run_rows"
+
+
+def _lifted(bodies: Sequence[Body]) -> list[str]:
+    """The functions that vectors of rows need, too, a line each."""
+    found = sorted({call for body in bodies for call in body.lifted})
+    return ["\n".join(f"FUSEWRIGHT_LIFT{arity}({name})" for name, arity in found)] * bool(found)
+
+
+def _entry(body: Body) -> str:
+    """The function that Python calls."""
+    arguments = ", ".join([*(p.declaration for p in body.pointers), "long batch", "long threads"])
+    names = ", ".join([*(p.name for p in body.pointers), "batch"])
+    lines = [f'extern "C" void run_{body.name}({arguments}) {{']
+    reused = {id(out) for out, _ in body.in_place}
+    for p in body.pointers:
+        if p.written and id(p.node) not in reused:
+            size = times(numel(p.node.shape), p.node.dtype.itemsize)
+            lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
+    team = "threads" if body.is_map else f"enough(threads, {_bytes(body)})"
+    lines.append(f"  {_launch(body)}({body.name}{{{names}}}, {team});")
+    return "\n".join([*lines, "}"])
+
+
+def _bytes(body: Body) -> str:
+    """What the kernel reads and writes."""
+    sizes = [times(numel(p.node.shape), p.node.dtype.itemsize) for p in body.pointers]
+    fixed = sum(s for s in sizes if isinstance(s, int))
+    free = sum(s.multiple for s in sizes if isinstance(s, Batch))
+    return " + ".join([f"batch * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free))

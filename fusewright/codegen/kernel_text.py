@@ -1,0 +1,177 @@
+"""A printed kernel: a struct as text, its passes, pointers, kept rows; how C++ calls its types."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.fusion.planner import Kernel
+from fusewright.ir.graph import Node, shape_text, size_text
+from fusewright.kernels.conv.geometry import known
+from fusewright.kernels.schedule import whole_place
+from fusewright.loopnest.nest import Nest
+from fusewright.loopnest.reduction_passes import Row
+
+# torch type -> (how it is stored, how it is computed)
+TYPES = {
+    torch.float32: ("float", "float"),
+    torch.float64: ("double", "double"),
+    torch.float16: ("half_t", "float"),
+    torch.bfloat16: ("bfloat_t", "float"),
+    torch.int8: ("signed char", "signed char"),
+    torch.uint8: ("unsigned char", "unsigned char"),
+    torch.int16: ("short", "short"),
+    torch.int32: ("int", "int"),
+    torch.int64: ("long", "long"),
+    torch.bool: ("bool", "bool"),
+}
+NO_CODE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')  # strings and comments
+WORD = re.compile(r"(\.(?:template )?)?\b([A-Za-z_]\w*)")
+# How one number of a row is called where a team may take many rows.
+ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "long": "whole"}
+
+
+def computed(n: Node) -> str:
+    """The C++ type in which the node is computed; of some convolutions, a window at a time."""
+    if n.has("windows"):
+        return f"window_of<{prod(known(n['windows']))}>"
+    if n.dtype not in TYPES:
+        raise InternalError(f"No C++ type for {n.dtype}.")
+    return TYPES[n.dtype][1]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result."""
+
+    name: str
+    node: Node
+    stored: str
+    written: bool
+
+    @property
+    def declaration(self) -> str:
+        """`const float* in0` or `float* out0`."""
+        return f"{'' if self.written else 'const '}{self.stored}* {self.name}"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel as text. passes: over each row.
+    abreast: whether it also takes many rows together.  turned: and these lie along memory.  lifted:
+    functions it calls then, and of how many arguments."""
+
+    name: str
+    text: str
+    pointers: tuple[Pointer, ...]
+    in_place: tuple[tuple[Node, Node], ...]
+    is_map: bool
+    passes: int
+    abreast: bool = False
+    lifted: frozenset[tuple[str, int]] = frozenset()
+    turned: bool = False
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The names in its text."""
+        return frozenset(words(self.text))
+
+
+@dataclass
+class Lambda:
+    """The text of one pass: its lines, and its operands in the order of its parameters. divides:
+    how elements are divided by a number that is inverted once; "": they are not."""
+
+    number: int
+    divides: str = ""
+    denominator: str = ""
+    lines: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    operands: list[str] = field(default_factory=list)
+    known: dict[Hashable, str] = field(default_factory=dict)
+
+    def fresh(self) -> str:
+        """A name for one more value that is read."""
+        return f"x{sum(p.split()[-1].startswith('x') for p in self.parameters)}"
+
+    def read(self, key: Hashable, kind: str, operand: str) -> str:
+        """The name of a value that comes from `operand`."""
+        name = self.known[key] = self.fresh()
+        self.parameters.append(f"{kind} {name}")
+        self.operands.append(operand)
+        return name
+
+
+def words(text: str) -> set[str]:
+    """The names in a text of C++; those behind a dot also as `.sum`."""
+    found = WORD.findall(NO_CODE.sub("", text))
+    return {name for _, name in found} | {f".{name}" for dot, name in found if dot}
+
+
+def operators(kernel: Kernel) -> str:
+    """What a kernel computes, as text: its operators in order, and what it writes."""
+    written = [shape_text(n.shape) for n in kernel.outputs]
+    names, shapes = (
+        [f"{each} x{k}" if k > 1 else each for each, k in Counter(some).items()]
+        for some in (kernel.operators, written)
+    )
+    return f"{', '.join(names)} -> {' and '.join(shapes)}"
+
+
+def counting(pointers: Sequence[Pointer]) -> list[str]:
+    """Lines that count up single numbers, which the first row does."""
+    counts = [p for p in pointers if p.name.startswith("count")]
+    return [f"if (row == 0) *{p.name} += {p.node.args[1]['value']};" for p in counts]
+
+
+# Functions of which a result of 16 bits needs few digits: both are far closer than its rounding.
+SHORTER = {"sigmoid": "short_sigmoid"}
+
+
+def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
+    """An operator of type `kind` as text."""
+    if kind == "float" and m.dtype.itemsize == 2 and m.op in SHORTER:
+        return f"{SHORTER[m.op]}({arguments[0]})"
+    if m.op == "bitcast":
+        return m.row.cpp.format(*arguments, to=TYPES[m.dtype][0], of=TYPES[m.args[0].dtype][0])
+    if m.op != "cast":
+        return m.row.cpp.format(*arguments, **dict(m.attributes))
+    (value,) = arguments
+    stored, computed_as = TYPES[m.dtype]
+    if m.dtype is torch.bool:
+        return f"{value} != 0"
+    if stored != computed_as and m["rounds"]:
+        return f"round_to<{stored}>(({kind}){value})"
+    return f"({kind}){value}"
+
+
+def slots(row: Row) -> dict[Hashable, str]:
+    """A kept row of memory for each kept value; one may follow another in the same row."""
+    slots: dict[Hashable, str] = {}
+    busy: list[tuple[str, str, int]] = []  # slot, type, last pass
+    for keep in sorted(row.keeps.values(), key=lambda k: k.first):
+        kind = computed(keep.node)
+        free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
+        name = free[0] if free else f"k{len(busy)}"
+        busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
+        slots[keep.key] = name
+    return slots
+
+
+def windows(nest: Nest, number: int, pointer: str, fill: str) -> str:
+    """What windows that overlap have in common, as text: their head, and at which of its places
+    vectors are whole."""
+    assert nest.down is not None
+    head = nest.heads[number]
+    first, whole = head[0], head.index(whole_place(head, nest))
+    sizes = f"{nest.down.lengths[number]}, {nest.down.widths[number]}, {whole}"
+    numbers = ", ".join(map(size_text, (first.offset, first.outer, first.columns)))
+    where = f"[&](int o) {{ return {first.limits or 'extent_of(0, 0, 1)'}; }}"
+    return f"windows<{sizes}>(team, {pointer} + {first.line}, {numbers}, {fill}, {where})"

@@ -1,0 +1,1 @@
+"""The driver: the only package that names every stage."""

@@ -1,0 +1,100 @@
+"""A captured model -> the memory that optimizing and judging it takes at most, on paper.
+
+A suite has no other way to know how many problems fit beside each other. The factors count the
+copies that the judge's processes hold at once of each kind of tensor (docs/judge.md, *Memory*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fusewright.common.timing_lock import Need
+from fusewright.fusion.planner import nbytes
+from fusewright.ir.graph import Graph, Node, memory_of, toposort
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a model. live: of all that one run of eager makes, at the moment of the most."""
+
+    inputs: int
+    outputs: int
+    state: int
+    live: int
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How often each kind of tensor is there at once, beside so many bytes for the processes."""
+
+    processes: int
+    inputs: float
+    outputs: float
+    state: float
+    live: float
+
+    def of(self, sizes: Sizes) -> int:
+        """The bytes of all of them."""
+        tensors = self.inputs * sizes.inputs + self.outputs * sizes.outputs
+        return int(self.processes + tensors + self.state * sizes.state + self.live * sizes.live)
+
+
+def need(sizes: Sizes, device: str) -> Need:
+    """What a run for this device takes at most."""
+    if device == "cpu":
+        return Need(HOST.of(sizes))
+    return Need(BESIDE_GPU.of(sizes), ON_GPU.of(sizes))
+
+
+def sizes_of(graph: Graph) -> Sizes:
+    """Of a captured model, at the batch size that it was captured with."""
+    order = toposort((*graph.inputs, *graph.roots))
+    leaves = {id(n) for n in order if n.row.kind == "leaf"}
+    inputs = _bytes(graph, (memory_of(n) for n in graph.inputs))
+    given = {id(memory_of(n)) for n in graph.inputs}
+    state = _bytes(graph, (n for n in order if id(n) in leaves and id(n) not in given))
+    outputs = [m for m in map(memory_of, graph.roots) if id(m) not in leaves]
+    return Sizes(inputs, _bytes(graph, outputs), state, _most_live(graph, order, leaves, outputs))
+
+
+def sizes_observed(module: nn.Module, inputs: Iterable[Tensor], live: int) -> Sizes:
+    """Of a model that is taken in parts, of which one run has taken `live` bytes."""
+    state = [*module.parameters(), *module.buffers()]
+    given, held = (sum(t.numel() * t.element_size() for t in ts) for ts in (inputs, state))
+    return Sizes(given, live, held, live)
+
+
+def _bytes(graph: Graph, nodes: Iterable[Node]) -> int:
+    return sum(nbytes(n, graph) for n in {id(n): n for n in nodes}.values())
+
+
+def _most_live(
+    graph: Graph, order: Sequence[Node], leaves: set[int], outputs: Sequence[Node]
+) -> int:
+    """Bytes, if each result is made in this order and dropped behind its last reader."""
+    memories = {id(n): memory_of(n) for n in order}
+    last: dict[int, int] = {}
+    for at, n in enumerate(order):
+        last |= {id(memories[id(a)]): at for a in (n, *n.args)}
+    last |= {id(m): len(order) for m in outputs}
+    made: Mapping[int, Node] = {id(m): m for m in memories.values() if id(m) not in leaves}
+    live = most = 0
+    begun: set[int] = set()
+    for at, n in enumerate(order):
+        memory = memories[id(n)]
+        if id(memory) in made and id(memory) not in begun:
+            begun.add(id(memory))
+            live += nbytes(memory, graph)
+        most = max(most, live)
+        over = [k for k in {id(memories[id(a)]) for a in (n, *n.args)} if last[k] == at]
+        live -= sum(nbytes(made[k], graph) for k in over if k in begun)
+    return most
+
+
+# Measured with bench/verdicts.py: docs/facts.md.
+HOST = Copies(2_000_000_000, 18, 16, 12, 6)
+BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
+ON_GPU = Copies(8_000_000_000, 18, 26, 40, 8)

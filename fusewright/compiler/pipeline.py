@@ -1,0 +1,735 @@
+"""fusewright in one file: each step is one call of a file above.
+
+problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> late -> pages
+-> plan -> storage -> schedule -> codegen -> emit -> build -> judge
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fusewright import __version__
+from fusewright.build.fused_module import (
+    Compiling,
+    cache_folder,
+    cross_compile,
+    fused_module,
+    module_of_parts,
+    require_tools,
+    scope_of,
+    values_of,
+    warn_if_refused,
+)
+from fusewright.codegen.body import body
+from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.kernel_text import Body
+from fusewright.common.atomic_write import check_writable, write_whole
+from fusewright.common.call_arguments import Inputs, call, read, signature_of
+from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
+from fusewright.common.timing_lock import Need
+from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
+from fusewright.compiler.passes import staged
+from fusewright.emit.forward import forward_lines
+from fusewright.emit.guard import class_text, guard
+from fusewright.emit.header import as_it_was, header, header_of_parts
+from fusewright.emit.model_source import (
+    NewClass,
+    NewForward,
+    alias,
+    emit,
+    emit_class,
+    emit_classes,
+    emit_parts,
+    rename,
+)
+from fusewright.emit.python_text import Names, parameters, signature_text
+from fusewright.emit.runtime import cpp_runtime, cuda_runtime
+from fusewright.emit.scope import Scope
+from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
+from fusewright.frontend.capture import Captured, capture
+from fusewright.frontend.example_arguments import Example, example
+from fusewright.frontend.submodules import Calls, Chosen, choose, observed
+from fusewright.fusion.batch_counters import count_in_kernels
+from fusewright.fusion.planner import Plan, numbered, plan
+from fusewright.judge import judge
+from fusewright.judge.evidence.pytree import tensors
+from fusewright.judge.isolation.memory_limit import Peak
+from fusewright.judge.isolation.worker_pool import Site
+from fusewright.judge.judging import open_site
+from fusewright.judge.timing.bench import Turn
+from fusewright.kernels.conv.tf32_probe import asks_here
+from fusewright.kernels.schedule import Choice, Schedule, schedule
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.loopnest.buffer_reuse import Storage, storage
+from fusewright.loopnest.nest import Nest
+from fusewright.report.decision_record import (
+    AS_IT_WAS,
+    explain,
+    explain_parts,
+    is_degenerate,
+    is_worth_it,
+    kernel_reports,
+    replaces,
+)
+from fusewright.report.run_report import KernelReport, Outcome
+from fusewright.rewrite.algebra_rules import allowed
+from fusewright.rewrite.diagonal_matmul import diagonal
+from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.arch import TARGETS, Target, target
+from fusewright.tune.bench import EagerRaises, Workbench, Written, about_inputs, about_machine
+from fusewright.tune.cache import Memory, Tuned
+from fusewright.tune.search_space import MODEL, choices
+from fusewright.tune.tuner import DEFAULT, level_of, remembered, tune, untuned
+
+Progress = Callable[[str], None]
+Settle = Callable[[Need], None]
+TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
+NO_RULES: frozenset[str] = frozenset()
+TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
+
+
+@dataclass(frozen=True)
+class Made:
+    """Everything decided and printed for one model on one target.
+
+    given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
+    replaced: whether `forward` is a new one; if not, it is the model's own.
+    """
+
+    given: Captured
+    captured: Captured
+    plan: Plan
+    layout: Storage
+    kernels: tuple[tuple[Body, Nest, Schedule], ...]
+    used: tuple[str, ...]
+    tuned: Tuned | None = None
+    replaced: bool = True
+
+    @property
+    def tiles(self) -> Mapping[str, Tile]:
+        """The tiles of the kernels that compute a product, by name."""
+        return {b.name: s.tile for b, _, s in self.kernels if s.tile}
+
+    @property
+    def tuning(self) -> Mapping[str, object] | None:
+        """What the report says of tuning."""
+        return self.tuned.facts if self.tuned else None
+
+    def record(self, source: str) -> str:
+        """The decision record."""
+        text = f"{source} on {self.plan.target.name}: the model as it was\n"
+        if self.plan.steps:
+            text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
+        lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
+        return text + "".join(f"{line}\n" for line in lines)
+
+
+def make(
+    module: nn.Module,
+    inputs: Sequence[object],
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+) -> Made:
+    """Capture, simplify, plan and print the kernels of `module` for `machine`.
+
+    rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
+    """
+    captured = capture(module, inputs, machine.device)
+    if captured.placeless and machine.device != "cpu":
+        raise CaptureFailed(
+            f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "
+            "without naming a device, or on the CPU by name, so that on a GPU it does not lie "
+            "where the inputs do. Write device=x.device there, where x is an input."
+        )
+    return design(captured, machine, precision, rules)
+
+
+def design(
+    given: Captured,
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+    choice: Choice = DEFAULT,
+    first: int = 0,
+) -> Made:
+    """`make` for a model that is captured already, with what a tuner has chosen.
+
+    first: the number of the first kernel, where a file has the kernels of several plans.
+    """
+    graph, used = rewrite(given.graph, allowed(rules))
+    graph, more = diagonal(graph, rules)
+    used = (*used, *more)
+    rounds = asks_here(graph.batch) if machine is _this_gpu() else None
+    graph = staged(graph, machine, precision, rules, rounds, choice.library)
+    captured = replace(given, graph=graph)
+    planned = count_in_kernels(plan(captured.graph, machine, precision))
+    planned = numbered(planned, first)
+    layout = storage(planned)
+    made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))
+    return _scheduled(made, rules, choice)
+
+
+def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
+    """The same plan with every kernel as chosen, or by default."""
+    target, graph = made.plan.target, made.captured.graph
+    kernels: list[tuple[Body, Nest, Schedule]] = []
+    for kernel in made.plan.kernels:
+        nest = made.layout.nests[kernel.name]
+        chosen = choice.schedules.get(kernel.name) or schedule(nest, target, graph, rules)
+        kernels.append((body(nest, chosen, made.layout.in_place[kernel.name]), nest, chosen))
+    return replace(made, kernels=tuple(kernels))
+
+
+def _tuned(
+    made: Made,
+    progress: Progress,
+    *,
+    problem: Problem,
+    given: Example,
+    level: str,
+    rules: frozenset[str],
+    turn: Turn,
+) -> Made:
+    """What was made, with what is fastest here: as remembered, or tried now."""
+    if level == "off" or not made.replaced:
+        return made
+
+    def other(choice: Choice) -> Made:
+        if choice == MODEL:
+            return replace(made, plan=replace(made.plan, steps=()), kernels=(), replaced=False)
+        if not choice.library:
+            return _scheduled(made, rules, choice)
+        return design(made.given, machine, made.plan.precision, rules, choice)
+
+    def write(choice: Choice) -> Written:
+        chosen = other(choice)
+        runtime, forward = _code(chosen, module, scope_of(module))
+        return Written(runtime, emit_class(runtime, forward), bool(chosen.kernels))
+
+    def work() -> Tuned:
+        progress("tuning")
+        others = choices(made.kernels, made.layout, made.plan, rules, lambda c: other(c).plan)
+        try:
+            bench = Workbench(module, problem.make_inputs(), machine, write)
+            return tune(bench, others, level, turn)
+        except torch.cuda.OutOfMemoryError:
+            return untuned(others, level, "the GPU has too little memory for it beside the model")
+        except EagerRaises as error:
+            return untuned(others, level, str(error).splitlines()[0])
+
+    module, machine = problem.make_model(), made.plan.target
+    about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]
+    about += about_inputs(given.inputs, made.captured.graph)
+    found = remembered(Memory(cache_folder() / TUNED), level, about, work)
+    return replace(other(found.choice), tuned=found)
+
+
+def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
+    """The text of the emitted file."""
+    return _emitted(made, module, problem)[0]
+
+
+def _emitted(made: Made, module: nn.Module, problem: Problem) -> tuple[str, str]:
+    """The text of the emitted file, and its block that compiles kernels, or ""."""
+    path, record = str(problem.path), made.record(problem.path.name)
+    if not made.replaced:
+        return rename(problem.source, path, as_it_was(record)), ""
+    classes = _own_classes(problem) | {type(module): "ModelNew"}
+    runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
+    lines = header(record, made.kernels, made.plan, problem.path.name)
+    return emit(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
+
+
+def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
+    """The emitted kernels and the emitted `forward`."""
+    forward, said, imports = _new_forward(made, module, scope)
+    return _runtime(made.kernels, made.plan.target, said, imports), forward
+
+
+def _new_forward(
+    made: Made, module: nn.Module, scope: Scope
+) -> tuple[NewForward, list[str], list[str]]:
+    """The emitted `forward`, all that it says, and the imports that it needs."""
+    machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
+    found = guard(made.captured, module, scope, machine, made.plan.precision)
+    scratch = {b.name: size for b, n, s in made.kernels if (size := workspace(n, s))}
+    statements = forward_lines(made.captured, made.plan, bodies, found, scratch, made.tiles)
+    signature, call = signature_text(parameters(module))
+    kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
+    summary = f"{kernels}; `reference_forward` where a condition does not hold."
+    forward = NewForward(signature, call, summary, found.prelude, found.conditions, statements)
+    said = [*found.prelude, *found.conditions, *statements]
+    return forward, said, found.containers.imports
+
+
+def _runtime(
+    kernels: Sequence[tuple[Body, Nest, Schedule]],
+    machine: Target,
+    said: Sequence[str],
+    imports: Sequence[str],
+) -> str:
+    """The emitted kernels. said: by all that calls them.  imports: lines that this needs."""
+    cuda = machine.language == "cuda"
+    bodies = [b for b, _, _ in kernels]
+    runtime = cuda_runtime(kernels, machine, said) if cuda else cpp_runtime(bodies, said)
+    return "\n".join([*dict.fromkeys(imports), "", runtime]) if imports else runtime
+
+
+def optimize_file(
+    problem_path: Path,
+    *,
+    out: Path | None = None,
+    target: str | None = None,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+    force: bool = False,
+    timing: bool = True,
+    level: str | None = None,
+    turn: Turn = nullcontext,
+    progress: Progress = lambda _: None,
+    site: Site | None = None,
+    settle: Settle = lambda _: None,
+) -> Outcome:
+    """Write the fused file of a problem, then judge it; see `Outcome`.
+
+    level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
+    this machine and is timed, else "off".
+    turn: entered while calls are timed, so that nothing else of a suite disturbs them.
+    site: where it is judged, if that was opened before and is for this target's device.
+    settle: told the memory that all of this takes at most, as soon as that is known; it waits until
+    there is as much.
+
+    Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
+    that cannot be kept, ToolMissing where the target needs what this machine lacks.
+    """
+    machine, here = resolve_target(target)
+    level = level_of(level, machine, here=here, timing=timing)
+    out = out or Path(f"{problem_path.stem}_fused.py")
+    check_writable(out, force=force)
+    if here:
+        require_tools(machine)
+    # The judge's processes import PyTorch while the model is captured here.
+    own = site is None or site.device != machine.device
+    opened = open_site(machine.device, timing=timing) if own else nullcontext(site)
+    with opened if here else nullcontext() as site:
+        problem, module, given = _load(problem_path, overrides, progress)
+        progress("planning and generating kernels")
+        work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
+        sized = _Sized(machine.device, settle if here else _quiet, progress)
+        file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
+        about = file.degenerate, None, file.parts, sized.need
+        outcome = Outcome(out, file.record, file.reports, None, "", *about)
+        if not here:
+            why = _compiled_elsewhere(file, machine, progress)
+            write_whole(out, file.text, force=force)
+            return replace(outcome, why_not=why)
+        write_whole(out, file.text, force=force)
+        compiling = Compiling(file.runtime)
+        del module, given, work
+        torch.cuda.empty_cache()  # the judge's processes want the memory
+        verdict = judge(
+            problem_path,
+            out,
+            device=machine.device,
+            overrides=dict(overrides),
+            budget_s=TIMING_SECONDS,
+            timing=timing,
+            turn=turn,
+            site=site,
+            progress=progress,
+            compiled=compiling.library,
+        )
+        return replace(outcome, verdict=verdict, tuning=file.tuning)
+
+
+def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
+    """Compile for a GPU that is not here, and say why nobody has verified it."""
+    progress(f"compiling for {machine.name}, which is not this machine")
+    if not file.kernels:
+        return f"nothing is replaced, and there is no {machine.name} GPU here"
+    return cross_compile(cuda_source(file.kernels, machine), machine)
+
+
+class _Sized:
+    """Told a model's sizes: what it needs is said and asked for, once."""
+
+    def __init__(self, device: str, settle: Settle, progress: Progress) -> None:
+        self.need: Need | None = None
+        self._device, self._settle, self._progress = device, settle, progress
+
+    def __call__(self, sizes: Sizes) -> None:
+        if self.need is None:
+            self.need = need(sizes, self._device)
+            self._progress(f"having {self.need}")
+            self._settle(self.need)
+
+
+def explain_file(
+    problem_path: Path,
+    *,
+    target: str | None = None,
+    rules: frozenset[str] = NO_RULES,
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+) -> str:
+    """The decision record of a problem on a target; nothing is built, and the model runs only if
+    it cannot be captured as a whole."""
+    machine, _ = resolve_target(target)
+    problem, module, given = _load(problem_path, overrides, _quiet)
+    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
+
+
+def optimize(
+    module: nn.Module,
+    example_inputs: Sequence[object] | Mapping[str, object],
+    target: str | None = None,
+) -> nn.Module:
+    """A module that shares every parameter and buffer with `module`, with a fused `forward`.
+
+    example_inputs: what get_inputs() of a problem file would return: the arguments of forward by
+    position, or a dict of names, or both as [[...], {...}].  target: as on the command line.  The
+    result is built but not judged: use `fusewright.judge` on files for that. Warns where kernels
+    would not run on the example inputs, if these are on the target.
+    """
+    machine, here = resolve_target(target)
+    if not here:
+        raise ToolMissing(
+            f"{machine.name} is not on this machine; emit a file with `optimize` instead."
+        )
+    require_tools(machine)
+    inputs = _example_call(module, example_inputs)
+    try:
+        made = make(module, inputs, machine)
+        if not made.replaced:
+            return fused_module(module, "")
+        runtime, new = _code(made, module, scope_of(module))
+    except CaptureFailed as error:
+        return _optimize_parts(module, inputs, machine, str(error))
+    fused = fused_module(module, emit_class(runtime, new))
+    warn_if_refused(fused, new.signature, new.prelude, new.conditions, inputs, machine.device)
+    return fused
+
+
+def _example_call(
+    module: nn.Module, given: Sequence[object] | Mapping[str, object]
+) -> Sequence[object]:
+    """The call that example inputs stand for."""
+    kind = type(module).__name__
+    try:
+        found = read(given, signature_of(type(module).forward, bound=False))
+    except TypeError as error:
+        raise CaptureFailed(f"{kind}.forward does not take these inputs: {error}.") from error
+    if found is None:
+        raise CaptureFailed(
+            f"The example inputs of {kind}.forward are a {type(given).__name__}: give a list or "
+            "tuple of its arguments, or a dict of their names."
+        )
+    return found
+
+
+def _optimize_parts(
+    module: nn.Module, inputs: Sequence[object], machine: Target, why: str
+) -> nn.Module:
+    """`optimize` for a module that cannot be captured as a whole: warns, with the reason."""
+    calls = observed(module, lambda: call(module, inputs))
+
+    def scope(child: nn.Module, name: str) -> Scope:
+        reach = f"_FUSEWRIGHT_VALUES_OF_{name}[{{0!r}}]"
+        return replace(scope_of(module), values=values_of(type(child)), reach=reach)
+
+    parts = make_parts(module, calls, machine, "eager", NO_RULES, why, scope)
+    warnings.warn(f"fusewright.optimize: {parts.record(type(module).__name__)}", stacklevel=3)
+    if not parts.chosen.taken:
+        return fused_module(module, "")
+    runtime, classes = _code_of_parts(parts, scope)
+    taken = {
+        t.made.name: [module.get_submodule(path) for path in t.paths] for t in parts.chosen.taken
+    }
+    return module_of_parts(module, emit_classes(runtime, classes), taken)
+
+
+def resolve_target(name: str | None) -> tuple[Target, bool]:
+    """The target called `name` (None: this machine's best), and whether it is this machine.
+
+    Raises ToolMissing for `cuda` without a GPU.
+    """
+    found = _this_gpu()
+    if name is None:
+        return (found or TARGETS["cpu"]), True
+    if name == "cuda":
+        if found is None:
+            raise ToolMissing(
+                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to "
+                "cross-compile: --target sm_80 or --target sm_90a."
+            )
+        return found, True
+    machine = target(name)
+    return machine, machine.language == "cpp" or machine is found
+
+
+def _this_gpu() -> Target | None:
+    if not torch.cuda.is_available():
+        return None
+    major, _ = torch.cuda.get_device_capability()
+    return TARGETS["sm_90a"] if major == 9 else TARGETS["sm_80"]
+
+
+def _load(
+    path: Path, overrides: Mapping[str, str], progress: Progress
+) -> tuple[Problem, nn.Module, Example]:
+    progress(f"loading {path.name}")
+    problem = load_problem(path, overrides)
+    module, given = problem.make_model(), example(problem)
+    progress("capturing the model")
+    return problem, module, given
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was made for a submodule. name: of its new class."""
+
+    name: str
+    made: Made
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model of which some submodules are new. why: what stopped the model as a whole."""
+
+    machine: Target
+    chosen: Chosen[Part]
+    why: str
+
+    @property
+    def made(self) -> tuple[Made, ...]:
+        return tuple(t.made.made for t in self.chosen.taken)
+
+    @property
+    def kernels(self) -> tuple[tuple[Body, Nest, Schedule], ...]:
+        return tuple(kernel for made in self.made for kernel in made.kernels)
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What the report says."""
+        taken = [{"class": t.made.name, "paths": t.paths} for t in self.chosen.taken]
+        root = [{"path": "", "kind": "Model", "why": self.why}]
+        return {"taken": taken, "left": [*root, *map(asdict, self.chosen.left)]}
+
+    def record(self, source: str) -> str:
+        """The decision record."""
+        taken = [(t.made.name, t.paths, t.made.made.record("")) for t in self.chosen.taken]
+        return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
+
+
+def make_parts(
+    module: nn.Module,
+    calls: Calls,
+    machine: Target,
+    precision: str,
+    rules: frozenset[str],
+    why: str,
+    scope: Callable[[nn.Module, str], Scope],
+) -> Parts:
+    """`make` for the largest submodules for which it can be done and is worth it.
+
+    calls: what they were seen to be called with.  scope: of the text for one of them.
+    """
+    names, parts = Names(set(scope(module, "").values)), list[Part]()
+
+    def attempt(child: nn.Module, inputs: Inputs, varies: bool) -> Part | None:
+        kind = type(child).__name__
+        if not class_text(type(child), scope(child, "")):
+            raise CaptureFailed(f"{kind} is a class that the emitted file has no name for.")
+        made = make(child, inputs, machine, precision, rules)
+        if varies and not made.captured.graph.batch:
+            raise CaptureFailed(
+                f"{kind} is called with different numbers of rows, and kernels for it would be "
+                "for one of them."
+            )
+        if not made.kernels or not is_worth_it(made.given, made.plan, made.tiles):
+            return None
+        made = design(made.given, machine, precision, rules, first=sum(map(_count, parts)))
+        try:
+            _check_rules(made, rules)
+        except BadUsage as error:
+            raise CaptureFailed(f"{kind}: {error}") from error
+        _code(made, child, _as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
+        parts.append(Part(names.fresh(f"Fused{kind}"), made))
+        return parts[-1]
+
+    return Parts(machine, choose(module, calls, attempt), why)
+
+
+def _count(part: Part) -> int:
+    return len(part.made.kernels)
+
+
+def _as_part(scope: Scope, name: str, number: int) -> Scope:
+    return replace(scope, own=name, part=number)
+
+
+def _code_of_parts(
+    parts: Parts, scope: Callable[[nn.Module, str], Scope]
+) -> tuple[str, list[NewClass]]:
+    """The emitted kernels of all parts, and the classes of these."""
+    classes, said, imports = list[NewClass](), list[str](), list[str]()
+    for number, taken in enumerate(parts.chosen.taken, 1):
+        name, child = taken.made.name, taken.module
+        own = _as_part(scope(child, name), name, number)
+        new, lines, needed = _new_forward(taken.made.made, child, own)
+        said += lines
+        imports += needed
+        classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
+    return _runtime(parts.kernels, parts.machine, said, imports), classes
+
+
+@dataclass(frozen=True)
+class _File:
+    """An emitted file, and what is said of it. runtime: its block that compiles kernels, or ""."""
+
+    text: str
+    runtime: str
+    record: str
+    kernels: tuple[tuple[Body, Nest, Schedule], ...]
+    reports: tuple[KernelReport, ...]
+    degenerate: bool = False
+    tuning: Mapping[str, object] | None = None
+    parts: Mapping[str, object] | None = None
+
+
+def _file(
+    problem: Problem,
+    module: nn.Module,
+    given: Example,
+    machine: Target,
+    precision: str,
+    rules: frozenset[str],
+    tuned: Callable[[Made, Progress], Made],
+    progress: Progress,
+    sized: Callable[[Sizes], None] = lambda _: None,
+) -> _File:
+    """The model as a whole; where that cannot be captured, its parts, if it runs at all.
+
+    sized: told the sizes of its tensors, once and before anything large is made.
+    """
+    name = problem.path.name
+    try:
+        made = make(module, given.inputs, machine, precision, rules)
+        _check_rules(made, rules)
+        sized(sizes_of(made.given.graph))
+        made = tuned(made, progress)
+        text, runtime = _emitted(made, module, problem)
+        reports = kernel_reports(made.plan, made.tiles)
+        degenerate = is_degenerate(made.captured.graph)
+        about = made.record(name), made.kernels, reports, degenerate, made.tuning
+        return _File(text, runtime, *about)
+    except CaptureFailed as error:
+        why = str(error)
+    progress("the model cannot be captured as a whole: trying its parts")
+    with Peak("cpu") as peak:
+        calls = observed(module, lambda: problem.run(module, given.values(problem)))
+    sized(sizes_observed(module, tensors(given.inputs), peak.size))
+    named = {**_own_classes(problem), **_imported_classes(problem)}
+
+    def scope(_child: nn.Module, _name: str) -> Scope:
+        return Scope(named, vars(problem.module))
+
+    parts = make_parts(module, calls, machine, precision, rules, why, scope)
+    if broken := sorted({"no-library", "no-workspace"} & rules):
+        raise BadUsage(
+            f"--rules {','.join(broken)} cannot be kept: the model can only be taken in parts, and "
+            f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
+            "by each part that gets kernels."
+        )
+    # The file shall not depend on where the problem lies.
+    record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
+    reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
+    text, runtime = _text_of_parts(parts, problem, record, scope)
+    return _File(text, runtime, record, parts.kernels, reports, parts=parts.facts)
+
+
+def _text_of_parts(
+    parts: Parts, problem: Problem, record: str, scope: Callable[[nn.Module, str], Scope]
+) -> tuple[str, str]:
+    """The emitted text, and its block that compiles kernels; the model as it was, and "", where
+    nothing is new."""
+    path = str(problem.path)
+    if parts.chosen.taken:
+        runtime, classes = _code_of_parts(parts, scope)
+        plans = [made.plan for made in parts.made]
+        lines = header_of_parts(record, parts.kernels, plans, problem.path.name)
+        return emit_parts(problem.source, path, lines, runtime, classes), runtime
+    try:
+        return rename(problem.source, path, as_it_was(record)), ""
+    except CaptureFailed:  # not a plain class of the file
+        return alias(problem.source, path, as_it_was(record)), ""
+
+
+def _own_classes(problem: Problem) -> dict[type, str]:
+    return {
+        value: name
+        for name, value in vars(problem.module).items()
+        if isinstance(value, type) and value.__module__ == problem.module.__name__
+    }
+
+
+def _imported_classes(problem: Problem) -> dict[type, str]:
+    """Classes of modules that the file has imported by name from elsewhere than PyTorch."""
+    return {
+        value: name
+        for name, value in vars(problem.module).items()
+        if isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and not value.__module__.startswith("torch.")
+    }
+
+
+def _quiet(_: object) -> None:
+    """Progress that nobody watches, and memory that nobody is asked for."""
+
+
+def _as_planned(made: Made, _: Progress) -> Made:
+    """No tuning."""
+    return made
+
+
+def _check_rules(made: Made, rules: frozenset[str]) -> None:
+    """Raise BadUsage for a rule that the plan breaks."""
+    planned = made.plan
+    packing = [b.name for b, n, s in made.kernels if s.tile and workspace(n, s)]
+    for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
+        raise BadUsage(
+            f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product "
+            f"into memory of its own. Kernels that pack nothing exist for {_inline_targets()}; "
+            "there, both factors have to lie row by row along k, and a fold must not take 256 "
+            "columns. Drop the rule."
+        )
+    calls = [s.node for s in planned.libraries if s.node.op == "library"]
+    if "no-library" in rules and calls:
+        names = ", ".join(dict.fromkeys(str(n["name"]).removeprefix("aten.") for n in calls))
+        raise BadUsage(
+            f"--rules no-library cannot be kept: {names} stays a library call on "
+            f"{planned.target.name}. Drop the rule, or see the record of `fusewright explain`."
+        )
+    results = [n for kernel in planned.kernels for n in kernel.outputs] + calls
+    reused = {id(leaf) for pairs in made.layout.in_place.values() for _, leaf in pairs}
+    kept = reused | {id(n) for n in planned.graph.outputs}
+    if "no-workspace" in rules and any(id(n) not in kept for n in results):
+        raise BadUsage(
+            "--rules no-workspace cannot be kept: the plan has tensors between its steps. "
+            "Drop the rule."
+        )
+
+
+def _inline_targets() -> str:
+    return " and ".join(t.name for t in TARGETS.values() if t.inline_products)

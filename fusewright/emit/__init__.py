@@ -1,0 +1,1 @@
+"""Plan and kernels -> the Python file that a user gets."""

@@ -1,0 +1,475 @@
+"""Captured + module -> the guard of the emitted `forward`, as lines of Python: the conditions under
+which the kernels compute exactly what the original `forward` would.
+
+Whatever is not listed here runs `reference_forward`, so a missing condition would be a wrong
+answer. Conditions are evaluated in order: a module is known to be there before anything is read
+from it, and what was found gets a local name, which the rest of `forward` uses.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import CodeType, FunctionType
+
+import torch
+from torch import nn
+
+from fusewright.common.containers import Container, Plain, Slot, Tree, rebuild
+from fusewright.emit.python_text import Names, literal, parameters, texts
+from fusewright.emit.scope import Containers, Scope, reached
+from fusewright.errors import CaptureFailed
+from fusewright.frontend.attribute_reads import FUNCTION, is_plain
+from fusewright.frontend.capture import Captured
+from fusewright.ir.graph import Batch, Node, numel, size_text, toposort
+from fusewright.kernels.conv.match import rounds_as_tf32, was_convolution
+from fusewright.kernels.conv.tf32_probe import rounds_text
+from fusewright.targets.arch import Target
+
+ONE_LINE = 84  # what fits behind `alike = ` in a method
+
+
+@dataclass(frozen=True)
+class Guard:
+    """prelude: statements before the conditions.  conditions: joined by `and`.
+
+    locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
+    names: the local names in use.  batch: the variable of the batch size, or "".
+    inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
+    containers: how others are written.  modules: path of a submodule -> its variable, if any.
+    """
+
+    prelude: tuple[str, ...]
+    conditions: tuple[str, ...]
+    locals: Mapping[str, str]
+    names: Names
+    batch: str
+    inputs: tuple[str, ...]
+    containers: Containers
+    modules: Mapping[str, str]
+
+
+def guard(
+    captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str = "eager"
+) -> Guard:
+    """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it."""
+    return _Guard(captured, module, scope, target, precision).guard()
+
+
+class _Guard:
+    def __init__(
+        self, captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str
+    ) -> None:
+        self.captured, self.module, self.scope, self.target = captured, module, scope, target
+        self.precision = precision
+        self.parameters = parameters(module)
+        self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
+        self.globals = _values_read(module, scope)
+        given = frozenset(p.name for p in self.parameters)
+        self.containers = Containers(scope, given, type(module).__name__)
+        trees = [t for r in captured.replaced for t in (r.before, r.after)]
+        trees += [*(a.tree for a in captured.arguments), captured.results]
+        words = self.containers.words(trees)
+        taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
+        self.names = Names(taken | {"self", "torch", "type", "repr", "globals", scope.own})
+        self.names.taken |= {"tuple", "len", "vars", "alike"}
+        self.variables = {"": "self"}
+        self.locals: dict[str, str] = {}
+        self.trees = {a.parameter: a.tree for a in captured.arguments}
+        self.alike: list[str] = []  # what is asked of containers
+        self.parts: list[tuple[str, str]] = []  # variables of the tensors in them, and their places
+        self.plain: list[tuple[str, object]] = []  # texts of plain values in arguments
+        self.inputs: dict[int, str] = {}
+        for name, tree in self.trees.items():
+            self._take(name, name, tree)
+        self.given = len(self.inputs)  # behind them are tensors of replaced attributes
+        self.reached: dict[int, str] = {}
+        self.batch = self.names.fresh("batch") if captured.graph.batch else ""
+
+    def guard(self) -> Guard:
+        if self.target.language == "cuda":
+            self.names.taken |= {"device", "stream"}
+        conditions = [
+            "not _fusewright_compiling()",
+            *self._arguments(),
+            f"type(self) is {self.scope.own}",
+            *self._modules(),
+            *self._replaced(),
+            *self._all_tensors(),
+            *self._ties(),
+            *self._values(),
+            *self._gradients(),
+            *self._apart(),
+            *self._products(),
+        ]
+        inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
+        prelude, known = tuple(self._prelude()), (self.locals, self.names, self.batch)
+        about = inputs, self.containers, self.variables
+        return Guard(prelude, tuple(conditions), *known, *about)
+
+    # -- arguments
+
+    def _take(self, path: str, name: str, tree: Tree) -> None:
+        """Note what is asked of an argument, and the variables of the tensors in it."""
+        if isinstance(tree, Slot) and path == name:
+            self.inputs[tree.number] = path
+        elif isinstance(tree, Slot):
+            self.inputs[tree.number] = self.names.fresh(name)
+            self.parts.append((self.inputs[tree.number], path))
+        elif isinstance(tree, Plain):
+            self.plain.append((path, tree.value))
+        elif path.isidentifier() and _is_only_plain(tree):
+            self.plain.append((path, rebuild(tree, ())))
+        else:
+            self.alike += self.containers.asks(path, tree)
+            for k, inside in enumerate(tree.inside):
+                self._take(reached(tree, path, k), f"{name}_{tree.keys[k]}", inside)
+
+    def _tensors(self) -> list[tuple[str, Node]]:
+        """The tensor arguments: name and leaf."""
+        leaves = self.captured.graph.inputs[: self.given]
+        return [(self.inputs[k], leaf) for k, leaf in enumerate(leaves)]
+
+    def _replaced(self) -> Iterator[str]:
+        """Attributes that forward replaces are built like those that it was captured with; their
+        tensors are asked for with all others."""
+        for r in self.captured.replaced:
+            owner = self.variables[r.place.path]
+            text = (
+                f"{owner}.{self._registry(r.place.path, r.place.name)}.get({literal(r.place.name)})"
+            )
+            yield from self._built_alike(text, str(r.place).replace(".", "_"), r.before)
+
+    def _built_alike(self, text: str, name: str, tree: Tree) -> Iterator[str]:
+        """text: of the value.  name: for its tensors."""
+        if isinstance(tree, Slot):
+            self.inputs[tree.number] = self.names.fresh(name)
+            self.reached[tree.number] = text
+        elif isinstance(tree, Plain):
+            yield from self._same(text, tree.value, "an attribute that it replaces")
+        else:
+            own = self.names.fresh(name)
+            yield f"({own} := {text}) is not None"
+            yield from self.containers.asks(own, tree)
+            for k, inside in enumerate(tree.inside):
+                yield from self._built_alike(
+                    reached(tree, own, k), f"{name}_{tree.keys[k]}", inside
+                )
+
+    def _prelude(self) -> Iterator[str]:
+        if self.alike:
+            asked = " and ".join(self.alike)
+            yield f"alike = ({asked})" if len(asked) > ONE_LINE else f"alike = {asked}"
+        for name, path in self.parts:
+            yield f"{name} = {path} if alike else None"
+        if self.target.language == "cuda":
+            x = next((name for name, _ in self._tensors()), "None")
+            yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
+        if self.batch:
+            yield f"{self.batch} = {self._batch_source()} else 0"
+
+    def _batch_source(self) -> str:
+        """The batch size from a tensor that has it, and when: from all elements, or from a size."""
+        for name, leaf in self._tensors():
+            whole, known = numel(leaf.shape), f"type({name}) is torch.Tensor"
+            if Batch(1) in leaf.shape and isinstance(whole, Batch):
+                others = f" // {whole.multiple}" if whole.multiple > 1 else ""
+                return f"{name}.numel(){others} if {known}"
+            if Batch(1) in leaf.shape:
+                d = leaf.shape.index(Batch(1))
+                return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
+        raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
+
+    def _arguments(self) -> Iterator[str]:
+        if self.target.language == "cuda":
+            yield "device >= 0"
+        if self.alike:
+            yield "alike"
+        for p in self.parameters:
+            if p.name not in self.trees and p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                yield f"not {p.name}"
+            elif p.name not in self.trees:
+                yield from self._same(p.name, p.default, f"the default of {p.name}")
+        for path, value in self.plain:
+            yield from self._same(path, value, f"argument {path}")
+
+    def _tensor(self, text: str, leaf: Node) -> str:
+        shape = ", ".join(size_text(s).replace("batch", self.batch) for s in leaf.shape)
+        shape = f"({shape},)" if len(leaf.shape) == 1 else f"({shape})"
+        device = ", device" if self.target.language == "cuda" else ""
+        order = f", {leaf.order}" if leaf.order else ""
+        return f"_fusewright_tensor({text}, {shape}, {leaf.dtype}{device}{order})"
+
+    # -- modules
+
+    def _modules(self) -> Iterator[str]:
+        """Every submodule is there, of its class, without hooks; containers hold nothing else."""
+        first: dict[int, str] = {}
+        needed = self._owners()
+        if len([*self.module.modules()]) > 1:
+            yield "not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)"
+        for path, child in self.module.named_modules(remove_duplicate=False):
+            parent, _, name = path.rpartition(".")
+            found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
+            if id(child) in first:
+                if parent in self.variables:
+                    known = self.variables[path] = self.variables[first[id(child)]]
+                    yield f"{found} is {known}"
+                continue
+            first[id(child)] = path
+            if path:
+                yield from self._module(path, child, found, path in needed)
+            yield from self._contents(path, child)
+
+    def _module(self, path: str, child: nn.Module, found: str, named: bool) -> Iterator[str]:
+        kind = class_text(type(child), self.scope)
+        if named or not kind:
+            self.variables[path] = self.names.fresh(path.replace(".", "_"))
+            found = f"{self.variables[path]} := {found}"
+        if not kind:
+            yield f"str(type({found})) == {literal(str(type(child)))}"
+            found, kind = self.variables[path], f"type({self.variables[path]})"
+        yield f"_fusewright_module({found}, {kind})"
+
+    def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
+        methods = sorted(_methods(type(child)) - {"forward"})
+        if child._modules:
+            yield f"tuple({self.variables[path]}._modules) == {texts(child._modules)}"
+        if methods:
+            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({texts(methods)})"
+
+    def _owners(self) -> set[str]:
+        """Paths of modules that conditions read from, and so have a local name."""
+        paths = list(self.module.named_modules(remove_duplicate=False))
+        first = {id(child): path for path, child in reversed(paths)}
+        return {
+            *(str(n["name"]).rpartition(".")[0] for n in self.leaves),
+            *(s.path for s in self.captured.settings),
+            *(r.place.path for r in self.captured.replaced),
+            *(path for path, child in paths if child._modules or _methods(type(child))),
+            *(path.rpartition(".")[0] for group in _tied(self.module) for path in group),
+            *(first[id(child)] for path, child in paths if first[id(child)] != path),
+        }
+
+    # -- tensors and values of modules
+
+    def _all_tensors(self) -> Iterator[str]:
+        """Nobody looks on, and the tensors are like some that were right before, or each is."""
+        leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
+        for k, text in self.reached.items():
+            leaves[self.inputs[k]] = self.captured.graph.inputs[k]
+            found.append(f"{self.inputs[k]} := {text}")
+        for n in self.leaves:
+            path = str(n["name"])
+            if path in self.captured.constants:
+                continue
+            owner, _, name = path.rpartition(".")
+            text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
+            self.locals[path] = self.names.fresh(path.replace(".", "_"))
+            leaves[self.locals[path]] = n
+            found.append(f"{self.locals[path]} := {text}")
+        batch, asked = self.batch or "0", ["_fusewright_eager()"]
+        key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
+        if self.batch:
+            asked.append(f"{self.batch} >= 2")
+        asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
+        if leaves:
+            asked.append(f"_fusewright_remember({', '.join([key, *leaves])})")
+            known = f"_fusewright_seen({', '.join([key, *found])})"
+        yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
+
+    def _ties(self) -> Iterator[str]:
+        """Tensors that were one still are."""
+        for group in _tied(self.module):
+            held = next((self.locals[path] for path in group if path in self.locals), "")
+            for path in group if held else ():
+                if path not in self.locals:
+                    owner, _, name = path.rpartition(".")
+                    text = f"{self.variables[owner]}.{self._registry(owner, name)}"
+                    yield f"{text}.get({literal(name)}) is {held}"
+
+    def _registry(self, owner: str, name: str) -> str:
+        """The dictionary of the module in which the tensor is found; only this is not slow."""
+        module = self.module.get_submodule(owner)
+        registries = ("_parameters", "_buffers")
+        return next((r for r in registries if name in getattr(module, r)), "__dict__")
+
+    def _values(self) -> Iterator[str]:
+        for s in self.captured.settings:
+            text = f"{self.variables[s.path]}.{s.name}"
+            yield from self._same(text, s.value, f"attribute {s.path}.{s.name}".replace(" .", " "))
+        for name, value in self.globals.items():
+            hidden = any(p.name == name for p in self.parameters)
+            reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
+            yield from self._same(reach.format(name), value, name)
+        if self._reads_default_dtype():
+            yield f"torch.get_default_dtype() is {torch.get_default_dtype()}"
+
+    def _same(self, text: str, value: object, what: str) -> Iterator[str]:
+        """The value is the one that the kernels were written for, and of its type."""
+        if value is inspect.Parameter.empty:
+            return
+        if value is None or isinstance(value, bool | torch.dtype):
+            yield f"{text} is {value}"
+        elif type(value) in (int, str) or (type(value) is float and value and value == value):
+            found, once = self._once(text)
+            yield f"type({once}) is {type(value).__name__}"
+            yield f"{found} == {literal(value)}"
+        elif isinstance(value, FUNCTION):
+            yield self._same_function(text, value)
+        elif type(value) is tuple and [*map(type, value)] == [int]:  # a third of what repr takes
+            found, once = self._once(text)
+            yield f"type({once}) is tuple"
+            yield f"{found} == {literal(value)}"
+            yield f"type({found}[0]) is int"
+        elif is_plain(value) or isinstance(value, Enum):
+            # == would take 0.0 for -0.0, and [1] for [1.0].
+            yield f"repr({text}) == {literal(repr(value))}"
+        else:
+            raise CaptureFailed(
+                f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and "
+                "the emitted file could not notice a change of it. Use numbers, strings or tensors."
+            )
+
+    def _once(self, text: str) -> tuple[str, str]:
+        """A name for what is asked twice, and the text that gives it; a plain name is its own."""
+        if not re.fullmatch(r"\w+(\.\w+)+", text):
+            return text, text
+        name = self.names.fresh(text.replace(".", "_"))
+        return name, f"{name} := {text}"
+
+    def _same_function(self, text: str, function: object) -> str:
+        """Identity where emitted code has a name for the function; else where it was defined."""
+        name = str(getattr(function, "__name__", ""))
+        for prefix, place in (("torch.", torch), ("torch.nn.functional.", nn.functional)):
+            if getattr(place, name, None) is function:
+                return f"{text} is {prefix}{name}"
+        if self.scope.values.get(name) is function:
+            return f"{text} is {self.scope.reach.format(name)}"
+        where = str(getattr(function, "__qualname__", name))
+        where = where if self.scope.part else re.sub(r"^Model\b", "ModelNew", where)
+        return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
+
+    def _products(self) -> Iterator[str]:
+        """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
+        nodes = toposort(self.captured.graph.roots)
+        found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
+        if self.precision == "eager" and not all(map(was_convolution, found)):
+            yield "_fusewright_full_float32()"
+        asked = (rounds_text(n, self.batch) for n in found if rounds_as_tf32(n))
+        yield from dict.fromkeys(asked)
+
+    def _reads_default_dtype(self) -> bool:
+        """Whether a floating type came from nothing but PyTorch's default."""
+        floating = [c for c in self.captured.constants.values() if c.is_floating_point()]
+        return bool(floating) or any(
+            n.dtype.is_floating_point
+            and n.op not in ("input", "parameter", "buffer", "constant")
+            and not any(a.dtype.is_floating_point and a.op != "constant" for a in n.args)
+            for n in toposort(self.captured.graph.roots)
+        )
+
+    # -- what ties tensors together
+
+    def _gradients(self) -> Iterator[str]:
+        """Parameters that a rewrite removed from the graph still make eager record a gradient."""
+        kept = {str(n["name"]) for n in self.leaves}
+        if any(name not in kept for name, _ in self.module.named_parameters()):
+            wanted = "any(p.requires_grad for p in self.parameters())"
+            yield f"not (torch.is_grad_enabled() and {wanted})"
+
+    def _apart(self) -> Iterator[str]:
+        """What is written shares no memory with anything else."""
+        graph = self.captured.graph
+        written = [u.target for u in graph.updates]
+        written += [a for e in graph.effects for a in e.args if a.op == "buffer"]
+        written = list(dict.fromkeys(written))
+        if not written:
+            return
+        text = {id(leaf): self.inputs[k] for k, leaf in enumerate(graph.inputs)}
+        names = ((id(n), str(n["name"])) for n in self.leaves)
+        text |= {key: self.locals[name] for key, name in names if name in self.locals}
+        other = [t for key, t in text.items() if key not in {id(n) for n in written}]
+        mine = [text[id(n)] for n in written if id(n) in text]
+        yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
+
+
+def _is_only_plain(tree: Tree) -> bool:
+    """Whether `repr` tells everything about it."""
+    if isinstance(tree, Container):
+        return tree.type in (list, tuple, dict) and all(map(_is_only_plain, tree.inside))
+    return isinstance(tree, Plain) and is_plain(tree.value)
+
+
+def class_text(kind: type, scope: Scope) -> str:
+    """Python text that is the class, or "" if emitted code has no name for it."""
+    if kind in scope.classes:
+        return scope.classes[kind]
+    if getattr(nn, kind.__name__, None) is kind:
+        return f"torch.nn.{kind.__name__}"
+    named = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+    known = named and kind.__module__.startswith("torch.")  # parametrized classes have no name
+    return f"{kind.__module__}.{kind.__qualname__}" if known else ""
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """The paths of every parameter or buffer that can be reached by more than one, owners once."""
+    groups: dict[int, list[str]] = {}
+    for path, child in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, tensor in (*child._parameters.items(), *child._buffers.items()):
+            if tensor is not None:
+                groups.setdefault(id(tensor), []).append(prefix + name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _methods(kind: type) -> set[str]:
+    """Methods of a user's module class, which an attribute of the same name would hide."""
+    own = [c for c in kind.__mro__ if c is not nn.Module and not c.__module__.startswith("torch.")]
+    return {
+        name
+        for c in own
+        for name, value in vars(c).items()
+        if isinstance(value, FunctionType) and not name.startswith("__") and c is not object
+    }
+
+
+def _values_read(module: nn.Module, scope: Scope) -> dict[str, object]:
+    """Plain module-level values that the user's functions read, apart from constructors."""
+    seen: set[str] = set()
+    kinds = {type(child) for _, child in module.named_modules()}
+    queue = [
+        value
+        for kind in kinds
+        for c in kind.__mro__
+        for name, value in vars(c).items()
+        if isinstance(value, FunctionType) and name != "__init__"
+    ]
+    done: set[int] = set()
+    while queue:
+        function = queue.pop()
+        if id(function) in done or function.__globals__ is not scope.values:
+            continue
+        done.add(id(function))
+        for name in _names_in(function.__code__):
+            value = scope.values.get(name)
+            if isinstance(value, FunctionType):
+                queue.append(value)
+            elif name in scope.values and is_plain(value) and not name.startswith("__"):
+                seen.add(name)
+    return {name: scope.values[name] for name in sorted(seen)}
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Names that a function looks up at module level, its inner functions included."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

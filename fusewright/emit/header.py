@@ -1,0 +1,80 @@
+"""Decision record + kernels -> the comment lines at the top of an emitted file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from fusewright import __version__
+from fusewright.codegen.kernel_text import Body
+from fusewright.fusion.planner import Plan
+from fusewright.ir.graph import Node
+from fusewright.kernels.schedule import Schedule
+from fusewright.kernels.tensor_core.variant import family
+from fusewright.loopnest.nest import Nest
+
+SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def header(
+    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan, name: str
+) -> list[str]:
+    """name: of the problem file."""
+    lines = [
+        f"ModelNew: {name} with fused kernels for {plan.target.name}, "
+        f"written by fusewright {__version__}.",
+        "",
+        "The constructor, the parameters and the results are the original's. `forward` is new; "
+        "where",
+        "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
+        "`reference_forward`.",
+        "",
+    ]
+    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    return [*lines, *kept, *_numeric_classes(kernels, plan), ""]
+
+
+def header_of_parts(
+    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plans: Iterable[Plan], name: str
+) -> list[str]:
+    """The same where some submodules are new. kernels, plans: of all of them."""
+    first, *_ = plans = list(plans)
+    lines = [
+        f"ModelNew: {name} with fused kernels for {first.target.name} in some of its submodules, "
+        f"written by fusewright {__version__}.",
+        "",
+        "The constructor, the parameters and the results are the original's, and so is the code "
+        "of Model, which stands here as it was written. Submodules named below have a new "
+        "`forward`; where its guard does not hold, it runs that of their own class.",
+        "",
+    ]
+    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
+    return [*lines, *kept, *_numeric_classes(kernels, first), ""]
+
+
+def as_it_was(record: str) -> list[str]:
+    """For a file in which nothing is replaced."""
+    kept = [line for line in record.splitlines() if line.strip()]
+    return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
+
+
+def _numeric_classes(kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan) -> list[str]:
+    """In which precision each kernel computes."""
+    lines = []
+    for text, nest, _ in kernels:
+        types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
+        narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
+        kind = "float64" if torch.float64 in types else "float32" if types else "integers"
+        stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
+        product = _product_class(nest.kernel.product) if nest.kernel.product else ""
+        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
+    calls = any(s.node.op == "library" for s in plan.libraries)
+    how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
+    return lines + [f"  numeric class: library products {how}"] * calls
+
+
+def _product_class(product: Node) -> str:
+    """In which precision a kernel computes its product."""
+    numeric = family(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
+    return f", its {product.op} as {numeric}"

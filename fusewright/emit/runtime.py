@@ -1,0 +1,391 @@
+"""The Python that stands beside the kernels in an emitted file: build once, call by address, guard.
+
+It uses PyTorch and the standard library only, works from PyTorch 2.0 on, and has none of the words
+that the public harness refuses. Kernels are compiled in a folder of their own and moved into place,
+so that neither a lock nor a half-written library can be in the way of another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from fusewright.codegen.cpu_source import cpp_source
+from fusewright.codegen.cuda_source import cuda_source, whole, workspace
+from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.kernel_text import Body
+from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, SEEN
+from fusewright.kernels.conv.tf32_probe import ROUNDS
+from fusewright.kernels.schedule import Schedule
+from fusewright.loopnest.nest import Nest
+from fusewright.rewrite.huge_pages import PAGED
+from fusewright.targets.arch import Target
+
+_BUILD = '''
+_FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
+
+
+def _fusewright_compiled():
+    """The file of the compiled kernels: found as an earlier process left it, or compiled now."""
+    import hashlib
+    import os
+    import pathlib
+    import re
+    import shutil
+    import tempfile
+
+    from torch.utils import cpp_extension
+
+    {machine}
+    options = {{
+{sources}
+    }}
+    digest = hashlib.sha256(repr(options).encode()).hexdigest()[:16]  # of the text and the flags
+    name = f"fusewright_{{digest}}_" + re.sub(r"\\W", "_", machine)
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    library = pathlib.Path(root, name, "kernels.so")
+    if not library.exists():
+        {compiler}
+        missing = [tool for tool in tools if not shutil.which(tool)]
+        if missing:
+            raise RuntimeError(
+                f"ModelNew compiles its kernels when it first runs, but finds no {{missing[0]}} on "
+                "the PATH. Install {packages}."
+            )
+        place = next(p for p in library.parents if p.exists())
+        if not os.access(place, os.W_OK):
+            raise RuntimeError(
+                f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot "
+                "be written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
+            )
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            # Empty headers in place of PyTorch's, which no kernel needs: a second, not a minute.
+            headers = pathlib.Path(folder, "torch")
+            headers.mkdir()
+            for header in ("extension.h", "types.h"):
+                (headers / header).touch()
+            cpp_extension.load_inline(
+                name,
+                **options,
+                extra_include_paths=[folder],
+                build_directory=folder,
+                is_python_module=False,
+            )
+            (built,) = pathlib.Path(folder).glob("*.so")
+            built.replace(library)
+    return library
+
+
+def _fusewright_build():
+    """Bind the compiled kernels."""
+    global _fusewright_seen, _fusewright_module  # the same in C++ takes their place
+
+    import ctypes
+
+    calls = ctypes.PyDLL(str(_fusewright_compiled()))
+    function, guard = calls.fusewright_function, calls.fusewright_guard
+    function.restype = guard.restype = ctypes.py_object
+    known = ctypes.py_object(_FUSEWRIGHT_KNOWN)
+    _fusewright_seen, _fusewright_module = (guard(k, known) for k in range(2))
+    _FUSEWRIGHT.update({{name: function(k) for k, name in enumerate(_FUSEWRIGHT_KERNELS)}})
+    return _FUSEWRIGHT
+'''
+
+# Behind the skeleton of calls: Python's table of functions, a row for each kernel.
+_CALLS = """
+static PyMethodDef functions[] = {{
+{rows}
+}};
+extern "C" PyObject* fusewright_function(int k) {{
+  return PyCFunction_NewEx(functions + k, nullptr, nullptr);
+}}
+"""
+_ROW = """  {{"{name}", [](PyObject*, PyObject* const* given, std::ptrdiff_t count) {{
+     return call("{name}", fusewright::run_{name}, given, count);
+   }}, FASTCALL, nullptr}},"""
+
+_GUARD = '''
+_FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_fusewright_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+# PyTorch 2.0 has neither the first nor the second.
+_fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
+_fusewright_autocast = {autocast}
+_fusewright_tracing = torch._C._is_tracing
+_fusewright_transform = torch._C._functorch.peek_interpreter_stack
+_fusewright_forward_ad = torch.autograd.forward_ad
+_fusewright_dispatch_modes = torch._C._len_torch_dispatch_stack
+_fusewright_function_modes = torch._C._len_torch_function_stack
+
+
+def _fusewright_eager():
+    """No compiler, tracer, autocast, function transform or mode of PyTorch is looking on."""
+    return not (
+        _fusewright_compiling()
+        or _fusewright_autocast()
+        or _fusewright_tracing()
+        or _fusewright_transform() is not None
+        or _fusewright_forward_ad._current_level >= 0
+        or _fusewright_dispatch_modes()
+        or (_fusewright_function_modes() and _fusewright_modes())
+    )
+
+
+def _fusewright_modes():
+    """Whether a mode other than the default device sees every function that is called."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
+'''
+
+_TENSOR = '''
+def _fusewright_tensor(tensor, shape, dtype, {parameter}order=None):
+    """Whether a tensor is what the kernels were written for, and needs no gradient."""
+    return (
+        type(tensor) in _FUSEWRIGHT_TENSORS
+        and tensor.dtype is dtype
+        and {place}
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.shape == shape
+        and (tensor.permute(order) if order else tensor).is_contiguous()
+        and not tensor.is_neg()
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+    )
+'''
+
+_MODULE = '''
+_FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
+_FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
+
+
+def _fusewright_module(module, kind):
+    """Whether calling a submodule does what its class says and nothing else."""
+    return (
+        type(module) is kind
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and "forward" not in module.__dict__
+    )
+'''
+
+_APART = '''
+def _fusewright_apart(written, read):
+    """Whether no tensor that is written shares memory with another one."""
+    targets = {tensor.untyped_storage().data_ptr() for tensor in written}
+    others = {tensor.untyped_storage().data_ptr() for tensor in read}
+    if len(targets) == len(written) and targets.isdisjoint(others):
+        return True
+    spans = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in written]
+    every = [*spans, *((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in read)]
+    return all(
+        mine is other or mine[1] <= other[0] or other[1] <= mine[0]
+        for mine in spans
+        for other in every
+    )
+'''
+
+_CHANGED = """
+# Tells autograd that a kernel wrote to a tensor; PyTorch 2.0 has no word for it.
+_fusewright_changed = getattr(torch.autograd.graph, "increment_version", id)
+"""
+
+_DENSE = '''
+def _fusewright_dense(tensor, order):
+    """The tensor with its dimensions in this order in memory, copied only if they are not."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(back)
+'''
+
+_ALIGNED = '''
+def _fusewright_aligned(tensor):
+    """The tensor, or a copy of it if it does not start at a multiple of 16 bytes."""
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+'''
+
+_FULL = '''
+def _fusewright_full_float32():
+    """Whether PyTorch's own float32 products are in full precision, as the kernels' are."""
+    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
+        return torch._C._get_fp32_precision_getter("cuda", "matmul") != "tf32"
+    return not torch._C._get_cublas_allow_tf32()
+'''
+
+_IEEE = """
+class _FusewrightIeee:
+    def __enter__(self):
+        backends = torch.backends
+        if hasattr(backends.cudnn, "conv"):  # PyTorch 2.9 and newer
+            owners = [backends.cuda.matmul, backends.cudnn.conv]
+            owners += [backends.mkldnn.matmul, backends.mkldnn.conv]
+            self.flags = [(owner, "fp32_precision", "ieee") for owner in owners]
+        else:
+            owners = [backends.cuda.matmul, backends.cudnn]
+            self.flags = [(owner, "allow_tf32", False) for owner in owners]
+        self.before = [getattr(owner, name) for owner, name, _ in self.flags]
+        for owner, name, value in self.flags:
+            setattr(owner, name, value)
+
+    def __exit__(self, *error):
+        for (owner, name, _), value in zip(self.flags, self.before, strict=True):
+            setattr(owner, name, value)
+
+
+def _fusewright_ieee(product):
+    \"\"\"Run one of PyTorch's products in full float32, whatever its precision flags say.\"\"\"
+    with _FusewrightIeee():
+        return product()
+"""
+
+# Code for an architecture with a letter, as sm_90a, runs on no other.
+_ONLY = """gpus = range(torch.cuda.device_count())
+    if ({major}, {minor}) not in [torch.cuda.get_device_capability(gpu) for gpu in gpus]:
+        raise RuntimeError(
+            "ModelNew has kernels for {arch}, which need a GPU of compute capability "
+            "{major}.{minor}, and PyTorch finds none. Write the file again on this machine: "
+            "fusewright optimize --target cuda."
+        )
+    """
+
+# Word that the emitted code uses -> the function behind it, in the order of the file.
+_PIECES = {
+    "_fusewright_seen": SEEN,
+    "_fusewright_module(": _MODULE,
+    "_fusewright_apart(": _APART,
+    "_fusewright_changed(": _CHANGED,
+    "_fusewright_dense(": _DENSE,
+    "_fusewright_aligned(": _ALIGNED,
+    "_fusewright_full_float32(": _FULL,
+    "_fusewright_rounds(": ROUNDS,
+    "_fusewright_ieee(": _IEEE,
+    "_fusewright_paged(": PAGED,
+}
+
+
+@dataclass(frozen=True)
+class _Language:
+    """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
+
+    machine: str
+    compiler: str
+    packages: str
+    sources: str
+    autocast: str
+    parameter: str
+    place: str
+    empty: str
+
+
+_CPP = _Language(
+    machine="""found = re.search(r"CPU capability usage: (\\w+)", torch.__config__.show())
+    kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
+    machine = kinds.get(found and found[1], "native")""",
+    compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
+    packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
+    sources="""        "cpp_sources": [_FUSEWRIGHT_CPP, _FUSEWRIGHT_CALLS],
+        "extra_cflags": [
+            "-march=" + machine,
+{flags}
+        ],
+        "extra_ldflags": ["-fopenmp"],""",
+    autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
+    parameter="",
+    place="tensor.is_cpu",
+    empty=CPU_MEMORY,
+)
+_CUDA = _Language(
+    machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
+    compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
+        tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
+    packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
+    sources="""        "cpp_sources": [""],
+        "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_CALLS],
+        "extra_cuda_cflags": [
+{flags}
+        ],""",
+    autocast="torch.is_autocast_enabled",
+    parameter="device, ",
+    place="tensor.is_cuda\n        and tensor.get_device() == device",
+    empty=CUDA_MEMORY,
+)
+# Neither compiler contracts a * b + c by itself: what a model computes once would have another
+# value where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
+# Clamps stay choices: paths of their own for what is clamped would be blended again in vectors.
+CPP_FLAGS = (
+    *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
+    *("-ffp-contract=off", "-fno-thread-jumps", "-mtune=generic", "-Wno-psabi"),
+)
+
+CUDA_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
+
+
+def gencode(arch: str) -> str:
+    """nvcc's option for one architecture; sm_80 also as PTX, which newer GPUs can run."""
+    number = arch.removeprefix("sm_")
+    code = f"[sm_{number},compute_{number}]" if arch == "sm_80" else arch
+    return f"-gencode=arch=compute_{number},code={code}"
+
+
+def cuda_flags(arch: str) -> tuple[str, ...]:
+    """nvcc's options for the kernels."""
+    return (*CUDA_FLAGS, gencode(arch))
+
+
+def cuda_runtime(
+    kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target, code: Iterable[str]
+) -> str:
+    """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
+    source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
+    table = {b.name: len(b.pointers) + len(whole(n)) + bool(workspace(n, s)) for b, n, s in kernels}
+    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
+
+
+def cpp_runtime(bodies: Sequence[Body], code: Iterable[str]) -> str:
+    """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
+    table = {b.name: len(b.pointers) for b in bodies}
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, "")
+
+
+def _runtime(
+    language: _Language,
+    name: str,
+    source: str,
+    table: dict[str, int],
+    flags: Sequence[str],
+    code: Iterable[str],
+    arch: str,
+) -> str:
+    said = "\n".join([*code, _BUILD] if table else code)
+    text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
+    only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
+    machine = language.machine.format(arch=arch) if arch else language.machine
+    calls = calls_text(table)
+    build = _BUILD.format(
+        machine=only + machine,
+        compiler=language.compiler,
+        packages=language.packages,
+        sources=language.sources.format(flags=text),
+    )
+    kernels = [
+        f'_FUSEWRIGHT_CALLS = r"""\n{calls}"""',
+        f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
+        build,
+    ]
+    pieces = [
+        *(kernels if table else []),
+        _GUARD.format(autocast=language.autocast),
+        language.empty if "_fusewright_empty(" in said else "",
+        *(text for word, text in _PIECES.items() if word in said),
+        _TENSOR.format(parameter=language.parameter, place=language.place),
+    ]
+    return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"
+
+
+def calls_text(kernels: Iterable[str]) -> str:
+    """The C++ text by which Python calls the kernels."""
+    skeleton = (files("fusewright") / "skeletons" / "calls.h").read_text(encoding="utf-8")
+    return skeleton + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
+
+
+def _table(entries: dict[str, int]) -> str:
+    inside = ", ".join(f'"{name}": {count}' for name, count in entries.items())
+    return f"_FUSEWRIGHT_KERNELS = {{{inside}}}"

@@ -1,0 +1,1 @@
+"""A PyTorch module and example inputs in, a captured graph out."""

@@ -1,0 +1,543 @@
+"""nn.Module + example inputs -> Captured: the graph, and what it assumes about the module.
+
+The model as ATen calls (`export.py`) is walked once: each call is written with our operators
+(`lowering/`) or becomes a library node (`library_calls.py`). Composite operators are kept whole.
+Outputs keep eager's memory: what is one tensor for us but two for eager is copied, and what eager
+changes in place is returned as the tensor that changed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from fusewright.common.call_arguments import bound, like, signature_of
+from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
+from fusewright.errors import CaptureFailed
+from fusewright.frontend.carried_state import Place, Unsettled
+from fusewright.frontend.data_scalars import computed, item, takes_numbers
+from fusewright.frontend.export import Exported, export, multiple, runtime_number
+from fusewright.frontend.forward_trace import Seen, Setting, seen, unchanged
+from fusewright.frontend.library_calls import library_call, product_flops
+from fusewright.frontend.lowering import Call, Result, lower, reordered
+from fusewright.frontend.refusals import unknown_size
+from fusewright.frontend.side_effects import HasEffects
+from fusewright.ir.builder import Value
+from fusewright.ir.graph import (
+    Batch,
+    Graph,
+    Node,
+    Size,
+    Update,
+    check,
+    concrete,
+    copied,
+    fresh_copy,
+    memory_of,
+    node,
+    numel,
+    on_other_memory,
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What one parameter of `forward` gets: a tensor (its position among the graph's inputs), a
+    plain value, or a container of them."""
+
+    parameter: str
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """An attribute that forward replaces. before: how it holds inputs of the graph.  after: how it
+    holds outputs."""
+
+    place: Place
+    before: Tree
+    after: Tree
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A model as a graph.
+
+    arguments: one per parameter that gets something.  settings: the module's values that forward
+    read.  results: how the outputs are held.  constants: small tensors that forward made itself.
+    replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
+    that makes an output which lies where no input does, if there is one.
+    """
+
+    graph: Graph
+    arguments: tuple[Argument, ...]
+    settings: tuple[Setting, ...]
+    results: Tree
+    constants: Mapping[str, torch.Tensor]
+    calls: tuple[EagerCall, ...]
+    replaced: tuple[Replaced, ...] = ()
+    placeless: str = ""
+
+
+@dataclass(frozen=True)
+class EagerCall:
+    """One operator as eager runs it: bytes read and written, operations, 16-bit result or not."""
+
+    name: str
+    bytes: int
+    flops: int
+    half: bool
+
+
+def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") -> Captured:
+    """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
+
+    device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
+    """
+    with unchanged(module), _own_hooks_off(module):
+        found, run = _exported(module, inputs, device)
+    builder = _Builder(found.batch, module, run)
+    graph = check(builder.build(found.program), "capture")
+    arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
+    about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
+    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
+
+
+def _exported(module: nn.Module, inputs: Sequence[object], device: str) -> tuple[Exported, Seen]:
+    """The program, and what a run has shown. Where both stop at something, torch.export says why:
+    it knows more of it."""
+    try:
+        run = seen(module, inputs)
+    except (Unsettled, HasEffects):
+        raise
+    except CaptureFailed:
+        export(module, inputs)
+        raise
+    return export(module, inputs, run.state, device), run
+
+
+def _replaced(found: Exported, run: Seen) -> tuple[Replaced, ...]:
+    inputs, outputs = (
+        sum(isinstance(n, Slot) for tree in trees for n in leaves(tree))
+        for trees in (found.arguments, [found.results])
+    )
+    return tuple(
+        Replaced(place, shifted(before, inputs), shifted(after, outputs))
+        for place, before, after in zip(run.state.places, run.state.trees, found.left, strict=True)
+    )
+
+
+@contextmanager
+def _own_hooks_off(module: nn.Module) -> Iterator[None]:
+    """Within the block a call of the module is its forward: whoever calls the emitted one runs
+    these hooks around it."""
+    registries = (module._forward_hooks, module._forward_pre_hooks)
+    kept = [dict(hooks) for hooks in registries]
+    for hooks in registries:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, old in zip(registries, kept, strict=True):
+            hooks.update(old)
+
+
+def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Every tensor that the graph's parameters and buffers stand for, by name."""
+    state = dict(captured.constants)
+    for n in captured.graph.leaves:
+        if n.op in ("parameter", "buffer") and str(n["name"]) not in state:
+            state[str(n["name"])] = operator.attrgetter(str(n["name"]))(module)
+    return state
+
+
+def _arguments(
+    module: nn.Module, inputs: Sequence[object], trees: Sequence[Tree]
+) -> tuple[Argument, ...]:
+    """The trees by parameter; more than one for `*these` and `**those`."""
+    signature = signature_of(type(module).forward, bound=False)
+    assert signature is not None, "forward is a function of Python"
+    try:
+        found = bound(signature, like(inputs, trees))
+    except TypeError as error:
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward cannot be called with these inputs: {error}."
+        ) from error
+    return tuple(Argument(name, _one_tree(value)) for name, value in found.items())
+
+
+def _one_tree(value: Any) -> Tree:
+    """The tree of one parameter: of all that `*these` get, a tuple; of `**those`, a dict."""
+    if isinstance(value, tuple | dict):
+        kind = BY_NAME[type(value).__name__]
+        keys, inside = zip(*kind.parts(value), strict=True)
+        return Container(kind, type(value), keys, inside)
+    tree: Tree = value
+    return tree
+
+
+# ---- graph ---------------------------------------------------------------------------------------
+
+
+class _Builder:
+    """Walks the exported program and builds our graph; one instance per capture."""
+
+    def __init__(self, batch: int, module: nn.Module, run: Seen) -> None:
+        self.batch, self.module, self.run = batch, module, run
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.effects: list[Node] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.calls: list[EagerCall] = []
+
+    def build(self, program: ExportedProgram) -> Graph:
+        inputs = self._leaves(program)
+        self.in_place = _written_in_place(program)
+        for n in program.graph.nodes:
+            if n.op == "call_function":
+                self.values[n] = self._call(n)
+        outputs, updates = self._results(program)
+        return Graph(inputs, outputs, updates, tuple(self.effects), self.batch)
+
+    # -- leaves
+
+    def _leaves(self, program: ExportedProgram) -> tuple[Node, ...]:
+        inputs: list[Node] = []
+        kinds = {
+            s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")
+        }
+        for n in program.graph.nodes:
+            if n.op != "placeholder":
+                continue
+            if not isinstance(n.meta.get("val"), torch.Tensor):
+                self.values[n] = n.meta.get("val")
+                continue
+            leaf = self._leaf(n, kinds[n.name], len(inputs), program)
+            self.values[n] = Value(leaf)
+            if leaf.op == "input":
+                inputs.append(leaf)
+        return tuple(inputs)
+
+    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: ExportedProgram) -> Node:
+        result = self._result(n.meta["val"])
+        shared: dict[str, Any] = {
+            "shape": result.shape,
+            "dtype": result.dtype,
+            "order": result.order,
+        }
+        if spec.kind is InputKind.PARAMETER:
+            return node("parameter", name=spec.target, **shared)
+        if spec.kind is InputKind.BUFFER:
+            return node("buffer", name=spec.target, **shared)
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            if not _is_attribute(self.module, spec.target):
+                self.constants[spec.target] = program.constants[spec.target]
+            return node("buffer", name=spec.target, **shared)
+        return node("input", position=position, **shared)
+
+    def _result(self, value: torch.Tensor) -> Result:
+        shape = tuple(self._size(s) for s in value.shape)
+        return Result(shape, value.dtype, _order(value))
+
+    def _size(self, size: int | torch.SymInt) -> Size:
+        if isinstance(size, torch.SymInt):
+            factor = multiple(size)
+            assert factor is not None, "export checked that sizes are linear in the batch"
+            return Batch(factor)
+        return int(size)
+
+    # -- calls
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            known = self.values[value]
+            return self._size(known) if isinstance(known, torch.SymInt) else known
+        if isinstance(value, torch.SymInt):
+            return self._size(value)
+        if isinstance(value, list | tuple):
+            return type(value)(self._argument(v) for v in value)
+        return value
+
+    def _call(self, n: torch.fx.Node) -> Any:
+        value = n.meta.get("val")
+        if isinstance(value, SYMBOLS | int | float | bool):
+            return self._number(n) if runtime_number(value) else value
+        if n.target is operator.getitem:
+            source, index = self._argument(n.args[0]), n.args[1]
+            return source[index]
+        if value is None:
+            return None
+        if _is_idle_dropout(n):
+            return self._argument(n.args[0])
+        call = self._as_call(n)
+        self.calls.append(_eager_call(call, self.batch))
+        if n in self.in_place:
+            return library_call(replace(call, name=f"{call.name}_"), self.effects, alone=False)
+        lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
+        if lowered is None or not _covers(lowered, n):
+            lowered = library_call(call, self.effects, alone=_alone(n))
+        if isinstance(lowered, tuple):
+            return lowered
+        return reordered(lowered, call.results[0].order)
+
+    def _number(self, n: torch.fx.Node) -> object:
+        """A number that only the data knows."""
+        if isinstance(n.meta["val"], torch.SymBool):
+            return None  # what export asserts of sizes
+        operands = [self._argument(a) for a in n.args]
+        if str(n.target) in ("aten.item.default", "aten._local_scalar_dense.default"):
+            return item(operands[0])
+        made = computed(n.target, operands, floating=isinstance(n.meta["val"], torch.SymFloat))
+        if made is None:
+            name = getattr(n.target, "__name__", n.target)
+            raise CaptureFailed(
+                f"forward computes {name} of a tensor's value as a number of Python (.item()). "
+                "Keep the value in a tensor, and compute with tensors."
+            )
+        return made
+
+    def _as_call(self, n: torch.fx.Node) -> Call:
+        value = n.meta["val"]
+        made = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+        if any(runtime_number(size) for v in made for size in v.shape):
+            raise unknown_size(n, type(self.module))
+        many = value if isinstance(value, tuple | list) else (value,)
+        results = tuple(self._result(v) for v in many if isinstance(v, torch.Tensor))
+        name, _, overload = str(n.target).rpartition(".")
+        kwargs = {k: self._argument(v) for k, v in n.kwargs.items()}
+        args = tuple(self._argument(a) for a in n.args)
+        return Call(name, overload, args, kwargs, results)
+
+    # -- results
+
+    def _results(self, program: ExportedProgram) -> tuple[tuple[Node, ...], tuple[Update, ...]]:
+        (output,) = (n for n in program.graph.nodes if n.op == "output")
+        pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
+        updates: list[Update] = []
+        changed: dict[torch.fx.Node, list[Node]] = {}  # a new value -> the leaves that take it
+        owner: dict[int, object] = {}  # our memory -> eager's
+        given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        taken: list[tuple[Node, torch.fx.Node]] = []
+        for spec, given in pairs:
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                taken.append((self._target(program, spec), given))
+                changed.setdefault(given, []).append(taken[-1][0])
+        shown = {  # the first output of each value's memory, but for leaves, is a name for it
+            _memory(given): self.run.memories[k]
+            for k, given in reversed([*enumerate(given_outputs)])
+            if isinstance(given, torch.fx.Node) and self._leaf_of(given, k, changed) is None
+        }
+        for leaf, given in taken:
+            value = self._argument(given).node
+            if value is not leaf:  # a library call may have updated it itself
+                memory = _memory(given)
+                owner.setdefault(id(memory_of(value)), shown.get(memory, memory))
+                updates.append(Update(leaf, value))
+        outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
+        return tuple(outputs), tuple(updates)
+
+    def _target(self, program: ExportedProgram, spec: Any) -> Node:
+        name = _name_of(program, spec)
+        (found,) = (n for n in program.graph.nodes if n.op == "placeholder" and n.name == name)
+        leaf: Node = self.values[found].node
+        return leaf
+
+    def _output(
+        self,
+        given: Any,
+        position: int,
+        changed: Mapping[torch.fx.Node, Sequence[Node]],
+        owner: dict[int, object],
+    ) -> Node:
+        """An output in the memory that eager shows there, which a run has told."""
+        value = self._argument(given)
+        if not isinstance(value, Value):
+            raise CaptureFailed(
+                f"Output {position} of forward is {value!r}, not a tensor. Return tensors only "
+                "(or a tuple, list or dict of tensors)."
+            )
+        memory, n, owners = self.run.memories[position], value.node, self.run.owners[position]
+        if (found := self._leaf_of(given, position, changed)) is not None:
+            inner, leaf = found
+            return on_other_memory(n, self.values[inner].node, leaf)
+        shared = owner.setdefault(id(memory_of(n)), memory) != memory
+        exposed = memory_of(n).op in ("input", "parameter") and not owners
+        order = _order(given.meta["val"])
+        if shared and not _moved(n, order):  # what is one tensor stays one
+            whole = memory_of(n)
+            return on_other_memory(n, whole, fresh_copy(whole, whole.order, memory))
+        if shared or exposed or n.op == "constant" or _moved(n, order):
+            return copied(n, order, memory)
+        return n
+
+    def _leaf_of(
+        self, given: Any, position: int, changed: Mapping[torch.fx.Node, Sequence[Node]]
+    ) -> tuple[torch.fx.Node, Node] | None:
+        """The changed leaf that an output shows, and the value that it took. A value that a leaf
+        takes may be returned as well, and be no part of the leaf."""
+        for inner in _shown(given):
+            for leaf in changed.get(inner, ()):
+                place = leaf["position" if leaf.op == "input" else "name"]
+                if place in self.run.owners[position]:
+                    return inner, leaf
+        return None
+
+
+SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
+# Calls that write to places of their first argument; `_` behind the name is the one that does.
+WRITES = frozenset(
+    f"aten.{name}" for name in ("index_put", "index_copy", "index_add", "scatter", "scatter_add")
+)
+VIEWS = frozenset(
+    [
+        *("aten.view", "aten.reshape", "aten.flatten", "aten.unflatten", "aten.unsqueeze"),
+        *("aten.squeeze", "aten.transpose", "aten.t", "aten.permute", "aten.expand", "aten.alias"),
+        *("aten.detach", "aten.select", "aten.slice", "aten.split", "aten.split_with_sizes"),
+        *("aten.chunk", "aten.unbind", "aten.diagonal", "aten.unfold", "aten.as_strided"),
+        *("aten._unsafe_view", "aten.narrow", "aten.broadcast_tensors", "aten.view_as"),
+    ]
+)
+
+
+def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
+    """Calls whose results an input or a buffer takes, and which may write to it themselves, as
+    eager does: nobody reads what it was before."""
+    (output,) = (n for n in program.graph.nodes if n.op == "output")
+    found: set[torch.fx.Node] = set()
+    for spec, given in zip(program.graph_signature.output_specs, output.args[0], strict=True):
+        calls: list[torch.fx.Node] = []
+        n = given
+        while isinstance(n, torch.fx.Node) and str(n.target).rpartition(".")[0] in WRITES:
+            calls.append(n)
+            n = n.args[0]
+            if not isinstance(n, torch.fx.Node) or len(n.users) != 1:
+                break
+        else:
+            taken = (
+                isinstance(n, torch.fx.Node)
+                and n.op == "placeholder"
+                and n.name == _name_of(program, spec)
+            )
+            found |= set(calls) if taken else set()
+    return frozenset(found)
+
+
+def _name_of(program: ExportedProgram, spec: Any) -> str:
+    """The placeholder that takes an output's value; "" if none does."""
+    if spec.kind is OutputKind.USER_OUTPUT:
+        return ""
+    if spec.kind is OutputKind.USER_INPUT_MUTATION:
+        return str(spec.target)
+    inputs = {s.target: s.arg.name for s in program.graph_signature.input_specs if s.target}
+    return str(inputs[spec.target])
+
+
+def _is_attribute(module: nn.Module, name: str) -> bool:
+    """Whether a constant of the program is a tensor that the module keeps as a plain attribute."""
+    here: object = module
+    for part in name.split("."):
+        here = getattr(here, part, None)
+    return isinstance(here, torch.Tensor)
+
+
+def _is_idle_dropout(n: torch.fx.Node) -> bool:
+    """Dropout that drops nothing returns its argument; torch.export writes it as a clone."""
+    function = n.meta.get("torch_fn", ("", ""))[1]
+    return str(n.target) == "aten.clone.default" and "dropout" in function
+
+
+def _shown(n: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A value, what it is a view of, and so on, to the call whose memory eager shows here."""
+    inner: torch.fx.Node | None = n
+    while inner is not None:
+        yield inner
+        inner = _viewed(inner)
+
+
+def _memory(n: torch.fx.Node) -> torch.fx.Node:
+    *_, memory = _shown(n)
+    return memory
+
+
+def _viewed(n: torch.fx.Node) -> torch.fx.Node | None:
+    """What a view is a view of; None for everything else."""
+    taken = n.target is operator.getitem
+    call = n.args[0] if taken else n
+    if not isinstance(call, torch.fx.Node) or call.op != "call_function" or not call.args:
+        return None
+    shown = call.args[0]
+    if taken and isinstance(shown, list | tuple):  # each result is a view of its own argument
+        shown = shown[int(n.args[1])]  # type: ignore[arg-type]
+    viewed = str(call.target).rpartition(".")[0] in VIEWS or _is_idle_dropout(n)
+    if not viewed or not isinstance(shown, torch.fx.Node):
+        return None
+    return call if taken and isinstance(call.args[0], torch.fx.Node) else shown
+
+
+def _alone(n: torch.fx.Node) -> bool:
+    """Whether running statistics, which a norm may change in place, are as they were until then,
+    and nobody else reads them as they were."""
+    functional = "functional" in str(n.target)  # what reads them behind the norm reads its results
+    return all(
+        a.op == "placeholder"
+        and all(u is n or (not functional and (u > n or u.target is n.target)) for u in a.users)
+        for a in n.args[3:5]
+        if isinstance(a, torch.fx.Node)
+    )
+
+
+def _moved(n: Node, order: tuple[int, ...]) -> bool:
+    """Whether a computed result would lie in memory in another order than eager's."""
+    return n.row.kind in ("map", "fold") and n.order != order
+
+
+def _eager_call(call: Call, batch: int) -> EagerCall:
+    if call.name in VIEWS:
+        return EagerCall(call.name, 0, 0, False)
+    tensors = [
+        a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)
+    ]
+    read = sum(concrete(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
+    written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
+    results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
+    flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
+    half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
+    return EagerCall(call.name, read + written, flops or results, half)
+
+
+def _covers(lowered: object, n: torch.fx.Node) -> bool:
+    """Whether every result that is used exists."""
+    if not isinstance(lowered, tuple):
+        return not isinstance(n.meta["val"], tuple | list)
+    return all(
+        lowered[int(user.args[1])] is not None  # type: ignore[arg-type]
+        for user in n.users
+        if user.target is operator.getitem
+    )
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions from the outermost to the innermost in memory; () for row-major or overlapping."""
+    shape, strides = value.shape, value.stride()
+    sizes = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in shape]
+    steps = [int(s) if not isinstance(s, torch.SymInt) else s.node.hint for s in strides]
+    wide = [d for d in range(len(sizes)) if sizes[d] != 1]
+    # At the same stride, what has one element lies inside: so it has that stride, as eager's has.
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (-steps[d], sizes[d] == 1)))
+    by_stride = [d for d in order if d in wide]
+    expected = 1
+    for d in reversed(by_stride):
+        if steps[d] != expected:
+            return ()
+        expected *= sizes[d]
+    if by_stride == wide:
+        return ()
+    return order  # PyTorch's channels last keep their strides where an image is one line, too

@@ -1,0 +1,410 @@
+"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free batch size.
+
+`torch.export` runs the model on fake tensors, so nothing is computed, and functionalises it: first
+with the leading size of the inputs free, so that the batch stays a run-time value; if the model
+needs a fixed batch, or has a matrix product along it, with all sizes fixed. Nothing is printed;
+what cannot be exported is one error.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch._decomp import decomposition_table, decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from fusewright.common.containers import Container, Plain, Slot, Tree
+from fusewright.errors import CaptureFailed
+from fusewright.frontend.carried_state import NOTHING, Carried
+from fusewright.frontend.data_exponents import unknown_powers
+from fusewright.frontend.eager_strides import lay_as_eager
+from fusewright.frontend.flat_module import Flat, flattened
+from fusewright.frontend.layer_fast_paths import masked_as_eager
+from fusewright.frontend.library_calls import ADDED_PRODUCTS, PLAIN_PRODUCTS
+from fusewright.frontend.mask_counts import without_selections
+from fusewright.frontend.memory_places import apart, refused, state_apart
+from fusewright.frontend.refusals import IN_COMMON, cannot_capture, cannot_rewrite
+from fusewright.frontend.unknown_sizes import inner_sizes
+from fusewright.ir.graph import Batch
+
+# Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
+COMPOSED = (
+    *("multiply", "divide", "true_divide", "subtract", "negative", "absolute", "clip", "fix"),
+    *("greater", "greater_equal", "less", "less_equal", "not_equal", "arcsin", "arccos", "arctan"),
+    *("arctan2", "arcsinh", "arccosh", "arctanh", "special_expit", "special_softmax"),
+    *("special_log_softmax", "special_logsumexp", "special_log1p", "special_expm1", "special_erf"),
+    *("special_erfc", "special_exp2", "concat", "concatenate", "hstack", "vstack", "dstack"),
+    *("column_stack", "atleast_1d", "atleast_2d", "tile", "type_as", "diff", "outer"),
+    *("linalg_norm", "linalg_vecdot"),
+    *("l1_loss", "pairwise_distance", "triplet_margin_loss", "cosine_embedding_loss"),
+    *("hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss"),
+    *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
+)
+Result = TypeVar("Result")
+RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The program from tensors to tensors, and its batch size, 0 if every size is fixed.
+
+    arguments, results: how these hold the tensors; a number that the batch makes is a `Batch`.
+    left: how replaced attributes hold the tensors behind those of the results.
+    """
+
+    program: ExportedProgram
+    batch: int
+    arguments: tuple[Tree, ...]
+    results: Tree
+    left: tuple[Tree, ...] = ()
+
+
+def export(
+    module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING, device: str = "cpu"
+) -> Exported:
+    """The exported program; raises CaptureFailed. state: attributes that forward replaces.
+    device: "cpu" or "cuda", where it will run; strides are those of eager there."""
+    with flattened(module, inputs, state) as flat:
+        tensors = apart(flat.tensors)
+        batch = _batch_size(tensors)
+        if batch > 1:
+            free = Dim("batch", min=2)
+            shapes = tuple({0: free} if v.dim() and v.shape[0] == batch else None for v in tensors)
+            program = _try_export(module, tensors, shapes, device)
+            made = _exported(program, flat, batch) if program is not None else None
+            if program is not None and made is not None and _is_free(program, batch):
+                _check_memory(program, module, flat)
+                return made
+        program = _fixed_export(module, tensors, flat, device)
+        made = _exported(program, flat, 0)
+        if made is None:
+            raise CaptureFailed(
+                f"{type(module).__name__}.forward returns a number that depends on the values of "
+                "tensors, as .item() does. Return the tensor that it is taken from."
+            )
+        _check_memory(program, module, flat)
+        return made
+
+
+def _exported(program: ExportedProgram, flat: Flat, batch: int) -> Exported | None:
+    """The program and how it is called; None if a result is a number that depends on data."""
+    assert flat.results is not None, "a program was exported, so forward has run"
+    found = [_known(tree) for tree in (flat.results, *flat.left.trees)]
+    known = [tree for tree in found if tree is not None]
+    if len(known) < len(found):
+        return None
+    results, *left = known
+    return Exported(program, batch, flat.trees, results, tuple(left))
+
+
+def _known(tree: Tree) -> Tree | None:
+    """The results with numbers that the batch size makes; None if others depend on data."""
+    if isinstance(tree, Slot):
+        return tree
+    if isinstance(tree, Container):
+        inside = [_known(t) for t in tree.inside]
+        known = tuple(t for t in inside if t is not None)
+        return replace(tree, inside=known) if len(known) == len(inside) else None
+    if isinstance(tree.value, torch.SymInt):
+        expression = tree.value.node.expr
+        if expression.is_Integer:
+            return Plain(int(expression))
+        factor = multiple(tree.value)
+        return None if factor is None else Plain(Batch(factor))
+    return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
+
+
+def runtime_number(value: object) -> bool:
+    """Whether a number or size is known only from the data, as `.item()` is."""
+    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return symbolic and bool(free_unbacked_symbols(value))
+
+
+def multiple(size: torch.SymInt) -> int | None:
+    """k for the expression k * symbol, else None."""
+    expression = size.node.expr
+    symbols = expression.free_symbols
+    if not symbols:
+        return None
+    if runtime_number(size):
+        return None
+    (symbol, *more) = symbols
+    factor = expression / symbol
+    return int(factor) if not more and factor.is_Integer else None
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Within the block nothing is printed: torch.export shows graphs, logs and warnings. What
+    `torch.compile` decorates runs as written: its kernels would take fake tensors for memory."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+            torch.compiler.set_stance("force_eager"),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+@contextmanager
+def traced_as_eager() -> Iterator[None]:
+    """Within the block, traces go where eager goes, and stop for no number that they can do
+    without."""
+    with inner_sizes(), unknown_powers(), masked_as_eager():
+        yield
+
+
+@contextmanager
+def _whole_recurrences() -> Iterator[None]:
+    """Within the block, fake layers of LSTM, GRU and RNN only have sizes: torch.export keeps the
+    call whole, but would walk all of its steps for them, some 0.05 s each."""
+    kept = {name: f for name, f in vars(decompositions).items() if name in RECURRENT_LAYERS}
+    vars(decompositions).update(dict.fromkeys(kept, _recurrent_layer))
+    try:
+        yield
+    finally:
+        vars(decompositions).update(kept)
+
+
+def _recurrent_layer(x: torch.Tensor, hidden: Any, *_: object, **__: object) -> tuple[Any, Any]:
+    """The results of all steps [steps, batch, ...] and the last state, which may be a pair."""
+    states = hidden if isinstance(hidden, tuple) else (hidden,)
+    steps = x.new_empty((*x.shape[:-1], states[0].shape[-1]))
+    last = tuple(torch.empty_like(s, memory_format=torch.contiguous_format) for s in states)
+    return steps, last if isinstance(hidden, tuple) else last[0]
+
+
+def _batch_size(tensors: Sequence[torch.Tensor]) -> int:
+    """The leading size of the first tensor that has one."""
+    return next((v.shape[0] for v in tensors if v.dim()), 0)
+
+
+@cache
+def _compositions() -> dict[Any, Any]:
+    """How the calls of `COMPOSED` are written with others; what PyTorch lacks is left out."""
+    packets = [getattr(torch.ops.aten, name, None) for name in COMPOSED]
+    calls = [getattr(p, kind) for p in packets if p for kind in p.overloads() if "out" not in kind]
+    table = {**decomposition_table, **default_decompositions()}
+    return {call: table[call] for call in calls if call in table}
+
+
+def _run_export(
+    module: nn.Module,
+    tensors: Sequence[torch.Tensor],
+    shapes: tuple[Any, ...] | None,
+    device: str = "cpu",
+) -> ExportedProgram:
+    free = None if shapes is None else (shapes,)
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager():
+        program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
+        decomposed = _rewritten(program, type(module))
+        lay_as_eager(decomposed, device)
+        _type_as_eager(decomposed)
+        without_selections(decomposed)
+    if _draws(program) > _draws(decomposed):
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward draws random numbers and does not use them, which "
+            "torch.export leaves out: all later ones would differ. Remove the call."
+        )
+    return decomposed
+
+
+def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
+    """The program without what is changed in place, and without `COMPOSED`."""
+    try:
+        rewritten: ExportedProgram = program.run_decompositions(_compositions())
+    except Exception as error:
+        if (refusal := cannot_rewrite(error, program.graph, model)) is not None:
+            raise refusal from error
+        raise
+    return rewritten
+
+
+def _type_as_eager(program: ExportedProgram) -> None:
+    """Give running statistics the type that they have: PyTorch says float32 of those of 16 bits."""
+    for n in program.graph.nodes:
+        if str(n.target) == "aten._native_batch_norm_legit_functional.default":
+            statistics = {k: n.args[k].meta["val"] for k in (3, 4)}  # as arguments and as results
+            n.meta["val"] = tuple(statistics.get(k, v) for k, v in enumerate(n.meta["val"]))
+
+
+def _draws(program: ExportedProgram) -> int:
+    """How many calls draw random numbers; dropout that is off does not."""
+    seeded = torch.Tag.nondeterministic_seeded
+    calls = [n for n in program.graph.nodes if seeded in getattr(n.target, "tags", ())]
+    return sum(not _is_idle(n) for n in calls)
+
+
+def _is_idle(n: torch.fx.Node) -> bool:
+    """Whether the call drops nothing."""
+    if "dropout" in str(n.target):
+        return not (n.args[1] and n.args[2])
+    share = n.args[4] if len(n.args) > 4 else n.kwargs.get("dropout_p", 0.0)
+    return "scaled_dot_product_attention" in str(n.target) and not share
+
+
+def _try_export(
+    module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...], device: str
+) -> ExportedProgram | None:
+    """None when the model fixes the batch size; torch.export has no narrower error for it."""
+    try:
+        return _run_export(module, tensors, shapes, device)
+    except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
+        return None
+
+
+def _fixed_export(
+    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat, device: str
+) -> ExportedProgram:
+    try:
+        return _run_export(module, tensors, None, device)
+    except CaptureFailed:
+        raise
+    except Exception as error:
+        shared = bool(re.search(IN_COMMON, str(error)))
+        why = _change_in_common(module, tensors, flat) if shared else None
+        raise why or cannot_capture(error, type(module)) from error
+
+
+def _change_in_common(
+    module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat
+) -> CaptureFailed | None:
+    """What is changed, and who shares its memory, which PyTorch does not say."""
+    try:
+        with state_apart(module):
+            program = _run_export(module, tensors, None)
+    except Exception as error:  # noqa: BLE001 - whatever else stops it is the better reason
+        return cannot_capture(error, type(module))
+    return refused(program, module, flat)
+
+
+def _check_memory(program: ExportedProgram, module: nn.Module, flat: Flat) -> None:
+    """Raise CaptureFailed where the program changes memory in which others lie, too."""
+    if (why := refused(program, module, flat)) is not None:
+        raise why
+
+
+def _multiplied_along_batch(program: ExportedProgram) -> bool:
+    """Whether a matrix product sums over the free size: its kernel has to know the depth."""
+    for n in program.graph.nodes:
+        name = str(n.target).rpartition(".")[0]
+        place = int(name in ADDED_PRODUCTS)  # of the left factor
+        if name in (*PLAIN_PRODUCTS, *ADDED_PRODUCTS) and len(n.args) > place:
+            left = n.args[place].meta["val"]
+            if left.dim() and isinstance(left.shape[-1], torch.SymInt):
+                return True
+    return False
+
+
+def _is_free(program: ExportedProgram, batch: int) -> bool:
+    """Whether the program may run with any batch size."""
+    fixed = not _linear_in_batch(program) or _multiplied_along_batch(program)
+    return not fixed and _sizes_hold(program, batch)
+
+
+class _Concrete(torch.fx.Interpreter):
+    """Runs a program on fake tensors; false once a size is another than the program says."""
+
+    holds = True
+
+    def __init__(self, program: ExportedProgram, batch: int) -> None:
+        super().__init__(program.graph_module)
+        self.batch = batch
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        made = super().run_node(n)
+        said = n.meta.get("val") if n.op == "call_function" else made
+        self.holds &= [self.sizes(v) for v in pytree.tree_leaves(made)] == [
+            self.sizes(v) for v in pytree.tree_leaves(said)
+        ]
+        return made
+
+    def sizes(self, value: object) -> list[int]:
+        """Of a tensor or of a number, with the batch as it is in the example."""
+        found: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else [value]
+        return [
+            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s
+            for s in found
+            if not isinstance(s, torch.SymFloat | torch.SymBool) and not runtime_number(s)
+        ]
+
+    def example(self, value: object) -> object:
+        """A placeholder's value with fixed sizes."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty(self.sizes(value), dtype=value.dtype, device=value.device)
+
+
+def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
+    """Whether sizes with a free batch are those that the example's batch gives.
+
+    PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
+    """
+    places = [n for n in program.graph.nodes if n.op == "placeholder"]
+
+    def holds() -> bool:
+        with FakeTensorMode(shape_env=ShapeEnv()):
+            run = _Concrete(program, batch)
+            run.run(*(run.example(n.meta["val"]) for n in places), enable_io_processing=False)
+        return run.holds
+
+    with silence(), torch.no_grad(), traced_as_eager():
+        try:
+            return run_fake(holds)
+        except Exception:  # noqa: BLE001 - sizes that fixed ones cannot confirm are not taken
+            return False
+
+
+def run_fake(run: Callable[[], Result]) -> Result:
+    """What a run on fake tensors gives: as eager calls its operators, or, if that fails, with
+    PyTorch's Python dispatcher, as torch.export traces.
+
+    What C++ puts together of several operators (`bilinear`) asks there for sizes that an index of
+    the data leaves open; the Python dispatcher has them put together in Python. It comes second
+    because it also takes recurrent layers apart, step by step, and copies what eager's dropout of
+    nothing hands on (PyTorch 2.13). If both fail, the first error is raised.
+    """
+    try:
+        return run()
+    except CaptureFailed:
+        raise
+    except Exception:
+        with suppress(Exception), enable_python_dispatcher():
+            return run()
+        raise
+
+
+def _linear_in_batch(program: ExportedProgram) -> bool:
+    """Whether every size, and every number of elements, is fixed or a multiple of one symbol."""
+    for n in program.graph.nodes:
+        values = pytree.tree_leaves(n.meta.get("val"))
+        for value in values:
+            tensor = isinstance(value, torch.Tensor)
+            sizes = [*value.shape, *value.stride(), value.numel()] if tensor else [value]
+            if not tensor and runtime_number(value):
+                continue
+            if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
+                return False
+            if isinstance(value, torch.SymBool | torch.SymFloat):
+                return False
+    return True

@@ -1,0 +1,149 @@
+"""Losses -> our maps, and one fold over everything.
+
+Each formula is the one that PyTorch computes element by element (aten/src/ATen/native/Loss.cpp,
+Distance.cpp). A function takes the arguments of an ATen call, tensors as Values, and returns None
+where the call has to stay: shapes that differ, types other than floats, options without a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+from types import MappingProxyType
+
+import torch
+
+from fusewright.common.dtypes import FLOATS
+from fusewright.frontend.lowering.call import abreast, trailing
+from fusewright.ir.builder import Value, apply, cast, fold, reshape, where
+from fusewright.ir.decompositions import wide
+from fusewright.ir.graph import node
+
+MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
+LEAST_ROW = 256  # elements of a row that is reduced by itself
+OPS = MappingProxyType({MEAN: "mean", SUM: "sum"})
+Formula = Callable[[Value, Value, float], Value]
+
+
+def _like(x: Value, y: Value) -> bool:
+    return bool(x.shape) and (x.shape, x.dtype) == (y.shape, y.dtype) and x.dtype in FLOATS
+
+
+def _loss(formula: Formula, default: float = 1.0) -> Callable[..., Value | None]:
+    """A loss (x, target, reduction, width), both tensors of one shape and type."""
+
+    def build(x: Value, y: Value, reduction: int = MEAN, width: float = default) -> Value | None:
+        if not _like(x, y) or width <= 0.0:
+            return None
+        return _reduced(formula(wide(x), wide(y), width), reduction, x.dtype)
+
+    return build
+
+
+def _reduced(each: Value, reduction: int, dtype: torch.dtype) -> Value:
+    """What a reduction makes of the loss of each element. Long rows are reduced first, so that the
+    kernel that computes them row by row can do it."""
+    if reduction not in OPS:
+        return cast(each, dtype)
+    last = each.shape[-1]
+    if len(each.shape) > 1 and isinstance(last, int) and last >= LEAST_ROW:
+        each = fold(OPS[reduction], each, [len(each.shape) - 1])
+    return cast(fold(OPS[reduction], each, range(len(each.shape))), dtype)
+
+
+def _squared(x: Value, y: Value, _: float) -> Value:
+    return (x - y) * (x - y)
+
+
+def _smooth(x: Value, y: Value, beta: float) -> Value:
+    """d^2 / (2 beta) for a difference below beta, else d - beta / 2."""
+    d = apply("abs", x - y)
+    return where(apply("lt", d, beta), 0.5 * d * d / beta, d - 0.5 * beta)
+
+
+def _huber(x: Value, y: Value, delta: float) -> Value:
+    """d^2 / 2 for a difference up to delta, else delta (d - delta / 2)."""
+    d = apply("abs", x - y)
+    return where(apply("le", d, delta), 0.5 * d * d, delta * (d - 0.5 * delta))
+
+
+def _divergence(
+    x: Value, y: Value, reduction: int = MEAN, *, log_target: bool = False
+) -> Value | None:
+    """y (log(y) - x), 0 log(0) = 0; with the logarithm of a target, exp(y) (y - x)."""
+    if not _like(x, y):
+        return None
+    a, b = wide(x), wide(y)
+    if log_target:
+        return _reduced(apply("exp", b) * (b - a), reduction, x.dtype)
+    # One product, since two would each be rounded where the logarithms cancel; of infinity it
+    # takes two to be as undefined as eager.
+    apart = where(apply("eq", b, 0.0), 0.0, apply("log", b)) - a
+    return _reduced(where(apply("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
+
+
+def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None:
+    """The sum of x / |x| times y / |y|, where no length counts as less than eps."""
+    if not _like(x, y) or not trailing(x, [dim]) or not trailing(y, [dim]):
+        return None
+    a, b = (_unit(wide(v), dim, eps) for v in (x, y))
+    return cast(fold("sum", a * b, [dim]), x.dtype)
+
+
+def _unit(x: Value, dim: int, eps: float) -> Value:
+    length = apply("sqrt", fold("sum", x * x, [dim], keepdim=True))
+    return x / apply("maximum", length, eps)
+
+
+def _cross_entropy(
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = MEAN,
+    ignore: int = -100,
+    smoothing: float = 0.0,
+) -> Value | None:
+    """log(sum(exp(x - max))) - (x[target] - max), mean over what is not ignored.
+
+    PyTorch looks -x[target] up: it complains of a target that is no class.
+    """
+    kept = (*x.shape[:1], *x.shape[2:])
+    plain = target.dtype is torch.int64 and len(x.shape) > 1 and target.shape == kept
+    if not plain or weight is not None or smoothing or x.dtype not in FLOATS:
+        return None
+    if not trailing(x, [1]) and not abreast(x, [1]):
+        return None
+    call = f"torch.nn.functional.nll_loss({{0}}, {{1}}, ignore_index={ignore}, reduction='none')"
+    made = node(
+        "library",
+        [x.node, target.node],
+        shape=kept,
+        dtype=x.dtype,
+        call=call,
+        name="aten.nll_loss",
+        fresh=False,
+        random=-1,
+    )
+    less = Value(made)
+    top = fold("max", wide(x), [1], keepdim=True)
+    total = fold("sum", apply("exp", wide(x) - top), [1])
+    counts = apply("ne", target, ignore)
+    each = where(counts, apply("log", total) + (wide(less) + reshape(top, kept)), 0.0)
+    if reduction not in OPS:
+        return cast(each, x.dtype)
+    dims = range(len(kept))
+    found = fold("sum", each, dims)
+    mean = found / fold("sum", cast(counts, each.dtype), dims) if reduction == MEAN else found
+    return cast(mean, x.dtype)
+
+
+LOSSES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+    {
+        "aten.mse_loss": _loss(_squared),
+        "aten.smooth_l1_loss": _loss(_smooth),
+        "aten.huber_loss": _loss(_huber),
+        "aten.kl_div": _divergence,
+        "aten.cosine_similarity": _cosine,
+        "aten.cross_entropy_loss": _cross_entropy,
+    }
+)

@@ -1,0 +1,184 @@
+"""ATen calls that move no data, change the type, or fill memory -> our views, casts and copies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import accumulate
+
+from fusewright.frontend.lowering.call import Call, Lowered
+from fusewright.ir import builder
+from fusewright.ir.builder import Value, cast, constant, copy, narrow, permute, reshape, rounded
+from fusewright.ir.graph import times
+
+FILLED = {
+    **{f"aten.{name}": 0 for name in ("zeros", "zeros_like", "new_zeros", "zero")},
+    **{f"aten.{name}": 1 for name in ("ones", "ones_like", "new_ones")},
+}
+RESHAPES = ["view", "view_as", "reshape", "_unsafe_view", "unsqueeze", "squeeze"]
+FILLS = [*FILLED, "aten.full", "aten.full_like", "aten.fill"]
+SAME = ["aten.detach"]
+
+
+def _to_copy(call: Call) -> Lowered:
+    x = call.args[0]
+    return copy(x) if x.dtype is call.dtype else cast(x, call.dtype, rounds=True)
+
+
+def _clone(call: Call) -> Lowered:
+    return copy(call.args[0])
+
+
+def _same(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    return x
+
+
+def _reshape(call: Call) -> Lowered:
+    return reshape(call.args[0], call.shape)
+
+
+def _transpose(call: Call) -> Lowered:
+    x = call.args[0]
+    rank = len(x.shape)
+    if rank < 2:
+        return _same(call)
+    i, j = (1, 0) if call.name == "aten.t" else (call.args[1] % rank, call.args[2] % rank)
+    swap = {i: j, j: i}
+    return permute(x, [swap.get(d, d) for d in range(rank)])
+
+
+def _permute(call: Call) -> Lowered:
+    return permute(call.args[0], call.args[1]) if call.shape else _same(call)
+
+
+def _expand(call: Call) -> Lowered:
+    x = call.args[0]
+    missing = len(call.shape) - len(x.shape)
+    return builder.expand(reshape(x, (1,) * missing + x.shape), call.shape)
+
+
+def _copy_into(call: Call) -> Lowered:
+    """(target, source): what the target becomes."""
+    target, source = call.args[:2]
+    missing = len(target.shape) - len(source.shape)
+    spread = builder.expand(reshape(source, (1,) * missing + source.shape), target.shape)
+    return copy(cast(spread, target.dtype, rounds=True))
+
+
+def _slice(call: Call) -> Lowered:
+    """x[start:end:step] of one dimension; None where its size or a limit depends on the batch."""
+    x: Value = call.args[0]
+    dim = call.get(1, "dim", 0) % len(x.shape)
+    size = x.shape[dim]
+    given = (call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1))
+    if given[0] in (None, 0) and given[1] in (None, sys.maxsize) and given[2] == 1:
+        return x
+    if not isinstance(size, int) or not all(v is None or type(v) is int for v in given):
+        return None
+    start, end, step = slice(*given).indices(size)
+    return narrow(x, dim, start, end, step) if end > start else None
+
+
+def _select(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dim, index = call.args[1] % len(x.shape), call.args[2]
+    size = x.shape[dim]
+    if not isinstance(size, int) or type(index) is not int:
+        return None
+    return reshape(narrow(x, dim, index % size, index % size + 1), call.shape)
+
+
+def _unbind(call: Call) -> Lowered:
+    x: Value = call.args[0]
+    dim = call.get(1, "dim", 0) % len(x.shape)
+    if not isinstance(x.shape[dim], int):
+        return None
+    pieces = (narrow(x, dim, k, k + 1) for k in range(len(call.results)))
+    return tuple(reshape(p, r.shape) for p, r in zip(pieces, call.results, strict=True))
+
+
+def _pieces(call: Call) -> Lowered:
+    """split and split_with_sizes: neighbours along one dimension."""
+    x: Value = call.args[0]
+    dim = call.get(2, "dim", 0) % len(x.shape)
+    sizes = [r.shape[dim] for r in call.results]
+    if not all(isinstance(s, int) and s > 0 for s in (x.shape[dim], *sizes)):
+        return None
+    ends = list(accumulate(s for s in sizes if isinstance(s, int)))
+    return tuple(
+        narrow(x, dim, end - (s if isinstance(s, int) else 0), end)
+        for s, end in zip(sizes, ends, strict=True)
+    )
+
+
+def _broadcast(call: Call) -> Lowered:
+    rank = len(call.shape)
+    wide = [reshape(x, (1,) * (rank - len(x.shape)) + x.shape) for x in call.args[0]]
+    return tuple(builder.expand(x, call.shape) for x in wide)
+
+
+def _channel_shuffle(call: Call) -> Lowered:
+    """Channels in groups -> the first of each group, then the second ones, and so on."""
+    x, groups = call.args
+    batch, channels, *rest = x.shape
+    if not isinstance(channels, int):
+        return None
+    grouped = reshape(x, (batch, groups, channels // groups, *rest))
+    turned = permute(grouped, [0, 2, 1, *range(3, len(x.shape) + 1)])
+    return copy(reshape(turned, x.shape))
+
+
+def _pixel_shuffle(call: Call) -> Lowered:
+    """[…, C r r, H, W] -> […, C, H r, W r]."""
+    x, r = call.args
+    *lead, channels, height, width = x.shape
+    if not isinstance(channels, int):
+        return None
+    apart = reshape(x, (*lead, channels // (r * r), r, r, height, width))
+    n = len(lead)
+    turned = permute(apart, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
+    return copy(reshape(turned, (*lead, channels // (r * r), times(height, r), times(width, r))))
+
+
+def _pixel_unshuffle(call: Call) -> Lowered:
+    """[…, C, H r, W r] -> […, C r r, H, W]."""
+    x, r = call.args
+    *lead, channels, high, wide = x.shape
+    if not (isinstance(high, int) and isinstance(wide, int)):
+        return None
+    apart = reshape(x, (*lead, channels, high // r, r, wide // r, r))
+    n = len(lead)
+    turned = permute(apart, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+    return copy(reshape(turned, (*lead, times(channels, r * r), high // r, wide // r)))
+
+
+def _full(call: Call) -> Lowered:
+    value = FILLED[call.name] if call.name in FILLED else call.args[1]
+    if not isinstance(value, bool | int | float):
+        return None
+    scalar = rounded(constant(value, call.dtype))
+    spread = builder.expand(reshape(scalar, (1,) * len(call.shape)), call.shape)
+    return copy(spread)
+
+
+LOWER: dict[str, Callable[[Call], Lowered]] = {
+    **{f"aten.{name}": _reshape for name in RESHAPES},
+    **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(FILLS, _full),
+    "aten.copy": _copy_into,
+    "aten.broadcast_tensors": _broadcast,
+    "aten._to_copy": _to_copy,
+    "aten.clone": _clone,
+    "aten.transpose": _transpose,
+    "aten.t": _transpose,
+    "aten.permute": _permute,
+    "aten.expand": _expand,
+    "aten.slice": _slice,
+    "aten.select": _select,
+    "aten.unbind": _unbind,
+    "aten.channel_shuffle": _channel_shuffle,
+    "aten.pixel_shuffle": _pixel_shuffle,
+    "aten.pixel_unshuffle": _pixel_unshuffle,
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes"), _pieces),
+}

@@ -1,0 +1,1 @@
+"""Graph -> Plan: which nodes share a kernel, and over which axes."""

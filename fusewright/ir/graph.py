@@ -1,0 +1,393 @@
+"""Immutable, interned tensor nodes: equal means identical.
+
+    Size  = int | Batch(multiple)                a run-time size is a multiple of one batch size
+    Node  = Node(op, args, attributes, shape, dtype, order)
+    Graph = Graph(inputs, outputs, updates, …)   in the order in which the model computes
+
+Nodes are made by `node(...)` only. A map node broadcasts its arguments as PyTorch does. `order`
+lists the dimensions from the outermost to the innermost in memory; () means row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusewright.common.dtypes import OF_KERNELS
+from fusewright.errors import InternalError
+from fusewright.ir.operators import OPS, Op
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A size known only at run time: `multiple` times the batch size."""
+
+    multiple: int
+
+
+Size = int | Batch
+Shape = tuple[Size, ...]
+
+
+def times(a: Size, b: Size) -> Size:
+    """Product of two sizes; raises InternalError for batch times batch."""
+    if isinstance(a, Batch) and isinstance(b, Batch):
+        raise InternalError("A size is quadratic in the batch size; capture must have refused it.")
+    if isinstance(a, Batch):
+        return Batch(a.multiple * b) if isinstance(b, int) and b else 0
+    if isinstance(b, Batch):
+        return times(b, a)
+    return a * b
+
+
+def numel(shape: Iterable[Size]) -> Size:
+    """Product of all sizes."""
+    total: Size = 1
+    for size in shape:
+        total = times(total, size)
+    return total
+
+
+def concrete(size: Size, batch: int) -> int:
+    """The size as a number, for a batch size of `batch`."""
+    return size.multiple * batch if isinstance(size, Batch) else size
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One tensor: an operator of the table applied to `args`. Compare with `is`."""
+
+    op: str
+    args: tuple[Node, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    shape: Shape
+    dtype: torch.dtype
+    order: tuple[int, ...] = ()
+    _key: tuple[object, ...] = field(default=(), repr=False)
+
+    def __getitem__(self, name: str) -> Attribute:
+        """The attribute called `name`; raises InternalError when there is none."""
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise InternalError(f"{self.op} has no attribute {name!r}.")
+
+    def has(self, name: str) -> bool:
+        """Whether there is an attribute called `name`."""
+        return any(key == name for key, _ in self.attributes)
+
+    @property
+    def row(self) -> Op:
+        """This node's row of the op table."""
+        return OPS[self.op]
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {shape_text(self.shape)} {str(self.dtype).removeprefix('torch.')}>"
+
+
+Attribute = int | float | bool | str | None | torch.dtype | Batch | Node | tuple["Attribute", ...]
+_NODES: dict[tuple[object, ...], Node] = {}
+
+
+def _distinct(value: object) -> object:
+    """0.0 and -0.0, 1 and True are equal for Python but not for us."""
+    if isinstance(value, tuple):
+        return tuple(_distinct(v) for v in value)
+    return (type(value), repr(value)) if isinstance(value, int | float) else value
+
+
+def node(
+    op: str,
+    args: Sequence[Node] = (),
+    *,
+    shape: Shape,
+    dtype: torch.dtype,
+    order: tuple[int, ...] = (),
+    **attributes: Attribute,
+) -> Node:
+    """Return the one node with these parts. `order` is normalised: row-major becomes ()."""
+    if order == tuple(range(len(shape))):
+        order = ()
+    row = OPS[op]
+    if row.arity not in (-1, len(args)):
+        raise InternalError(f"{op} takes {row.arity} arguments, got {len(args)}.")
+    pairs = tuple(sorted(attributes.items()))
+    identity = tuple((name, _distinct(value)) for name, value in pairs)
+    key = (op, tuple(id(a) for a in args), identity, shape, dtype, order)
+    if key not in _NODES:
+        _NODES[key] = Node(op, tuple(args), pairs, shape, dtype, order, key)
+    return _NODES[key]
+
+
+@dataclass(frozen=True)
+class Update:
+    """After the computation, `target` (an input or a buffer) takes the value of `value`."""
+
+    target: Node
+    value: Node
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured model.
+
+    inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
+    updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
+    order, even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if
+    every size is fixed.
+    """
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    updates: tuple[Update, ...] = ()
+    effects: tuple[Node, ...] = ()
+    batch: int = 0
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """Every node that must be computed."""
+        return (*self.effects, *(u.value for u in self.updates), *self.outputs)
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """Inputs, parameters, buffers and constants that anything needs."""
+        every = (*self.inputs, *self.roots, *(u.target for u in self.updates))
+        return tuple(n for n in toposort(every) if n.row.kind == "leaf")
+
+    def hint(self, size: Size) -> int:
+        """`size` at the captured batch size."""
+        return concrete(size, self.batch)
+
+
+def base(n: Node) -> Node:
+    """The node whose memory a chain of views shows."""
+    while n.row.kind == "view":
+        (n,) = n.args
+    return n
+
+
+# Calls of PyTorch whose results always show the memory of their argument.
+CALLED_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view", "view_as_real", "view_as_complex", "select", "slice", "narrow", "split"),
+        *("split_with_sizes", "unbind", "chunk", "diagonal", "expand", "permute", "transpose", "t"),
+        *("unsqueeze", "squeeze", "unfold", "alias", "detach", "as_strided", "imag", "_conj"),
+        *("_neg_view", "unflatten"),
+    )
+)
+
+
+def memory_of(n: Node) -> Node:
+    """The node whose memory views show, those among them that are calls of PyTorch."""
+    while (shown := shown_by(n)) is not None:
+        n = shown
+    return n
+
+
+def shown_by(n: Node) -> Node | None:
+    """The node of which this one is a view, called or not; None for one with memory of its own."""
+    call = n.args[0] if n.op == "item" else n
+    called = call.op == "library" and ".".join(str(call["name"]).split(".")[:2]) in CALLED_VIEWS
+    return call.args[0] if called else n.args[0] if n.row.kind == "view" else None
+
+
+def on_other_memory(n: Node, old: Node, new: Node) -> Node:
+    """The same views of `new` as `n` is of `old`."""
+    if n is old:
+        return new
+    if n.op != "item" and shown_by(n) is None:
+        return n
+    return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
+
+
+def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
+    """`n` in memory of its own, as an output that must be nobody else's tensor.
+
+    A piece keeps its gaps, so all of its memory is copied. number: keeps two copies apart.
+    """
+    whole, pieces = n, False
+    while whole.row.kind == "view" and not pieces:
+        pieces, whole = whole.op == "narrow", whole.args[0]
+    if pieces:
+        memory = base(n)
+        return on_other_memory(n, memory, copied(memory, memory.order, number))
+    return fresh_copy(n, order, number)
+
+
+def fresh_copy(n: Node, order: tuple[int, ...], number: int) -> Node:
+    """`n` in new memory; by a call of PyTorch where no kernel moves such numbers."""
+    if n.dtype in OF_KERNELS:
+        return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=number)
+    call = "torch.clone({0}, memory_format=torch.contiguous_format)"
+    if order:
+        back = tuple(order.index(d) for d in range(len(order)))
+        call = call.replace("{0}", f"{{0}}.permute({order})") + f".permute({back})"
+    return node(
+        "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, name="aten.clone",
+        fresh=True, random=-1, distinct=number,
+    )  # fmt: skip
+
+
+def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
+    """All nodes that `roots` need, arguments first; deterministic."""
+    done: dict[int, Node] = {}
+    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        current, ready = stack.pop()
+        if id(current) in done:
+            continue
+        if ready:
+            done[id(current)] = current
+            continue
+        stack.append((current, True))
+        stack.extend((a, False) for a in reversed(current.args) if id(a) not in done)
+    return tuple(done.values())
+
+
+def readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
+    """Who reads each node, once for every argument that it is: its id -> nodes."""
+    found: dict[int, list[Node]] = {}
+    for n in nodes:
+        for a in n.args:
+            found.setdefault(id(a), []).append(n)
+    return found
+
+
+def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+    """Apply `change` to every node, arguments first, and return the new graph."""
+    new: dict[int, Node] = {}
+    for n in toposort((*graph.inputs, *graph.roots)):
+        args = tuple(new[id(a)] for a in n.args)
+        same = all(a is b for a, b in zip(args, n.args, strict=True))
+        moved = n if same else with_args(n, args)
+        new[id(n)] = change(moved)
+    return replaced(graph, new)
+
+
+def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
+    """The graph with what `new` has, by identity, in the place of its inputs and roots."""
+
+    def pick(n: Node) -> Node:
+        return new[id(n)]
+
+    return Graph(
+        tuple(map(pick, graph.inputs)),
+        tuple(map(pick, graph.outputs)),
+        tuple(Update(u.target, pick(u.value)) for u in graph.updates),
+        tuple(map(pick, graph.effects)),
+        graph.batch,
+    )
+
+
+def with_args(n: Node, args: tuple[Node, ...]) -> Node:
+    """The same operator on other arguments."""
+    attributes: Mapping[str, Attribute] = dict(n.attributes)
+    return node(n.op, args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The broadcast shape, as PyTorch's rules say; raises InternalError when there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    sizes: list[Size] = []
+    for i in range(rank):
+        here: list[Size] = [s[len(s) - rank + i] for s in shapes if len(s) - rank + i >= 0]
+        wide = [size for size in here if size != 1]
+        if any(size != wide[0] for size in wide):
+            raise InternalError(f"Shapes {', '.join(map(shape_text, shapes))} do not broadcast.")
+        sizes.append(wide[0] if wide else 1)
+    return tuple(sizes)
+
+
+def check(graph: Graph, after: str) -> Graph:
+    """Return `graph` if every node keeps the table's shape and type rules; else name the pass."""
+    for n in toposort(graph.roots):
+        problem = _complaint(n)
+        if problem:
+            raise InternalError(f"After {after}: {n!r}: {problem}")
+    return graph
+
+
+def _complaint(n: Node) -> str:
+    if n.row.computed and any(t.dtype not in OF_KERNELS for t in (n, *n.args)):
+        return f"no kernel computes with {[str(t.dtype) for t in (n, *n.args)]}"
+    if n.row.kind == "map":
+        if n.shape != broadcast([a.shape for a in n.args]):
+            return f"shape is not the broadcast of {[a.shape for a in n.args]}"
+        return _type_complaint(n)
+    if n.row.kind == "fold":
+        dims = n["dims"]
+        kept = tuple(s for i, s in enumerate(n.args[0].shape) if i not in dims)  # type: ignore[operator]
+        return "" if kept == n.shape else f"shape is not {kept}"
+    if n.row.kind == "scan":
+        same = (n.args[0].shape, n.args[0].dtype) == (n.shape, n.dtype)
+        return "" if same else "a scan has the shape and type of its argument"
+    if n.op == "product":
+        left, right = (a.shape for a in n.args)
+        fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])
+        return "" if fits else f"factors {shape_text(left)} and {shape_text(right)} do not fit"
+    if n.op == "attention":
+        queries, keys, values = (a.shape for a in n.args[:3])
+        inner = (queries[-1], values[-1], *n.shape[-2:])
+        fits = inner == (keys[-1], keys[-2], queries[-2], values[-2])
+        return "" if fits else f"queries {shape_text(queries)} do not fit {shape_text(keys)}"
+    if n.op == "reshape" and numel(n.shape) != numel(n.args[0].shape):
+        return "reshape changes the number of elements"
+    return ""
+
+
+def _type_complaint(n: Node) -> str:
+    result = n.row.result
+    if result == "bool":
+        return "" if n.dtype is torch.bool else "result must be bool"
+    if result == "attribute":
+        return "" if n.dtype is n["to"] else "result must have the attribute's type"
+    if result == "wide" and n.dtype is torch.float64 and n.args[0].dtype is torch.float32:
+        return ""
+    values = n.args[1:] if result == "second" else n.args
+    if any(a.dtype is not n.dtype for a in values):
+        return f"argument types {[str(a.dtype) for a in n.args]} differ from the result's"
+    return ""
+
+
+def shape_text(shape: Sequence[Size]) -> str:
+    """`[batch*4, 16]`, for people."""
+    return f"[{', '.join(map(size_text, shape))}]"
+
+
+def size_text(size: Size) -> str:
+    """A size as an expression of Python, C++ and English."""
+    if isinstance(size, int):
+        return str(size)
+    return "batch" if size.multiple == 1 else f"batch * {size.multiple}"
+
+
+def show(graph: Graph) -> str:
+    """The graph as numbered lines, for golden files and errors."""
+    numbers: dict[int, int] = {}
+    nodes = toposort((*graph.inputs, *graph.roots, *graph.leaves))
+    lines = list(_lines(nodes, numbers))
+    for update in graph.updates:
+        lines.append(f"update %{numbers[id(update.target)]} = %{numbers[id(update.value)]}")
+    lines.append("return " + ", ".join(f"%{numbers[id(o)]}" for o in graph.outputs))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(nodes: Iterable[Node], numbers: dict[int, int]) -> Iterator[str]:
+    for n in nodes:
+        numbers[id(n)] = len(numbers)
+        words = [f"%{numbers[id(a)]}" for a in n.args]
+        words += [f"{name}={_plain(value)}" for name, value in n.attributes]
+        layout = f" order={n.order}" if n.order else ""
+        kind = str(n.dtype).removeprefix("torch.")
+        yield f"%{numbers[id(n)]} = {n.op}({', '.join(words)}): {kind}{shape_text(n.shape)}{layout}"
+
+
+def _plain(value: Attribute) -> str:
+    if isinstance(value, Batch):
+        return size_text(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_plain, value))})"
+    return str(value)

@@ -1,0 +1,130 @@
+"""Run a Graph with PyTorch, node by node, in any precision: the meaning of the IR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusewright.ir.graph import Batch, Graph, Node, base, concrete, toposort
+from fusewright.ir.operators import meaning
+
+
+def interpret(
+    graph: Graph,
+    inputs: Sequence[torch.Tensor],
+    state: Mapping[str, torch.Tensor],
+    *,
+    batch: int = 0,
+    dtype: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """The graph's outputs, then its updates' values.
+
+    inputs: one tensor per graph input.  state: parameters and buffers by name.  dtype: compute
+    every floating tensor in this type instead of its own.
+    """
+    values: dict[int, torch.Tensor] = {}
+    batch = batch or graph.batch
+    for n in toposort((*graph.inputs, *graph.roots)):
+        values[id(n)] = _value(n, inputs, state, values, batch, dtype)
+    updated = {id(u.target): values[id(u.value)] for u in graph.updates}
+    return [*(_final(o, values, updated, batch) for o in graph.outputs), *updated.values()]
+
+
+def _final(
+    o: Node,
+    values: Mapping[int, torch.Tensor],
+    updated: Mapping[int, torch.Tensor],
+    batch: int,
+) -> torch.Tensor:
+    """An output's value; outputs show inputs and buffers as they are after the updates."""
+    if id(base(o)) not in updated:
+        return values[id(o)]
+    if o.row.kind == "leaf":
+        return updated[id(o)]
+    inner = _final(o.args[0], values, updated, batch)
+    return meaning(o.op, tuple(_attributes(o, batch, o.dtype)))(inner)  # type: ignore[no-any-return]
+
+
+def _value(
+    n: Node,
+    inputs: Sequence[torch.Tensor],
+    state: Mapping[str, torch.Tensor],
+    values: Mapping[int, torch.Tensor],
+    batch: int,
+    dtype: torch.dtype | None,
+) -> torch.Tensor:
+    if n.op == "input":
+        return _as(inputs[int(n["position"])], dtype)  # type: ignore[arg-type]
+    if n.op in ("parameter", "buffer"):
+        return _as(state[str(n["name"])], dtype)
+    kind = dtype if dtype and n.dtype.is_floating_point else n.dtype
+    if n.op == "constant":
+        value = n["value"]
+        number = concrete(value, batch) if isinstance(value, Batch) else value
+        return torch.tensor(number, dtype=kind).reshape((1,) * len(n.shape))
+    args = [values[id(a)] for a in n.args]
+    if n.op == "library":
+        return _library(n, args, batch)
+    if n.op == "attention":
+        return _attention(n, args, batch, dtype)
+    if n.row.result == "wide":
+        args = [_as(a, kind) for a in args]
+    found: torch.Tensor = meaning(n.op, tuple(_attributes(n, batch, kind)))(*args)
+    return _as(found, dtype) if n.op == "bitcast" else found
+
+
+def _attention(
+    n: Node, args: Sequence[torch.Tensor], batch: int, dtype: torch.dtype | None
+) -> torch.Tensor:
+    """Its function of scores is a graph: input 0 is the product, the others are its operands."""
+    queries, keys, values, *operands = args
+    function = n["scores"]
+    assert isinstance(function, Node), "a function of scores is a node"
+    given = [queries @ keys.transpose(-1, -2), *operands]
+    (scores,) = interpret(Graph((), (function,)), given, {}, batch=batch, dtype=dtype)
+    lead = (*values.shape[:-2], *scores.shape[-2:])
+    return torch.softmax(scores.reshape(lead), -1) @ values.transpose(-1, -2)
+
+
+def _library(n: Node, args: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
+    names = [f"x{i}" for i in range(len(args))]
+    text = str(n["call"]).format(*names, device="torch.device('cpu')")
+    given = dict(zip(names, args, strict=True))
+    scope = {"torch": torch, "batch": batch, "_fusewright_paged": lambda *_: None, **given}
+    return eval(text, scope)  # type: ignore[no-any-return]
+
+
+def _as(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+
+def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]]:
+    """The node's attributes as Python text, sizes filled in."""
+    pairs = [(name, python_text(value, batch)) for name, value in n.attributes]
+    if n.op == "cast":
+        pairs = [("to", str(dtype))]
+    if n.row.kind == "view" and n.op != "permute":
+        pairs.append(("shape", python_text(n.shape, batch)))
+    if n.row.kind in ("fold", "scan"):
+        dims = n["dims"]
+        assert isinstance(dims, tuple)
+        pairs += [("first", str(dims[0])), ("last", str(dims[-1]))]
+    return pairs
+
+
+def python_text(value: object, batch: int) -> str:
+    """An attribute as Python source; numpy's numbers and enumerations as plain numbers."""
+    if isinstance(value, Batch):
+        return str(concrete(value, batch))
+    if isinstance(value, list):
+        return f"[{', '.join(python_text(v, batch) for v in value)}]"
+    if isinstance(value, tuple):
+        return f"({''.join(f'{python_text(v, batch)}, ' for v in value).strip()})"
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        text = float.__repr__(value)
+        return text if math.isfinite(value) else f"float('{text}')"
+    return int.__repr__(value) if isinstance(value, int) else repr(value)

@@ -1,0 +1,220 @@
+"""The op table: one row per operator of the IR, and nothing about an operator stands elsewhere.
+
+A row holds the C++ spelling (the same for the CPU and CUDA; functions are in `skeletons/`), the
+meaning in PyTorch (as text: it is run by the interpreter and printed where an operator stays a
+library call), the result type, the domain of its tests, and its cost in float operations.
+`{0}`, `{1}`, … are the arguments; `{dims}`, `{shape}`, … are attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator.
+
+    kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
+    (along the dimension in `dims`), "view" (moves no data), "product", "leaf" or "library".
+    result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or
+    "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
+    """
+
+    name: str
+    kind: str
+    arity: int
+    cpp: str
+    torch: str
+    result: str = "same"
+    domain: str = "real"
+    cost: int = 1
+
+    @property
+    def computed(self) -> bool:
+        """Whether the result is memory that a kernel of ours writes."""
+        return self.kind in ("map", "fold", "scan")
+
+    @property
+    def needs(self) -> str:
+        """The function of `skeletons/*/math.*` that the C++ spelling calls, or ""."""
+        head = self.cpp.split("(")[0]
+        return head if self.cpp.endswith(")") and head.isidentifier() else ""
+
+
+def _infix(name: str, sign: str, result: str = "same", domain: str = "real") -> Op:
+    return Op(name, "map", 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
+
+
+def _call(
+    name: str, arity: int = 1, torch_text: str = "", domain: str = "real", cost: int = 1
+) -> Op:
+    arguments = ", ".join(f"{{{i}}}" for i in range(arity))
+    meaning = torch_text or f"torch.{name}({arguments})"
+    return Op(name, "map", arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)
+
+
+def _test(name: str) -> Op:
+    return Op(name, "map", 1, f"{name}({{0}})", f"torch.{name}({{0}})", "bool", "special")
+
+
+def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real") -> Op:
+    return Op(name, "fold", 1, f"team.{name}", torch_text, result, domain)
+
+
+def _scan(name: str, torch_text: str, domain: str = "real") -> Op:
+    return Op(name, "scan", 1, f"team.{name}", torch_text, domain=domain)
+
+
+_M2 = "torch.sum(torch.square({0} - torch.mean({0}, {dims}, keepdim=True)), {dims})"
+_BACK = "torch.{name}({{0}}.flip({{first}}), {{first}}).flip({{first}})"
+_CONVOLUTION = (
+    "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
+    "{dilation}, {groups})"
+)
+_TRANSPOSED = (
+    "torch.nn.functional.conv_transpose{rank}d({0}, {1}, None, {stride}, {padding}, "
+    "{output_padding}, {groups}, {dilation})"
+)
+_WINDOW = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
+_TAP = "torch.where({0}, {1} + {2} * {3}, {1})"
+_ROWS = (
+    # leaves: inputs by position, parameters and buffers by name, numbers by value
+    Op("input", "leaf", 0, "", ""),
+    Op("parameter", "leaf", 0, "", ""),
+    Op("buffer", "leaf", 0, "", ""),
+    Op("constant", "leaf", 0, "", ""),
+    # arithmetic
+    _infix("add", "+"),
+    _infix("sub", "-"),
+    _infix("mul", "*"),
+    Op("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4),
+    Op("neg", "map", 1, "-{0}", "-{0}"),
+    _call("abs"),
+    _call("sign", domain="special"),
+    _call("reciprocal", cost=4),
+    _call("square"),
+    _call("sqrt", cost=4, domain="positive"),
+    _call("rsqrt", cost=6, domain="positive"),
+    _call("pow", 2, cost=30, domain="positive"),
+    _call("remainder", 2, cost=8),
+    _call("fmod", 2, cost=8),
+    _call("atan2", 2, cost=30),
+    _call("maximum", 2, domain="special", cost=2),
+    _call("minimum", 2, domain="special", cost=2),
+    _call("floor"),
+    _call("ceil"),
+    _call("round"),
+    _call("trunc"),
+    # transcendental
+    _call("exp", cost=12),
+    _call("exp2", cost=12),
+    _call("expm1", cost=20),
+    _call("log", cost=15, domain="positive"),
+    _call("log2", cost=15, domain="positive"),
+    _call("log10", cost=15, domain="positive"),
+    _call("log1p", cost=20, domain="positive"),
+    _call("sin", cost=20),
+    _call("cos", cost=20),
+    _call("tan", cost=25),
+    _call("asin", cost=25, domain="unit"),
+    _call("acos", cost=25, domain="unit"),
+    _call("atan", cost=25),
+    _call("sinh", cost=25),
+    _call("cosh", cost=25),
+    _call("asinh", cost=30),
+    _call("acosh", cost=30, domain="above one"),
+    _call("atanh", cost=30, domain="unit"),
+    _call("tanh", cost=15),
+    _call("erf", cost=18),
+    _call("erfc", cost=25),
+    _call("sigmoid", cost=16),
+    _call("silu", 1, "torch.nn.functional.silu({0})", cost=17),
+    _call("tanh_softplus", 1, "torch.tanh(torch.nn.functional.softplus({0}))", cost=18),
+    _call("relu", domain="special"),
+    # comparisons and choices
+    _infix("eq", "==", "bool", "special"),
+    _infix("ne", "!=", "bool", "special"),
+    _infix("lt", "<", "bool", "special"),
+    _infix("le", "<=", "bool", "special"),
+    _infix("gt", ">", "bool", "special"),
+    _infix("ge", ">=", "bool", "special"),
+    _test("isnan"),
+    _test("isinf"),
+    _test("isfinite"),
+    Op("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool"),
+    _infix("bitwise_and", "&", domain="int"),
+    _infix("bitwise_or", "|", domain="int"),
+    _infix("bitwise_xor", "^", domain="int"),
+    Op("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
+    _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
+    _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
+    Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
+    # a product and a sum that round once, and a norm of (x, mean, m2, scale): see
+    # rewrite/norm_rounding.py. The statistics of eval mode have no m2, but a number.
+    _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
+    Op("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
+    # one step of a convolution, which rounds once, as PyTorch's does
+    Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
+    Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
+    # `of` is the type of the argument; the C++ names both as they are stored
+    Op("bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"),
+    Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
+    # one pixel of each window of a convolution, which computes all of them: see
+    # kernels/conv/pool_fusion.py
+    Op("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
+    # folds over `dims`; m2 is the sum of squared deviations from the mean
+    _fold("sum", "torch.sum({0}, {dims})"),
+    _fold("mean", "torch.mean({0}, {dims})", "wide"),
+    _fold("m2", _M2, "wide"),
+    _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one"),
+    _fold("max", "torch.amax({0}, {dims})", domain="special"),
+    _fold("min", "torch.amin({0}, {dims})", domain="special"),
+    _fold("any", "torch.any({0}, {dims})", domain="bool"),
+    _fold("all", "torch.all({0}, {dims})", domain="bool"),
+    _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index"),
+    _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index"),
+    # scans along the one dimension in `dims`: from its first element on, or back from the last
+    _scan("cumsum", "torch.cumsum({0}, {first})"),
+    _scan("cumprod", "torch.cumprod({0}, {first})", "near one"),
+    _scan("cumsum_back", _BACK.format(name="cumsum")),
+    _scan("cumprod_back", _BACK.format(name="cumprod"), "near one"),
+    # views: `shape`, `permutation`, … are attributes
+    Op("reshape", "view", 1, "", "{0}.reshape({shape})"),
+    Op("permute", "view", 1, "", "{0}.permute({permutation})"),
+    Op("expand", "view", 1, "", "{0}.expand({shape})"),
+    Op("narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"),
+    # the same with a fill: only below a map, which reads them where they lie
+    Op("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})"),
+    Op("flip", "view", 1, "", "torch.flip({0}, {dims})"),
+    Op("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})"),
+    Op("triu", "view", 1, "", "torch.triu({0}, {diagonal})"),
+    Op("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
+    # a matrix product over the last dimension of both factors, which is never stored
+    Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
+    # softmax of a function (attribute `scores`) of such a product, times another factor
+    Op("attention", "product", -1, "", "", cost=0),
+    # the same of an image's patches: a product of weights and patches, never stored either
+    Op("convolution", "product", 2, "", _CONVOLUTION, cost=0),
+    Op("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),
+    # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
+    Op("library", "library", -1, "", ""),
+    Op("item", "library", 1, "", "{0}[{index}]"),
+)
+
+OPS: dict[str, Op] = {op.name: op for op in _ROWS}
+
+
+@cache
+def meaning(name: str, attributes: tuple[tuple[str, str], ...] = ()) -> Callable[..., Any]:
+    """The PyTorch function of row `name`, with `attributes` (name, Python text) filled in."""
+    op = OPS[name]
+    names = [f"x{i}" for i in range(op.arity)]
+    text = op.torch.format(*names, **dict(attributes))
+    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", {"torch": torch})
+    return function

@@ -1,0 +1,224 @@
+"""A chain of views -> Part: where its elements lie in the memory of the tensor below.
+
+A piece, a turned or a padded tensor is read where it lies: each of its elements stands at an offset
+plus strides times its place, and a guard of the same form says which elements exist; all others are
+the fill, or, where a dimension goes round, stand elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fusewright.ir.graph import Attribute, Batch, Node, Shape, Size, times
+
+# the views that only a Part can describe
+PIECES = ("narrow", "pad", "flip", "roll", "triu", "tril")
+MANY = 1 << 40  # more rows and columns than a tensor has
+
+
+class Form(NamedTuple):
+    """offset + strides . place"""
+
+    offset: Size
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Elements exist where 0 <= form < size. beyond: elsewhere the memory is not the tensor's.
+
+    wrap: how much further the others stand, where all exist.
+    """
+
+    form: Form
+    size: Size
+    beyond: bool
+    wrap: Size = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """The elements of a piece in memory. fill: what those are that a guard excludes."""
+
+    form: Form
+    guards: tuple[Guard, ...] = ()
+    fill: Attribute = None
+
+
+def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
+    """The strides, in elements, of a dense tensor whose dimensions lie in `order`."""
+    result: list[Size] = [0] * len(shape)
+    step: Size = 1
+    for d in reversed(order or tuple(range(len(shape)))):
+        result[d] = step
+        step = times(step, shape[d] or 1)
+    return tuple(result)
+
+
+def lies(n: Node) -> tuple[Size, ...]:
+    """The strides of a tensor in memory, which may lie inside of a larger one."""
+    if not n.has("inside"):
+        return strides(n.shape, n.order)
+    dim, _, size = numbers(n["inside"])
+    return strides((*n.shape[:dim], size, *n.shape[dim + 1 :]))
+
+
+@lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
+def part_of(n: Node) -> tuple[Node, Part] | None:
+    """The tensor that a chain of views shows, and where; None if no Part describes it."""
+    if n.row.kind != "view":
+        return n, Part(Form(0, lies(n)))
+    found = part_of(n.args[0])
+    if found is None:
+        return None
+    leaf, part = found
+    moved = [_moved(n, part.form), *(_moved(n, g.form, guards=True) for g in part.guards)]
+    forms = [form for form in moved if form is not None]
+    if len(forms) < len(moved):
+        return None
+    known = [replace(g, form=f) for g, f in zip(part.guards, forms[1:], strict=True)]
+    here = Part(forms[0], tuple(g for g in known if _excludes(g, n.shape)), part.fill)
+    new = _turns(n, part.form) if n.op == "roll" else _guards(n)
+    if not new or n.op == "roll":
+        return leaf, replace(here, guards=(*here.guards, *new))
+    fill = n["value"] if n.op == "pad" else 0
+    filled = not all(g.wrap for g in here.guards)
+    fill = here.fill if filled and n.has("free") else fill
+    if filled and (fill, type(fill)) != (here.fill, type(here.fill)):
+        return None
+    return leaf, Part(here.form, (*here.guards, *new), fill)
+
+
+def _moved(n: Node, form: Form, *, guards: bool = False) -> Form | None:
+    """The form of n's elements, where `form` is that of its argument's, or of a guard of these."""
+    steps = list(form.strides)
+    shape = n.args[0].shape
+    if n.op == "permute":
+        return form._replace(strides=tuple(steps[p] for p in numbers(n["permutation"])))
+    if n.op == "expand":
+        wide = zip(shape, steps, strict=True)
+        return form._replace(strides=tuple(0 if size == 1 else s for size, s in wide))
+    if n.op == "reshape":
+        return _reshaped(form, shape, n.shape)
+    if n.op == "narrow":
+        dim, start, step = numbers((n["dim"], n["start"], n["step"]))
+        return _shifted(form, {dim: start}, {dim: step})
+    if n.op == "pad":
+        return _shifted(form, {d: -low for d, (low, _) in enumerate(sides_of(n))}, {})
+    if n.op == "flip":
+        dims = numbers(n["dims"])
+        last = {d: size - 1 for d, size in enumerate(shape) if d in dims and isinstance(size, int)}
+        return _shifted(form, last, dict.fromkeys(dims, -1)) if len(last) == len(dims) else None
+    if n.op == "roll":
+        turned = _turned(n)
+        plain = not guards or all(steps[d] == 0 for d in turned)
+        return _shifted(form, {d: -far for d, (far, _) in turned.items()}, {}) if plain else None
+    return form
+
+
+def _reshaped(form: Form, old: Shape, new: Shape) -> Form | None:
+    """The same for another row-major shape; None where dimensions join that do not lie evenly."""
+    below = [(size, step) for size, step in zip(old, form.strides, strict=True) if size != 1]
+    above = [d for d, size in enumerate(new) if size != 1]
+    steps: list[Size] = [0] * len(new)
+    while below and above:
+        places, (size, first) = [above.pop()], below.pop()
+        joined, step = new[places[0]], times(first, size)
+        while joined != size:
+            if above and _precedes(joined, size):
+                places.append(above.pop())
+                joined = times(joined, new[places[-1]])
+            elif below and below[-1][1] == step:
+                more, _ = below.pop()
+                size, step = times(size, more), times(step, more)
+            else:
+                return None
+        for place in places:
+            steps[place] = first
+            first = times(first, new[place])
+    return None if below or above else form._replace(strides=tuple(steps))
+
+
+def _precedes(a: Size, b: Size) -> bool:
+    """Whether a is the smaller size; one that depends on the batch is the larger one."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return isinstance(a, int) or (isinstance(b, Batch) and a.multiple < b.multiple)
+
+
+def _shifted(form: Form, starts: dict[int, int], factors: dict[int, int]) -> Form | None:
+    """From `starts` on, in steps of `factors`; None if the offset mixes numbers and the batch."""
+    offset: Size | None = form.offset
+    for d, start in starts.items():
+        offset = None if offset is None else _sum(offset, times(form.strides[d], start))
+    steps = tuple(times(s, factors.get(d, 1)) for d, s in enumerate(form.strides))
+    return None if offset is None else Form(offset, steps)
+
+
+def _guards(n: Node) -> tuple[Guard, ...]:
+    """What a view itself leaves out: the sides of a pad, one side of a diagonal."""
+    rank = len(n.shape)
+    if n.op == "pad":
+        padded = [d for d in range(rank) if n.shape[d] != n.args[0].shape[d]]
+        units = {d: tuple(int(k == d) for k in range(rank)) for d in padded}
+        lows = [low for low, _ in sides_of(n)]
+        shape = n.args[0].shape
+        return tuple(Guard(Form(-lows[d], units[d]), shape[d], beyond=True) for d in padded)
+    if n.op in ("triu", "tril"):
+        diagonal, sign = numbers((n["diagonal"], 1 if n.op == "triu" else -1))
+        form = Form(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
+        known = [s for s in n.shape[-2:] if isinstance(s, int)]
+        size = sum(known) + abs(diagonal) if len(known) == 2 else MANY
+        return (Guard(form, size, beyond=False),)
+    return ()
+
+
+def _turned(n: Node) -> dict[int, tuple[int, int]]:
+    """The dimensions of a roll: how far they go, forwards or back, and their sizes."""
+    by = zip(numbers(n["dims"]), numbers(n["shifts"]), strict=True)
+    sizes = [(d, far, size) for d, far in by if isinstance(size := n.shape[d], int)]
+    return {d: (far - size * (2 * far > size), size) for d, far, size in sizes}
+
+
+def _turns(n: Node, form: Form) -> tuple[Guard, ...]:
+    """The elements of a roll that do not go past an end; `form` is that of its argument's."""
+    found = []
+    for d, (far, size) in _turned(n).items():
+        unit = tuple(int(k == d) for k in range(len(n.shape)))
+        wrap = times(form.strides[d], size if far > 0 else -size)
+        found += [Guard(Form(-far, unit), size, beyond=True, wrap=wrap)] * (wrap != 0)
+    return tuple(found)
+
+
+def _excludes(guard: Guard, shape: Shape) -> bool:
+    """Whether any element of that shape may lie outside."""
+    steps = [(n, s) for n, s in zip(shape, guard.form.strides, strict=True) if s != 0]
+    first, size = guard.form.offset, guard.size
+    ends = [s * (n - 1) for n, s in steps if isinstance(n, int) and isinstance(s, int)]
+    if len(ends) < len(steps) or not isinstance(first, int) or not isinstance(size, int):
+        return True
+    lowest, highest = (first + sum(e for e in ends if e * sign > 0) for sign in (-1, 1))
+    return lowest < 0 or highest >= size
+
+
+def sides_of(n: Node) -> tuple[tuple[int, int], ...]:
+    """What a pad adds before and behind each dimension; PyTorch counts from the last one."""
+    pads = numbers(n["pads"])
+    return tuple(zip(pads[::2], pads[1::2], strict=True))[::-1]
+
+
+def numbers(values: Any) -> Any:
+    """Attributes that are whole numbers."""
+    assert all(isinstance(v, int) for v in values)
+    return values
+
+
+def _sum(a: Size, b: Size) -> Size | None:
+    """None if one of them depends on the batch size and the other one does not."""
+    if isinstance(a, Batch) and isinstance(b, Batch):
+        return Batch(a.multiple + b.multiple)
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return a if b == 0 else b if a == 0 else None

@@ -1,0 +1,83 @@
+"""Random cotangents -> gradients of every input and parameter, compared with float64 autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fusewright.judge.evidence import contract
+from fusewright.judge.evidence.legal_inputs import Illegal
+from fusewright.judge.evidence.pytree import mapped, tensors, upcast
+from fusewright.judge.evidence.tied_tensors import each
+from fusewright.judge.evidence.trial import State, Steps, Trial
+
+COTANGENT_DRAWS = 2
+
+
+def gradients(t: Trial) -> Steps:
+    """Random cotangents; every input and parameter, against float64 autograd."""
+    lab = t.lab
+    for draw in range(COTANGENT_DRAWS):
+        values = _leaves(lab.inputs("gradients", draw))
+        mode = lab.modes[0]
+        own = each(lab.state, lambda _, v: v.clone())
+        bare = lab.eager(mode)(mapped(values, Tensor.clone), own)
+        generator = torch.Generator().manual_seed(lab.seed("cotangents", draw))
+        vectors = [torch.randn(o.shape, generator=generator).to(o) for o in bare]
+        wanted = lab.gradients(lab.model, mapped(values, Tensor.clone), lab.state, vectors, mode)
+        yield from t.load(lab.state)
+        found = yield from t.gradient_call(values, vectors, mode, len(bare))
+        try:
+            _judge_gradients(t, values, vectors, mode, wanted, found)
+        except Illegal as error:
+            t.say("gradients", "gap", f"float64 has no gradient to compare with: {error}")
+            return
+        t.counted("gradients")
+        if any(outcome == "fail" for _, outcome, _ in t.rows):
+            return
+    t.say("gradients", "pass", f"{COTANGENT_DRAWS} random cotangents, {len(wanted)} tensors each")
+
+
+def _leaves(values: Sequence[object]) -> list[object]:
+    """Copies that want a gradient wherever there can be one."""
+    copies = mapped(values, Tensor.clone)
+    for x in tensors(copies):
+        x.requires_grad_(x.is_floating_point())
+    return copies
+
+
+def _judge_gradients(
+    t: Trial,
+    values: Sequence[object],
+    vectors: Sequence[Tensor],
+    mode: str,
+    wanted: Sequence[Tensor | None],
+    found: Sequence[Tensor | None],
+) -> None:
+    lab = t.lab
+    wide = [v.double() if v.is_floating_point() else v for v in vectors]
+
+    def truth(arguments: Sequence[object], state: State) -> list[Tensor]:
+        leaves = _leaves(arguments)
+        grads = lab.true_gradients(leaves, state, wide, mode)
+        return [g for g in grads if g is not None]
+
+    exact = truth(mapped(values, upcast), each(lab.state, lambda _, v: upcast(v)))
+    unit = contract.unit_of(vectors)
+    kappa = contract.sensitivity(truth, values, lab.state, unit=unit, seed=1)
+    pairs = iter(zip(exact, kappa, strict=True))
+    if len(found) != len(wanted):
+        t.fail("gradients", f"{len(found)} gradients instead of {len(wanted)}")
+        return
+    for index, (mine, eager) in enumerate(zip(found, wanted, strict=True)):
+        if (mine is None) != (eager is None):
+            t.fail("gradients", f"gradient {index} is {'missing' if mine is None else 'not None'}")
+        if eager is None:
+            continue
+        y, k = next(pairs)
+        if mine is not None:
+            compared = contract.compare(mine, eager, y, k)
+            if not compared.passed:
+                t.fail("gradients", f"gradient {index}: {compared.detail}")

@@ -1,0 +1,222 @@
+"""The trusted worker: the parent's orders -> steps for a candidate, and rows of evidence.
+
+It never imports a candidate. The parent relays: it takes the next step of an experiment from here
+to a candidate's worker and the checked answer back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusewright.errors import FusewrightError
+from fusewright.judge import outlook
+from fusewright.judge.evidence import experiment_table
+from fusewright.judge.evidence.legal_inputs import (
+    DeviceLost,
+    Illegal,
+    ShortOfMemory,
+    is_lost,
+    is_short,
+)
+from fusewright.judge.evidence.oracle import Lab, NotJudgeable
+from fusewright.judge.evidence.trial import Refused, Starved, Steps, Trial, options_of
+from fusewright.judge.isolation import memory_limit, sandbox, tensor_transport
+from fusewright.judge.isolation.pinned_memory import ASKED, Pinned, map_pinned
+from fusewright.judge.isolation.protocol import Channel, Gone
+from fusewright.judge.timing.timed_answers import Timed
+
+FOREVER = float("inf")
+Message = Mapping[str, Any]
+
+
+def main(config: Message) -> None:
+    warnings.filterwarnings("ignore")
+    # Expected values live here: another process of the same user shall not read this memory.
+    sandbox.prctl(sandbox.PR_SET_DUMPABLE, 0)
+    channel_fd, *fds = config["descriptors"]
+    channel = Channel(socket.socket(fileno=channel_fd))
+    slots = [
+        (map_pinned(i, writable=True, most=ASKED), map_pinned(o, writable=False))
+        for i, o in zip(fds[::2], fds[1::2], strict=True)
+    ]
+    bench = Bench(slots)
+    while True:
+        try:
+            message = channel.receive_json(FOREVER)
+        except Gone:
+            return
+        if message["do"] == "leave":
+            return
+        if message.get("device") == "cpu":  # of a problem that is opened
+            memory_limit.limit_worker()
+        channel.send_json(_reply(bench, message), FOREVER)
+        bench.meanwhile()
+
+
+def _reply(bench: Bench, message: Message) -> Message:
+    handler: Callable[[Message], Message] = getattr(bench, f"do_{message['do']}")
+    try:
+        return handler(message)
+    except FusewrightError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    except NotJudgeable as error:
+        return {"error": "NotVerifiable", "text": str(error)}
+    except Illegal as error:
+        return {"error": "NotVerifiable", "text": f"the reference raises: {error}"}
+    except DeviceLost as error:
+        return {"error": "DeviceLost", "text": str(error), "case": error.case}
+    except (ShortOfMemory, MemoryError, torch.OutOfMemoryError) as error:
+        return {"error": "NotVerifiable", "text": f"the reference needs more memory: {error}"}
+    # A fault of the problem's or of the judge's code: the parent must hear of it, not wait.
+    except Exception as error:  # noqa: BLE001
+        if is_lost(error):
+            return {"error": "DeviceLost", "text": str(error), "case": ""}
+        if is_short(error):
+            return {"error": "NotVerifiable", "text": f"the judge needs more memory: {error}"}
+        lines = "".join(traceback.format_exception(error)[-6:])
+        return {"error": "InternalError", "text": lines}
+
+
+class Bench:
+    """The labs (the problem, the canaries) and the experiments that are under way, one a slot."""
+
+    def __init__(self, slots: Sequence[tuple[Pinned, Pinned]]) -> None:
+        self._slots = slots
+        self._labs: dict[str, Lab] = {}
+        self._running: dict[int, tuple[Steps, Trial]] = {}
+        self._after: Callable[[], None] | None = None
+        self._timed: dict[str, Timed] = {}
+
+    def meanwhile(self) -> None:
+        """Compute what will be expected while the candidate is at work."""
+        if self._after is not None:
+            after, self._after = self._after, None
+            # What fails here is computed, and fails, again when the answer is there.
+            with contextlib.suppress(Exception):
+                after()
+
+    def do_open(self, message: Message) -> Message:
+        lab = self._labs[message["lab"]] = Lab(message)
+        for region in (r for pair in self._slots for r in pair):
+            region.for_gpu = lab.device == "cuda"
+        return {
+            "modes": lab.modes, "random_modes": lab.random_modes,
+            "parameters": sum(k == "P" for k in lab.kinds.values()),
+            "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "beside": lab.beside, "placing": lab.placing.says,
+        }  # fmt: skip
+
+    def do_examine(self, message: Message) -> Message:
+        lab = self._labs[message["lab"]]
+        lab.examine()
+        planned = {part: lab.counts.calls(part, most) for part, most in outlook.PLANNED.items()}
+        return {"weak": lab.weak, "counts": lab.counts.written(), "planned": planned}
+
+    def do_begin(self, message: Message) -> Message:
+        lab, slot = self._labs[message["lab"]], int(message["slot"])
+        trial = Trial(lab, *self._slots[slot], message["options"])
+        self._running[slot] = (experiment_table.EXPERIMENTS[message["experiment"]](trial), trial)
+        return self._advance(slot, None)
+
+    def do_answer(self, message: Message) -> Message:
+        return self._advance(int(message["slot"]), message["record"])
+
+    def do_abort(self, message: Message) -> Message:
+        """The candidate's worker is gone: close the experiment, keep its rows."""
+        steps, trial = self._running.pop(int(message["slot"]))
+        steps.close()
+        trial.died(str(message["why"]))
+        return {"over": trial.rows, "cases": trial.cases}
+
+    def do_stop(self, message: Message) -> Message:
+        """Nothing more is asked, and that is nobody's fault: keep the rows."""
+        steps, trial = self._running.pop(int(message["slot"]))
+        steps.close()
+        return {"over": trial.rows, "cases": trial.cases}
+
+    def do_summary(self, message: Message) -> Message:
+        lab = self._labs[message["lab"]]
+        return {"accuracy": lab.accuracy_numbers, "compared": lab.calls_compared}
+
+    def do_costs(self, _: Message) -> Message:
+        """Runs of the reference, and the most memory that all of this has taken."""
+        runs = sum((lab.runs for lab in self._labs.values()), Counter[str]())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        if any(lab.device == "cuda" for lab in self._labs.values()):
+            peak = torch.cuda.max_memory_reserved()
+        return {"runs": dict(runs), "peak_bytes": peak}
+
+    # --- timing -----------------------------------------------------------------------------
+
+    def do_prepare(self, message: Message) -> Message:
+        """Construction, parameters and one call, laid out one behind the other."""
+        lab, (inputs, _) = self._labs[message["lab"]], self._slots[message["slot"]]
+        made: list[dict[str, Any]] = []
+        offset = 0
+        for values in (lab.init_inputs, [dict(lab.state)], lab.inputs("first call")):
+            arguments = tensor_transport.ship_only(
+                values, lab.seed("guard"), inputs, offset, constructor=not made
+            )
+            offset = tensor_transport.end_of(arguments)
+            made.append({"arguments": arguments, "instance": 0})
+        construct = {"do": "construct", "seed": lab.model_seed, **made[0]}
+        load = {"do": "load", "how": "load_state_dict", **made[1]}
+        call = {"do": "call", "mode": lab.modes[0], **options_of(lab), **made[2]}
+        return {"steps": [construct, load, call]}
+
+    def do_between(self, message: Message) -> Message:
+        """What is asked between the counted calls."""
+        timed = self._timed[message["lab"]] = Timed(self._labs[message["lab"]])
+        return timed.plan()
+
+    def do_ship(self, message: Message) -> Message:
+        """The next timed call, and what comes before."""
+        inputs, _ = self._slots[message["slot"]]
+        return {"steps": self._timed[message["lab"]].steps(message, inputs)}
+
+    def do_check(self, message: Message) -> Message:
+        trial = Trial(self._labs[message["lab"]], *self._slots[message["slot"]], {})
+        self._timed[message["lab"]].judge(trial, message)
+        return {"rows": trial.rows}
+
+    def do_pace(self, message: Message) -> Message:
+        """Is the device so busy with others that nobody could answer in time?"""
+        return {"lack": self._labs[message["lab"]].crowded()}
+
+    def do_memory(self, _: Message) -> Message:
+        free, total = torch.cuda.mem_get_info()
+        own = torch.cuda.memory_reserved()
+        return {
+            "text": f"Of the GPU's {total >> 20} MB, {free >> 20} MB are free now; the judge's own "
+            f"worker has {own >> 20} MB."
+        }
+
+    def do_floor(self, message: Message) -> Message:
+        return self._labs[message["lab"]].floors(float(message["eager_s"]))
+
+    def _advance(self, slot: int, record: Message | None) -> Message:
+        steps, trial = self._running[slot]
+        try:
+            step = steps.send(record)
+        except StopIteration:
+            self._running.pop(slot)
+            return {"over": trial.rows, "cases": trial.cases, "stop": trial.stopped}
+        except Refused as refusal:
+            self._running.pop(slot)
+            trial.refused(refusal)
+            return {"over": trial.rows, "cases": trial.cases, "stop": True}
+        except Starved as why:
+            self._running.pop(slot)
+            trial.starved(why)
+            return {"over": trial.rows, "cases": trial.cases, "stop": True}
+        self._after = trial.prepare
+        return {"step": step, "seconds": trial.seconds}

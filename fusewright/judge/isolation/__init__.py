@@ -1,0 +1,1 @@
+"""Processes that can reach nobody, and the bytes between them."""

@@ -1,0 +1,1 @@
+"""How fast each side is, and how sure that is."""

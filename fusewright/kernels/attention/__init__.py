@@ -1,0 +1,1 @@
+"""Attention: softmax of scores between two matrix products, in one kernel."""

@@ -1,0 +1,139 @@
+"""Attention -> C++ text: what becomes of a score, as a struct, and the arguments of its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.kernel_text import TYPES, computed, spelling
+from fusewright.fusion.axes import Read, Strides, Walk
+from fusewright.ir.graph import Batch, Node, Size, numel, size_text
+from fusewright.kernels.attention.match import scores, sides
+from fusewright.loopnest.nest import digits, summed, term
+
+FACTORS = ("queries", "keys", "values")
+# A place among the scores. Offsets have 32 bits where they fit, since the kernel has no registers
+# to spare.
+COORDINATES = ("matrix", "row", "key")
+KINDS = {"matrix": "long", "row": "int", "key": "int"}
+MOST_INT = (1 << 31) - 1
+
+
+@cache
+def function(n: Node, name: str) -> str:
+    """What the kernel called `name` makes of a score, as a struct."""
+    return _Printer(n).function(name)
+
+
+def whole(n: Node) -> list[str]:
+    """The declarations of the entry's first pointers."""
+    return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
+
+
+def prepared(n: Node, name: str) -> str:
+    """The statement of the entry before its launch."""
+    names = [f"s{k}" for k in range(len(scores(n).tensors))]
+    return f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"
+
+
+def arguments(n: Node) -> list[str]:
+    """What the launcher takes behind the body."""
+    queries, keys, values = found = sides(n)
+    both = zip(FACTORS, found, strict=True)
+    factors = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
+    sizes = (numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, keys.depth)
+    return ["scores", *factors, *map(size_text, sizes)]
+
+
+def packed_bytes(n: Node) -> str:
+    """Bytes of scratch memory, as Python text: keys, then values at a multiple of 256."""
+    _, keys, values = sides(n)
+    return f"-(-({keys.packed_bytes}) // 256) * 256 + {values.packed_bytes}"
+
+
+def _operands(n: Node) -> list[str]:
+    return [f"const {TYPES[t.dtype][0]}* s{k}" for k, t in enumerate(scores(n).tensors)]
+
+
+class _Printer:
+    def __init__(self, n: Node) -> None:
+        self.node, self.scores = n, scores(n)
+        self.pointers = {id(t): f"s{k}" for k, t in enumerate(self.scores.tensors)}
+        self.names = {id(self.scores.score): "score"}
+        self.reads: dict[str, str] = {}  # text of a value -> its name
+        self.lines: list[str] = []
+        # The axes of the scores, and the coordinate of each as text and its type.
+        self.axes = [axis for some in self.scores.axes for axis in some]
+        self.coordinates = [
+            (text, KINDS[name])
+            for name, some in zip(COORDINATES, self.scores.axes, strict=True)
+            for text in digits(name, [axis.size for axis in some])
+        ]
+
+    def function(self, name: str) -> str:
+        for m in self.scores.members:
+            arguments = [self._argument(m, k) for k in range(len(m.args))]
+            text = spelling(m, arguments, computed(m))
+            self.names[id(m)] = f"v{len(self.names) - 1}"
+            self.lines.append(f"const {computed(m)} {self.names[id(m)]} = {text};")
+        result = list(self.names.values())[-1]
+        fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
+        lines = [
+            f"struct {name}_scores {{",
+            f"  {fields}",
+            "  FN float operator()(long matrix, int row, int key, float score) const {",
+            *(f"    {line}" for line in self.lines),
+            f"    return {result};",
+            "  }",
+            "};",
+        ]
+        return "\n".join(lines)
+
+    def _argument(self, m: Node, k: int) -> str:
+        edge = self.scores.loops.edges[id(m), k]
+        return (
+            self._value(self.scores.walks[id(m), k])
+            if isinstance(edge, Read)
+            else (self.names[id(edge)])
+        )
+
+    def _value(self, walk: Walk) -> str:
+        """The name of what is read, or a number."""
+        leaf = walk.tensor
+        if leaf.op == "constant":
+            text = self._number(leaf["value"], leaf)
+        else:
+            count = numel(leaf.shape)
+            kind = "int" if isinstance(count, int) and count <= MOST_INT else "long"
+            place = self._place(walk.strides, walk.offset, kind)
+            text = f"read({self.pointers[id(leaf)]}, {place})"
+        if walk.limits:
+            inside = (f"{self._inside(*limit[:3])}" for limit in walk.limits)
+            text = f"{' && '.join(inside)} ? {text} : {self._number(walk.fill, leaf)}"
+        elif leaf.op == "constant":
+            return text
+        if text not in self.reads:
+            self.reads[text] = f"x{len(self.reads)}"
+            self.lines.append(f"const {computed(leaf)} {self.reads[text]} = {text};")
+        return self.reads[text]
+
+    def _number(self, value: object, leaf: Node) -> str:
+        assert isinstance(value, int | float | bool | Batch), "a constant is a number"
+        return literal(value, computed(leaf))
+
+    def _inside(self, strides: Strides, offset: Size, size: Size) -> str:
+        """Whether an element exists: 0 <= its place < size."""
+        return f"(unsigned long)({self._place(strides, offset, 'long')}) < {size_text(size)}"
+
+    def _place(self, strides: Strides, offset: Size, kind: str) -> str:
+        steps: Sequence[Size] = [strides.get(axis.parts[-1], 0) for axis in self.axes]
+        both = zip(self.coordinates, steps, strict=True)
+        terms = [term(_as(kind, *coordinate), step) for coordinate, step in both if step != 0]
+        return summed([*([size_text(offset)] if offset != 0 else []), *terms])
+
+
+def _as(kind: str, text: str, its_kind: str) -> str:
+    if kind == its_kind:
+        return text
+    return f"({kind})({text})" if " " in text else f"({kind}){text}"

@@ -1,0 +1,319 @@
+"""Graph -> Graph: attention that a model spells out becomes `attention` nodes.
+
+    softmax(f(q @ k.mT), -1) @ v  ->  copy(attention(q, k, transposed v, operands of f), scores = f)
+
+f is any pointwise function of the scores: times a number, plus a bias, masked, capped. It is an
+attribute, a graph of its own: its `input` 0 is the product of q and k, the others are the node's
+operands. Neither the scores nor their softmax ever lie in memory, so nobody else may read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+
+import torch
+
+from fusewright.fusion.axes import Axis, Incompatible, Loops, Walk, loops, merge, walks
+from fusewright.ir.builder import Value, copy
+from fusewright.ir.graph import (
+    Batch,
+    Graph,
+    Node,
+    Size,
+    base,
+    node,
+    numel,
+    on_other_memory,
+    rebuild,
+    toposort,
+    with_args,
+)
+from fusewright.ir.strided_view import part_of
+from fusewright.kernels.gemm.match import (
+    COPY_RULES,
+    LEAST_FLOPS,
+    UNIT,
+    Factor,
+    factor_of,
+    form_of,
+    placed,
+    scattered,
+    written,
+)
+from fusewright.rewrite.contraction import FORMS, Form, spread, transposed
+from fusewright.targets.arch import Target
+
+WIDTHS = (64, 128)  # columns that a block has registers for, skeletons/cuda/attention.cuh
+LEAST_KEYS = 64 * 64  # numbers of a head: with fewer, PyTorch's products are faster (facts.md)
+CHEAP = 4  # float operations that are computed again for each score rather than read from memory
+
+
+def attention(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
+    """Rewrite attention for which `target` has a kernel; rules: of `optimize --rules`."""
+    if not target.product or rules & COPY_RULES:  # it packs keys and values
+        return graph
+    numbers, seen = count(), set[int]()
+    while found := _next(graph, seen, numbers):
+        old, new = found
+        graph = rebuild(graph, lambda n, old=old, new=new: new if n is old else n)  # type: ignore[misc]
+    return graph
+
+
+def _next(graph: Graph, seen: set[int], numbers: Iterator[int]) -> tuple[Node, Node] | None:
+    """The first product of a softmax that `seen` does not hold, and what takes its place."""
+    for n in toposort(graph.roots):
+        if id(n) not in seen and n.op == "library" and n["name"] in FORMS:
+            seen.add(id(n))
+            form = form_of(n)
+            x = _softmax(form.left) if form else None
+            if form is None or x is None:
+                continue
+            for inner in _products(x):
+                with suppress(_Unfit, Incompatible):
+                    return n, _written(n, form, x, inner, graph, numbers)
+    return None
+
+
+class _Unfit(Exception):
+    """There is no kernel for this; everything stays as it is."""
+
+
+# ---- what is attention ---------------------------------------------------------------------------
+
+
+def _softmax(n: Node) -> Node | None:
+    """What `n` is the softmax of along its last dimension; None if it is none."""
+    while n.op == "copy" or _whole_rows(n):
+        (n,) = n.args
+    if n.op != "div" or n.args[0].op != "exp" or n.args[0].args[0].op != "sub":
+        return None
+    powers, total = n.args
+    x, top = powers.args[0].args
+    return x if _folded(total, "sum") is powers and _folded(top, "max") is x else None
+
+
+def _folded(n: Node, op: str) -> Node | None:
+    """What a kept fold over the last dimension takes."""
+    (fold,) = n.args if n.op == "reshape" else (n,)
+    rank = len(fold.args[0].shape) if fold.op == op else 0
+    kept = rank and n.shape == (*fold.args[0].shape[:-1], 1) and fold["dims"] == (rank - 1,)
+    return fold.args[0] if kept else None
+
+
+def _whole_rows(n: Node) -> bool:
+    """Whether `n` only counts its matrices in other dimensions."""
+    return n.op == "reshape" and n.shape[-2:] == n.args[0].shape[-2:]
+
+
+def _products(x: Node) -> list[Node]:
+    """The library products below `x` that have its elements, the last one first."""
+    some = (n for n in reversed(toposort([x])) if n.op == "library" and n["name"] in FORMS)
+    return [n for n in some if n.shape[-2:] == x.shape[-2:] and numel(n.shape) == numel(x.shape)]
+
+
+def _written(
+    n: Node, outer: Form, x: Node, inner: Node, graph: Graph, numbers: Iterator[int]
+) -> Node:
+    """What takes the place of `n` = softmax(x) @ v; x is a function of the product `inner`."""
+    form = form_of(inner)
+    if form is None or n.order or (outer.added is not None and placed(outer.added) is None):
+        raise _Unfit
+    between = _between(inner, n)
+    roots = {id(r) for r in graph.roots}
+    readers = (m for m in toposort(graph.roots) if any(id(a) in between for a in m.args))
+    if between & roots or any(id(m) not in between and m is not n for m in readers):
+        raise _Unfit
+    function = _Function(inner, form, between)
+    scores = base(function.copy(x))
+    (queries, keys), (_, values) = _batched(form), _batched(outer)
+    made = node(
+        "attention",
+        [*map(_even, (queries, keys, values)), *function.operands],
+        shape=n.shape,
+        dtype=n.dtype,
+        scores=scores,
+        number=next(numbers),
+    )
+    _check(made, x, graph)
+    return written(outer, made)
+
+
+def _between(inner: Node, n: Node) -> set[int]:
+    """The ids of the nodes that depend on `inner` and that `n` needs, `inner` itself included."""
+    found = {id(inner)}
+    for m in toposort(n.args):
+        if any(id(a) in found for a in m.args):
+            found.add(id(m))
+    return found
+
+
+def _batched(form: Form) -> tuple[Node, Node]:
+    """Both factors with the same batches."""
+    left, right = form.left, form.right
+    if min(len(left.shape), len(right.shape)) < 2:
+        raise _Unfit
+    right = spread(right, left.shape[:-2]) if len(right.shape) == 2 else right
+    if left.shape[:-2] != right.shape[:-2]:
+        raise _Unfit
+    return left, right
+
+
+def _even(factor: Node) -> Node:
+    """A factor whose matrices lie evenly in memory; if need be a copy, in the order as it lies."""
+    if factor.row.kind != "view" or not scattered(factor, False):
+        return factor
+    found = part_of(factor)
+    if found is None or found[1].form.strides[-1] == 1:
+        return copy(Value(factor)).node
+    return transposed(copy(Value(transposed(factor))).node)
+
+
+def _check(made: Node, x: Node, graph: Graph) -> None:
+    """Raise if no kernel computes this node."""
+    queries, keys, values = (a.shape for a in made.args[:3])
+    if any(t.dtype is not torch.float32 for t in (*made.args[:3], made, x)):
+        raise _Unfit
+    if values[:-2] != made.shape[:-2] or numel(queries[:-2]) != numel(values[:-2]):
+        raise _Unfit
+    depth, length, columns = queries[-1], keys[-2], values[-2]
+    if isinstance(depth, Batch) or isinstance(length, Batch) or isinstance(columns, Batch):
+        raise _Unfit
+    if max(depth, columns) > max(WIDTHS) or min(depth, length) < UNIT:
+        raise _Unfit  # a few k do not average out what the product of the low halves would add
+    if length * depth < LEAST_KEYS or flops(made, graph) < LEAST_FLOPS[torch.float32]:
+        raise _Unfit
+    scores(made)
+
+
+class _Function:
+    """Copies what lies between a product and its softmax, with inputs in place of all tensors."""
+
+    def __init__(self, inner: Node, form: Form, between: set[int]) -> None:
+        self.between = between
+        self.operands: list[Node] = []
+        score = _input(0, inner)
+        added = None if form.added is None else self._operand(form.added)
+        self.made = {id(inner): written(replace(form, added=added), score)}
+
+    def copy(self, m: Node) -> Node:
+        if id(m) not in self.made:
+            self.made[id(m)] = self._copy(m)
+        return self.made[id(m)]
+
+    def _copy(self, m: Node) -> Node:
+        if id(m) in self.between:
+            if m.row.kind != "map" and not _whole_rows(m):
+                raise _Unfit
+            return with_args(m, tuple(map(self.copy, m.args)))
+        if m.row.kind == "map" and _cheap(m):
+            return with_args(m, tuple(map(self.copy, m.args)))
+        return self._operand(m)
+
+    def _operand(self, m: Node) -> Node:
+        """A tensor, seen through views: a constant as it is, else one more input."""
+        memory = base(m)
+        if memory.op == "constant":
+            return m
+        if _strided(m):  # neighbouring scores read neighbours
+            m = memory = copy(Value(m)).node
+        if not any(memory is known for known in self.operands):
+            self.operands.append(memory)
+        position = next(k for k, known in enumerate(self.operands, 1) if known is memory)
+        return on_other_memory(m, memory, _input(position, memory))
+
+
+def _strided(m: Node) -> bool:
+    """Whether neighbours along the last dimension lie apart, each element once."""
+    found = part_of(m)
+    if found is None or not m.shape or m.shape[-1] == 1:
+        return False
+    steps = found[1].form.strides
+    repeats = any(step == 0 and size != 1 for size, step in zip(m.shape, steps, strict=True))
+    return steps[-1] != 1 and not repeats
+
+
+def _input(position: int, like: Node) -> Node:
+    """What stands for the product or an operand; no input of the model is the same node."""
+    return node("input", position=position, inner=True, shape=like.shape, dtype=like.dtype)
+
+
+def _cheap(m: Node) -> bool:
+    """Whether to compute an operand for each score costs no more than to read it."""
+    tensors = [a for a in m.args if a.op != "constant"]
+    narrow = sum(a.dtype.itemsize for a in tensors) <= m.dtype.itemsize
+    grows = all(numel(a.shape) != numel(m.shape) for a in tensors)
+    return m.row.cost <= CHEAP and (narrow or grows)
+
+
+# ---- what everybody else asks of it --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The function of an attention node, of its own operands.
+
+    score: what stands for the product.  members: maps, arguments first.  walks: how each tensor is
+    read, by (member id, argument).  axes: of the batches, the rows and the columns of the scores.
+    """
+
+    score: Node
+    members: tuple[Node, ...]
+    loops: Loops
+    walks: Mapping[tuple[int, int], Walk]
+    axes: tuple[Sequence[Axis], ...]
+
+    @property
+    def tensors(self) -> tuple[Node, ...]:
+        """What is read, each once, numbers not counted."""
+        read = {id(w.tensor): w.tensor for w in self.walks.values() if w.tensor.op != "constant"}
+        return tuple(read.values())
+
+
+@cache
+def scores(n: Node) -> Scores:
+    """What an attention node makes of its scores; raises Incompatible if it has no addresses."""
+    given, inside, root = dict[int, Node](), set[int](), n["scores"]
+    assert isinstance(root, Node), "a function of scores is a node"
+    for m in toposort([root]):
+        place = m["position"] if m.op == "input" else 0
+        assert isinstance(place, int), "a position is a number"
+        args = tuple(given[id(a)] for a in m.args)
+        given[id(m)] = n.args[2 + place] if place else with_args(m, args)
+        if m.row.kind == "map" or (m.op == "input" and not place):
+            inside.add(id(given[id(m)]))
+    members = [m for m in toposort([given[id(root)]]) if id(m) in inside]
+    (score,) = (m for m in members if m.has("inner"))
+    found = loops(members)
+    tensors = walks(found, ())
+    steps = [each for walk in tensors.values() for each in walk.all_strides]
+    *lead, rows, columns = found.dims[id(score)]
+    axes = ([a for d in lead for a in d], rows, columns)
+    merged = tuple(merge(some, steps, found.sizes) for some in axes)
+    return Scores(score, tuple(m for m in members if m is not score), found, tensors, merged)
+
+
+def sides(n: Node) -> tuple[Factor, Factor, Factor]:
+    """Queries, keys and values of an attention node; the rows of the last are its columns."""
+    queries, keys, values = n.args[:3]
+    return factor_of(queries, False), factor_of(keys, False), factor_of(values, False)
+
+
+def width(n: Node) -> int:
+    """The columns of a block that holds a row of queries, and one of the result."""
+    queries, _, values = (a.shape for a in n.args[:3])
+    return next(w for w in WIDTHS if max(int(queries[-1]), int(values[-2])) <= w)  # type: ignore[arg-type]
+
+
+def flops(n: Node, graph: Graph) -> int:
+    """Two for each multiply-add of both products."""
+    scored: Size = numel(n.shape[:-1])
+    return (
+        2
+        * graph.hint(scored)
+        * graph.hint(n.args[1].shape[-2])
+        * (graph.hint(n.args[0].shape[-1]) + graph.hint(n.shape[-1]))
+    )

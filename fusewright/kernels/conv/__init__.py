@@ -1,0 +1,1 @@
+"""Convolutions and transposed convolutions on tensor cores, and what follows them."""

@@ -1,0 +1,67 @@
+"""Tensors [n, c, ...] whose channels lie innermost, which PyTorch calls channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusewright.frontend.lowering import reordered
+from fusewright.ir.builder import Value
+from fusewright.ir.graph import Graph, Node, base, rebuild, toposort
+from fusewright.ir.strided_view import strides
+from fusewright.kernels.gemm.match import placed
+
+
+def last_order(rank: int) -> tuple[int, ...]:
+    """The dimensions from the outermost to the innermost in memory."""
+    return (0, *range(2, rank), 1)
+
+
+def lies_last(n: Node) -> bool:
+    """Whether what `n` shows lies channels last; single pixels lie so and otherwise."""
+    found = placed(n)
+    if found is None:
+        return False
+    wanted = strides(n.shape, last_order(len(n.shape)))
+    each = zip(n.shape, found[1], wanted, strict=True)
+    return all(size == 1 or step == last for size, step, last in each)
+
+
+def shown(n: Node) -> Node:
+    """The tensor that a view shows, if it lies channels last there; else `n`."""
+    found = placed(n)
+    return found[0] if found and lies_last(n) else n
+
+
+def tails(graph: Graph) -> Iterator[bool]:
+    """Whether a map or a cat reads each node, in the order of `rebuild`; its kernel may compute the
+    one, or store where the other wants it. A cast is none by itself."""
+    nodes = toposort((*graph.inputs, *graph.roots))
+    read = set[int]()
+    for n in reversed(nodes):
+        joins = n.op == "library" and n["name"] == "aten.cat"
+        if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
+            read |= {id(base(a)) for a in n.args}
+    return (id(n) in read for n in nodes)
+
+
+def inner(graph: Graph) -> Iterator[bool]:
+    """Whether only maps and folds read each node, in the order of `rebuild`."""
+    nodes = toposort((*graph.inputs, *graph.roots))
+    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
+    seen |= {id(n) for n in graph.roots}
+    return (id(n) not in seen for n in nodes)
+
+
+def laid(graph: Graph) -> Graph:
+    """Maps that only maps and folds read lie as what they read, so that kernels may end anywhere.
+
+    Capture knows the order of each call's result, and not of what leads there.
+    """
+    within = inner(graph)
+
+    def change(n: Node) -> Node:
+        hidden = next(within)
+        orders = [a.order for a in n.args if a.order and a.shape == n.shape]
+        return reordered(Value(n), orders[0]).node if hidden and orders and not n.order else n
+
+    return rebuild(graph, change)

@@ -1,0 +1,393 @@
+"""Graph -> Graph: convolutions that a kernel of ours computes become `convolution` nodes.
+
+    conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
+    conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
+    conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits
+                                    (or in full float32, where no kernel of convolutions takes it)
+                                    product(pixels of x, w) + b, if x lies channels last: of 16 bits
+
+A `convolution` is a product that is never stored, like `product`: for each image (and group), the
+weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
+PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
+patches exist in shared memory only. A transposed one is several of these: `subpixel_phases.py`.
+Where the image lies channels last, so does the result: the node's `order` says so, its tiles are
+pixels x channels, and images and weights of 16 bits are read where they lie if whole chunks do. Of
+few channels, or of far strides, pixels of a cell become channels (`space_to_depth.py`).
+
+Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
+and full float32, from two float16 `parts` of each operand, everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from math import prod
+from typing import Any
+
+import torch
+
+from fusewright.frontend.library_calls import stays, unbiased
+from fusewright.frontend.lowering import reordered
+from fusewright.ir.builder import Value, reshape
+from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild, times
+from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
+from fusewright.kernels.conv.depthwise import Window, depthwise
+from fusewright.kernels.conv.geometry import (
+    CONVOLUTIONS,
+    TRANSPOSED,
+    Geometry,
+    geometry,
+    known,
+    parts,
+)
+from fusewright.kernels.conv.pointwise_as_gemm import pointwise
+from fusewright.kernels.conv.profitability import (
+    TF32_CHANNELS,
+    THIN_RESULTS,
+    is_deep,
+    most_waste,
+    shrinks,
+    waste,
+)
+from fusewright.kernels.conv.space_to_depth import cells
+from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
+from fusewright.targets.arch import Target
+
+PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
+NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
+# The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
+# float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
+# float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
+# thin, or where single pixels become fewer (`shrinks`). For Ampere all are predictions: nobody has
+# timed these kernels on an A100.
+THIN, SHRUNK, DEEP, EMPTY = "thin results", "single pixels", "deep sums", "empty tiles"
+GROUPED = "groups"  # PyTorch's own is several kernels for each group
+LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, DEEP: 1 << 30, EMPTY: 1 << 60}
+LEAST_FLOPS |= {GROUPED: 1 << 22} | dict.fromkeys((torch.float32, *HALVES), 230_000_000)
+LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
+LEAST_CHANNELS = 8
+# What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
+# A transposed convolution has as many phases along a dimension at most.
+MOST_STRIDE = 8
+MOST_ELEMENTS = 0x7FFFFF00  # of an image whose cells are packed: skeletons/cuda/cells.cuh
+CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
+
+
+def convolution(
+    graph: Graph,
+    target: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = frozenset(),
+    rounds: Rounds | None = None,
+) -> Graph:
+    """Rewrite the library convolutions for which `target` has a kernel.
+
+    precision: "eager" lets one of float32 round its operands as TF32 does, if PyTorch's own does;
+    "ieee" does not.  rules: some forbid the packing that kernels begin with.
+    rounds: whether PyTorch's own convolution does round, which differs from size to size; by
+    default, whether most of its kind do on an H200.
+    """
+    if not target.convolutions:
+        return graph
+    numbers = count()
+    joined = tails(graph)
+    last = list[Node]()
+    folded = "folded" in target.convolutions
+    within, cut = inner(graph), dict[int, Callable[[Node], Node | None]]()
+
+    def change(n: Node) -> Node:
+        bare, part = not next(joined), next(within)
+        left = partial(_left, alone=bare and not part)
+        if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
+            return whole(n) or n
+        if n.op != "library" or n["name"] not in NAMES:
+            return n
+        call = _call(n)
+        if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
+            cut[id(mapped)] = partial(_mapped, call)
+            return mapped
+        why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
+        why = "our kernels pack what they read" if rules & PACKING_RULES else why
+        if call and call.bias is None and bare and n.order and n.dtype in HALVES:
+            why = why or "channels last and without a tail, PyTorch's own is as fast"
+        if call is None or why:
+            return left(call, n, why)
+        number, half = next(numbers), n.dtype in HALVES
+        more = _cells(call, n, target)
+        rounded = _made(call, n, number, folded=folded and not n.order, **more)
+        full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
+        lossless = full and "full" in target.convolutions
+        flops = graph.hint(_flops(call, n))
+        if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
+            return left(call, n, why)
+        # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
+        reads = full != lossless or (half and target.half_products)
+        direct = _pointwise(call, n, number) if reads else None
+        if full and not lossless and not direct:
+            return left(call, n, "our kernels for this GPU round as TF32 does")
+        last.extend([n] * bool(n.order))
+        made = direct or (_made(call, n, number, parts=2, **more) if full else rounded)
+        return _with_bias(made, call.bias, n.order)
+
+    made = rebuild(graph, change)
+    return laid(made) if last else made
+
+
+# ---- how precise PyTorch's own convolution is ----------------------------------------------------
+
+Rounds = Callable[[Node], bool]
+
+
+def mostly_rounds(n: Node) -> bool:
+    """Whether most of this kind are TF32 on an H200 under cuDNN 9 (facts.md), if flags allow it."""
+    if not allows_tf32():
+        return False
+    g = geometry(n)
+    skips = prod(g.kernel) == 1 and max(g.stride) > 1
+    if g.phases:
+        skips = any(k < s for k, s in zip(g.kernel, g.stride, strict=True))
+    return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
+
+
+def allows_tf32() -> bool:
+    """Whether PyTorch's flags let its own convolutions of float32 round."""
+    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
+        return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
+    return bool(torch._C._get_cudnn_allow_tf32())
+
+
+# ---- what a call computes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of conv1d, conv2d or conv3d. pads: of each dimension, low and high.
+
+    behind: of a transposed one, how much larger its result is at the high sides.
+    """
+
+    image: Node
+    weight: Node
+    bias: Node | None
+    stride: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    behind: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> Size:
+        """Input channels of one group."""
+        if self.behind is None:
+            return self.weight.shape[1]
+        return int(known((self.weight.shape[0],))[0]) // self.groups
+
+
+ORDINARY = ("image", "weight", "bias", "stride", "padding", "dilation", "groups")
+BACKWARDS = (*ORDINARY[:5], "output_padding", "groups", "dilation")
+
+
+def _call(n: Node) -> _Call | None:
+    found = arguments(n)
+    if found is None:
+        return None
+    transposed = "transpose" in str(n["name"])
+    names = BACKWARDS if transposed else ORDINARY
+    given = {**dict(zip(names, found[0], strict=False)), **found[1]}
+    weight = given["weight"]
+    rank = len(weight.shape) - 2
+    stride, dilation = (each(given.get(name, 1), rank) for name in ("stride", "dilation"))
+    reach = tuple(d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True))
+    pads = _pads(given.get("padding", 0), reach)
+    bias, groups = given.get("bias"), given.get("groups", 1)
+    behind = each(given.get("output_padding", 0), rank) if transposed else None
+    return _Call(given["image"], weight, bias, stride, pads, dilation, groups, behind)
+
+
+def each(value: Any, rank: int) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * rank if len(values) == 1 else values
+
+
+def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    if padding == "same":  # of an odd number, the larger half is at the high side
+        return tuple((r // 2, r - r // 2) for r in reach)
+    return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
+
+
+def _mapped(call: _Call, n: Node) -> Node | None:
+    """A depthwise convolution as a map, or a piece of one, as a causal one ends with."""
+    spatial = [t.shape[2:] for t in (call.image, n, call.weight)]
+    plain = call.behind is None and len(call.image.shape) == len(call.weight.shape)
+    if not plain or not all(isinstance(size, int) for sizes in spatial for size in sizes):
+        return None
+    lows, stride = [low for low, _ in call.pads], list(call.stride)
+    if n.op == "narrow":
+        dim, start, step = known((n["dim"], n["start"], n["step"]))
+        if dim < 2:
+            return None
+        lows[dim - 2] -= start * stride[dim - 2]
+        stride[dim - 2] *= step
+    each = zip(*map(known, spatial), stride, call.dilation, lows, strict=True)
+    return depthwise(call.image, call.weight, call.bias, [Window(*sizes) for sizes in each], n)
+
+
+def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
+    """The convolution without its bias; the number keeps two of them apart."""
+    asymmetric = any(low != high for low, high in call.pads)
+    settings: dict[str, Attribute] = {
+        "number": number,
+        "rank": len(call.stride),
+        "stride": call.stride,
+        "padding": "same" if asymmetric else tuple(low for low, _ in call.pads),
+        "dilation": call.dilation,
+        "groups": call.groups,
+    }
+    if call.behind is not None:
+        op, settings["output_padding"] = TRANSPOSED, call.behind
+    else:  # as functional.pad wants it
+        op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
+    args = [call.image, call.weight]
+    order = last_order(len(n.shape)) if n.order else ()
+    return node(op, args, shape=n.shape, dtype=n.dtype, order=order, **settings, **more)
+
+
+def _cells(call: _Call, n: Node, target: Target) -> dict[str, Attribute]:
+    """Of few channels or far strides, what makes pixels channels."""
+    if "cells" not in target.convolutions or call.behind is not None or n.order or call.groups > 1:
+        return {}
+    g = geometry(_made(call, n, 0))
+    few = g.in_channels < LEAST_CHANNELS or max(g.stride) > MOST_STRIDE
+    found = cells(g) if few and g.in_channels * prod(g.in_size) < MOST_ELEMENTS else ()
+    return {"cells": found} if prod(found) > 1 else {}
+
+
+def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
+    """Of single pixels, the product that it is, if both factors can be read where they lie."""
+    steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
+    if steps != {1} or call.behind is not None or any(map(any, call.pads)):
+        return None
+    return pointwise(call.image, call.weight, n, number)
+
+
+def was_convolution(n: Node) -> bool:
+    """Whether a node of a product's kind was a convolution; `pointwise` counts down from -1."""
+    number = n["number"]
+    return n.op in CONVOLUTIONS or (isinstance(number, int) and number < 0)
+
+
+def rounds_as_tf32(n: Node) -> bool:
+    """Whether a kernel for a node of float32 rounds operands to 11 bits."""
+    return n.op in CONVOLUTIONS and parts(n) == 1
+
+
+def _left(call: _Call | None, n: Node, why: str, *, alone: bool) -> Node:
+    """PyTorch's own. But for depthwise ones, it adds a bias in a kernel of its own: a tail does."""
+    beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in LEAST_FLOPS
+    if call is None or not beside or alone or len(n.shape) != len(call.weight.shape):
+        return stays(n, why)
+    return _with_bias(unbiased(n, why), call.bias, n.order)
+
+
+def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
+    if bias is None:
+        return node("copy", [made], shape=made.shape, dtype=made.dtype, order=order)
+    channels = (made.shape[1], *(1 for _ in made.shape[2:]))
+    return reordered(Value(made) + reshape(Value(bias), channels), order).node
+
+
+# ---- whether it is worth a kernel ----------------------------------------------------------------
+
+
+def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
+    """Why the convolution stays a library call; "" if it does not."""
+    if n.dtype not in LEAST_FLOPS:
+        return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
+    if len(call.image.shape) != len(call.weight.shape):
+        return "it has no batch"
+    if why := _misplaced(call, n, target):
+        return why
+    if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
+        return "a size of its image depends on the batch size"
+    made = geometry(_made(call, n, 0, **_cells(call, n, target)))
+    if made.walk.in_channels // call.groups < LEAST_CHANNELS:
+        return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
+    flops = graph.hint(_flops(call, n))
+    thin = made.last and made.out_channels // made.groups < THIN_RESULTS
+    kind = THIN if thin and n.dtype not in HALVES else n.dtype
+    if flops < LEAST_FLOPS[GROUPED if call.groups > 1 and not made.last else kind]:
+        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    return MISFITS[target.product](made.walk)
+
+
+def _flops(call: _Call, n: Node) -> Size:
+    pixels = n if call.behind is None else call.image
+    return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
+
+
+def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
+    """Why PyTorch's own of float32 is as fast; "" if it is not."""
+    if n.dtype in HALVES:
+        return ""
+    g = geometry(n)
+    if shrinks(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+        return "its single pixels have few results, and they are few"
+    if is_deep(g) and flops < LEAST_FLOPS[DEEP]:
+        return "its few results are deep sums, which PyTorch shares among more processors"
+    times = waste(g) * (3 if full else 1)
+    if times <= most_waste(g, full=full, bare=bare) or flops >= LEAST_FLOPS[EMPTY]:
+        return ""
+    return f"tiles would be {times:.1f} times its work"
+
+
+def _misplaced(call: _Call, n: Node, target: Target) -> str:
+    """What about its tensors' places in memory keeps it from a kernel; "" if nothing."""
+    if not n.order and not call.image.order and not call.weight.order:
+        return ""
+    if "last" not in target.convolutions:
+        return "its image, weight or result does not lie channel by channel"
+    if not n.order or not all(map(lies_last, (call.image, n))):
+        return "its image and its result lie neither channel by channel nor channels last"
+    if call.weight.order and not lies_last(call.weight):
+        return "its weights lie neither channel by channel nor channels last"
+    every = zip(known(call.weight.shape[2:]), call.stride, call.dilation, strict=True)
+    unseen = any(len({t * d % s for t in range(k)}) < s for k, s, d in every)
+    if call.behind is not None and n.dtype in HALVES and unseen:
+        return "some of its results see no pixel"
+    each = known((n.shape[1],))[0] // call.groups
+    if call.groups > 1 and n.dtype in HALVES and each < LEAST_GROUP:
+        return f"groups of {each} results fill too little of a tile"
+    return ""
+
+
+def _phases_misfit(g: Geometry) -> str:
+    """What no kernel has room for; "" if nothing."""
+    many = g.phases and max(g.stride) > MOST_STRIDE
+    return f"a stride above {MOST_STRIDE} has too many phases" if many else ""
+
+
+def _inexact(made: Node) -> str:
+    """Why it is not computed in full float32; "" if it is. Two parts lose some 2^-24 of each
+    product, and a plain sum as much with about each 16th."""
+    g = geometry(made)
+    depth = g.in_channels // g.groups * g.taps
+    return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"
+
+
+def _map_misfit(g: Geometry) -> str:
+    """What a tensor map cannot hold; "" if nothing."""
+    if max(g.step) > MOST_STRIDE:
+        return f"a stride above {MOST_STRIDE} does not fit a tensor map"
+    deep = max(g.in_size[0], g.out_size[0], g.kernel[0]) > 1 or g.pad[0] > 0
+    least, most, furthest = CORNERS[3 if deep else 2]
+    corners = [corner for both in g.corners for corner in both]
+    if min(corners) < least or max(corners) > most or g.reach > furthest:
+        return "its padding or its reach does not fit a tensor map"
+    return ""
+
+
+MISFITS = {"sm80": _phases_misfit, "sm90": _map_misfit}  # of `Target.product`

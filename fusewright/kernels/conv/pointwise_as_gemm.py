@@ -1,0 +1,55 @@
+"""Convolution of single pixels -> the product that it is, whose factors are read where they lie.
+
+conv2d(x, w)    ->  product(w, pixels of x)         x as [images, pixels, in], channel by channel
+                    product(pixels of x, w)         x as [images x pixels, in], channels last
+
+Of 16 bits, nothing is packed then; in full float32, the image is, and weights are split, which
+takes longer than a convolution's kernel: it stands in where there is none.
+"""
+
+from __future__ import annotations
+
+from fusewright.ir.builder import Value, permute, reshape
+from fusewright.ir.graph import Node, Shape, node, numel
+from fusewright.kernels.conv.channels_last import last_order
+from fusewright.kernels.gemm.match import HALVES, factor_of
+from fusewright.rewrite.contraction import spread
+
+# Weights that a tile of a product has, and how many may be missing in the last one: a prediction.
+TILE_ROWS, MOST_EMPTY_ROWS = 128, 32
+
+
+def pointwise(image: Node, weight: Node, n: Node, number: int) -> Node | None:
+    """The product that has the meaning of the convolution `n`, where both of its factors can be
+    read where they lie. Numbers of products count up from 0, and these down."""
+    order, depth = last_order(len(n.shape)), image.shape[1]
+    matrix = reshape(Value(weight), (n.shape[1], depth))
+    if n.order:
+        rows = numel(n.shape[d] for d in order[:-1])
+        made = _product(reshape(permute(Value(image), order), (rows, depth)), matrix, n, number)
+        back = tuple(sorted(range(len(order)), key=order.__getitem__))
+        shape = tuple(n.shape[d] for d in order)
+        return permute(reshape(Value(made), shape), back).node if made else None
+    pixels = permute(reshape(Value(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
+    if not factor_of(pixels.node, flat=False).turned:
+        return None
+    made = _product(Value(spread(matrix.node, n.shape[:1])), pixels, n, number)
+    return reshape(Value(made), n.shape).node if made else None
+
+
+def _product(left: Value, right: Value, n: Node, number: int) -> Node | None:
+    factors = [left.node, right.node]
+    if not _takes(factors, n, flat=len(right.shape) == 2):
+        return None
+    shape: Shape = (*left.shape[:-1], right.shape[-2])
+    return node("product", factors, shape=shape, dtype=n.dtype, number=-1 - number)
+
+
+def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:
+    """Whether kernels read them where they lie, and, in float32, fill most of their tiles."""
+    left, right = (factor_of(factor, flat=flat) for factor in factors)
+    if n.dtype in HALVES:
+        return left.streams and right.streams
+    channels = n.shape[1]
+    assert isinstance(channels, int)
+    return left.splits and -channels % TILE_ROWS <= MOST_EMPTY_ROWS

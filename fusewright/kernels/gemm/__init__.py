@@ -1,0 +1,1 @@
+"""Matrix products on tensor cores, and what follows them."""

@@ -1,0 +1,383 @@
+"""Graph -> Graph: products that a kernel of ours computes become `product` nodes.
+
+    linear(x, w, b)     ->  product(x, w) + b
+    matmul(a, b)        ->  copy(product(a, transposed b))
+    addmm(c, a, b)      ->  alpha * product(a, transposed b) + beta * c
+
+A `product` sums over the last dimension of both factors and is never stored: what follows is
+computed on its tiles. Where no factor lies as the kernels read it, a copy does, filled up with
+zeros to a multiple of 4 k. A product that stays a library call says why, in its attribute `why`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.frontend.library_calls import stays
+from fusewright.ir.builder import Value, copy, narrow, pad
+from fusewright.ir.graph import (
+    Batch,
+    Graph,
+    Node,
+    Shape,
+    Size,
+    node,
+    numel,
+    rebuild,
+    size_text,
+    times,
+)
+from fusewright.ir.strided_view import part_of, strides
+from fusewright.rewrite.contraction import FORMS, Form
+from fusewright.targets.arch import Target
+
+HALVES = (torch.float16, torch.bfloat16)
+# Below, a launch takes longer than the product; for 16 bits that is a prediction.
+LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
+# Matrices of a batch with fewer results and multiply-adds are faster in PyTorch: facts.md.
+LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
+LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster: facts.md
+UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
+PACK_ROWS = 64
+SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
+# Copies of factors that lie otherwise pay from here on (a prediction): operations, and
+# rows * columns / (rows + columns), which is the products that each copied element is used for.
+COPY_FLOPS, COPY_USES = 1 << 31, 128
+COPY_RULES = frozenset({"no-prepack", "no-workspace"})
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of a product as its kernel walks it: [batches, rows, depth], strides in elements.
+
+    tensor: the node whose memory that is. A factor that is shared by all batches has one batch.
+    A factor of 16 bits has lines, which are its rows or, `turned`, hold one k of all rows.
+    """
+
+    tensor: Node
+    batches: Size
+    rows: Size
+    depth: Size
+    batch_stride: Size
+    row_stride: Size
+    depth_stride: Size
+
+    @property
+    def splits(self) -> bool:
+        """Whether the kernel can split it on its way to the tensor cores: whole aligned vectors."""
+        return self.depth_stride == 1 and _whole(self.strides[:2], 4)
+
+    @property
+    def turned(self) -> bool:
+        """Whether neighbours in memory are rows and not k."""
+        return self.depth_stride != 1
+
+    @property
+    def line_stride(self) -> Size:
+        """From one line to the next."""
+        return self.depth_stride if self.turned else self.row_stride
+
+    @property
+    def streams(self) -> bool:
+        """Whether the tensor cores can take 16 bits as they are: every line starts at 16 bytes."""
+        dense = 1 in (self.row_stride, self.depth_stride)
+        return dense and _whole((self.batch_stride, self.line_stride), 8)
+
+    @property
+    def strides(self) -> tuple[Size, Size, Size]:
+        return self.batch_stride, self.row_stride, self.depth_stride
+
+    @property
+    def packed_bytes(self) -> str:
+        """The size of its packed form, as Python text; `packed_in` of the skeleton needs it."""
+        assert isinstance(self.depth, int), "the depth of a product is known"
+        each = -(-self.depth // UNIT) * UNIT * 4 + 4 + -(-self.depth // STEP) * 4
+        if isinstance(self.rows, int):
+            rows = -(-self.rows // PACK_ROWS) * PACK_ROWS
+            return size_text(times(self.batches, rows * each))
+        rounded = f"({size_text(self.rows)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
+        return f"{rounded} * {times(self.batches, PACK_ROWS * each)}"
+
+
+def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
+    """Rewrite the library products for which `target` has a kernel.
+
+    rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
+    """
+    numbers = count()
+
+    def change(n: Node) -> Node:
+        if n.op != "library" or n["name"] not in FORMS:
+            return n
+        form = form_of(n)
+        if form and not rules & COPY_RULES:
+            form = _laid(form, n, graph)
+        why = (
+            "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
+        )
+        if form is None or why:
+            return stays(n, why)
+        # The number keeps two products apart: each has its own kernel, which stores what follows
+        # it and never the product.
+        flat, number = len(form.right.shape) == 2, next(numbers)
+        both = [gathered(f, flat) for f in (form.left, form.right)]
+        return written(form, node("product", both, shape=n.shape, dtype=n.dtype, number=number))
+
+    return rebuild(graph, change) if target.product else graph
+
+
+def batches(n: Node) -> Size:
+    """How many matrix products a product node is."""
+    return 1 if len(n.args[1].shape) == 2 else numel(n.shape[:-2])
+
+
+def is_half(n: Node) -> bool:
+    """Whether the factors of a product node have 16 bits: nothing is split then, nothing packed."""
+    return n.dtype in HALVES
+
+
+def factors(n: Node) -> tuple[Factor, Factor]:
+    """The left and right factor of a product node."""
+    return _both(*n.args)
+
+
+# ---- what a call computes ------------------------------------------------------------------------
+
+
+def argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
+    """A tensor, a number, a list of numbers; or the expression itself, such as the batch size."""
+    if isinstance(text, ast.Name):
+        return names.get(text.id, text)
+    if isinstance(text, ast.List):
+        inside = [argument(e, names) for e in text.elts]
+        return text if any(isinstance(e, ast.expr) for e in inside) else inside
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text
+
+
+Reader = Callable[[ast.expr, Mapping[str, Node]], Any]
+
+
+def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, Any]] | None:
+    """What a library node's call is given; None if `read` leaves anything an expression."""
+    names = {f"x{k}": a for k, a in enumerate(n.args)}
+    call = ast.parse(str(n["call"]).format(*names), mode="eval").body
+    assert isinstance(call, ast.Call)
+    values = [read(a, names) for a in call.args]
+    named = {str(k.arg): read(k.value, names) for k in call.keywords}
+    if any(isinstance(v, ast.expr) for v in (*values, *named.values())):
+        return None
+    return values, named
+
+
+def form_of(n: Node) -> Form | None:
+    """The product that a library node computes; None if its arguments are no tensors or numbers."""
+    found = arguments(n)
+    form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
+    if form is None or 0 in (*form.left.shape, *form.right.shape):
+        return None
+    flat = len(form.right.shape) == 2  # all leading dimensions of the left one are rows
+    return replace(form, left=even(form.left, flat), right=even(form.right, flat))
+
+
+def written(form: Form, product: Node) -> Node:
+    """What a form makes of the product of its factors."""
+    made = Value(product)
+    scaled = made if form.alpha == 1 else made * form.alpha
+    if form.added is not None:
+        added = Value(form.added)
+        return (scaled + (added if form.beta == 1 else added * form.beta)).node
+    return (scaled if scaled is not made else copy(made)).node
+
+
+# ---- copies of factors ---------------------------------------------------------------------------
+
+
+def _laid(form: Form, n: Node, graph: Graph) -> Form:
+    """The same product, of copies of factors where it needs them and they pay."""
+    left, right = form.left, form.right
+    if n.dtype != torch.float32 or min(len(left.shape), len(right.shape)) < 2:
+        return form
+    depth = left.shape[-1]
+    if isinstance(depth, Batch):
+        return form
+    rows, columns = (graph.hint(f.rows) for f in _both(form.left, form.right))
+    enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
+    if not enough or rows * columns < COPY_USES * (rows + columns):
+        return form
+    both = [left, right]
+    if not _any_splits(form):
+        extra = -depth % SPLIT_STEP  # the larger one is split then: who packs reads any rows
+        sizes = [graph.hint(numel(f.shape)) for f in both]
+        chosen = sizes.index(max(sizes) if extra else min(sizes))
+        both[chosen] = _copied(both[chosen], extra)
+    return replace(form, left=both[0], right=both[1])
+
+
+def _copied(factor: Node, extra: int) -> Node:
+    """A row-major copy whose rows go on with `extra` zeros, without them. It is marked as memory of
+    its own, so that nobody reads through it."""
+    last, depth = len(factor.shape) - 1, factor.shape[-1]
+    assert isinstance(depth, int), "who asks for a copy knows the depth"
+    padded = pad(Value(factor), [(0, 0)] * last + [(0, extra)])
+    whole = node("copy", [padded.node], shape=padded.shape, dtype=factor.dtype, distinct=last)
+    return narrow(Value(whole), last, 0, depth).node
+
+
+def _goes_on(n: Node) -> bool:
+    """Whether behind each row of a piece lie the zeros that a copy put there."""
+    whole = n.args[0]
+    made = whole.op == "copy" and not whole.order and whole.args[0].op == "pad"
+    padded = whole.args[0] if made else n
+    same = made and padded.args[0].shape == n.shape
+    return same and padded["value"] == 0 and padded["pads"][0] == 0 and n["start"] == 0  # type: ignore[index]
+
+
+# ---- whether it is worth a kernel ----------------------------------------------------------------
+
+
+def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
+    """Why the product stays a library call; "" if it does not."""
+    left, right = form.left.shape, form.right.shape
+    kinds = (torch.float32, *(HALVES if target.half_products else ()))
+    if n.dtype not in kinds or {form.left.dtype, form.right.dtype} != {n.dtype}:
+        names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
+        return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"
+    if len(left) < 2 or len(right) < 2 or right[-2] == 1:
+        return "one factor is a vector"
+    if len(right) > 2 and left[:-2] != right[:-2]:
+        return "the batches of its factors differ"
+    depth = left[-1]
+    step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
+    if isinstance(depth, Batch) or depth % step or depth < UNIT:
+        return f"our kernels need {UNIT} or more k, a multiple of {step}, not {size_text(depth)}"
+    flops = 2 * graph.hint(numel(n.shape)) * depth
+    if flops < LEAST_FLOPS[n.dtype]:
+        return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
+    rows = left[-2] if len(right) > 2 else numel(left[:-1])
+    each = graph.hint(rows) * graph.hint(n.shape[-1])
+    thin = each < LEAST_RESULTS and each * depth < LEAST_MATRIX
+    if thin and len(right) > 2 and not is_half(n):
+        return "matrices of a batch as small as these are faster in PyTorch"
+    if is_half(n) and min(graph.hint(rows), graph.hint(n.shape[-1])) < LEAST_HALF_ROWS:
+        return f"fewer than {LEAST_HALF_ROWS} rows or columns are faster in PyTorch"
+    return _misplaced(form, n)
+
+
+def _misplaced(form: Form, n: Node) -> str:
+    """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
+    if n.order:
+        return "its result does not lie row by row"
+    if form.added is not None and placed(form.added) is None:
+        return "what it adds does not lie evenly in memory"
+    if is_half(n):
+        good = all(f.streams for f in _both(form.left, form.right))
+        return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
+    return "" if _any_splits(form) else "no factor lies row by row along k"
+
+
+def _any_splits(form: Form) -> bool:
+    return any(f.splits for f in _both(form.left, form.right))
+
+
+def _both(left: Node, right: Node) -> tuple[Factor, Factor]:
+    flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
+    return factor_of(left, flat), factor_of(right, flat)
+
+
+# ---- how a factor lies in memory -----------------------------------------------------------------
+
+
+def placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
+    """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
+    if n.row.kind != "view" or (n.op == "narrow" and not _goes_on(n)):  # a piece comes as a copy
+        return n, strides(n.shape, n.order)
+    found = placed(n.args[0])
+    if found is None or n.op == "narrow":
+        return found
+    tensor, steps = found
+    if n.op == "permute":
+        permutation = n["permutation"]
+        assert isinstance(permutation, tuple)
+        return tensor, tuple(steps[int(i)] for i in permutation)  # type: ignore[arg-type]
+    shape = n.args[0].shape
+    if n.op == "expand":
+        return tensor, tuple(0 if a == 1 else step for a, step in zip(shape, steps, strict=True))
+    dense = all(a == 1 or s == d for a, s, d in zip(shape, steps, strides(shape), strict=True))
+    return (tensor, strides(n.shape)) if dense else None
+
+
+def factor_of(n: Node, flat: bool) -> Factor:
+    """`n` where it lies, if its batches and its rows lie evenly there; else as a row-major copy.
+
+    flat: all of its leading dimensions are rows.
+    """
+    copied = n.row.kind == "view" or not n.order
+    both = (placed(n), (n, strides(n.shape)) if copied else None)
+    for factor in (_factor(n, flat, *lies) for lies in both if lies):
+        if factor:
+            return factor
+    raise InternalError(f"{n!r} is a factor that does not lie evenly, and no copy.")
+
+
+def even(n: Node, flat: bool) -> Node:
+    """`n`, or a row-major copy of a stored tensor that does not lie evenly."""
+    if n.row.kind == "view" or not n.order or _factor(n, flat, *(placed(n) or (n, ()))):
+        return n
+    return copy(Value(n)).node
+
+
+def gathered(n: Node, flat: bool) -> Node:
+    """`n`, or a copy of a view that does not lie evenly: PyTorch's takes twice as long, or more."""
+    return copy(Value(n)).node if scattered(n, flat) else n
+
+
+def scattered(n: Node, flat: bool) -> bool:
+    """Whether the memory that a factor is read from is a view, and no row-major one."""
+    memory = factor_of(n, flat).tensor
+    found = part_of(memory) if memory.row.kind == "view" else None
+    if found is None:
+        return False
+    both = zip(memory.shape, found[1].form.strides, strides(memory.shape), strict=True)
+    return any(size != 1 and step != dense for size, step, dense in both)
+
+
+def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Factor | None:
+    """`n` as it lies in `tensor`, if that is evenly. steps: the stride of each dimension."""
+    batched = 0 if flat else len(n.shape) - 2
+    rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
+    batch = _evenly(n.shape[:batched], steps[:batched])
+    row = depth if rows == 1 else _evenly(n.shape[batched:-1], steps[batched:-1])
+    if batch is None or not row or steps[-1] == 0:
+        return None
+    batches = 1 if batch == 0 else numel(n.shape[:batched])
+    return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
+
+
+def _whole(steps: tuple[Size, ...], elements: int) -> bool:
+    """Whether all steps are multiples of so many elements, whatever the batch size."""
+    return all((s.multiple if isinstance(s, Batch) else s) % elements == 0 for s in steps)
+
+
+def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
+    """The stride of several dimensions counted as one: 0 for one element, None if uneven."""
+    found: Size | None = None
+    expected: Size | None = None
+    for size, step in zip(reversed(shape), reversed(steps), strict=True):
+        if size == 1:
+            continue
+        if found is not None and step != expected:
+            return None
+        found = step if found is None else found
+        both = isinstance(step, Batch) and isinstance(size, Batch)
+        expected = None if both else times(step, size)
+    return 0 if found is None else found

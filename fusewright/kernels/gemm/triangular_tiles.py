@@ -1,0 +1,175 @@
+"""Kernel with a product -> Band: the elements of the product that its results depend on.
+
+    where(column - row >= 2, f(product), 0)   ->   Band(2, columns)
+
+Whatever a tile holds that no result takes need not be multiplied, infinities and NaN included: a
+choice takes one of two values and never touches the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+
+import torch
+
+from fusewright.fusion.axes import Limit, Read, axis_strides, walks
+from fusewright.fusion.planner import Kernel
+from fusewright.ir.graph import Attribute as Value
+from fusewright.ir.graph import Node, times
+from fusewright.ir.operators import meaning
+from fusewright.kernels.tensor_core.variant import family
+
+FAR = 1 << 30  # beyond all columns
+# What a condition may make of a mask's numbers; casts to truth alone.
+TESTS = frozenset({"copy", "cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_not"})
+
+
+@dataclass(frozen=True)
+class Band:
+    """The elements with least <= column - row <= most."""
+
+    least: int = -FAR
+    most: int = FAR
+
+    def __or__(self, other: Band) -> Band:
+        """The least band that holds both."""
+        if NONE in (self, other):
+            return other if self == NONE else self
+        return Band(min(self.least, other.least), max(self.most, other.most))
+
+    def __and__(self, other: Band) -> Band:
+        both = Band(max(self.least, other.least), min(self.most, other.most))
+        return both if both.least <= both.most else NONE
+
+    @property
+    def turned(self) -> Band:
+        """The same of the transpose."""
+        return Band(-self.most, -self.least)
+
+    def columns(self, row: int, high: int, wide: int, across: int) -> range:
+        """The wanted tiles of `high` x `wide` in a row of tiles: `tiles_of` of the skeleton."""
+        ends = ((self.least + row * high) // wide, (self.most + row * high + high - 1) // wide + 1)
+        return range(*(min(max(end, 0), across) for end in ends))
+
+    def share(self, rows: int, columns: int) -> float:
+        """How much of a matrix it is."""
+        if self == ALL:
+            return 1.0
+        return sum(len(self.columns(row, 1, 1, columns)) for row in range(rows)) / (rows * columns)
+
+
+ALL, NONE = Band(), Band(FAR, -FAR)
+
+
+class _Mask(NamedTuple):
+    """A number inside of a limit and another one outside; without a limit, one everywhere."""
+
+    inside: Value
+    outside: Value
+    limit: Limit | None
+
+
+def band(kernel: Kernel) -> Band:
+    """The band of a kernel's product; ALL where nothing is thrown away, or no one knows what."""
+    n = kernel.product
+    if n is None or n.op != "product" or kernel.folds:
+        return ALL
+    rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
+    if family(n).matrix(n).rows != n.shape[-2]:
+        return ALL  # those of several matrices are rows of one
+    whole = Band(1 - rows, columns - 1)
+    found = _Bands(kernel, n, whole).stored() & whole
+    return ALL if found == whole else found
+
+
+class _Bands:
+    """The bands of a kernel's members, arguments first."""
+
+    def __init__(self, kernel: Kernel, product: Node, whole: Band) -> None:
+        self.kernel, self.edges, self.whole = kernel, kernel.loops.edges, whole
+        self.limits = {key: walk.limits for key, walk in walks(kernel.loops, ()).items()}
+        (*_, rows, columns), sizes = kernel.loops.dims[id(product)], kernel.loops.sizes
+        self.across = axis_strides((rows, columns), (-1, 1), sizes)  # column - row
+        self.of: dict[int, Band] = {}
+        for m in kernel.members:
+            self.of[id(m)] = ALL if m is product else self._band(m)
+
+    def stored(self) -> Band:
+        """Of all that the kernel stores."""
+        return reduce(or_, (self.of[id(n)] for n in self.kernel.outputs))
+
+    def _band(self, m: Node) -> Band:
+        edges = [self.edges[id(m), k] for k in range(len(m.args))]
+        given = [NONE if isinstance(e, Read) else self.of[id(e)] for e in edges]
+        if m.op != "where" or given[0] != NONE:
+            return reduce(or_, given, NONE)
+        holds, fails = self._chosen(m)
+        return given[1] & holds | given[2] & fails
+
+    def _chosen(self, m: Node) -> tuple[Band, Band]:
+        """Where a choice may take its first value, and where its second."""
+        mask = self._mask(m, 0)
+        if mask is None or mask.limit is None:
+            return ALL, ALL
+        inside, outside = self._sides(mask.limit)
+        holds = (inside if mask.inside else NONE) | (outside if mask.outside else NONE)
+        return holds, (NONE if mask.inside else inside) | (NONE if mask.outside else outside)
+
+    def _mask(self, m: Node, k: int) -> _Mask | None:
+        """What argument k of a member is, if it is made of numbers and one limit."""
+        edge = self.edges[id(m), k]
+        if isinstance(edge, Read):
+            return _read(edge, self.limits[id(m), k])
+        given = [self._mask(edge, i) for i in range(len(edge.args))]
+        return _tested(edge, [g for g in given if g]) if None not in given else None
+
+    def _sides(self, limit: Limit) -> tuple[Band, Band]:
+        """The bands inside and outside of a limit of column - row."""
+        steps = {a: s for a, s in limit.strides.items() if s != 0}
+        for sign in (1, -1):
+            if steps == {a: times(s, sign) for a, s in self.across.items()}:
+                return self._within(limit, sign)
+        return ALL, ALL
+
+    def _within(self, limit: Limit, sign: int) -> tuple[Band, Band]:
+        """The same where 0 <= offset + sign * (column - row) < size."""
+        first, size = limit.offset, limit.size
+        if not isinstance(first, int) or not isinstance(size, int):
+            return ALL, ALL
+        ends = sorted((-sign * first, sign * (size - 1 - first)))
+        inside = Band(*ends)
+        if ends[1] >= self.whole.most:
+            return inside, Band(most=ends[0] - 1)
+        return inside, Band(least=ends[1] + 1) if ends[0] <= self.whole.least else ALL
+
+
+def _read(edge: Read, limits: tuple[Limit, ...]) -> _Mask | None:
+    if edge.leaf.op != "constant" or len(limits) > 1 or any(limit.wrap != 0 for limit in limits):
+        return None
+    value, fill = edge.leaf["value"], edge.part.fill if edge.part and limits else None
+    return _Mask(value, fill, limits[0]) if limits else _Mask(value, value, None)
+
+
+def _tested(m: Node, given: Sequence[_Mask]) -> _Mask | None:
+    """What a member makes of its arguments, if they have one limit at most."""
+    limits = [g.limit for g in given if g.limit]
+    if m.op not in TESTS or (m.op == "cast" and m.dtype is not torch.bool):
+        return None
+    if any(limit != limits[0] for limit in limits):
+        return None
+    inside = _tested_number(m, [g.inside for g in given])
+    outside = _tested_number(m, [g.outside for g in given])
+    return _Mask(inside, outside, limits[0] if limits else None)
+
+
+def _tested_number(m: Node, values: Sequence[Value]) -> Value:
+    if m.op == "copy":
+        return values[0]
+    if m.op == "cast":
+        return bool(values[0])
+    pairs = zip(values, m.args, strict=True)
+    return meaning(m.op)(*(torch.tensor(v, dtype=a.dtype) for v, a in pairs)).item()  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Reductions along rows: one thread block a row, many rows, or many blocks a row."""

@@ -1,0 +1,218 @@
+"""A row + Target -> the thread blocks of a GPU that can keep it together, in registers or beside.
+
+A cluster of 2, 4 or 8 reaches each other's shared memory (`skeletons/cuda/cluster_sm90.cuh`); any
+number of blocks that all run can meet in scratch memory (`skeletons/cuda/gathered.cuh`). Where they
+meet once for a row, they need not wait: shared memory keeps their parts of it while the next row is
+at work (`skeletons/cuda/deferred_sm90.cuh`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from fusewright.fusion.axes import Read, walked
+from fusewright.ir.graph import Graph, Node, concrete, times
+from fusewright.loopnest.nest import Access, Nest
+from fusewright.loopnest.reduction_passes import Pass, read_key
+from fusewright.targets.arch import Target
+
+REGISTERS = 32  # kept values per thread
+MAX_THREADS = 1024
+STRIPE_THREADS, LEAST_ACROSS = 512, 8  # of a block whose rows lie across memory, and its rows
+BUSY_THREADS = 132 * 2048  # keep a GPU busy
+FEW_THREADS = 128  # of a kept row of which there are few
+# Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
+# while the other waits.
+PAIRED_THREADS = 512
+BLOCK_THREADS = (128, 256, PAIRED_THREADS)  # of a cluster's blocks
+# Deferred rows: vectors of a thread in its part of one, of which shared memory has three; the least
+# run of neighbours, since one thread asks for each of them; the least rows for each block; the most
+# vectors of a thread that are alike in every row and stay in its registers, for each byte of an
+# element: halves are widened beside them.
+PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES, STILL_VECTORS = 9, 4096, 4, 4
+
+
+@dataclass(frozen=True)
+class SharedRow:
+    """elements: of a row.  rows: how many there are.  registers: what an element takes while most
+    is kept of it.  vector: elements of an access."""
+
+    elements: int
+    rows: int
+    registers: int
+    vector: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Thread blocks of a row, with `threads` each; split: they meet in scratch memory.  keep: in
+    registers."""
+
+    blocks: int
+    threads: int
+    split: bool = False
+    keep: bool = True
+
+
+def threads_for(elements: int, vector: int) -> int:
+    """Threads per row: four vectors each where the row is long enough, a power of two."""
+    most = PAIRED_THREADS if elements <= PAIRED_THREADS * REGISTERS else MAX_THREADS
+    threads = 4
+    while threads < most and threads * vector * 4 < elements:
+        threads *= 2
+    return threads
+
+
+def more_threads(threads: int, vectors: int, rows: int) -> int:
+    """The same for a row that is kept, where rows are too few to keep a GPU busy: up to a vector
+    each. facts.md: few rows."""
+    busy = BUSY_THREADS // 2
+    while 32 <= threads < FEW_THREADS and threads < vectors and 2 * threads * rows <= busy:
+        threads *= 2
+    return threads
+
+
+def clusters(row: SharedRow, target: Target) -> list[Blocks]:
+    """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
+    or eight if less than 512 threads do and so many for a row make all processors busy. With more
+    rows than processors no block has a processor to itself: then reading twice is faster
+    (facts.md)."""
+    blocks = [n for n in (2, 4, 8) if n <= target.cluster]
+    every = [(n, size) for n in blocks for size in BLOCK_THREADS]
+    every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.processors]
+    some = [(n, size) for n, size in every if n * size * row.vector <= row.elements]
+    needed = row.elements * row.registers
+    keeping = [(n, size) for n, size in some if needed <= n * size * REGISTERS]
+    two = [size for size in BLOCK_THREADS if needed <= 2 * size * REGISTERS]
+    wanted = min(two, default=PAIRED_THREADS)
+    least = min((size for n, size in keeping if n == 8), default=wanted)
+    if wanted == PAIRED_THREADS and row.rows * 8 * least >= target.processors * PAIRED_THREADS:
+        wanted = least
+
+    def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
+        n, size = shape
+        return size != wanted, -min(row.rows * n, target.processors), n, size
+
+    return [Blocks(n, size) for n, size in sorted(keeping, key=cost)]
+
+
+def gathered(row: SharedRow, target: Target) -> list[Blocks]:
+    """Blocks that keep the row and meet in scratch memory, the most promising first."""
+    found = []
+    for size in (PAIRED_THREADS, MAX_THREADS):
+        resident = min(target.processors * MAX_THREADS // size, PAIRED_THREADS)
+        vectors = REGISTERS // (row.registers * row.vector)  # that a thread can keep
+        blocks, _ = _in_flight(row, resident, size, vectors)
+        found.append(Blocks(blocks, size, split=True))
+    return [shape for shape in found if shape.blocks > 1]
+
+
+def deferred(row: SharedRow, target: Target) -> list[Blocks]:
+    """Blocks that meet while the next row is at work, if there are some rows for each of them."""
+    if target.cluster == 1:  # no copy engine either
+        return []
+    blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
+    some = blocks > 1 and waves >= LEAST_WAVES
+    return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
+
+
+def _in_flight(row: SharedRow, resident: int, size: int, vectors: int) -> tuple[int, int]:
+    """How many of all resident blocks share a row whose threads have room for so many vectors, so
+    that the rows in flight fill the GPU, and how many rows each block then has; 0 for none do."""
+    least = ceil(row.elements / (size * row.vector * vectors)) if vectors else resident + 1
+    if least > resident:
+        return 0, 0
+    waves = ceil(row.rows / (resident // least))
+    room = resident // ceil(row.rows / waves) * size * row.vector
+    each = ceil(row.elements / room) * size * row.vector
+    return ceil(row.elements / each), waves
+
+
+def deferrable(nest: Nest, passes: Sequence[Pass], vector: int) -> bool:
+    """Whether the blocks of a row meet once, and their parts can come and go as whole vectors of 16
+    bytes. passes: over a row that is not kept."""
+    near = near_read(nest)
+    moving = [w for w in nest.writes.values() if w.varies]
+    if near is None or len(passes) != 2 or len(moving) != 1 or not passes[1].outputs:
+        return False
+    kind, columns = near.leaf.dtype, nest.columns
+    size = kind.itemsize if kind.is_floating_point and kind.itemsize < 8 else 0
+    runs = nest.outer == 1 or (isinstance(columns, int) and columns * size >= LEAST_RUN_BYTES)
+    whole = all(
+        a.leaf.dtype.itemsize == size and a.columns == 1 and not (a.gather or a.limits or a.wrap)
+        for a in (near, *moving)
+    )
+    folded = _folds_read(nest, passes[0].folds[0], near)
+    return whole and runs and folded and size * vector == 16
+
+
+def near_read(nest: Nest) -> Access | None:
+    """The one read that is another for each row and each of its elements, if there is just one."""
+    moving = [a for a in nest.reads.values() if a.varies and a.base != "0"]
+    found = {read_key(a): a for a in moving if a.leaf.op != "constant"}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def part_vectors(nest: Nest, each: int, batch: int) -> int:
+    """How many vectors a thread has of a deferred row, whose threads take `each` elements."""
+    return ceil(concrete(times(nest.outer, nest.columns), batch) / each)
+
+
+def still_reads(nest: Nest, vectors: int) -> list[Hashable]:
+    """What a deferred row reads that is alike in every row, as a row plan names it, as far as the
+    registers of a thread hold so many vectors of each."""
+    near = near_read(nest)
+    assert near, "a deferred row"
+    found = [
+        read_key(a)
+        for a in nest.reads.values()
+        if a.varies and a.base == "0" and a.columns == 1 and not (a.gather or a.limits or a.wrap)
+        if a.leaf.op != "constant" and a.leaf.dtype.itemsize == near.leaf.dtype.itemsize
+        if nest.outer == 1 or a.outer == nest.columns
+    ]
+    most = STILL_VECTORS * near.leaf.dtype.itemsize
+    return list(dict.fromkeys(found))[: most // vectors]
+
+
+def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
+    """How the text of a deferred row names what it reads: in shared memory, or in registers."""
+    near = near_read(nest)
+    still = {key: f"still<{k}>({{}})" for k, key in enumerate(still_reads(nest, vectors))}
+    return {**still, near and read_key(near): "near({})"}
+
+
+def _folds_read(nest: Nest, m: Node, near: Access) -> bool:
+    """Whether `m` or what it is computed from reads it."""
+    edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in walked(m)]
+    return any(
+        read_key(nest.reads[id(m), k]) == read_key(near)
+        if isinstance(edge, Read)
+        else _folds_read(nest, edge, near)
+        for k, edge in edges
+    )
+
+
+def row_in_place(nest: Nest, graph: Graph) -> bool:
+    """Whether a number of a row may be written where all blocks read it: one of them writes it,
+    and that it knows their parts does not say that their own reads are done."""
+    numbers = [n for n in nest.kernel.outputs if not nest.writes[id(n)].varies]
+    needed = [*nest.kernel.folds, *(n for n in nest.kernel.outputs if n not in numbers)]
+    read: list[Node] = []
+    seen = {id(n) for n in needed}
+    for m in needed:  # which grows
+        for k in walked(m):
+            edge = nest.kernel.loops.edges[id(m), k]
+            if isinstance(edge, Read):
+                read += [edge.leaf] * (not nest.reads[id(m), k].varies)
+            elif id(edge) not in seen:
+                seen.add(id(edge))
+                needed.append(edge)
+    targets = {id(u.value): u.target for u in graph.updates}
+
+    def over(n: Node, leaf: Node) -> bool:  # as loopnest/buffer_reuse.py has it
+        free = leaf is targets[id(n)] if id(n) in targets else leaf.op == "library"
+        return free and (n.shape, n.dtype) == (leaf.shape, leaf.dtype)
+
+    return any(over(n, leaf) for n in numbers for leaf in read)

@@ -1,0 +1,74 @@
+"""Nest -> whether a CPU takes neighbouring rows together, each in a lane of a vector.
+
+Rows of a fold across memory lie side by side: one cache line has an element of sixteen of them.
+Short rows along memory are turned until they do, where nothing but what they come to is stored.
+Such a body is printed for numbers and for vectors alike, so it may only hold what both can do.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusewright.common.dtypes import FLOAT
+from fusewright.frontend.lowering.call import LANES
+from fusewright.ir.graph import Graph, Node
+from fusewright.kernels.scan.match import LONGEST_ABREAST
+from fusewright.loopnest.nest import Access, Nest
+
+NUMBERS = (torch.int32, torch.int64, torch.float64)
+READ = (*FLOAT, *NUMBERS, torch.bool)
+# What vectors do to other numbers, as positions and labels, and to truth values.
+PLAIN = frozenset({"cast", "copy", "add", "sub", "mul"})
+TRUTH = frozenset({"copy", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"})
+COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
+SUMS = {"sum", "mean"}
+WIDER = frozenset({"argmax", "argmin", "mean", "m2"})  # folds of floats to other numbers
+MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
+
+
+def runs_abreast(nest: Nest, graph: Graph) -> bool:
+    """Whether as much of what a kernel moves lies across memory as along it, or rows are short."""
+    kernel = nest.kernel
+    if not kernel.folds or graph.hint(nest.beside) < LANES:
+        return False
+    inner = graph.hint(nest.columns) * graph.hint(nest.outer)
+    if kernel.scans and inner > LONGEST_ABREAST:
+        return False
+    accesses = [*nest.reads.values(), *nest.writes.values()]
+    if not all(map(_fits, accesses)) or not all(map(_computes, kernel.members)):
+        return False
+    if turns(nest):
+        whole = inner % LANES == 0  # one by one, sums of such rows come as fast as memory
+        return inner <= MOST_TURNED[whole] and not (whole and {f.op for f in kernel.folds} <= SUMS)
+    moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]
+    across = sum(a.beside in (1, -1) and a.columns != 1 for a in moved)
+    along = sum(a.columns == 1 for a in moved)
+    return across >= max(along, 1)
+
+
+def turns(nest: Nest) -> bool:
+    """Whether rows lie along memory, all of them in floats, and none is stored or scanned."""
+    reads = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
+    plain = all(a.columns == 1 and not a.gather and not a.limits for a in reads)
+    floats = all(a.leaf.dtype in FLOAT for a in reads)
+    stored = any(a.varies for a in nest.writes.values())
+    return bool(reads) and plain and floats and not stored and not nest.kernel.scans
+
+
+def _fits(access: Access) -> bool:
+    """What stands once in a row is a vector in memory or the same for all rows."""
+    read = access.leaf.dtype in READ and (access.varies or access.beside in (0, 1))
+    return not access.apart and (read or access.leaf.op == "constant")
+
+
+def _computes(m: Node) -> bool:
+    """Whether vectors have what the member does to its arguments."""
+    floats = all(a.dtype in FLOAT for a in m.args)
+    truths = any(a.dtype is torch.bool for a in m.args)
+    if m.dtype in NUMBERS:
+        divides = m.op == "div" and m.dtype is torch.float64
+        return m.op in PLAIN or divides or (floats and m.op in WIDER)
+    if m.dtype is torch.bool:
+        found = m.op in COMPARED or (floats and m.row.kind == "map")
+        return m.op in TRUTH or (found and not truths)
+    return m.dtype in FLOAT and (floats or m.op in ("cast", "where"))

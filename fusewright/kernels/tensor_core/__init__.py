@@ -1,0 +1,1 @@
+"""What matrix products, convolutions and attention share: tiles and their costs."""

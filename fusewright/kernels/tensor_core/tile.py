@@ -1,0 +1,236 @@
+"""Loops of a kernel with a product -> Tail: which columns its body walks, and the tiles for that.
+
+    result = rows x columns of the product, computed tile by tile: 128 rows of the factor that is
+    split x `width` rows of the factor that is packed. Factors of 16 bits are neither: the same
+    words tell which one has 128 rows in a tile.
+
+What follows a product is computed while a tile is in shared memory. Without folds, that works for
+every tile. A fold needs its columns, a segment, in one tile. Convolutions fold over their channels,
+which are rows otherwise: a tile then has 128 pixels x `width` channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fusewright.fusion.axes import Incompatible, Loops, merge, walks
+from fusewright.ir.graph import Node, Size, numel, size_text
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
+from fusewright.kernels.gemm.match import factors
+from fusewright.kernels.tensor_core.variant import (
+    CONVOLUTION,
+    INLINE,
+    SPLIT_ROWS,
+    TILE_RATE,
+    family,
+)
+from fusewright.targets.arch import Target
+
+WIDTHS = tuple(TILE_RATE)
+WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
+
+
+@dataclass(frozen=True)
+class Tile:
+    """width: rows of the packed factor in one tile.  swapped: the left factor is the packed one.
+
+    inline: no factor is packed in memory; both are split on their way to the tensor cores.
+    parts: for how many parts of tiles there is room, where thread blocks share the depth of those
+    tiles that do not fill a wave; 0 if they do not.  summed: each tile leaves a part of a fold over
+    all columns, and a kernel behind it joins them.  joined: columns go on from image to image.
+    own: half of a block's warps have it alone, and multiply while the others hand theirs out.
+    """
+
+    width: int
+    swapped: bool
+    inline: bool = False
+    parts: int = 0
+    summed: bool = False
+    joined: bool = False
+    own: bool = False
+
+
+# Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
+# so many channels and pixels at least; if what was folded is stored, too, of so many channels at
+# most, and of a power of two.
+LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
+
+
+@dataclass(frozen=True)
+class Tail:
+    """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
+
+    segment: how many neighbouring columns a fold takes, 0 without folds, or SUMMED.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    segment: int
+
+
+# The segment of folds over all columns, whose parts are joined by another kernel; and these folds.
+SUMMED = -1
+SUMS = ("sum", "mean", "max", "min")
+
+
+def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
+    """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
+    (product,) = (m for m in members if m.row.kind == "product")
+    folds = any(m.row.kind == "fold" for m in members)
+    summed = folds and _sums(members, found, outputs)
+    turned = folds and not summed and family(product).folds == "rows"
+    leading, last = _axes(product, found, turned=turned)
+    axes = [*leading, *last]
+    if found.rows | found.inner != set(axes):
+        raise Incompatible("a value has more elements than the product")
+    columns = _folded(last, found) if folds else last
+    segment = _segment(numel(found.sizes[a] for a in columns)) if folds and not summed else 0
+    tensors = walks(found, outputs)
+    if any(walk.limits and walk.tensor.op != "constant" for walk in tensors.values()):
+        raise Incompatible("a padded tensor is read by a kernel without a product")
+    steps = [each for walk in tensors.values() for each in walk.all_strides]
+    if len(merge(columns, steps, found.sizes)) > 1:
+        raise Incompatible("a tensor does not lie evenly along the product's columns")
+    for (_, k), walk in tensors.items():
+        if k < 0 and columns and not turned and walk.strides.get(columns[-1], 1) != 1:
+            raise Incompatible("a result does not lie row by row as the product does")
+    if turned:
+        _check_worth(product, segment, outputs)
+    if summed:
+        return Tail(tuple(leading), tuple(columns), SUMMED)
+    if not tiles(product, segment):
+        raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
+    return Tail(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+
+
+def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> bool:
+    """Whether the only fold goes over all pixels of a convolution, which are not stored."""
+    (product,) = (m for m in members if m.row.kind == "product")
+    more = [m for m in members if m.row.kind == "fold"]
+    # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
+    folded = product.has("parts") or (product.has("folded") and product["folded"])
+    if family(product).folds != "rows" or not folded or product.has("cells"):
+        return False
+    pixels = {a for d in found.dims[id(product)][2:] for a in d}
+    many = numel(product.shape[2:])
+    one = len(more) == 1 and more[0].op in SUMS and more[0].dtype is torch.float32
+    if not one or found.inner != pixels or not isinstance(many, int) or many < LEAST_PIXELS:
+        return False
+    return not any(pixels & {a for d in found.dims[id(n)] for a in d} for n in outputs)
+
+
+def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
+    """Raise Incompatible where folds over a convolution's channels take longer in its kernel."""
+    if segment < LEAST_FOLDED:
+        raise Incompatible(f"folds of {segment} channels leave most of a tile's lanes empty")
+    pixels = family(product).matrix(product).columns
+    if isinstance(pixels, int) and pixels < LEAST_PIXELS:
+        raise Incompatible("an image's pixels fill too little of a tile whose channels are folded")
+    stored = any(numel(o.shape) == numel(product.shape) for o in outputs)
+    if stored and (segment > MOST_STORED or segment & (segment - 1)):
+        raise Incompatible(f"{segment} channels that are folded and stored again take longer here")
+
+
+def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
+    """The tiles that can hold the segments of a product's tail."""
+    kind = family(product)
+    return tuple(
+        Tile(width, swapped, summed=segment == SUMMED)
+        for swapped in kind.sides(product)
+        for width in (*kind.widths(product), *(() if segment else kind.between[swapped]))
+        if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
+    )
+
+
+def own_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+    """The same of tiles that one group of a block's warps has alone.
+
+    Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of the
+    skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
+    """
+    kind = family(product)
+    if target.product != "sm90":
+        return ()
+    found = tuple(Tile(width, swapped, own=True) for width, swapped in kind.own)
+    if product.op in CONVOLUTIONS:
+        return () if segment else found
+    narrow = min(kind.own, default=(0, False))[0]
+    some = (t for t in found if segment == 0 or t.width == narrow)
+    some = (t for t in some if t.width % 64 == 0 or not factors(product)[1].turned)
+    return tuple(t for t in some if segment <= 0 or HOLDS[kind.folds](product, t, segment))
+
+
+def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+    """The same of convolutions whose tiles may have pixels of two images."""
+    kind = family(product)
+    if kind.launcher != CONVOLUTION.launcher or segment != 0 or target.product != "sm90":
+        return ()
+    pixels = geometry(product).pixels
+    sides = ((tile, SPLIT_ROWS if tile.swapped else tile.width) for tile in tiles(product, 0))
+    return tuple(replace(tile, joined=True) for tile, side in sides if pixels >= side)
+
+
+def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
+    """The same for a kernel that splits both factors; none if one does not lie row by row.
+
+    Beside the sums of the widest tile, no register is free for folds.
+    """
+    if family(product, inline=True) is not INLINE or not all(f.splits for f in factors(product)):
+        return ()
+    widest = max(WIDTHS)
+    every = (t for t in tiles(product, segment) if t.width in WIDTHS)
+    fitting = [t for t in every if segment == 0 or t.width < widest]
+    return tuple(replace(tile, inline=True) for tile in fitting)
+
+
+def _holds_columns(_: object, tile: Tile, segment: int) -> bool:
+    if segment in WIDE_SEGMENTS:
+        return not tile.swapped and tile.width % segment == 0
+    return 64 % segment == 0
+
+
+def _holds_channels(product: Node, tile: Tile, segment: int) -> bool:
+    """Segments that no piece of a tile holds need all channels in one tile."""
+    images, channels, *_ = product.shape
+    whole = family(product).matrix(product).batches == images
+    if not (tile.swapped and whole and product.has("folded") and product["folded"]):
+        return False
+    if segment in WIDE_SEGMENTS or 64 % segment == 0:
+        return tile.width % segment == 0
+    assert isinstance(channels, int)
+    return channels <= tile.width
+
+
+HOLDS: Mapping[str, Callable[[Node, Tile, int], bool]] = {
+    "columns": _holds_columns,
+    "rows": _holds_channels,
+    "": lambda *_: False,
+}
+
+
+def _axes(product: Node, found: Loops, *, turned: bool) -> tuple[list[int], tuple[int, ...]]:
+    """The axes of a product's batches and rows, and those of its columns; turned: of an image and
+    its pixels, and those of its channels."""
+    dims = found.dims[id(product)]
+    dims = tuple(dims[d] for d in product.order or range(len(dims)))
+    split = len(dims) - family(product).matrix(product).column_dims
+    if turned:
+        dims, split = (dims[0], *dims[2:], dims[1]), len(dims) - 1
+    return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)
+
+
+def _folded(last: tuple[int, ...], found: Loops) -> tuple[int, ...]:
+    """The product's trailing axes, if they are those that the folds run over."""
+    columns = last[len(last) - len(found.inner) :]
+    if set(columns) != found.inner or (found.positions or columns) != columns:
+        raise Incompatible("its folds run over other elements than neighbouring columns")
+    return columns
+
+
+def _segment(size: Size) -> int:
+    if not isinstance(size, int) or size > max(WIDTHS):
+        raise Incompatible(f"a row of {size_text(size)} does not fit a tile of {max(WIDTHS)}")
+    return size

@@ -1,0 +1,317 @@
+"""Captured + Plan -> the decision record: what became a kernel, what stayed a library call, why.
+
+It also says what this saves, in bytes, operations and predicted time.
+
+Predictions use the target's bandwidth and product rate (targets/arch.py); they are no measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import chain, repeat
+
+from fusewright.codegen.kernel_text import operators
+from fusewright.frontend.capture import Captured
+from fusewright.frontend.library_calls import product_flops
+from fusewright.frontend.submodules import Left
+from fusewright.fusion.planner import Kernel, Library, Plan, Step, elements, nbytes
+from fusewright.ir.graph import Graph, Node, base, shape_text, times, toposort
+from fusewright.kernels.conv.geometry import known
+from fusewright.kernels.conv.match import allows_tf32
+from fusewright.kernels.gemm.match import HALVES
+from fusewright.kernels.gemm.triangular_tiles import ALL, band
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.variant import SPLIT, family
+from fusewright.loopnest.buffer_reuse import Storage
+from fusewright.report.run_report import KernelReport
+from fusewright.rewrite import diagonal_matmul
+from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
+
+KINDS = {rule.name: rule.kind for rule in RULES} | {diagonal_matmul.RULE: ALGEBRA}
+REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
+
+
+SAME = 1e-3  # predictions that are so near to each other tell nothing
+AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
+
+
+def replaces(given: Graph, plan: Plan) -> bool:
+    """Whether a plan is anything else than the calls that the model makes itself."""
+    return bool(plan.kernels) or _calls(given) != _calls(plan.graph) or plan.precision != "eager"
+
+
+def is_worth_it(captured: Captured, plan: Plan, tiles: Mapping[str, Tile]) -> bool:
+    """Whether kernels for a part of a model gain anything: a single call of eager has to be
+    predicted to take less time; of several, some are saved memory, and none takes longer."""
+    before = _eager_seconds(captured, plan)
+    after = sum(r.predicted_s for r in kernel_reports(plan, tiles))
+    several = sum(bool(c.bytes) for c in captured.calls) > 1
+    return after < before * (1 - SAME) or (several and after < before * (1 + SAME))
+
+
+def _calls(graph: Graph) -> Counter[str]:
+    """How often what of PyTorch is called."""
+    return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
+
+
+def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport, ...]:
+    """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
+
+    tiles: of the kernels with a product, by name.
+    """
+    reports = [_report(step, plan.graph, tiles) for step in plan.steps]
+    return tuple(_predicted(s, r, plan) for s, r in zip(plan.steps, reports, strict=True))
+
+
+def explain_parts(
+    source: str,
+    target: str,
+    why: str,
+    parts: Sequence[tuple[str, Sequence[str], str]],
+    left: Sequence[Left],
+) -> str:
+    """The decision record of a model that could not be taken as a whole.
+
+    why: what stopped it.  parts: the class, the paths and the record of what is new.  left: the
+    other submodules that were tried.
+    """
+    places = sum(len(paths) for _, paths, _ in parts)
+    count = f"{places} submodule{'s' * (places != 1)} fused, the rest as it was written"
+    lines = [f"{source} on {target}: {count if parts else 'the model as it was'}"]
+    for name, paths, record in parts:
+        lines += ["", f"  {name} is {', '.join(paths)}:", *_indented(record)]
+    told = [("the model", why), *((f"{m.path} ({m.kind})", m.why) for m in left)]
+    by_reason: dict[str, list[str]] = {}
+    for what, reason in told:
+        by_reason.setdefault(reason, []).append(what)
+    lines.append("")
+    lines += [f"  left as written: {', '.join(w)}: {reason}" for reason, w in by_reason.items()]
+    if not parts:
+        lines.append("  nothing to gain here: no submodule has kernels that would be faster")
+    else:
+        lines.append("  tuned: no, parts of a model have the schedules that are chosen by default")
+    return "\n".join(lines) + "\n"
+
+
+def _indented(record: str) -> list[str]:
+    return [f"  {line}" if line else "" for line in record.rstrip().splitlines()[2:]]
+
+
+def explain(
+    captured: Captured,
+    plan: Plan,
+    layout: Storage,
+    tiles: Mapping[str, Tile],
+    used_rules: Sequence[str],
+    source: str,
+) -> str:
+    """The decision record as text."""
+    reports = kernel_reports(plan, tiles)
+    lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
+    factors = {id(base(n)) for k in plan.kernels if k.product for n in k.product.args}
+    for step, report in zip(plan.steps, reports, strict=True):
+        lines += _step_lines(step, report, layout, tiles, factors)
+    lines += ["", *_totals(captured, plan, reports)]
+    lines += _remarks(captured, plan, used_rules)
+    return "\n".join(lines) + "\n"
+
+
+def _counts(plan: Plan) -> str:
+    kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "item"])
+    return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
+
+
+def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport:
+    if isinstance(step, Library):
+        n = step.node
+        moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
+        if n.op == "item":
+            return KernelReport("item", "library", ("item",), 0, 0)
+        name = _name(n)
+        flops = product_flops(f"aten.{name}", [a.shape for a in n.args], n.shape, graph.batch)
+        return KernelReport(name, "library", (name,), moved, flops or elements(n, graph))
+    moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
+    flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
+    if step.product is None:
+        return KernelReport(step.name, "fused", step.operators, moved, flops)
+    tile = tiles[step.name]
+    kind = family(step.product, inline=tile.inline)
+    whole = kind.whole(step.product)
+    every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
+    moved += sum(passes * nbytes(n, graph) for passes, n in every)
+    flops += _product_flops(step, graph)
+    return KernelReport(step.name, "product", step.operators, moved, flops)
+
+
+def _product_flops(kernel: Kernel, graph: Graph) -> int:
+    """Two for each multiply-add of the product, and of one that makes its left factor."""
+    n = kernel.product
+    if n is None:
+        return 0
+    matrix = family(n).matrix(n)
+    rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
+    pixels = math.prod(known(n["windows"])) if n.has("windows") else 1  # of an element
+    rest = band(kernel).share(*map(graph.hint, n.shape[-2:]))
+    each = round(elements(n, graph) * rest) * pixels + rows * graph.hint(matrix.inner)
+    return 2 * graph.hint(matrix.depth) * each
+
+
+def _domain(m: Node, graph: Graph) -> int:
+    return elements(m.args[0] if m.row.kind == "fold" else m, graph)
+
+
+def _name(n: Node) -> str:
+    return str(n["name"]).removeprefix("aten.") if n.op == "library" else n.op
+
+
+def _step_lines(
+    step: Step,
+    report: KernelReport,
+    layout: Storage,
+    tiles: Mapping[str, Tile],
+    factors: AbstractSet[int],
+) -> list[str]:
+    """factors: the ids of the tensors that products read."""
+    if isinstance(step, Library):
+        if step.node.op == "item":
+            return []
+        shape = shape_text(step.node.shape)
+        return [f"  library  {report.name} -> {shape}: {step.reason}; {_amount(report)}"]
+    lines = [
+        f"  {step.name}  {operators(step)}; {_amount(report)}",
+        *(f"           {why}" for why in _why(step, tiles, factors)),
+    ]
+    for _, leaf in layout.in_place[step.name]:
+        what = "the model's buffer" if leaf.op == "buffer" else f"{_name(leaf)}'s result"
+        lines.append(f"           in place of {what}: no new memory")
+    return lines
+
+
+def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -> list[str]:
+    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+    if kernel.product:
+        tile = tiles[kernel.name]
+        kind = family(kernel.product, inline=tile.inline)
+        passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=False)
+        packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
+        verb = "is" if len(packed) == 1 else "are"
+        first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
+        dtype = str(kernel.product.dtype).removeprefix("torch.")
+        skipped = "tiles of which a mask leaves nothing are not multiplied"
+        return [
+            f"tensor cores: {kind.why.format(dtype=dtype)};",
+            f"{first}; {folds or 'the rest'} on tiles in shared memory",
+            *[skipped] * (band(kernel) != ALL),
+        ]
+    if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
+        return [
+            "for the product behind it, whose kernel reads rows that lie evenly, at whole 16 bytes"
+        ]
+    if not kernel.folds:
+        return ["one pass: each element depends on the same element of its operands"]
+    return [f"one row at a time: {folds} of a row, then the row again while it is still near"]
+
+
+def _factor_name(n: Node) -> str:
+    """The name of a parameter, or what computes the tensor."""
+    n = base(n)
+    return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {_name(n)}"
+
+
+def _amount(report: KernelReport) -> str:
+    return f"{_bytes(report.bytes)}, {_flops(report.flops)}"
+
+
+def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> list[str]:
+    before = [c for c in captured.calls if c.bytes]
+    old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
+    old_time = _eager_seconds(captured, plan)
+    new_time = sum(r.predicted_s for r in reports)
+    return [
+        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
+        f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
+        f" ({old_time / max(new_time, 1e-12):.2f}x)",
+    ]
+
+
+def _eager_seconds(captured: Captured, plan: Plan) -> float:
+    calls = (c for c in captured.calls if c.bytes)
+    return sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in calls)
+
+
+def _predicted(step: Step, report: KernelReport, plan: Plan) -> KernelReport:
+    seconds = _seconds(report.bytes, report.flops, _step_rate(step, report, plan), plan)
+    return replace(report, predicted_s=seconds)
+
+
+def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
+    """Operations per second of a library product; of anything else they cost nothing.
+
+    ieee: it runs in full float32, whatever PyTorch's flags say.
+    """
+    if not any(word in name for word in ("linear", "mm", "conv", "matmul")):
+        return math.inf
+    rounds = "conv" in name and not ieee and allows_tf32()
+    full = plan.target.tf32_flops if rounds else plan.target.matmul_flops
+    return plan.target.half_flops if half else full
+
+
+def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
+    """The same for a step of the plan; products of 16 bits are expected to run like a library's."""
+    if isinstance(step, Library):
+        half = step.node.dtype in HALVES
+        return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
+    if step.product is None:
+        return math.inf
+    split = family(step.product).numeric == SPLIT.numeric
+    return plan.target.product_flops if split else plan.target.half_flops
+
+
+def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
+    """Roofline: the longer of moving the bytes and, for products, the operations."""
+    return max(nbytes_ / plan.target.copy_bytes_per_s, flops / rate)
+
+
+def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for kind, what in REWRITTEN.items():
+        counted = Counter(name for name in used_rules if KINDS[name] == kind)
+        text = ", ".join(f"{name} x{k}" if k > 1 else name for name, k in counted.items())
+        lines += [f"  {what}: {text}"] * bool(text)
+    lines = ["", *lines] if lines else []
+    if plan.notes:
+        lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
+    free = captured.graph.batch
+    lines += ["", f"  the batch size is {'free (2 or more)' if free else 'fixed'}"]
+    for r in captured.replaced:
+        lines.append(f"  {r.place} is replaced by each call: read first, and assigned at the end")
+    if is_degenerate(captured.graph):
+        lines.append("  degenerate: the outputs do not depend on the inputs")
+    return lines
+
+
+def is_degenerate(graph: Graph) -> bool:
+    """Whether no output depends on an input, so that a fast kernel shows nothing."""
+    return not any(n.op == "input" for n in toposort(graph.outputs))
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
+
+
+def _flops(count: int) -> str:
+    for unit, size in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} FLOP"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

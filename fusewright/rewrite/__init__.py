@@ -1,0 +1,1 @@
+"""Graph -> Graph: algebra, and what a target decides."""

@@ -1,0 +1,152 @@
+"""Graph -> Graph: results that a cat joins are written where the joined tensor wants them.
+
+    cat([relu(conv(x)), relu(conv(y))], 1)    a kernel each, and neither a third one nor its copies
+
+The joined tensor becomes a call that computes nothing: its memory is there before its pieces, and
+each of those lies in it (attribute `inside`: dimension, first place, size of the whole). Only where
+somebody needs the joined tensor in memory, and a piece would be stored anyway; and where one cat
+begins as another does (of all layers before this one): both are read from the same memory then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fusewright.ir.builder import Value, copy
+from fusewright.ir.graph import Attribute, Graph, Node, base, node, numel, rebuild, times, toposort
+from fusewright.ir.strided_view import sides_of
+from fusewright.rewrite.sink_views import PRICES, Maps
+from fusewright.targets.arch import Target
+
+ALIGNED = 16  # bytes that a thread writes at once
+# On a CPU, a piece overwrites what it is made of, which is in memory already. Whether new memory
+# would pay there is not known: what was measured on a busy machine was noise.
+LANGUAGES = ("cuda",)
+
+
+class Joined(NamedTuple):
+    """A cat as a choice between padded tensors. starts: where each piece begins along `dim`."""
+
+    whole: Node
+    dim: int
+    pieces: tuple[Node, ...]
+    starts: tuple[int, ...]
+
+
+def joint(graph: Graph, target: Target) -> Graph:
+    """Let kernels write into joined tensors, one after the other."""
+    while target.language in LANGUAGES:
+        maps = Maps(graph, PRICES[target.language])
+        found = [j for n in maps.nodes if (j := _joined(n))]
+        wanted = next((j for j in found if _worth(j, maps)), None)
+        family = [wanted] if wanted else _growing(found, maps)
+        if not family:
+            break
+        graph = _written(graph, family, maps)
+    return graph
+
+
+def _growing(found: Sequence[Joined], maps: Maps) -> list[Joined]:
+    """A cat behind those that it goes on from, if there are any; only kernels read these."""
+    for whole in sorted(found, key=lambda j: -len(j.pieces)):
+        inner = (j for j in found if j.dim == whole.dim and maps.inner(j.whole))
+        begun = [j for j in inner if j.pieces == whole.pieces[: len(j.pieces)]]
+        copied = sum(not _writes(whole, p, maps) for p in whole.pieces)
+        if len(begun) > 1 and begun.count(whole) and copied <= 1:
+            return [whole, *(j for j in begun if j is not whole)]
+    return []
+
+
+def _joined(n: Node) -> Joined | None:
+    """The cat that a node is, if it is one and nothing else."""
+    placed, rest = list[Node](), n
+    if n.order or n.has("inside"):
+        return None
+    while rest.op == "where":
+        inside, view, rest = rest.args
+        same = inside.op == view.op == "pad" and sides_of(inside) == sides_of(view)
+        if not same or base(inside).op != "constant":
+            return None
+        placed.append(view)
+    placed.append(rest)
+    if len(placed) < 2 or any(v.op != "pad" or not v.has("free") for v in placed):
+        return None
+    sides = [{d: side for d, side in enumerate(sides_of(v)) if any(side)} for v in placed]
+    dims = {d for each in sides for d in each}
+    if len(dims) != 1 or not all(sides):
+        return None
+    (dim,) = dims
+    return Joined(n, dim, tuple(v.args[0] for v in placed), tuple(each[dim][0] for each in sides))
+
+
+def _worth(found: Joined, maps: Maps) -> bool:
+    """Whether the whole is needed in memory, and a piece of it would be stored for it alone."""
+    stored = [p for p in found.pieces if _writes(found, p, maps)]
+    copied = len(found.pieces) - len(stored)
+    return copied <= 1 and maps.stored(found.whole) and any(_alone(p, maps) for p in stored)
+
+
+def _alone(piece: Node, maps: Maps) -> bool:
+    """Whether a kernel of its own computes a piece, which holds what it is made of."""
+    sources = (base(a) for m in maps.expression(piece) for a in m.args)
+    return id(piece) not in maps.free or any(
+        b.row.computed and id(b) not in maps.free for b in sources
+    )
+
+
+def _writes(found: Joined, piece: Node, maps: Maps) -> bool:
+    """Whether the kernel of a piece may write it into the whole, where only kernels read it."""
+    k, behind = found.pieces.index(piece), numel(found.whole.shape[found.dim + 1 :])
+    places = [times(behind, found.starts[k]), times(behind, _along(found.whole, found.dim))]
+    even = all(isinstance(p, int) and p * piece.dtype.itemsize % ALIGNED == 0 for p in places)
+    own = piece.has("inside") or piece.has("distinct") or piece.op == "window" or piece.order
+    kind = piece.row.kind in ("map", "fold") and found.pieces.count(piece) == 1
+    return even and kind and not own and maps.inner(piece)
+
+
+def _along(n: Node, dim: int) -> int:
+    size = n.shape[dim]
+    assert isinstance(size, int), "sizes along which tensors are joined are known"
+    return size
+
+
+def _written(graph: Graph, family: Sequence[Joined], maps: Maps) -> Graph:
+    """The graph with the first of a family as memory, its pieces and the others inside."""
+    found = family[0]
+    starts = dict(zip(map(id, found.pieces), found.starts, strict=True))
+    here = {id(p) for p in found.pieces if _writes(found, p, maps)}
+    wholes = {id(j.whole): j for j in family}
+    new: dict[int, Node] = {}
+    before: Iterator[Node] = iter(toposort((*graph.inputs, *graph.roots)))
+
+    def piece(p: Node) -> Node:
+        made = new[id(p)]
+        return made if id(p) in here else _inside(copy(Value(made)).node, found, starts[id(p)])
+
+    def change(n: Node) -> Node:
+        old = next(before)
+        made = _inside(n, found, starts[id(old)]) if id(old) in here else n
+        if id(old) in wholes:
+            made = _call(wholes[id(old)], list(map(piece, wholes[id(old)].pieces)))
+            made = made if old is found.whole else _inside(made, found, 0)
+        new[id(old)] = made
+        return made
+
+    return rebuild(graph, change)
+
+
+def _inside(n: Node, found: Joined, start: int) -> Node:
+    """The same, written into the whole."""
+    place = (found.dim, start, _along(found.whole, found.dim))
+    attributes: dict[str, Attribute] = {**dict(n.attributes), "inside": place}
+    return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
+
+
+def _call(found: Joined, pieces: list[Node]) -> Node:
+    names = ", ".join(f"{{{k}}}" for k in range(len(pieces)))
+    n = found.whole
+    return node(
+        "library", pieces, shape=n.shape, dtype=n.dtype, name="aten.cat", fresh=True, random=-1,
+        call=f"torch.cat([{names}], {found.dim})", why="its pieces are written into it", joint=True,
+    )  # fmt: skip

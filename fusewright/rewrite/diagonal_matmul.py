@@ -1,0 +1,77 @@
+"""Graph -> Graph: a product with a diagonal matrix multiplies each row, or column, by a number.
+
+    diag(v) @ b   ->   where(others of the column are finite, v_i * b_ij + 0, NaN)
+    a @ diag(v)   ->   where(others of the row are finite, a_ij * v_j + 0, NaN)
+
+The zeros of a diagonal matrix make NaN of infinities and NaN, so those are counted along each sum:
+an element does not depend on itself, which is multiplied by its number. Sums begin at 0, and so no
+result is -0.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.ir.builder import Value, apply, cast, fold, reshape, where
+from fusewright.ir.graph import Graph, Node, rebuild
+from fusewright.kernels.gemm.match import form_of, written
+from fusewright.rewrite.algebra_rules import NO_ALGEBRA
+from fusewright.rewrite.contraction import FORMS, transposed
+from fusewright.rewrite.simplify import apart, traced
+
+RULE = "diagonal"
+
+
+def diagonal(graph: Graph, rules: frozenset[str]) -> tuple[Graph, tuple[str, ...]]:
+    """The graph without products of diagonal matrices, and the rule once for each."""
+    used: list[str] = []
+
+    def change(n: Node) -> Node:
+        made = _scaled(n) if n.op == "library" and n["name"] in FORMS else None
+        used.extend([RULE] * (made is not None))
+        return made or n
+
+    if NO_ALGEBRA in rules:
+        return graph, ()
+    return apart(graph, rebuild(traced(graph), change)), tuple(used)
+
+
+def _scaled(n: Node) -> Node | None:
+    form = form_of(n)
+    if form is None or n.order or not n.dtype.is_floating_point:
+        return None
+    if min(len(form.left.shape), len(form.right.shape)) < 2:
+        return None
+    if v := _vector(form.left):
+        other, by, along = Value(transposed(form.right)), reshape(v, (*v.shape, 1)), -2
+    elif v := _vector(form.right):
+        other, by, along = Value(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1])), -1
+    else:
+        return None
+    made = _times(other, by, len(other.shape) + along)
+    fits = made.shape == n.shape and {v.dtype, other.dtype} == {n.dtype}
+    return written(form, made.node) if fits else None
+
+
+def _times(x: Value, by: Value, dim: int) -> Value:
+    """x * by, but NaN where any other element along `dim` is not finite."""
+    bad = cast(apply("logical_not", apply("isfinite", x)), x.dtype)
+    count = fold("sum", bad, [dim], keepdim=True)
+    return where(count > bad, math.nan, x * by + 0.0)
+
+
+def _vector(n: Node) -> Value | None:
+    """The numbers of a diagonal matrix, or of one for each batch."""
+    reshaped = False
+    while n.row.kind == "view":
+        (x,) = n.args
+        last = (*range(len(n.shape) - 2), len(n.shape) - 1, len(n.shape) - 2)
+        same = n.op in ("expand", "reshape") and x.shape[-2:] == n.shape[-2:]
+        if not (same or (n.op == "permute" and n["permutation"] == last)):
+            return None
+        reshaped, n = reshaped or n.op == "reshape", x
+    calls = [f"torch.ops.aten.{name}.default({{0}})" for name in ("diag", "diag_embed")]
+    if n.op != "library" or n["call"] not in calls or (reshaped and len(n.shape) > 2):
+        return None
+    (v,) = n.args
+    return Value(v) if len(n.shape) == len(v.shape) + 1 else None

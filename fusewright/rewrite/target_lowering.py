@@ -1,0 +1,147 @@
+"""Graph -> Graph: library calls that kernels of the target compute as fast become our nodes.
+
+They stay calls until the target is known, since what is faster differs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from fusewright.common.dtypes import OF_KERNELS
+from fusewright.frontend.lowering import Call, Result, as_stored, lower, reductions, reordered
+from fusewright.frontend.lowering.call import LANES, LEAST_BESIDE, abreast, beside
+from fusewright.frontend.lowering.data_movement import MOVES, MOVES_OF_ROWS
+from fusewright.frontend.lowering.losses import LOSSES
+from fusewright.frontend.lowering.pooling import POOLS
+from fusewright.ir.builder import Value, copy
+from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebuild, toposort
+from fusewright.ir.strided_view import PIECES, part_of
+from fusewright.kernels.gemm.match import argument, arguments
+from fusewright.rewrite.simplify import apart, traced
+from fusewright.targets.arch import Target
+
+# ATen name -> our nodes, from the call's arguments
+Table = Mapping[str, Callable[..., Value | None]]
+WRITTEN: Table = MappingProxyType({**MOVES, **POOLS, **LOSSES})
+TABLES: Mapping[str, Table] = MappingProxyType(
+    {"cpp": WRITTEN, "cuda": {**WRITTEN, **MOVES_OF_ROWS}}
+)
+NONE: Table = MappingProxyType({})
+FOLDS = frozenset([*reductions.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
+
+
+# What PyTorch folds at the speed of memory on a CPU: our kernels only win where they fuse, or where
+# many rows lie side by side; facts.md: the CPU table.
+FAST_ON_CPU = frozenset(f"aten.{name}" for name in ("sum", "mean", "amax", "amin"))
+MANY_BESIDE = 2048
+
+
+def _many_beside(_name: str, x: Value, dims: Sequence[int]) -> bool:
+    return beside(x, dims) >= LEAST_BESIDE
+
+
+def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
+    """Whether as many rows of floats lie side by side as a CPU takes together, and it pays."""
+    fused = base(x.node).row.kind == "map"
+    least = MANY_BESIDE if name in FAST_ON_CPU and not fused else LANES
+    return abreast(x, dims, least)
+
+
+# Which folds across memory a language's kernels compute as fast as PyTorch: by name, of which
+# tensors, over which dimensions.
+Across = Callable[[str, Value, Sequence[int]], bool]
+ACROSS: Mapping[str, Across] = MappingProxyType({"cuda": _many_beside, "cpp": _in_lanes})
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a library call is given, tensors as Values."""
+
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def late(graph: Graph, target: Target) -> Graph:
+    """Write the library calls of the tables above with our operators, where these are faster."""
+    return written(graph, ACROSS[target.language], TABLES[target.language])
+
+
+def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["cuda"]) -> Graph:
+    """The same on any target; across, calls: as on a GPU, or others of `ACROSS` and `TABLES`."""
+    items = [n for n in toposort(graph.roots) if n.op == "item"]
+    several = {id(n.args[0]) for n in items if n["index"] != 0}
+
+    def change(n: Node) -> Node:
+        if n.op in PIECES:
+            return _through_copy(n)
+        call = n.args[0] if n.op == "item" else n
+        place = n["index"] if n.op == "item" else 0
+        assert isinstance(place, int)
+        table = calls if id(call) not in several else NONE
+        made = _made(call, n, place, table, across)
+        if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
+            return n
+        fresh = base(made.node).row.kind in ("map", "fold")
+        ours = reordered(made if fresh else copy(made), n.order).node
+        return ours if ours.order == n.order else n
+
+    # Once more, for the pieces that the first time has made.
+    return apart(graph, rebuild(rebuild(traced(graph), change), change))
+
+
+def _through_copy(n: Node) -> Node:
+    """A piece of a copy of a piece is a piece of what was copied, if it lies somewhere at all."""
+    (x,) = n.args
+    if x.op != "copy" or x.has("distinct") or x.args[0].op not in PIECES:
+        return n
+    deeper = on_other_memory(n, x, x.args[0])
+    return n if part_of(deeper) is None else deeper
+
+
+def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Value | None:
+    """Result number `place` of a call. table: the formulas of calls with one result in use."""
+    if call.op != "library" or call["random"] != -1 or _odd(n, call):
+        return None
+    name = str(call["name"])
+    given = _given(call) if name in table or name in FOLDS else None
+    made = None
+    if given and name in table:
+        args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
+        made = table[name](*args, **kwargs)
+    if given and made is None and name in FOLDS:
+        results = (Result(n.shape, n.dtype, n.order),)
+        fast = partial(across, name)
+        found = lower(Call(name, given.overload, given.args, given.kwargs, results, fast))
+        made = found[place] if isinstance(found, tuple) else found
+    return made
+
+
+def _odd(n: Node, call: Node) -> bool:
+    """A call on numbers that no kernel computes, or on none."""
+    return any(t.dtype not in OF_KERNELS or numel(t.shape) == 0 for t in (n, *call.args))
+
+
+def _given(n: Node) -> _Given | None:
+    """The arguments of a library call; None if one is an expression, as of the batch size."""
+    found = arguments(n, _argument)
+    if found is None:
+        return None
+    overload = str(n["call"]).partition("(")[0].rpartition(".")[2]
+    return _Given(overload, tuple(found[0]), found[1])
+
+
+def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
+    """The same with Values, and with lists of tensors and infinities, too."""
+    if isinstance(text, ast.List | ast.Tuple):
+        inside = [_argument(e, names) for e in text.elts]
+        return next((e for e in inside if isinstance(e, ast.expr)), inside)
+    if isinstance(text, ast.Call) and ast.unparse(text.func) == "float":
+        return float(ast.literal_eval(text.args[0]))
+    found = argument(text, names)
+    return Value(found) if isinstance(found, Node) else found

@@ -1,0 +1,1 @@
+"""A folder of problems -> a row for each, totals, a page."""

@@ -1,0 +1,59 @@
+"""A folder -> every problem in it optimised, the table, the report, the page, the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from fusewright.common.atomic_write import write_whole
+from fusewright.common.progress import bar
+from fusewright.report.run_report import to_json
+from fusewright.suite.process_runner import Options, Program
+from fusewright.suite.row import EAGER, Result, geometric_mean, totals
+from fusewright.suite.run_all import batch, find
+from fusewright.suite.table import page_text, show_suite, suite_report
+
+
+def suite(
+    folder: Path,
+    options: Options,
+    output: Path,
+    program: Program,
+    *,
+    jobs: int,
+    resume: bool,
+    report: Path | None,
+    page: Path | None,
+    console: Console,
+    say: Callable[[str], None],
+) -> int:
+    """The exit code: 0 every problem is verified, 1 one is refuted, 3 one could not be verified.
+
+    program: runs an `optimize` command.  say: for what is not part of the result.  Raises BadUsage
+    for a folder without problem files and for an `output` that cannot be written.
+    """
+    problems = find(folder, options, output)
+    done: list[Result] = []
+    with bar(Console(stderr=True), len(problems)) as step:
+
+        def told(result: Result) -> None:
+            done.append(result)
+            mean = geometric_mean(done, EAGER)
+            step(f"{result.name}: {result.word}" + (f"; mean {mean:.3f}x" if mean else ""))
+
+        results, lost = batch(
+            problems, options, output, program, jobs=jobs, resume=resume, told=told
+        )
+    summed = totals(results)
+    show_suite(console, results, summed)
+    for why in lost:
+        say(f"fusewright: {why}: --resume will run this problem again.")
+    about = {"folder": str(folder), "jobs": jobs} | asdict(options)
+    if report is not None:
+        write_whole(report, to_json(suite_report(results, summed, about)), force=True)
+    if page is not None:
+        write_whole(page, page_text(results, summed, about), force=True)
+    return summed.exit_code

@@ -1,0 +1,252 @@
+"""A problem file -> its row: the `optimize` command in a process group of its own, within its time.
+
+Whatever one problem does (crash, hang, take all memory) ends in its own row. The clock of the time
+limit stands still while a run waits for its turn to time. Runs are forked from a process that has
+imported PyTorch and knows no problem: that takes a third of a small problem's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fusewright.common.devices import VISIBLE
+from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, Machine
+from fusewright.suite.row import OUT_OF_MEMORY, Result, ended, not_started, reported
+
+Program = Callable[[list[str]], object]
+# What every run imports; the last three are for what torch.export does when it is first used.
+PRELOAD = (
+    "fusewright.cli.main", "fusewright.compiler.pipeline", "torch._dynamo",
+    "torch._inductor.sizevars", "fusewright.suite.prewarm",
+)  # fmt: skip
+LEAVE_S = 10.0  # after it was asked to stop, a run may take this long to tidy up
+FIRST_TO_DIE = "500"  # where memory runs out, the kernel takes a run and not the suite
+TAIL = 500
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is the same for every problem of a suite."""
+
+    target: str | None = None
+    timing: bool = True
+    algebra: bool = True
+    timeout_s: float = 600.0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    tune: str | None = None
+
+
+class TimeIsUpError(Exception):
+    """A run has used its time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One process at work, and the line on which it asks for its turn."""
+
+    process: BaseProcess
+    line: socket.socket
+
+    def wait(self, deadline: float) -> bytes:
+        """What it says on its line next; nothing if it has exited."""
+        over = self.process.sentinel
+        both: list[int | socket.socket] = [over, self.line]
+        ready, _, _ = select.select(both, [], [], max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ConnectionResetError):  # it died before it read its GO
+            if self.line in ready and (word := self.line.recv(1)):
+                return word
+        if not select.select([over], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeIsUpError
+        return b""
+
+    def kill(self) -> None:
+        """Ask the whole group to leave, so that it tidies up; then make sure."""
+        for number in (signal.SIGINT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid or 0, number)
+            select.select([self.process.sentinel], [], [], LEAVE_S)
+
+
+class Launcher:
+    """Starts runs, any number at once, and can stop them all."""
+
+    def __init__(
+        self, program: Program, options: Options, output: Path, *, several: bool = False,
+        devices: Sequence[str] = (), limits: Mapping[str, int] = NO_LIMITS,
+    ) -> None:  # fmt: skip
+        """several: whether others run beside a run.  devices: GPUs, of which each run gets one.
+        limits: bytes of the host, and of each GPU, that all runs may have together."""
+        self._program, self._several = program, several
+        self._runs_on = dict.fromkeys(devices, 0)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(PRELOAD))
+        self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
+        self.options = options
+        self.output = output
+        self._machine = Machine(limits)
+        self._runs: set[Run] = set()
+        self._stopped = False
+
+    def launch(self, name: str, path: Path) -> Result:
+        """Run one problem to its end and say what came of it.
+
+        What had too little memory beside others is run once more, with nothing of this suite.
+        """
+        begin = time.monotonic()
+        result = self._result(name, path, self._machine.working)
+        if result.end != OUT_OF_MEMORY or not self._several or self._stopped:
+            return result
+        again = self._result(name, path, self._machine.emptied)
+        if again.end == OUT_OF_MEMORY:
+            why = f"{again.reason.rstrip('.')}. It was run twice, the second time alone."
+            again = replace(again, reason=why)
+        return replace(again, seconds=round(time.monotonic() - begin, 1))
+
+    def _result(
+        self, name: str, path: Path, room: Callable[[], AbstractContextManager[None]]
+    ) -> Result:
+        begin = time.monotonic()
+        stem = self.output / name
+        try:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            report = Path(f"{stem}.json")
+            report.unlink(missing_ok=True)
+            Path(f"{stem}.log").write_bytes(b"")
+            with room(), self._device() as device:
+                late, code = self._run(self._words(path, stem), f"{stem}.log", device)
+        except OSError as error:
+            return not_started(name, f"cannot start: {error}", time.monotonic() - begin)
+        seconds = round(time.monotonic() - begin, 1)
+        said = _last_words(Path(f"{stem}.log"))
+        if late:
+            reason = f"no result within {self.options.timeout_s:g} s"
+            reason += f"; its last words: {said}" if said else ""
+            return Result(name, "not-verified", reason, end="time limit", seconds=seconds)
+        try:
+            return reported(name, json.loads(report.read_bytes()), code, seconds)
+        except (OSError, ValueError):
+            return ended(name, code, said, seconds)
+
+    @contextmanager
+    def _device(self) -> Iterator[str]:
+        """That with the fewest runs is one run's own to see; "" where there is none."""
+        with self._forking:
+            found = min(self._runs_on, key=self._runs_on.__getitem__, default="")
+            if found:
+                self._runs_on[found] += 1
+        try:
+            yield found
+        finally:
+            with self._forking:
+                if found:
+                    self._runs_on[found] -= 1
+
+    def stop(self) -> None:
+        """Kill what is running; nothing new starts."""
+        self._stopped = True
+        for run in tuple(self._runs):
+            run.kill()
+
+    def _words(self, path: Path, stem: Path) -> list[str]:
+        options = self.options
+        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", f"{stem}.json"]
+        words += ["--force"] + ["--no-timing"] * (not options.timing)
+        words += ["--no-algebra"] * (not options.algebra)
+        words += ["--target", options.target] if options.target else []
+        words += ["--tune", options.tune] if options.tune else []
+        for name, value in options.overrides.items():
+            words += ["--set", f"{name}={value}"]
+        return words
+
+    def _run(self, words: list[str], log: str, device: str) -> tuple[bool, int]:
+        """Whether it had to be killed for its time, and its exit code as subprocess gives it."""
+        if self._stopped:
+            return False, -signal.SIGINT
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            told = self._program, words, log, theirs, device
+            process = self._context.Process(target=_enter, args=told)
+            with self._forking:
+                process.start()
+            theirs.close()
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{process.pid}/oom_score_adj").write_text(FIRST_TO_DIE)
+            run = Run(process, ours)
+            self._runs.add(run)
+            try:
+                late = self._watch(run, device)
+            finally:
+                self._runs.discard(run)
+                run.kill()
+                self._machine.leave(run)
+            with self._forking:
+                process.join()
+                return late, process.exitcode or 0
+
+    def _watch(self, run: Run, device: str) -> bool:
+        """See it through, with its memory and its turn if it asks; True if its time was up."""
+        deadline = time.monotonic() + self.options.timeout_s
+        try:
+            while word := run.wait(deadline):
+                if word == SETTLE:
+                    asked = time.monotonic()
+                    host, gpu = NEEDED.unpack(run.line.recv(NEEDED.size, socket.MSG_WAITALL))
+                    self._machine.settle(run, {HOST: host} | ({device: gpu} if device else {}))
+                    deadline += time.monotonic() - asked
+                    with contextlib.suppress(BrokenPipeError):
+                        run.line.sendall(GO)
+                if word == ASK:
+                    asked = time.monotonic()
+                    with self._machine.alone():
+                        deadline += time.monotonic() - asked
+                        with contextlib.suppress(BrokenPipeError):  # it died while it waited
+                            run.line.sendall(GO)
+                        run.wait(deadline)
+        except TimeIsUpError:
+            return True
+        return False
+
+
+def _enter(program: Program, words: list[str], log: str, line: socket.socket, device: str) -> None:
+    """The first steps of a run: a group of its own, its output in its log, gone with the suite."""
+    if device:  # before anything of it has started CUDA
+        os.environ[VISIBLE] = device
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    threading.Thread(target=_follow, daemon=True).start()
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    program([*words, "--turn", str(line.fileno())])
+
+
+def _follow() -> None:
+    """End this run if the suite ends, however that happened."""
+    suite = multiprocessing.parent_process()
+    if suite is not None:
+        suite.join()
+        os.killpg(0, signal.SIGINT)
+        time.sleep(LEAVE_S)
+        os.killpg(0, signal.SIGKILL)
+
+
+def _last_words(log: Path) -> str:
+    """The last line that a run wrote."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:TAIL] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,144 @@
+"""A folder of problem files -> one result for each: in parallel, and none of them twice.
+
+Results are kept by the content of the file, the options, the version of every file of this package
+and the machine. So `--resume` after a kill, a changed problem or a new release does what is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from fusewright import __version__
+from fusewright.common.devices import free_of, gpus, host_free
+from fusewright.common.timing_lock import HOST
+from fusewright.errors import BadUsage
+from fusewright.suite.process_runner import Launcher, Options, Program
+from fusewright.suite.results_db import Store
+from fusewright.suite.row import DISK_FULL, Result
+
+SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
+SOURCES = (".py", ".h", ".cuh")
+STORE = "results.sqlite"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem file of the suite; no key: it cannot be read, and `why` says so."""
+
+    name: str
+    path: Path
+    key: str
+    why: str = ""
+
+
+def find(folder: Path, options: Options, output: Path) -> tuple[Problem, ...]:
+    """The problem files below `folder`, by name: the path without the suffix.
+
+    Raises BadUsage where there is none.
+    """
+    if not folder.is_dir():
+        raise BadUsage(f"{folder}: there is no such folder. Give a folder of problem files.")
+    paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
+    paths = [p for p in paths if not p.resolve().is_relative_to(output.resolve())]
+    if not paths:
+        raise BadUsage(
+            f"{folder}: no problem file in it. A suite takes every .py file of a folder and the "
+            "folders below, except names that begin with a dot or an underscore."
+        )
+    about = _about(options)
+    return tuple(_problem(folder, path, about) for path in paths)
+
+
+def batch(
+    problems: Sequence[Problem],
+    options: Options,
+    output: Path,
+    program: Program,
+    *,
+    jobs: int = 1,
+    resume: bool = False,
+    told: Callable[[Result], None] = lambda _: None,
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """Run every problem; the results in their order, and why some could not be remembered.
+
+    program: takes the words of an `optimize` command.  resume: take what an earlier run has
+    finished from the store in `output`.  told: called with each new result.  Raises BadUsage where
+    no results can be kept.
+    """
+    _make(output)
+    devices = () if options.target == "cpu" else gpus()
+    limits = {HOST: host_free(), **free_of(devices)}
+    limits = {name: int(SHARE * size) for name, size in limits.items()}
+    launcher = Launcher(program, options, output, several=jobs > 1, devices=devices, limits=limits)
+    done = {p.name: _unreadable(p) for p in problems if not p.key}
+    by_key = {p.key: p for p in reversed(problems) if p.key}
+    lost = []
+    with Store(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
+        known = {k: r for k in by_key if resume and (r := store.get(k))}
+        for result in (*done.values(), *known.values()):
+            told(result)
+        fresh = {
+            pool.submit(launcher.launch, p.name, p.path.absolute()): key
+            for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
+            if key not in known
+        }
+        try:
+            for future in as_completed(fresh):
+                result, key = future.result(), fresh[future]
+                known[key] = result
+                if result.end != DISK_FULL:  # that says nothing about the problem
+                    lost += [f"{result.name}: {why}" for why in [store.put(key, result)] if why]
+                told(result)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            launcher.stop()
+    done |= {p.name: replace(known[p.key], name=p.name) for p in problems if p.key}
+    return tuple(done[p.name] for p in problems), tuple(lost)
+
+
+def _wanted(path: Path) -> bool:
+    return not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _problem(folder: Path, path: Path, about: bytes) -> Problem:
+    name = str(path.relative_to(folder).with_suffix(""))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return Problem(name, path, "", f"cannot read the file: {error.strerror}")
+    return Problem(name, path, hashlib.sha256(about + content).hexdigest())
+
+
+def _unreadable(problem: Problem) -> Result:
+    return Result(problem.name, "not-verified", problem.why, end="unreadable")
+
+
+def _about(options: Options) -> bytes:
+    """All that a result depends on, except the problem file."""
+    facts: Mapping[str, object] = {
+        **asdict(options),
+        "fusewright": __version__,
+        "torch": metadata.version("torch"),
+        "machine": [platform.node(), platform.platform()],
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(p for p in package.rglob("*") if p.suffix in SOURCES):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _make(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadUsage(
+            f"{output}: cannot make this folder: {error.strerror}. Choose another with --output."
+        ) from error

@@ -1,0 +1,128 @@
+"""Results of a suite -> the table and the totals on a terminal, the JSON report, one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from rich.console import Console
+from rich.text import Text
+
+from fusewright.report.run_report import STYLES, Report, environment, seconds_text
+from fusewright.suite.row import CANDIDATE, COMPILED, EAGER, Comparison, Result, Totals
+
+# Heading -> what it says; the table on the terminal and the page have the same columns.
+COLUMNS: Mapping[str, str] = {
+    "problem": "the file, without .py",
+    "verdict": "verified, refuted or not-verified; in brackets how a run ended that gave none",
+    "error": "relative L2 error of the candidate against float64",
+    "eager's": "the same for eager",
+    "eager": "median time of a call of eager",
+    "compile": "the same for torch.compile",
+    "ours": "the same for the candidate",
+    "ratio": "how much faster than eager the candidate is; 95 % interval",
+    "over compile": "the same against torch.compile",
+    "roofline": "predicted time of the plan over the measured one",
+    "kernels": "fused kernels",
+    "library": "calls that stay PyTorch's",
+    "seconds": "how long the run took",
+}
+
+
+def show_suite(console: Console, results: Sequence[Result], totals: Totals) -> None:
+    """The table, why rows are not verified, and the totals."""
+    table = [cells(result) for result in results]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *table, strict=True)]
+    console.print(_line(list(COLUMNS), widths, "bold"), soft_wrap=True)
+    for result, row in zip(results, table, strict=True):
+        console.print(_line(row, widths, STYLES[result.verdict]), soft_wrap=True)
+    console.print()
+    for result in results:
+        if result.verdict != "verified":
+            head = (f"{result.name}: {result.word}: ", STYLES[result.verdict])
+            console.print(Text.assemble(head, result.reason), soft_wrap=True)
+    for line in total_lines(totals):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], style: str) -> Text:
+    """One row on one line, however long: a row that wraps cannot be read, or found by grep."""
+    name, word, *rest = (
+        cell.ljust(width) if k < 2 else cell.rjust(width)
+        for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return Text.assemble(f"{name}  ", (word, style), "  ", "  ".join(rest))
+
+
+def cells(result: Result) -> list[str]:
+    """The row as text, in the order of COLUMNS."""
+    times, ratios = result.times or {}, result.ratios or {}
+    return [
+        result.name,
+        result.word,
+        _error(result.error),
+        _error(result.eager_error),
+        *(seconds_text(times[s]) if s in times else "" for s in (EAGER, COMPILED, CANDIDATE)),
+        *(_comparison(ratios.get(side)) for side in (EAGER, COMPILED)),
+        "" if result.roofline is None else f"{result.roofline:.0%}",
+        str(result.kernels or ""),
+        str(result.library_nodes or ""),
+        f"{result.seconds:.0f}",
+    ]
+
+
+def total_lines(totals: Totals) -> list[str]:
+    """The totals, one sentence a line."""
+    lines = [
+        f"{totals.problems} problems: {totals.verified} verified, {totals.refuted} refuted, "
+        f"{totals.not_verified} not verified"
+    ]
+    for name, mean in totals.means.items():
+        wins, losses = totals.faster[name], totals.slower[name]
+        lines.append(
+            f"against {name}: geometric mean {mean:.3f}x, {wins} faster, {losses} slower, the "
+            "rest without a difference shown"
+        )
+    return [*lines, *coverage_lines(totals)]
+
+
+def coverage_lines(totals: Totals) -> list[str]:
+    """How much of all plans is ours, and what is not."""
+    both = totals.fused_operators + totals.library_operators
+    share = f" ({totals.fused_operators / both:.0%})" if both else ""
+    lines = [
+        f"operators: {totals.fused_operators} fused{share}, {totals.library_operators} library "
+        f"calls; {totals.unsupported} problems unsupported"
+    ]
+    if totals.library:
+        names = ", ".join(f"{n} x{k}" if k > 1 else n for n, k in totals.library.items())
+        lines.append(f"library calls: {names}")
+    return lines
+
+
+def suite_report(results: Sequence[Result], totals: Totals, about: Mapping[str, object]) -> Report:
+    """What --report writes."""
+    rows = [asdict(result) for result in results]
+    return {"rows": rows, "totals": totals, "environment": {**environment(), **about}}
+
+
+def page_text(results: Sequence[Result], totals: Totals, about: Mapping[str, object]) -> str:
+    """One HTML page that needs nothing else."""
+    template = Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8")
+    text = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return text.from_string(template).render(
+        columns=COLUMNS,
+        rows=[(result, cells(result)) for result in results],
+        totals=total_lines(totals),
+        environment=environment() | {name: str(value) for name, value in about.items()},
+    )
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def _comparison(ratio: Comparison | None) -> str:
+    return "" if ratio is None else f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"

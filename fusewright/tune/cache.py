@@ -1,0 +1,92 @@
+"""Key -> what the tuner has found, on disk, so that nothing is tried twice.
+
+SQLite in WAL mode: any number of processes may read and write. A store that cannot be used costs
+time, never a result: who asks is warned and gets nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.tensor_core.tile import Tile
+
+TABLE = "CREATE TABLE IF NOT EXISTS tuned (key TEXT PRIMARY KEY, found TEXT NOT NULL)"
+WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of tuning. lines: for the decision record.  facts: for the report."""
+
+    choice: Choice
+    lines: tuple[str, ...]
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The store in a file, which is made when it is first written to."""
+
+    path: Path
+
+    def get(self, key: str) -> Tuned | None:
+        with self._warned("read"):
+            if not self.path.exists():
+                return None
+            with self._open() as connection:
+                row = connection.execute("SELECT found FROM tuned WHERE key = ?", (key,)).fetchone()
+            return None if row is None else _tuned(json.loads(row[0]))
+        return None
+
+    def put(self, key: str, tuned: Tuned) -> None:
+        text = json.dumps(asdict(tuned), sort_keys=True)
+        with self._warned("written"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._open() as connection, connection:
+                connection.execute("INSERT OR REPLACE INTO tuned VALUES (?, ?)", (key, text))
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path, timeout=WAIT_S)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            with connection:
+                connection.execute(TABLE)
+            yield connection
+
+    @contextmanager
+    def _warned(self, verb: str) -> Iterator[None]:
+        """Within the block, what goes wrong with the file or with what it says is a warning."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            warnings.warn(
+                f"{self.path}: what was tuned cannot be {verb}: {error}. Nothing is lost but time; "
+                "remove the file if it is damaged, or set TORCH_EXTENSIONS_DIR to another folder.",
+                stacklevel=4,
+            )
+
+
+def key_of(facts: Sequence[str]) -> str:
+    """The key of a model whose tuning depends on these facts."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _tuned(found: Mapping[str, Any]) -> Tuned:
+    choice = found["choice"]
+    schedules = {name: _schedule(fields) for name, fields in choice["schedules"].items()}
+    chosen = Choice(schedules, tuple(choice["library"]))
+    return Tuned(chosen, tuple(found["lines"]), dict(found["facts"]))
+
+
+def _schedule(fields: Mapping[str, Any]) -> Schedule:
+    tile = fields["tile"]
+    return Schedule(**{**fields, "tile": Tile(**tile) if tile else None})

@@ -1,0 +1,261 @@
+"""A bench + what there is to choose -> Tuned: what is faster on this machine, beyond its noise.
+
+Round k gives every kernel its k-th alternative at once, since kernels are timed one by one: a model
+needs as many builds as its kernel with the most alternatives. What each round computes is compared
+with the default's results before it is timed. What does not fit into the time is not tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+
+from fusewright.build.fused_module import NO_TIME
+from fusewright.errors import BadUsage, InternalError
+from fusewright.judge.timing.bench import Turn
+from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.targets.arch import Target
+from fusewright.tune.bench import WHOLE, Bench, Outputs, coarseness, distance
+from fusewright.tune.cache import Memory, Tuned, key_of
+from fusewright.tune.paired_timing import AGAIN, FEWEST_TURNS, FIRST, Gain, Samples, gain, paired
+from fusewright.tune.search_space import MODEL, Choices
+
+DEFAULT = Choice()
+CHOSEN, EAGER = "chosen", "eager"
+BUILD_SHARE, KERNEL_SHARE = 0.7, 0.5  # of the time, for builds; of the rest, for single kernels
+# Sums in another order differ by so many roundings, or so many times what lies between the default
+# and eager, or the default and itself.
+ROUNDINGS, TIMES_UNLIKE = 1000, 8
+LIBRARY_ROUNDING = 5e-3  # PyTorch's own calls may round as TF32; the judge has the last word
+
+
+@dataclass(frozen=True)
+class Level:
+    """How much is tried. seconds: of building and timing.  most: alternatives of a kernel."""
+
+    seconds: float
+    most: int
+
+
+LEVELS: Mapping[str, Level] = {"quick": Level(20.0, 3), "full": Level(300.0, 16)}
+
+
+def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
+    """How much the tuner tries; raises BadUsage where it would have to try on another machine."""
+    level = asked or ("quick" if here and timing else "off")
+    if level != "off" and not here:
+        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
+    return level
+
+
+def remembered(
+    memory: Memory, level: str, about: Sequence[str], work: Callable[[], Tuned]
+) -> Tuned:
+    """What is known already at this level or a higher one; else what `work` finds, kept.
+
+    about: all that the result depends on.
+    """
+    names = list(LEVELS)
+    for name in reversed(names[names.index(level) :]):
+        if known := memory.get(key_of([name, *about])):
+            return known
+    found = work()
+    if found.facts.get("tried"):
+        memory.put(key_of([level, *about]), found)
+    return found
+
+
+def tune(
+    bench: Bench,
+    given: Choices,
+    level: str,
+    turn: Turn,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuned:
+    """Try alternatives and keep what is faster; raises InternalError for one that is wrong.
+
+    turn: entered while calls run, after everything is built.
+    """
+    limit, begin = LEVELS[level], clock()
+    every = [DEFAULT, *given.rounds(limit.most), *(Choice(library=(s,)) for s in given.library)]
+    if not given.count:
+        return untuned(given, level, "there is nothing to choose")
+    said = bench.build(every, begin + limit.seconds * BUILD_SHARE)
+    if said[0]:
+        return untuned(given, level, said[0])
+    built = [choice for choice, why in zip(every, said, strict=True) if not why]
+    left = limit.seconds - (clock() - begin)
+    with turn():
+        found = _Tuning(bench, given, level, clock, clock() + left).run(built)
+    refused = [why for why in said if why not in ("", NO_TIME)]
+    lines = [f"  tuned: builds that the compiler refused: {len(refused)}"] * bool(refused)
+    return replace(found, lines=(*found.lines, *lines), facts={**found.facts, "refused": refused})
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    """until: when its time is over, by its clock.  calls: seconds that each has taken so far."""
+
+    bench: Bench
+    given: Choices
+    level: str
+    clock: Callable[[], float]
+    until: float
+    calls: list[float] = field(default_factory=list)
+
+    def run(self, built: Sequence[Choice]) -> Tuned:
+        """built: the default, and what is to be compared with it."""
+        default = self._outputs(DEFAULT)
+        if not self._fits(2 + 3 * FEWEST_TURNS):
+            why = f"one call takes {self.calls[0]:.1f} s, too long to compare any"
+            return untuned(self.given, self.level, why)
+        others = [self._outputs(choice) for choice in (None, DEFAULT)]
+        unlike = max(distance(default, other) for other in others)
+        allowed = max(ROUNDINGS * coarseness(default), TIMES_UNLIKE * unlike)
+        right = []
+        for choice in built[1:]:
+            if self._fits(1 + 3 * FEWEST_TURNS) and self._is_right(choice, default, allowed):
+                right.append(choice)
+        rounds, library = ([c for c in right if bool(c.library) is kind] for kind in (False, True))
+        if self.given.defaults and not self.bench.kernel_times(DEFAULT):
+            as_was = untuned(self.given, self.level, "the guard refuses the problem's own inputs")
+            return replace(as_was, choice=MODEL) if self.given.model else as_was
+        measure = self.bench.kernel_times
+        sides = {str(k): partial(measure, choice) for k, choice in enumerate(rounds)}
+        sides = {FIRST: partial(measure, DEFAULT), AGAIN: partial(measure, DEFAULT), **sides}
+        samples = paired(sides, self._left() * KERNEL_SHARE, self.clock) if rounds else {}
+        timed = [choice for k, choice in enumerate(rounds) if str(k) in samples]
+        schedules, gains = _winners(timed, samples)
+        found = Choice(schedules)
+        if found not in built and not self._is_built(found, default, allowed):
+            found = _best_round(timed, samples)
+        tried = sum(len(choice.schedules) for choice in timed)
+        return self._chosen(found, gains, library, tried)
+
+    def _left(self) -> float:
+        return max(self.until - self.clock(), 0.0)
+
+    def _fits(self, calls: int) -> bool:
+        """Is there time for so many calls, as long as the longest so far?"""
+        return max(self.calls, default=0.0) * calls <= self._left()
+
+    def _outputs(self, choice: Choice | None) -> Outputs:
+        begin = self.clock()
+        found = self.bench.outputs(choice)
+        self.calls.append(self.clock() - begin)
+        return found
+
+    def _is_built(self, found: Choice, default: Outputs, allowed: float) -> bool:
+        """Build the winners together; False if there is no time for that and for the last word."""
+        last_word = max(self.calls) * (1 + 4 * FEWEST_TURNS)
+        (why,) = self.bench.build([found], self.until - last_word)
+        if why == NO_TIME:
+            return False
+        if why:
+            raise InternalError(f"Kernels that compile alone do not together: {why}")
+        return self._is_right(found, default, allowed)
+
+    def _is_right(self, choice: Choice, default: Outputs, allowed: float) -> bool:
+        """True, or an error: results may only differ by rounding."""
+        far = distance(self._outputs(choice), default)
+        limit = max(allowed, LIBRARY_ROUNDING) if choice.library else allowed
+        if not far <= limit:
+            raise InternalError(
+                f"Tuning: {'; '.join(_changes(choice, self.given).values())} changes results by "
+                f"{far:.1e}, and rounding explains {limit:.1e}. --tune off goes without it"
+            )
+        return True
+
+    def _chosen(
+        self, found: Choice, gains: Mapping[str, Gain], library: Sequence[Choice], tried: int
+    ) -> Tuned:
+        """The last word have whole calls: of the default, of the winners, of library calls."""
+        by_side = {FIRST: DEFAULT, AGAIN: DEFAULT, CHOSEN: found, EAGER: None}
+        by_side |= {choice.library[0]: choice for choice in library}
+        if found == DEFAULT:
+            del by_side[CHOSEN]
+        sides = {n: partial(self.bench.whole_time, choice) for n, choice in by_side.items()}
+        samples = paired(sides, self._left(), self.clock)
+        best, side = found, CHOSEN if found != DEFAULT else FIRST
+        if CHOSEN in samples and gain(samples, CHOSEN, WHOLE).slower:
+            best, side = DEFAULT, FIRST
+        shown = {name: f"{g.times:.2f}x" for name, g in gains.items() if name in best.schedules}
+        for choice in library:
+            (name,) = choice.library
+            if name in samples and (by := gain(samples, name, WHOLE, side)).faster:
+                best, side, shown = choice, name, {name: f"{by.times:.2f}x"}
+        tried += sum(choice.library[0] in samples for choice in library)
+        eager = gain(samples, side, WHOLE, EAGER) if {side, EAGER} <= samples.keys() else None
+        tried += self.given.model and eager is not None
+        if self.given.model and eager and eager.slower:
+            best, shown, eager = MODEL, {MODEL.library[0]: f"{1 / eager.times:.2f}x"}, None
+        return _result(self.given, self.level, best, tried, shown, eager)
+
+
+def _best_round(rounds: Sequence[Choice], samples: Samples) -> Choice:
+    """Of what was built and timed, the round whose kernels together gain most; else the default."""
+    whole = {side: [{WHOLE: sum(t.values())} for t in turns] for side, turns in samples.items()}
+    gains = [(gain(whole, str(k), WHOLE), choice) for k, choice in enumerate(rounds)]
+    faster = [(found.log, k) for k, (found, _) in enumerate(gains) if found.faster]
+    return rounds[max(faster)[1]] if faster else DEFAULT
+
+
+def _winners(
+    rounds: Sequence[Choice], samples: Samples
+) -> tuple[dict[str, Schedule], dict[str, Gain]]:
+    """For each kernel that has one, the alternative that gains most, beyond the noise."""
+    schedules, gains = dict[str, Schedule](), dict[str, Gain]()
+    for k, choice in enumerate(rounds):
+        for name, schedule in choice.schedules.items():
+            found = gain(samples, str(k), name)
+            if found.faster and (name not in gains or found.log > gains[name].log):
+                schedules[name], gains[name] = schedule, found
+    return schedules, gains
+
+
+def _changes(choice: Choice, given: Choices) -> dict[str, str]:
+    """What a choice does otherwise than by default: kernel or stage -> in words."""
+    changed = {}
+    for name, schedule in choice.schedules.items():
+        old, new = (_facts(s) for s in (given.defaults[name], schedule))
+        words = [f"{what} {new[what]} (not {old[what]})" for what in new if new[what] != old[what]]
+        changed[name] = f"{name} with {', '.join(words)}"
+    if choice == MODEL:
+        return {MODEL.library[0]: "nothing is replaced, PyTorch's own calls are faster here"}
+    return changed | {s: f"the calls that {s} writes stay PyTorch's" for s in choice.library}
+
+
+def _facts(schedule: Schedule) -> dict[str, object]:
+    """The fields of a schedule and of its tile."""
+    facts = asdict(schedule)
+    return facts | (facts.pop("tile") or {})
+
+
+def _result(
+    given: Choices,
+    level: str,
+    best: Choice,
+    tried: int,
+    shown: Mapping[str, str],
+    eager: Gain | None,
+) -> Tuned:
+    """shown: by how much a kernel or stage of the choice is faster than the default."""
+    changes = _changes(best, given)
+    lines = [f"  tuned: {level}, {tried} of {given.count} alternatives tried"]
+    lines += [f"  tuned: {changes[name]}: {shown[name]}" for name in changes]
+    lines += [] if changes else ["  tuned: none is faster than the defaults, beyond the noise"]
+    against = None
+    if eager is not None:
+        word = "faster" if eager.faster else "slower" if eager.slower else "no difference shown"
+        against = {"times": eager.times, "claim": word}
+        lines.append(f"  tuned: a call takes {1 / eager.times:.2f} of eager's time: {word}")
+    facts = {"level": level, "tried": tried, "alternatives": given.count, "eager": against}
+    return Tuned(best, tuple(lines), {**facts, "changes": changes, "gains": dict(shown)})
+
+
+def untuned(given: Choices, level: str, why: str) -> Tuned:
+    """The defaults, because nothing could be timed."""
+    facts = {"level": level, "tried": 0, "alternatives": given.count, "why": why}
+    return Tuned(DEFAULT, (f"  tuned: no, {why}",), facts)
