@@ -19,11 +19,11 @@ from torch.utils import cpp_extension
 
 from fusewright.emit.runtime import CPP_FLAGS
 
-SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
+PACKAGE = Path(__file__).parent.parent / "fusewright"
 CFLAGS = ["-march=native", *CPP_FLAGS]
 
 SOURCE = r"""
-#include "launch.h"
+#include "devicelib/cpp/launch.h"
 namespace fusewright {
 
 struct bias_gelu {
@@ -225,7 +225,7 @@ def build() -> ctypes.CDLL:
         [SOURCE],
         extra_cflags=CFLAGS,
         extra_ldflags=["-fopenmp"],
-        extra_include_paths=[str(SKELETONS)],
+        extra_include_paths=[str(PACKAGE)],
         is_python_module=False,
         no_implicit_headers=True,
     )

@@ -20,20 +20,19 @@ from pathlib import Path
 
 import torch
 
-SKELETONS = Path(__file__).resolve().parent.parent / "fusewright" / "skeletons" / "cuda"
-NAMES = (
-    "math",
-    "operand",
-    "team",
-    "folds",
-    "launch",
-    "split",
-    "in_parts",
-    "gathered",
-    "cluster_sm90",
+PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
+FILES = (
+    "devicelib/cuda/math.cuh",
+    "devicelib/cuda/operand.cuh",
+    "devicelib/cuda/team.cuh",
+    "devicelib/cuda/reductions.cuh",
+    "devicelib/cuda/launch.cuh",
+    "kernels/rowwise/cuda/split_rows.cuh",
+    "kernels/rowwise/cuda/partial_reduction.cuh",
+    "kernels/rowwise/cuda/grid_resident_rows.cuh",
+    "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
 )
-FILES = tuple(f"{name}.cuh" for name in NAMES)
-WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split.cuh for stripes
+WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split_rows.cuh for stripes
 
 BODIES = r"""
 // group_norm(x * sigmoid(x) + bias) * weight + shift over groups of 64
@@ -284,7 +283,7 @@ def source(cases: Sequence[Case]) -> str:
     """Return one CUDA file: skeleton sections pasted as an emitted file has them, and entries."""
     skeletons = "\n".join(
         re.sub(r"^//@.*\n", "", text[text.index("\n//@ ") : text.rindex("\n//@\n") + 1], flags=re.M)
-        for text in ((SKELETONS / name).read_text() for name in FILES)
+        for text in ((PACKAGE / name).read_text() for name in FILES)
     )
     entries = "".join(case.text(launch) for case in cases for launch in case.launches)
     return f"{skeletons}\n{BODIES}{entries}}}  // namespace fusewright\n"

@@ -14,9 +14,9 @@ import torch
 from compiled import FLAGS
 from torch import Tensor
 
-from fusewright.codegen.device_library import sections, select
+from fusewright.codegen.device_library import FILES, sections, select
 
-SKELETONS = Path(__file__).parent.parent / "fusewright" / "skeletons" / "cpp"
+PACKAGE = Path(__file__).parent.parent / "fusewright"
 # Without threaded jumps gcc does not see that what it warns of is never read.
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"]
 CFLAGS = ["-O3", *FLAGS]
@@ -50,12 +50,12 @@ def call(function: Any, *arguments: Tensor | int) -> None:
 # -- the text
 
 
-@pytest.mark.parametrize("name", ["math.h", "team.h", "launch.h"])
+@pytest.mark.parametrize("name", FILES["cpp"])
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 def test_a_header_compiles_alone(name: str, standard: str, tmp_path: Path) -> None:
     """Both standards: load_inline asks for C++17 in old versions of PyTorch, C++20 in new ones."""
-    (tmp_path / "alone.cpp").write_text(f'#include "{SKELETONS / name}"\n')
-    compiler(f"-std={standard}", "-fsyntax-only", str(tmp_path / "alone.cpp"))
+    (tmp_path / "alone.cpp").write_text(f'#include "{name}"\n')
+    compiler(f"-std={standard}", "-fsyntax-only", "-I", str(PACKAGE), str(tmp_path / "alone.cpp"))
 
 
 def test_each_section_names_what_it_needs(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ import pytest
 from cudac import nvrtc_folder, nvrtc_log, usages
 
 ROOT = Path(__file__).resolve().parent.parent
-SKELETONS = ROOT / "fusewright" / "skeletons" / "cuda"
-HEADERS = sorted(path.name for path in SKELETONS.glob("*.cuh"))
+PACKAGE = ROOT / "fusewright"
+HEADERS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.cuh"))
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
@@ -84,7 +84,7 @@ def test_header_compiles_alone(header: str, tmp_path: Path) -> None:
     (tmp_path / "alone.cu").write_text(f'#include "{header}"\n')
     warnings = run(
         "nvcc", "-std=c++17", "-arch=compute_80", "-ptx", "-Werror", "all-warnings",
-        "-I", SKELETONS, tmp_path / "alone.cu", "-o", tmp_path / "alone.ptx",
+        "-I", PACKAGE, tmp_path / "alone.cu", "-o", tmp_path / "alone.ptx",
     )  # fmt: skip
     assert warnings == ""
 
@@ -171,7 +171,7 @@ def sections() -> dict[str, tuple[frozenset[str], str]]:
     """Every section of every header, in order: name -> (what it needs, text)."""
     found = {}
     for header in bench.FILES:
-        text = (SKELETONS / header).read_text()
+        text = (PACKAGE / header).read_text()
         for match in re.finditer(
             r"^//@ (\w+)(?:: needs ([^\n]*))?\n(.*?)(?=^//@)", text, re.M | re.S
         ):

@@ -18,7 +18,7 @@ SUFFIXES = (".py", ".h", ".cuh", ".cpp", ".cu", ".jinja")
 
 # Tables may be as long as their subject: path inside the package -> why it is a table.
 TABLES: Mapping[str, str] = MappingProxyType(
-    {"skeletons/cpp/team.h": "a table of operands and folds, one section each"}
+    {"devicelib/cpp/team.h": "a table of operands and folds, one section each"}
 )
 
 

@@ -26,7 +26,7 @@ from fusewright.loopnest.nest import Nest, at_batch
 from fusewright.loopnest.staged_transpose import staging
 from fusewright.targets.arch import Target
 
-# skeletons/cuda/split.cuh asserts the same numbers
+# kernels/rowwise/cuda/split_rows.cuh asserts the same numbers
 SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
 # What a thread of a map takes, in at most so many vectors: a GPU starts no more than so many blocks
 # at a time. Twice of both where rows lie across memory.  facts.md: maps

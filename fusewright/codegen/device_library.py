@@ -1,7 +1,8 @@
-"""Words -> the sections of the hand-written skeletons that an emitted file needs, in file order.
+"""Words -> the sections of the device library that an emitted file needs, in file order.
 
-A skeleton file is cut by lines `//@ name: needs a, b`; a section runs to the next such line, and
-`//@` alone ends the last one. Text outside sections only serves to compile the file alone.
+What any kernel may use lies in devicelib/, the rest with its family. A file is cut by lines
+`//@ name: needs a, b`; a section runs to the next such line, and `//@` alone ends the last one.
+Text outside sections only serves to compile the file alone.
 """
 
 from __future__ import annotations
@@ -13,43 +14,86 @@ from importlib.resources import files
 
 from fusewright.errors import InternalError
 
-_CUDA_NAMES = (
-    "math", "operand", "team", "folds", "scan", "launch", "down", "split", "in_parts", "gathered",
-    "chunks",
-)  # fmt: skip
-_CUDA = tuple(f"cuda/{name}.cuh" for name in _CUDA_NAMES)
-_PRODUCT_NAMES = ("pack", "product", "band", "ampere", "planes", "attention_exact", "attention")
-_PRODUCT = tuple(f"cuda/{name}.cuh" for name in _PRODUCT_NAMES)
-_AMPERE = tuple(
-    f"cuda/{name}.cuh"
-    for name in (
-        "tile_sm80", "product_sm80", "product_inline_sm80", "pack_image", "pack_half_image",
-        "convolution", "convolution_sm80", "transposed", "cells",
-    )
-)  # fmt: skip
-_HOPPER = tuple(
-    f"cuda/{name}.cuh"
-    for name in (
-        "cluster_sm90", "hopper", "runs_sm90", "tile_sm90", "band_sm90", "parts_sm90",
-        "rings_sm90", "product_sm90", "product_inline_sm90", "product_half_sm90", "deferred_sm90",
-        "pack_image", "pack_half_image", "convolution", "convolution_turned_sm90",
-        "convolution_sm90", "convolution_launch_sm90", "transposed", "phases_sm90", "cells",
-        "convolution_last_sm90", "transposed_last_sm90", "convolution_windows_sm90",
-        "convolution_sums_sm90", "convolution_joined_sm90",
-    )
-)  # fmt: skip
-# A language, or the product kernels that a CUDA target has (`Target.product`).
+_CPP = (
+    "devicelib/cpp/math.h",
+    "devicelib/cpp/team.h",
+    "kernels/scan/cpp/scan.h",
+    "devicelib/cpp/launch.h",
+    "kernels/rowwise/cpp/simd_rows.h",
+)
+_CUDA = (
+    "devicelib/cuda/math.cuh",
+    "devicelib/cuda/operand.cuh",
+    "devicelib/cuda/team.cuh",
+    "devicelib/cuda/reductions.cuh",
+    "kernels/scan/cuda/scan.cuh",
+    "devicelib/cuda/launch.cuh",
+    "kernels/pointwise/cuda/sliding_window.cuh",
+    "kernels/rowwise/cuda/split_rows.cuh",
+    "kernels/rowwise/cuda/partial_reduction.cuh",
+    "kernels/rowwise/cuda/grid_resident_rows.cuh",
+    "kernels/scan/cuda/chunked_scan.cuh",
+)
+_TENSOR_CORE = (
+    "kernels/tensor_core/cuda/split_float32.cuh",
+    "kernels/tensor_core/cuda/epilogue.cuh",
+    "kernels/gemm/cuda/triangular_tiles.cuh",
+    "devicelib/cuda/instructions_sm80.cuh",
+    "kernels/attention/cuda/packed_keys_values.cuh",
+    "kernels/attention/cuda/attention_fixup.cuh",
+    "kernels/attention/cuda/attention.cuh",
+)
+_SM80 = (
+    "kernels/tensor_core/cuda/tile_sm80.cuh",
+    "kernels/gemm/cuda/gemm_sm80.cuh",
+    "kernels/gemm/cuda/gemm_unpacked_sm80.cuh",
+    "kernels/conv/cuda/pack_image.cuh",
+    "kernels/conv/cuda/pack_half_image.cuh",
+    "kernels/conv/cuda/conv.cuh",
+    "kernels/conv/cuda/conv_sm80.cuh",
+    "kernels/conv/cuda/transposed.cuh",
+    "kernels/conv/cuda/space_to_depth.cuh",
+)
+_SM90 = (
+    "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
+    "devicelib/cuda/instructions_sm90.cuh",
+    "kernels/tensor_core/cuda/register_epilogue_sm90.cuh",
+    "kernels/tensor_core/cuda/tile_sm90.cuh",
+    "kernels/gemm/cuda/triangular_tiles_sm90.cuh",
+    "kernels/tensor_core/cuda/split_k_sm90.cuh",
+    "kernels/gemm/cuda/tma_pipeline_sm90.cuh",
+    "kernels/gemm/cuda/gemm_sm90.cuh",
+    "kernels/gemm/cuda/gemm_unpacked_sm90.cuh",
+    "kernels/gemm/cuda/gemm_half_sm90.cuh",
+    "kernels/rowwise/cuda/pipelined_rows_sm90.cuh",
+    "kernels/conv/cuda/pack_image.cuh",
+    "kernels/conv/cuda/pack_half_image.cuh",
+    "kernels/conv/cuda/conv.cuh",
+    "kernels/conv/cuda/channel_reduction_sm90.cuh",
+    "kernels/conv/cuda/conv_sm90.cuh",
+    "kernels/conv/cuda/conv_launch_sm90.cuh",
+    "kernels/conv/cuda/transposed.cuh",
+    "kernels/conv/cuda/subpixel_store_sm90.cuh",
+    "kernels/conv/cuda/space_to_depth.cuh",
+    "kernels/conv/cuda/channels_last_sm90.cuh",
+    "kernels/conv/cuda/transposed_channels_last_sm90.cuh",
+    "kernels/conv/cuda/pool_fusion_sm90.cuh",
+    "kernels/conv/cuda/pixel_reduction_sm90.cuh",
+    "kernels/conv/cuda/multi_image_tiles_sm90.cuh",
+)
+# A language, or the product kernels that a CUDA target has (`Target.product`) -> the files below
+# fusewright/, in the order in which an emitted file has their sections.
 FILES = {
-    "cpp": ("cpp/math.h", "cpp/team.h", "cpp/scan.h", "cpp/launch.h", "cpp/abreast.h"),
+    "cpp": _CPP,
     "cuda": _CUDA,
-    "sm80": (*_CUDA, *_PRODUCT, *_AMPERE),
-    "sm90": (*_CUDA, *_PRODUCT, *_HOPPER),
+    "sm80": (*_CUDA, *_TENSOR_CORE, *_SM80),
+    "sm90": (*_CUDA, *_TENSOR_CORE, *_SM90),
 }
 
 
 @dataclass(frozen=True)
 class Section:
-    """One piece of a skeleton: its name, the names of those it calls, its text."""
+    """One piece of a file: its name, the names of those it calls, its text."""
 
     name: str
     needs: tuple[str, ...]
@@ -61,7 +105,7 @@ def sections(language: str) -> tuple[Section, ...]:
     """All sections of a language, in order."""
     found: list[Section] = []
     for name in FILES[language]:
-        text = (files("fusewright") / "skeletons" / name).read_text(encoding="utf-8")
+        text = (files("fusewright") / name).read_text(encoding="utf-8")
         found.extend(_cut(text))
     return tuple(found)
 
@@ -91,7 +135,7 @@ def select(language: str, words: Iterable[str]) -> str:
     while queue:
         word = queue.pop()
         if word not in table:
-            raise InternalError(f"The {language} skeletons have no section {word!r}.")
+            raise InternalError(f"The device library for {language} has no section {word!r}.")
         if word not in wanted:
             wanted.add(word)
             queue.extend(table[word].needs)

@@ -382,7 +382,7 @@ def _runtime(
 
 def calls_text(kernels: Iterable[str]) -> str:
     """The C++ text by which Python calls the kernels."""
-    skeleton = (files("fusewright") / "skeletons" / "calls.h").read_text(encoding="utf-8")
+    skeleton = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
     return skeleton + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
 
 

@@ -57,7 +57,7 @@ FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch
 MOST_DOWN, MOST_KEPT, STRIPE_LOADS = 32, 64 * REGISTERS, 16
 MOST_LOADS = 16  # of a thread, in a row that nothing keeps
 LEAST_KEPT = 4096  # elements of a row as long as the batch that a cluster keeps, and not one block
-TILE_ROWS = 32  # of a map that reads across what it writes; skeletons/cuda/launch.cuh
+TILE_ROWS = 32  # of a map that reads across what it writes; devicelib/cuda/launch.cuh
 # What only a tuner may try: values kept beyond a core's L2, shorter rows shared by blocks.
 MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS = 256 * 1024, 1 << 13, 4
 

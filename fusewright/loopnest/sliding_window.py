@@ -3,7 +3,7 @@
     x[h - 1], x[h], x[h + 1]   for h = 0 ... 3   are six numbers, not twelve
 
 Windows of neighbours overlap. A thread that takes a few results below each other, each a vector of
-neighbours, keeps what they share in registers (`skeletons/cuda/down.cuh`).
+neighbours, keeps what they share in registers (`kernels/pointwise/cuda/sliding_window.cuh`).
 """
 
 from __future__ import annotations

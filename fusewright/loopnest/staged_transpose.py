@@ -1,7 +1,7 @@
 """Nest -> Staging: what lies across; what of it a map may bring through shared memory.
 
 Both sides then move whole vectors: the tensors that lie with rows side by side along the rows, all
-others along the columns (`run_map_staged` in skeletons/cuda/launch.cuh).
+others along the columns (`run_map_staged` in devicelib/cuda/launch.cuh).
 """
 
 from __future__ import annotations

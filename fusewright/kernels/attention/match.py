@@ -47,7 +47,7 @@ from fusewright.kernels.gemm.match import (
 from fusewright.rewrite.contraction import FORMS, Form, spread, transposed
 from fusewright.targets.arch import Target
 
-WIDTHS = (64, 128)  # columns that a block has registers for, skeletons/cuda/attention.cuh
+WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
 LEAST_KEYS = 64 * 64  # numbers of a head: with fewer, PyTorch's products are faster (facts.md)
 CHEAP = 4  # float operations that are computed again for each score rather than read from memory
 

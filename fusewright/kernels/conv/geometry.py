@@ -14,7 +14,7 @@ from fusewright.kernels.gemm.match import HALVES
 TRANSPOSED = "transposed_convolution"
 CONVOLUTIONS = ("convolution", TRANSPOSED)
 CHUNKS, BOX_COLUMNS = (16, 32, 64), 64
-# Bytes beside the packed elements, skeletons/cuda/pack_image.cuh: an exponent and sizes of each
+# Bytes beside the packed elements, kernels/conv/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.
 PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
 

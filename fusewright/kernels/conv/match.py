@@ -72,7 +72,7 @@ LEAST_CHANNELS = 8
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
 MOST_STRIDE = 8
-MOST_ELEMENTS = 0x7FFFFF00  # of an image whose cells are packed: skeletons/cuda/cells.cuh
+MOST_ELEMENTS = 0x7FFFFF00  # of an image whose cells are packed: cuda/space_to_depth.cuh
 CORNERS = {2: (-128, 127, 255), 3: (-16, 15, 31)}  # first, last, and the last tap's distance
 
 

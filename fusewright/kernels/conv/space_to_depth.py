@@ -2,7 +2,7 @@
 
 Along each dimension, a cell is one pixel, as many as a stride, or as many as the kernel. Kernels
 see the convolution of cells (`Geometry.walk`): of 7 x 7, stride 2, on 3 channels, 4 x 4 of stride 1
-on 12; patches that do not overlap become one cell each. skeletons/cuda/cells.cuh packs them.
+on 12; patches that do not overlap become one cell each. cuda/space_to_depth.cuh packs them.
 """
 
 from __future__ import annotations

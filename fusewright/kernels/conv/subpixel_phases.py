@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Triple = tuple[int, int, int]
-# Whose phases leave as parts of one vector; and how many, skeletons/cuda/transposed.cuh.
+# Whose phases leave as parts of one vector; and how many, kernels/conv/cuda/transposed.cuh.
 STACKED_STRIDES, MOST_STACKED = (2, 4), 16
 NARROWEST = 64  # columns of a tile
 

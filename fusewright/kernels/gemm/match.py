@@ -44,7 +44,8 @@ LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch: facts.md.
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
 LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster: facts.md
-UNIT, STEP = 32, 64  # k that are packed, and that are scaled, together: skeletons/cuda/pack.cuh
+# k that are packed, and that are scaled, together: kernels/tensor_core/cuda/split_float32.cuh
+UNIT, STEP = 32, 64
 PACK_ROWS = 64
 SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
 # Copies of factors that lie otherwise pay from here on (a prediction): operations, and

@@ -2,7 +2,7 @@
 
 Chunks have a block each where rows, or larger chunks, are so many that hardly any block waits for
 what the chunk before has handed on; few rows have some blocks that take their chunks in turn
-(`skeletons/cuda/chunks.cuh`). Without scratch memory a row has one block.
+(`kernels/scan/cuda/chunked_scan.cuh`). Without scratch memory a row has one block.
 """
 
 from __future__ import annotations

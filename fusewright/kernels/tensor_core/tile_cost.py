@@ -30,7 +30,7 @@ from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Target
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
-# takes is in `Family.adding`. skeletons/cuda/parts_sm90.cuh has the same numbers.
+# takes is in `Family.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile.  facts.md: joined tiles
@@ -200,7 +200,7 @@ def ending(nest: Nest) -> float:
 
 def access(nest: Nest, tile: Tile, widest: int) -> int:
     """Elements per access behind a product, where tensors allow `widest`: eight where lanes have so
-    many (`ordered` of skeletons/cuda/product_half_sm90.cuh), four, or one."""
+    many (`ordered` of kernels/gemm/cuda/gemm_half_sm90.cuh), four, or one."""
     product, columns = nest.kernel.product, nest.columns
     assert product is not None, "a tile is a product's"
     if product.order:  # of a group

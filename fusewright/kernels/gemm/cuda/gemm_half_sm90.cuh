@@ -1,0 +1,399 @@
+// Products of float16 or bfloat16 factors on Hopper (sm_90a): both go straight from TMA to the tensor cores.
+//
+// A block has three groups of four warps. One thread of the first keeps `count` stages of 64 k on their way into shared
+// memory; the two others own 64 rows each of a tile of 128 x WIDTH, whose sums stay in the tensor cores' float32 from the
+// first k to the last, as eager's do.
+//
+// Two blocks, a cluster, have neighbouring tiles, and each fetches half of what these share for both: what L2 delivers is the
+// limit. Where tiles do not fill the last wave, clusters share their k (split_k_sm90.cuh).
+//
+// The surprising fact: while a group hands its tile to the body it leaves the tensor cores to the other one, which helps
+// only if the two are not at the same place. So the second group starts later, and stays behind, but by no more than there
+// are stages. Where k are few, or much is done at the end, a group has tiles of its OWN: 128 rows of fewer columns.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "kernels/gemm/cuda/gemm_sm90.cuh"
+namespace fusewright {
+
+//@ half_factor: needs half_t, bfloat_t, tensor_map
+// One operand of a product in memory: lines that lie `line_stride` elements apart. A line is a row, or, TURNED, holds one k
+// of all rows. Lines start at multiples of 16 bytes.
+template <class T, bool TURNED = false> struct half_factor {
+  const T* data;
+  long batch_stride, line_stride;
+};
+template <class T> struct half_kind;
+template <> struct half_kind<half_t> { static constexpr int map_type = 6; };
+template <> struct half_kind<bfloat_t> { static constexpr int map_type = 9; };
+// How the tensor core finds 64 rows x 64 k, 8192 bytes: rows of 64 k or, TURNED, k of 64 rows, 128 bytes each; 16 k further
+// on; and the next 64 rows, 8192 bytes on in both cases.
+template <bool TURNED> struct half_operand {
+  static constexpr unsigned long step = (TURNED ? 16 * 128 : 32) >> 4, blocks = TURNED ? (8192 >> 4) - 1 : 0;
+  FN static unsigned long at(unsigned address) { return descriptor(address) + (blocks << 16); }
+};
+// Rows of the wide factor may come in an order in which a lane of the tensor core's result has EIGHT neighbouring columns:
+// of each 32, number 8 j + 2 t, and the next, is 8 t + 2 j, and the next, in memory. So a box has 32 rows and five dimensions:
+// k, neighbours, t, j, batches.
+constexpr int EIGHT = 8, ORDERED_ROWS = 32;
+template <bool SWAPPED, int SEGMENT, int VECTOR, bool WIDE_TURNED>
+constexpr bool ordered = !SWAPPED && !WIDE_TURNED && VECTOR == EIGHT && SEGMENT <= 64 && SEGMENT % ORDERED_ROWS == 0;
+FN void load_ordered(unsigned to, const tensor_map& map, unsigned barrier, int k, int row, int batch, bool both) {
+  if (both)
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, 0, %4, 0, %5}], [%2], %6;"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row / EIGHT), "r"(batch), "h"(short(3)) : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, 0, %4, 0, %5}], [%2];"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row / EIGHT), "r"(batch) : "memory");
+}
+#ifndef __CUDACC_RTC__
+template <class T, bool TURNED>
+int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines, long batches, long rows, long depth) {
+  const mapped all{half_kind<T>::map_type, 2, from.data, from.batch_stride * 2, from.line_stride * 2, batches,
+                   TURNED ? depth : rows, TURNED ? rows : depth};
+  return map_boxes(map, all, box_lines);
+}
+template <class T>
+int map_ordered(tensor_map& map, const half_factor<T>& from, long batches, long rows, long depth) {
+  const bool batched = from.batch_stride != 0 && batches > 1;
+  const unsigned long line = from.line_stride * 2, apart = batched ? from.batch_stride * 2 : line;
+  const unsigned long sizes[5] = {(unsigned long)depth, 2, (unsigned long)rows / EIGHT, 4, batched ? (unsigned long)batches : 1};
+  const unsigned long strides[4] = {line, line * EIGHT, line * 2, apart};
+  const unsigned box[5] = {64, 2, 4, 4, 1};
+  return encode_map(map, half_kind<T>::map_type, 5, from.data, sizes, strides, box, sizes[0] * rows * sizes[4] * 2);
+}
+#endif
+
+//@ half_multiply: needs half_t, bfloat_t, wgmma_groups, tile_order
+// d (+)= a x b for 64 rows, WIDTH columns, 16 k, both from shared memory. Register i of a lane is as in the float32 product.
+#define NAMES_0 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_32 \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_64 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define HALF_NAMES_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define HALF_NAMES_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define HALF_NAMES_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_96 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define HALF_PLACES(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define PLACES(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define MULTIPLY(WIDTH, TYPE, NAMES, A, B, FIRST, TURN_A, TURN_B, ...)                                   \
+  asm volatile(                                                                                          \
+      "{\n"                                                                                              \
+      ".reg .pred p;\n"                                                                                  \
+      "setp.ne.b32 p, %" FIRST ", 0;\n"                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n" WIDTH "k16.f32." TYPE "." TYPE " {" NAMES "}, "                \
+      "%" A ", %" B ", p, 1, 1, %" TURN_A ", %" TURN_B ";\n"                                             \
+      "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TURNED)), "n"(int(B_TURNED)))
+#define MULTIPLY_64(TYPE) MULTIPLY("64", TYPE, NAMES_0, "32", "33", "34", "35", "36", PLACES(d[0]))
+#define MULTIPLY_96(TYPE) \
+  MULTIPLY("96", TYPE, NAMES_0 ", " HALF_NAMES_32, "48", "49", "50", "51", "52", PLACES(d[0]), HALF_PLACES(d[1]))
+#define MULTIPLY_128(TYPE) \
+  MULTIPLY("128", TYPE, NAMES_0 ", " NAMES_32, "64", "65", "66", "67", "68", PLACES(d[0]), PLACES(d[1]))
+#define MULTIPLY_160(TYPE)                                                                                     \
+  MULTIPLY("160", TYPE, NAMES_0 ", " NAMES_32 ", " HALF_NAMES_64, "80", "81", "82", "83", "84", PLACES(d[0]),  \
+           PLACES(d[1]), HALF_PLACES(d[2]))
+#define MULTIPLY_192(TYPE)                                                                                     \
+  MULTIPLY("192", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64, "96", "97", "98", "99", "100", PLACES(d[0]),      \
+           PLACES(d[1]), PLACES(d[2]))
+#define MULTIPLY_224(TYPE)                                                                                     \
+  MULTIPLY("224", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64 ", " HALF_NAMES_96, "112", "113", "114", "115",    \
+           "116", PLACES(d[0]), PLACES(d[1]), PLACES(d[2]), HALF_PLACES(d[3]))
+#define MULTIPLY_256(TYPE)                                                                                     \
+  MULTIPLY("256", TYPE, NAMES_0 ", " NAMES_32 ", " NAMES_64 ", " NAMES_96, "128", "129", "130", "131", "132",  \
+           PLACES(d[0]), PLACES(d[1]), PLACES(d[2]), PLACES(d[3]))
+template <class T, int WIDTH> struct half_multiply;
+#define HALF_MULTIPLY(T, WIDTH, TYPE)                                                                          \
+  template <> struct half_multiply<T, WIDTH> {                                                                 \
+    template <bool A_TURNED, bool B_TURNED>                                                                    \
+    FN static void run(float (&d)[quarters<WIDTH>][32], unsigned long a, unsigned long b, bool accumulate) {    \
+      MULTIPLY_##WIDTH(TYPE);                                                                                  \
+    }                                                                                                          \
+  };
+#define HALF_MULTIPLIES(T, TYPE)                                                       \
+  HALF_MULTIPLY(T, 64, TYPE) HALF_MULTIPLY(T, 96, TYPE) HALF_MULTIPLY(T, 128, TYPE)    \
+  HALF_MULTIPLY(T, 160, TYPE) HALF_MULTIPLY(T, 192, TYPE) HALF_MULTIPLY(T, 224, TYPE)  \
+  HALF_MULTIPLY(T, 256, TYPE)
+HALF_MULTIPLIES(half_t, "f16") HALF_MULTIPLIES(bfloat_t, "bf16")
+
+//@ half_chunk: needs half_factor, half_multiply
+constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
+constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
+template <int WIDTH> FN void pin_all(float (&sums)[quarters<WIDTH>][32]) {
+#pragma unroll
+  for (int q = 0; q < WIDTH / 64; ++q) pin(sums[q]);
+  if constexpr (WIDTH % 64) pin<WIDTH % 64 / 2>(sums[WIDTH / 64]);
+}
+// SLABS times 64 rows.
+template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, int SLABS>
+FN void half_chunk(float (&sums)[SLABS][quarters<WIDTH>][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
+  using tall = half_operand<TALL_TURNED>;
+  using wide = half_operand<WIDE_TURNED>;
+  const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
+  multiply_fence();
+#pragma unroll
+  for (int j = 0; j < HALF_DEPTH / 16; ++j)
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s)
+      half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums[s], a + j * tall::step + s * (64 * HALF_LINE >> 4),
+                                                                      b + j * wide::step, accumulate || j > 0);
+  multiply_commit();
+}
+
+//@ half_tiles: needs tiles_of, cluster
+// What the clusters have to do: couples of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
+// row, which share `tall`. A tile behind the last one reads zeros and stores nothing.
+template <class Tiles> struct couples {
+  Tiles all;
+  bool beside;
+  FN tiles::place at(int number, int rank) const {
+    const tiles::place two = all.at(number);
+    return {two.batch, beside ? two.row : two.row * CLUSTER + rank, beside ? two.column * CLUSTER + rank : two.column};
+  }
+};
+
+//@ half_produce: needs half_chunk, half_tiles, ranges, tensor_map, barriers
+template <int WIDTH> struct half_stage {
+  static constexpr int tall_bytes = TILE_ROWS * HALF_LINE, bytes = tall_bytes + WIDTH * HALF_LINE;
+  static constexpr int count = 196608 / bytes, boxes = count * bytes, barriers = boxes + 8 * BOX * 4;
+  static constexpr int shared_bytes = barriers + 16 * count;
+};
+// How many lines a box has, if the other block does not fetch half of them.
+template <int ROWS, bool TURNED> constexpr int half_lines = TURNED ? HALF_DEPTH : ROWS;
+template <int ROWS, bool TURNED>
+FN void load_half(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch, bool both, int rank) {
+  const int first = both ? rank * half_lines<ROWS, TURNED> / CLUSTER : 0;  // of the lines that this block fetches
+#pragma unroll
+  for (int r = 0; r < (TURNED ? ROWS : 1); r += 64) {
+    const unsigned there = to + (r + first) * HALF_LINE;
+    const int along = TURNED ? row + r : k, line = (TURNED ? k : row) + first;
+    if (both)
+      load_box_twice(there, map, ready, along, line, batch);
+    else
+      load_box(there, map, ready, along, line, batch);
+  }
+}
+template <int ROWS>
+FN void load_half_ordered(unsigned to, const tensor_map& map, unsigned ready, int k, int row, int batch, bool both, int rank) {
+  constexpr int BOXES = ROWS / ORDERED_ROWS, MOST = (BOXES + 1) / 2 * ORDERED_ROWS;  // of the first block
+  const int first = both ? rank * MOST : 0, each = !both ? ROWS : rank ? ROWS - MOST : MOST;
+#pragma unroll
+  for (int r = 0; r < ROWS; r += ORDERED_ROWS)
+    if (r < each) load_ordered(to + (first + r) * HALF_LINE, map, ready, k, row + first + r, batch, both);
+}
+// One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the factor of
+// which a tile has 128 rows; `wide`: the one of which it has WIDTH.
+template <int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, bool ORDERED, bool PARTS, class Tiles>
+FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
+                     const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full, unsigned empty) {
+  using stage = half_stage<WIDTH>;
+  const int rank = cluster_rank();
+  int slot = 0;
+  unsigned phase = 1;
+  const auto next = [&] {
+    if (++slot == stage::count) slot = 0, phase ^= 1;
+  };
+  for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
+    const piece mine = piece_at<PARTS>(number, ranges);
+    const tiles::place tile = all.at(mine.tile, rank);
+    const int tall_batch = tall_batched ? tile.batch : 0, wide_batch = wide_batched ? tile.batch : 0;
+    for (int chunk = 0; chunk < mine.chunks; ++chunk, next()) {
+      const unsigned to = stages + slot * stage::bytes, ready = full + 8 * slot;
+      const int k = (mine.first + chunk) * HALF_DEPTH;
+      barrier_wait(empty + 8 * slot, phase);
+      barrier_expect(ready, stage::bytes);
+      load_half<TILE_ROWS, TALL_TURNED>(to, tall, ready, k, tile.row * TILE_ROWS, tall_batch, all.beside, rank);
+      if constexpr (ORDERED)
+        load_half_ordered<WIDTH>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside, rank);
+      else
+        load_half<WIDTH, WIDE_TURNED>(to + stage::tall_bytes, wide, ready, k, tile.column * WIDTH, wide_batch, !all.beside,
+                                      rank);
+    }
+  }
+  // This block's barriers have to last until its partner has used them.
+  for (int i = 0; i < stage::count; ++i, next()) barrier_wait(empty + 8 * slot, phase);
+}
+
+//@ half_consume: needs half_produce, tile_out
+template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TURNED, bool WIDE_TURNED, bool PARTS, bool OWN,
+          class Consumer, class Tiles>
+FN void half_consume(const Consumer& me, const couples<Tiles>& all, const depth_ranges& ranges, unsigned stages, unsigned full,
+                     unsigned empty) {
+  static_assert(!OWN || !PARTS, "parts are of tiles that both groups have");
+  using stage = half_stage<WIDTH>;
+  constexpr int SLABS = OWN ? 2 : 1;
+  const int group = warp_here() / 4 - 1, rank = cluster_rank(), lane = threadIdx.x % 32;
+  int slot = 0;
+  unsigned phase = 0;
+  if constexpr (Tiles::blanks)
+    all.all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x / CLUSTER, gridDim.x / CLUSTER,
+                                                 warp_here() - 4 + rank * 8, 8 * CLUSTER);
+  const bool late = !OWN && group == 1 && (!Tiles::blanks || int(blockIdx.x / CLUSTER) < ranges.pieces);
+  if (late && piece_at<PARTS>(blockIdx.x / CLUSTER, ranges).chunks > HEAD_START) barrier_wait(full + 8 * HEAD_START, 0);
+  const auto pass = [&](int count) { for (slot += count; slot >= stage::count; slot -= stage::count) phase ^= 1; };
+  // The other group's tile has all its stages before this one's begins: a barrier tells whether its last phase is over, not
+  // which one that was.
+  int other = 0;  // the group whose tile it is not
+  if (OWN && group == 1) group_arrive(4, 256);
+  for (int number = blockIdx.x / CLUSTER; number < ranges.pieces; number += gridDim.x / CLUSTER) {
+    // Asked again wherever it is needed, or all of it would be kept in registers from here on.
+    const auto here = [&] {
+      int again = number;
+      asm volatile("" : "+r"(again));
+      return piece_at<PARTS>(again, ranges);
+    };
+    const int chunks = here().chunks;
+    if (PARTS && chunks <= 0) continue;
+    if constexpr (OWN) {
+      other ^= 1;
+      if (other == group) {
+        pass(chunks);
+        continue;
+      }
+      group_sync(4 + group, 256);
+    }
+    float sums[SLABS][quarters<WIDTH>][32];
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) pin_all<WIDTH>(sums[s]);
+    unsigned before = 0;  // the barrier of the stage that the tensor core may still read
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const unsigned at = stages + slot * stage::bytes;
+      barrier_wait(full + 8 * slot, phase);
+      half_chunk<T, WIDTH, TALL_TURNED, WIDE_TURNED>(sums, at + (OWN ? 0 : group) * 64 * HALF_LINE, at + stage::tall_bytes,
+                                                     chunk > 0);
+      if (OWN && chunk == chunks - 1) group_arrive(5 - group, 256);
+      multiply_wait<1>();
+      if (lane < CLUSTER && chunk > 0) cluster_arrive(before, lane);
+      before = empty + 8 * slot;
+      pass(1);
+    }
+    multiply_wait<0>();
+    if (lane < CLUSTER) cluster_arrive(before, lane);
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) pin_all<WIDTH>(sums[s]);
+    const piece mine = here();
+    if constexpr (PARTS)
+      if (mine.shared >= 0) {
+        wait_for_previous_kernel();  // it sets the counts to 0
+        if (!add_parts<WIDTH>(sums[0], parts_of(ranges, mine, rank))) continue;
+      }
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) {
+      const Consumer now{me.body, me.factors, me.shape, me.boxes, OWN ? warp_here() % 4 + s * 4 : warp_here() - 4};
+      if constexpr (SWAPPED)
+        now.template columns_out<WIDTH, SEGMENT, VECTOR>(sums[s], all.at(mine.tile, rank), nullptr);
+      else
+        now.template rows_out<WIDTH, SEGMENT, VECTOR>(sums[s], all.at(mine.tile, rank), nullptr);
+    }
+  }
+}
+
+//@ run_product_half: needs half_consume, prepare_product, share_ranges, launch_early, device_scope
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TURNED, bool RIGHT_TURNED, bool PARTS, bool OWN,
+          class Body>
+__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    half_product_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
+                        const __grid_constant__ Body body, const half_factor<T, LEFT_TURNED> left,
+                        const half_factor<T, RIGHT_TURNED> right, const product_shape shape, const couples<tiles_of<Body>> all,
+                        const depth_ranges ranges) {
+  using stage = half_stage<WIDTH>;
+  constexpr bool TALL_TURNED = SWAPPED ? RIGHT_TURNED : LEFT_TURNED, WIDE_TURNED = SWAPPED ? LEFT_TURNED : RIGHT_TURNED;
+  constexpr bool ORDERED = ordered<SWAPPED, SEGMENT, VECTOR, WIDE_TURNED>;
+  extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
+  const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < stage::count; ++slot) {
+      barrier_init(full + 8 * slot, 1);
+      barrier_init(empty + 8 * slot, (OWN ? 4 : 8) * CLUSTER);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // This kernel may have started before the one that wrote its factors was done; not where counts are set in between.
+  if (!PARTS || ranges.rest == 0) wait_for_previous_kernel();
+  cluster_sync();
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (warp < 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    const bool left_batched = left.batch_stride != 0, right_batched = right.batch_stride != 0;
+    if (threadIdx.x == 0)
+      half_produce<WIDTH, TALL_TURNED, WIDE_TURNED, ORDERED, PARTS>(tall, wide, SWAPPED ? right_batched : left_batched,
+                                                                    SWAPPED ? left_batched : right_batched, all, ranges,
+                                                                    stages, full, empty);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    constexpr int MOST = OWN && WIDTH > 128 ? 64 : sizeof(Body) > 32 ? 128 : 256;  // registers for what many tensors have
+    const consumer<Body, whole_factors<ORDERED ? EIGHT : 2, MOST>> me{body, {}, shape,
+                                                                      reinterpret_cast<float*>(shared + stage::boxes)};
+    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TURNED, WIDE_TURNED, PARTS, OWN>(me, all, ranges, stages, full, empty);
+  }
+}
+#ifdef __CUDACC_RTC__
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
+          bool RIGHT_TURNED, class Body>
+FN int run_product_half(const Body&, half_factor<T, LEFT_TURNED>, half_factor<T, RIGHT_TURNED>, long, long, long, long,
+                        void*, int, void*) {
+  return &zero_counts == nullptr ||
+         &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), OWN, Body> == nullptr;
+}
+#else
+// `workspace`: for the sums of ROOM parts, each with two counts.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
+          bool RIGHT_TURNED, class Body>
+int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_factor<T, RIGHT_TURNED> right,
+                     long batches, long rows, long columns, long depth, void* workspace, int device, void* stream) {
+  if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
+  const device_scope scope(device);
+  constexpr auto kernel =
+      &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), OWN, Body>;
+  constexpr int LEFT_ROWS = SWAPPED ? WIDTH : TILE_ROWS, RIGHT_ROWS = SWAPPED ? TILE_ROWS : WIDTH;
+  int blocks = 0;
+  if (int error = prepare_product<kernel>(half_stage<WIDTH>::shared_bytes, device, blocks)) return error;
+  const long down = ((SWAPPED ? columns : rows) + TILE_ROWS - 1) / TILE_ROWS;
+  const long across = ((SWAPPED ? rows : columns) + WIDTH - 1) / WIDTH;
+  const bool beside = down % CLUSTER && across % CLUSTER == 0;
+  const long high = beside ? down : (down + 1) / CLUSTER, broad = beside ? across / CLUSTER : across;
+  if (batches * high * broad * CLUSTER > 0x3fffffff) return cudaErrorInvalidValue;
+  const int tile_rows = TILE_ROWS * (beside ? 1 : CLUSTER), tile_columns = WIDTH * (beside ? CLUSTER : 1);
+  const tiles whole{int(high), int(broad), int(batches * high * broad)};
+  const couples<tiles_of<Body>> all{tiles_of<Body>::of(whole, tile_rows, tile_columns, SWAPPED), beside};
+  tensor_map tall, wide;
+  tensor_map &first = SWAPPED ? wide : tall, &second = SWAPPED ? tall : wide;
+  const int left_lines = half_lines<LEFT_ROWS, LEFT_TURNED> / (beside != SWAPPED ? CLUSTER : 1);
+  const int right_lines = half_lines<RIGHT_ROWS, RIGHT_TURNED> / (beside == SWAPPED ? CLUSTER : 1);
+  int error = map_half(first, left, left_lines, batches, rows, depth);
+  if constexpr (ordered<SWAPPED, SEGMENT, VECTOR, RIGHT_TURNED>) {
+    if (columns % EIGHT) return cudaErrorInvalidValue;
+    if (!error) error = map_ordered(second, right, batches, columns, depth);
+  } else {
+    if (!error) error = map_half(second, right, right_lines, batches, columns, depth);
+  }
+  if (error) return error;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const product_shape shape{batches, int(rows), int(columns), int(depth)};
+  const int clusters = blocks / CLUSTER, chunks = int((depth + HALF_DEPTH - 1) / HALF_DEPTH);
+  const depth_ranges ranges = share_ranges<WIDTH, ROOM>(all.all.count, chunks, clusters, static_cast<float*>(workspace));
+  if (ranges.rest) zero_counts<<<1, 256, 0, on>>>(ranges.arrived, ranges.rest * CLUSTER * 2);
+  const dim3 grid(unsigned(all.all.used(ranges.pieces, clusters)) * CLUSTER);
+  return launch_early(kernel, grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, CLUSTER, on, tall, wide, body, left,
+                      right, shape, all, ranges);
+}
+#endif
+
+//@
+}  // namespace fusewright

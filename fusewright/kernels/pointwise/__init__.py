@@ -1,0 +1,1 @@
+"""Maps: each element of the result by itself, and windows that overlap."""

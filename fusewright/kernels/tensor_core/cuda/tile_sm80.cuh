@@ -1,0 +1,235 @@
+// A tile of a product on Ampere (sm_80), whatever its factors are: its instructions, where it lies, how its units come by
+// in shared memory, and how the tensor core's fragments of it reach the generated body.
+//
+// The surprising fact: no register is free. A warp's 32 x 64 sums, twice, and the fragments of one step fill all 255, so
+// whatever can be worked out again is not remembered.
+//
+// Text outside `//@ name` sections only serves a compilation of this file alone.
+#pragma once
+#include "devicelib/cuda/instructions_sm80.cuh"
+#include "kernels/gemm/cuda/triangular_tiles.cuh"
+namespace fusewright {
+
+//@ anew
+// Block and thread, in a way that keeps the compiler from remembering all through the loop what depends on them.
+FN long block_anew() {
+  unsigned x, y;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  return long(y) * gridDim.x + x;
+}
+FN int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+//@ tile_order: needs units
+constexpr int PRODUCT_THREADS = 256, PRODUCT_WARPS = 8, WARP_ROWS = 32, SUM_UNITS = 16;
+template <int WIDTH> struct tile {
+  static constexpr int width = WIDTH, warp_rows = WARP_ROWS;
+  static constexpr int split_rows = WIDTH > 128 ? 64 : 128, warps_across = PRODUCT_WARPS * WARP_ROWS / split_rows;
+  static constexpr int warp_columns = WIDTH / warps_across, pairs = warp_columns / 16;
+  static constexpr int split_bytes = split_rows * UNIT * 4, stage_bytes = split_bytes + WIDTH * UNIT_BYTES;
+  static constexpr int fitting = 163840 / stage_bytes, stages = fitting < 6 ? fitting : 6;
+  static constexpr int shared_bytes = stages * stage_bytes;
+};
+// The order of tiles: eight rows of tiles at a time, so that the blocks at work share what they read.
+struct tiles {
+  int down, across;
+  long count;
+  struct place {
+    long batch;
+    int row, column;
+  };
+  FN place at(long number) const {
+    const long all = long(down) * across, within = number % all, group = within / (8L * across);
+    const int first = int(group) * 8, height = down - first < 8 ? down - first : 8;
+    const int rest = int(within - group * 8 * across);
+    return {number / all, first + rest % height, rest / height};
+  }
+};
+
+//@ tiles_of: needs tile_order
+// Whether a tile is multiplied for a body: always, unless that says that a mask throws some away.
+template <class Body, class = void> struct tiles_of : tiles {
+  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body&, const product_shape&) const { return false; }
+#ifndef __CUDACC_RTC__
+  static tiles_of of(tiles whole, int, int, bool) { return {whole}; }
+#endif
+};
+
+//@ band: needs tiles_of, tile_band, blank_out, anew
+template <class Body> struct tiles_of<Body, decltype(void(Body::least))> : tiles {
+  tile_band band;
+  // True for a block whose tile is thrown away; it has been stored then.
+  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body& body, const product_shape& shape) const {
+    const place at = this->at(block_anew());
+    if (at.column >= band.first(at.row, across) && at.column < band.end(at.row, across)) return false;
+    blank_out<VECTOR>(body, shape, blank_at<SWAPPED>(at, band.high, band.wide), threadIdx.x / 32, PRODUCT_WARPS);
+    return true;
+  }
+#ifndef __CUDACC_RTC__
+  static tiles_of of(tiles whole, int high, int wide, bool swapped) { return {whole, band_of<Body>(high, wide, swapped)}; }
+#endif
+};
+
+//@ matrix_places: needs units
+// A lane's part of ldmatrix: it names row lane % 16, or lane % 8 and eight further, and the address of one of the row's
+// 16-byte chunks. The chunks of a row are found from the first by XOR, as they are permuted by XOR.
+FN unsigned split_halves(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
+FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
+
+//@ fragments: needs halves, units, mma_sync
+// 16 rows and 32 k of the split factor, as mma.sync wants them: hi and lo of two groups of 16 k.
+struct fragments {
+  unsigned hi[2][4], lo[2][4];
+  float undo[2];  // the inverse scale of rows lane / 4 and lane / 4 + 8
+};
+FN float larger_size(unsigned a, unsigned b) { return fmaxf(fabsf(__uint_as_float(a)), fabsf(__uint_as_float(b))); }
+FN void split_pair(unsigned first, unsigned second, float scale, unsigned& hi, unsigned& lo) {
+  split_in_two(__uint_as_float(first) * scale, __uint_as_float(second) * scale, hi, lo);
+}
+// ldmatrix moves a float32 as two halves: the lane gets k = lane % 4 of a chunk. The largest size of each row is found
+// among the four lanes that hold the row.
+FN void split_rows(fragments& f, unsigned address) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    load_matrices(f.hi[j], address ^ (j * 64));
+    load_matrices(f.lo[j], address ^ (j * 64 + 32));
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most[2], scale;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      most[j] = fmaxf(larger_size(f.hi[j][half], f.hi[j][half + 2]), larger_size(f.lo[j][half], f.lo[j][half + 2]));
+    most[0] = fmaxf(most[0], most[1]);
+    most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], 1));
+    most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], 2));
+    power_of_two(most[0], scale, f.undo[half]);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const unsigned a = f.hi[j][half], b = f.hi[j][half + 2], c = f.lo[j][half], d = f.lo[j][half + 2];
+      split_pair(a, b, scale, f.hi[j][half], f.lo[j][half]);
+      split_pair(c, d, scale, f.hi[j][half + 2], f.lo[j][half + 2]);
+    }
+  }
+}
+
+//@ part_of_tile: needs tile_order
+// A warp's part of a tile: pairs of 8 columns, slabs of 16 rows, which 8 of the pair, and what a lane g * 4 + t has
+// of 16 x 8: row g, columns 2 t and the next; the same of row g + 8.
+template <class Tile> using part_of = float[Tile::warp_columns / 16][Tile::warp_rows / 16][2][4];
+template <int WIDTH> using part_of_tile = part_of<tile<WIDTH>>;
+template <int PAIRS, int SLABS> FN void clear_part(float (&part)[PAIRS][SLABS][2][4]) {
+#pragma unroll
+  for (int i = 0; i < PAIRS * SLABS * 8; ++i) part[i / SLABS / 8][i / 8 % SLABS][i / 4 % 2][i % 4] = 0;
+}
+template <int WIDTH> FN void clear(part_of_tile<WIDTH>& part) { clear_part(part); }
+template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& master) {
+#pragma unroll
+  for (int p = 0; p < tile<WIDTH>::pairs; ++p)
+#pragma unroll
+    for (int i = 0; i < 16; ++i) total[p][i / 8][i / 4 % 2][i % 4] += master[p][i / 8][i / 4 % 2][i % 4];
+  clear<WIDTH>(master);
+}
+
+//@ stream_units: needs copies
+// All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
+template <class Tile, class Copier, class Work>
+FN void stream_units(const Copier& copies, int units, unsigned stages, const Work& work) {
+#pragma unroll
+  for (int unit = 0; unit < Tile::stages - 1; ++unit) {
+    if (unit < units) copies.copy(unit, stages + unit * Tile::stage_bytes);
+    close_copies();
+  }
+  const unsigned last = stages + (Tile::stages - 1) * Tile::stage_bytes;
+  unsigned stage = stages;
+#pragma unroll 1
+  for (int unit = 0; unit < units; ++unit) {
+    wait_copies<Tile::stages - 2>();
+    __syncthreads();  // everybody's copies are there, and nobody still reads the stage before this one
+    const int next = unit + Tile::stages - 1;
+    if (next < units) copies.copy(next, stage == stages ? last : stage - Tile::stage_bytes);
+    close_copies();
+    work(unit, stage);
+    stage = stage == last ? stages : stage + Tile::stage_bytes;
+  }
+  __syncthreads();  // the stages are no longer read
+}
+
+//@ finish_runs
+// Whether a body takes columns from registers: here, all tiles leave through boxes.
+template <class Body> constexpr bool takes_runs = false;
+
+//@ tile_out: needs part_of_tile, finish, anew
+// The tile as boxes in shared memory. Turned, the packed factor's rows are the result's, and its columns the split one's.
+template <class Tile, bool SWAPPED, int SEGMENT> struct boxes {
+  static constexpr int split_rows = Tile::split_rows, WIDTH = Tile::width, slabs = Tile::warp_rows / 16;
+  static constexpr int columns = SEGMENT > 64 ? SEGMENT : SWAPPED || WIDTH % 128 ? 64 : 128;
+  static constexpr int rows = SWAPPED ? WIDTH : split_rows, count = (SWAPPED ? split_rows : WIDTH) / columns;
+  // A warp finishes 16 rows of a box at a time, or fewer if there would not be enough for all warps.
+  static constexpr int share = rows / 16 * count < PRODUCT_WARPS ? rows / PRODUCT_WARPS : 16;
+  static constexpr int items = rows / share * count;
+  static_assert(count * columns == (SWAPPED ? split_rows : WIDTH), "a segment lies in one box");
+  static_assert(split_rows * WIDTH * 4 <= Tile::shared_bytes, "the boxes take the place of the stages");
+  // Row and column as the factors have them; the column is even. True if one of the two values is not finite.
+  static FN bool put(float* all, int row, int column, float first, float second) {
+    if constexpr (SWAPPED) {
+      float* const box = all + row / columns * (rows * columns);
+      box[box_place<true, columns>(column, row % columns)] = first;
+      box[box_place<true, columns>(column + 1, row % columns)] = second;
+    } else {
+      float* const box = all + column / columns * (rows * columns);
+      *reinterpret_cast<float2*>(box + box_place<false, columns>(row, column % columns)) = make_float2(first, second);
+    }
+    return !is_finite(first) || !is_finite(second);
+  }
+  // `scale_of`: what a column and the next still want to be multiplied by; there are `inside` columns, a multiple of 64.
+  template <class Scale>
+  static FN bool fill(float* all, const part_of<Tile>& part, int warp, const Scale& scale_of, int inside) {
+    constexpr int ACROSS = Tile::warps_across;
+    const int lane = lane_here(), row = warp / ACROSS * Tile::warp_rows + lane / 4;
+    const int first_column = warp % ACROSS * Tile::warp_columns;
+    bool wrong = false;
+#pragma unroll
+    for (int i = 0; i < Tile::warp_columns / 8; ++i) {
+      const int column = first_column + i * 8 + lane % 4 * 2;
+      if (column >= inside) break;
+      const float2 scale = scale_of(column);
+#pragma unroll
+      for (int slab = 0; slab < slabs; ++slab) {
+        const float (&x)[4] = part[i / 2][slab][i % 2];
+        wrong |= put(all, row + slab * 16, column, x[0] * scale.x, x[1] * scale.y);
+        wrong |= put(all, row + slab * 16 + 8, column, x[2] * scale.x, x[3] * scale.y);
+      }
+    }
+    return wrong;
+  }
+};
+// All warps' parts go through boxes in shared memory, in the place of the stages, to the body. What is not finite is only
+// computed again if some thread finds it `suspect`.
+template <class Tile, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale, class Factor>
+FN void tile_out(const Body& body, const part_of<Tile>& part, const Scale& scale_of, int inside, tiles::place at,
+                 const Factor& left, const Factor& right, const product_shape& shape, unsigned char* shared,
+                 bool suspect = true) {
+  using boxes = boxes<Tile, SWAPPED, SEGMENT>;
+  const int warp = thread_anew() / 32, wide_row = at.column * Tile::width, split_row = at.row * Tile::split_rows;
+  float* const box = reinterpret_cast<float*>(shared);
+  const bool repairs = __syncthreads_or(boxes::fill(box, part, warp, scale_of, inside) && suspect);
+  const int top = SWAPPED ? wide_row : split_row, column = SWAPPED ? split_row : wide_row;
+#pragma unroll 1
+  for (int item = warp; item < boxes::items; item += PRODUCT_WARPS) {
+    const int i = item % boxes::count, begin = item / boxes::count * boxes::share, rest = shape.rows - top;
+    const int end = begin + boxes::share < rest ? begin + boxes::share : rest;
+    float* const mine = box + i * (boxes::rows * boxes::columns);
+    const box_corner corner{at.batch * shape.rows + top, at.batch, top, column + i * boxes::columns};
+    if (corner.column >= shape.columns || begin >= end) continue;
+    if (repairs) repair<SWAPPED, boxes::columns>(mine, begin, end, corner, left, right, shape);
+    finish<SWAPPED, boxes::columns, SEGMENT, VECTOR>(body, mine, begin, end, corner, shape.columns);
+  }
+}
+
+//@
+}  // namespace fusewright
