@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fusewright.common.timing_lock import HOST, Machine
-from fusewright.compiler.memory_need import Sizes, need, sizes_of
+from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.frontend.capture import capture
 
 KB = 1024  # a [16, 16] tensor of float32
@@ -44,6 +45,21 @@ def test_sizes(name: str) -> None:
     state = KB + 64 if name == "a product" else 0
     found = sizes_of(capture(Model(), [torch.randn(16, 16)]).graph)
     assert found == Sizes(KB, outputs, state, live)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [(nn.Conv2d(3, 4, 3), (2, 3, 8, 8)), (nn.ConvTranspose1d(3, 4, 3), (2, 3, 8))],
+    ids=["convolution", "transposed"],
+)
+def test_a_gpus_convolutions_need_room_of_their_own(model: nn.Module, size: list[int]) -> None:
+    sizes = sizes_of(capture(model, [torch.randn(size)]).graph)
+    assert sizes.convolves
+    assert sizes_observed(model, [torch.randn(size)], 0).convolves
+    plain = replace(sizes, outputs=10**9, convolves=False)
+    more = replace(plain, convolves=True)
+    assert need(more, "cuda").gpu > need(plain, "cuda").gpu
+    assert need(more, "cpu") == need(plain, "cpu")
 
 
 def test_larger_models_need_more() -> None:

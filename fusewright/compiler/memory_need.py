@@ -10,20 +10,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from fusewright.common.timing_lock import Need
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
+from fusewright.kernels.conv.match import NAMES as CONVOLUTIONS
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a model. live: of all that one run of eager makes, at the moment of the most."""
+    """Bytes of a model. live: of all that one run of eager makes, at the moment of the most.
+
+    convolves: whether it has convolutions, whose libraries ask for room of their own, in float64
+    most of all.
+    """
 
     inputs: int
     outputs: int
     state: int
     live: int
+    convolves: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ def need(sizes: Sizes, device: str) -> Need:
     """What a run for this device takes at most."""
     if device == "cpu":
         return Need(HOST.of(sizes))
-    return Need(BESIDE_GPU.of(sizes), ON_GPU.of(sizes))
+    on_gpu = ON_GPU_CONVOLVING if sizes.convolves else ON_GPU
+    return Need(BESIDE_GPU.of(sizes), on_gpu.of(sizes))
 
 
 def sizes_of(graph: Graph) -> Sizes:
@@ -57,14 +65,17 @@ def sizes_of(graph: Graph) -> Sizes:
     given = {id(memory_of(n)) for n in graph.inputs}
     state = _bytes(graph, (n for n in order if id(n) in leaves and id(n) not in given))
     outputs = [m for m in map(memory_of, graph.roots) if id(m) not in leaves]
-    return Sizes(inputs, _bytes(graph, outputs), state, _most_live(graph, order, leaves, outputs))
+    live = _most_live(graph, order, leaves, outputs)
+    convolves = any(n.op == "library" and n["name"] in CONVOLUTIONS for n in order)
+    return Sizes(inputs, _bytes(graph, outputs), state, live, convolves)
 
 
 def sizes_observed(module: nn.Module, inputs: Iterable[Tensor], live: int) -> Sizes:
     """Of a model that is taken in parts, of which one run has taken `live` bytes."""
     state = [*module.parameters(), *module.buffers()]
     given, held = (sum(t.numel() * t.element_size() for t in ts) for ts in (inputs, state))
-    return Sizes(given, live, held, live)
+    convolves = any(isinstance(m, _ConvNd) for m in module.modules())
+    return Sizes(given, live, held, live, convolves)
 
 
 def _bytes(graph: Graph, nodes: Iterable[Node]) -> int:
@@ -97,4 +108,5 @@ def _most_live(
 # Measured with bench/verdicts.py: docs/facts.md.
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
-ON_GPU = Copies(8_000_000_000, 18, 26, 40, 8)
+ON_GPU = Copies(10_000_000_000, 18, 20, 24, 0)
+ON_GPU_CONVOLVING = Copies(6_000_000_000, 14, 40, 24, 7)
