@@ -27,9 +27,12 @@ FILES = (
     "devicelib/cuda/team.cuh",
     "devicelib/cuda/reductions.cuh",
     "devicelib/cuda/launch.cuh",
+    "kernels/rowwise/cuda/rows.cuh",
+    "kernels/pointwise/cuda/map.cuh",
     "kernels/rowwise/cuda/split_rows.cuh",
     "kernels/rowwise/cuda/partial_reduction.cuh",
     "kernels/rowwise/cuda/grid_resident_rows.cuh",
+    "devicelib/cuda/barriers_sm90.cuh",
     "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
 )
 WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split_rows.cuh for stripes

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.codegen.device_library import FILES, Section, cut
+
+CALLS = "devicelib/python/calls.h"  # of the emitted file's Python, not of its kernels
 PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
 
 # The packages, lowest first, in the order in which data passes through them: a file imports only
@@ -47,6 +50,12 @@ AHEAD = {
     ("codegen/cuda_source", "kernels/gemm/launch"): "text of a launch",
     ("codegen/cuda_source", "kernels/scan/chunks"): "text of a launch",
 }
+# Where sections of the device library lie, in the order in which they may need each other.
+FAMILIES = (
+    "devicelib", "tensor_core", "pointwise", "rowwise", "scan", "gemm", "conv", "attention",
+)  # fmt: skip
+# Sections that still need one of a later family: they keep their place in emitted files.
+SECTIONS_AHEAD = {("scan_abreast", "scan"), ("tensor_map", "factor")}
 # Files that may read environment variables, with the reason. Options are passed down to all others.
 ENVIRONMENT = {
     "build/fused_module": "it looks for compiler and ninja where load_inline will: PATH and CXX",
@@ -113,6 +122,33 @@ def test_files_form_no_cycle() -> None:
     for module in needs:
         needs[module].discard("__init__")
     graphlib.TopologicalSorter(needs).prepare()
+
+
+@pytest.mark.parametrize("language", FILES)
+def test_sections_need_earlier_families(language: str) -> None:
+    family = {
+        section.name: FAMILIES.index("devicelib" if place[0] == "devicelib" else place[1])
+        for place, section in placed(language)
+    }
+    ahead = {
+        (section.name, need)
+        for _, section in placed(language)
+        for need in section.needs
+        if family[need] > family[section.name]
+    }
+    assert ahead <= SECTIONS_AHEAD
+
+
+def placed(language: str) -> Iterator[tuple[list[str], Section]]:
+    """Every section, with the folders of its file."""
+    for name in FILES[language]:
+        for section in cut((PACKAGE / name).read_text(encoding="utf-8")):
+            yield name.split("/"), section
+
+
+def test_every_device_file_is_in_the_library() -> None:
+    there = {p.relative_to(PACKAGE).as_posix() for s in ("*.cuh", "*.h") for p in PACKAGE.rglob(s)}
+    assert there == {name for names in FILES.values() for name in names} | {CALLS}
 
 
 def test_packages_hold_no_code_of_their_own() -> None:

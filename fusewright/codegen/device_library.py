@@ -28,6 +28,8 @@ _CUDA = (
     "devicelib/cuda/reductions.cuh",
     "kernels/scan/cuda/scan.cuh",
     "devicelib/cuda/launch.cuh",
+    "kernels/rowwise/cuda/rows.cuh",
+    "kernels/pointwise/cuda/map.cuh",
     "kernels/pointwise/cuda/sliding_window.cuh",
     "kernels/rowwise/cuda/split_rows.cuh",
     "kernels/rowwise/cuda/partial_reduction.cuh",
@@ -44,6 +46,8 @@ _TENSOR_CORE = (
     "kernels/attention/cuda/attention.cuh",
 )
 _SM80 = (
+    "kernels/tensor_core/cuda/tile_order_sm80.cuh",
+    "kernels/gemm/cuda/triangular_tiles_sm80.cuh",
     "kernels/tensor_core/cuda/tile_sm80.cuh",
     "kernels/gemm/cuda/gemm_sm80.cuh",
     "kernels/gemm/cuda/gemm_unpacked_sm80.cuh",
@@ -55,6 +59,7 @@ _SM80 = (
     "kernels/conv/cuda/space_to_depth.cuh",
 )
 _SM90 = (
+    "devicelib/cuda/barriers_sm90.cuh",
     "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
     "devicelib/cuda/instructions_sm90.cuh",
     "kernels/tensor_core/cuda/register_epilogue_sm90.cuh",
@@ -64,6 +69,7 @@ _SM90 = (
     "kernels/gemm/cuda/tma_pipeline_sm90.cuh",
     "kernels/gemm/cuda/gemm_sm90.cuh",
     "kernels/gemm/cuda/gemm_unpacked_sm90.cuh",
+    "kernels/tensor_core/cuda/half_operands_sm90.cuh",
     "kernels/gemm/cuda/gemm_half_sm90.cuh",
     "kernels/rowwise/cuda/pipelined_rows_sm90.cuh",
     "kernels/conv/cuda/pack_image.cuh",
@@ -106,11 +112,12 @@ def sections(language: str) -> tuple[Section, ...]:
     found: list[Section] = []
     for name in FILES[language]:
         text = (files("fusewright") / name).read_text(encoding="utf-8")
-        found.extend(_cut(text))
+        found.extend(cut(text))
     return tuple(found)
 
 
-def _cut(text: str) -> list[Section]:
+def cut(text: str) -> list[Section]:
+    """The sections of one file."""
     found: list[Section] = []
     name, lines = "", list[str]()
     needs: tuple[str, ...] = ()

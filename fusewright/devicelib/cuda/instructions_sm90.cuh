@@ -7,7 +7,7 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "kernels/tensor_core/cuda/epilogue.cuh"
-#include "kernels/rowwise/cuda/cluster_rows_sm90.cuh"
+#include "devicelib/cuda/barriers_sm90.cuh"
 namespace fusewright {
 
 //@ barriers: needs arrivals

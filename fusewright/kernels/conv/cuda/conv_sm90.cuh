@@ -15,7 +15,7 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "kernels/conv/cuda/channel_reduction_sm90.cuh"
-#include "kernels/gemm/cuda/gemm_half_sm90.cuh"
+#include "kernels/tensor_core/cuda/half_operands_sm90.cuh"
 namespace fusewright {
 
 //@ convolution_scale: needs convolution_undo, tile_order, here, with_dropped_bits

@@ -6,7 +6,7 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "devicelib/cuda/launch.cuh"
+#include "kernels/pointwise/cuda/map.cuh"
 namespace fusewright {
 
 //@ windows: needs read, extent_of, visit

@@ -7,7 +7,8 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "devicelib/cuda/launch.cuh"
+#include "kernels/pointwise/cuda/map.cuh"
+#include "kernels/rowwise/cuda/rows.cuh"
 namespace fusewright {
 
 //@ stripe: needs words
