@@ -39,7 +39,7 @@ from product_subjects import Library, Subject, build, code_for, source  # noqa: 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
 from fusewright.kernels.schedule import Schedule  # noqa: E402
 from fusewright.targets.arch import TARGETS  # noqa: E402
-from fusewright.tune.paired_timing import AGAIN, FIRST, Gain, Samples, gain  # noqa: E402
+from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
 from fusewright.tune.search_space import choices  # noqa: E402
 
 # rows x columns x depth
@@ -116,7 +116,7 @@ def timed(
     return samples, worst
 
 
-def row(shape: str, samples: Samples, default: Subject, other: Subject, found: Gain) -> str:
+def row(shape: str, samples: Samples, default: Subject, other: Subject, found: Speedup) -> str:
     times = [middle_ms(samples, name) for name in (FIRST, entry_of(other, default))]
     cells = [shape, text(default), f"{times[0]:.4f}", text(other), f"{times[1]:.4f}"]
     return f"| {' | '.join([*cells, f'{found.times:.3f}', f'{found.noise:.3f}'])} |"

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewright.codegen.device_library import select
-from fusewright.kernels.conv.subpixel_phases import Phases, phases
+from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, phases
 from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
 
 WIDTHS = (64, 128, 192, 256)
@@ -354,7 +354,7 @@ class Problem:
         return 2.0 * self.images * self.out_channels * pixels * taps
 
     @property
-    def phases(self) -> Phases:
+    def phases(self) -> SubpixelPhases:
         """Of a transposed convolution."""
         lows = tuple(low for low, _ in self.margins)
         sizes = [_three(s, 1) for s in (self.kernel, self.steps)]

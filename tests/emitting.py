@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
-from fusewright.compiler.pipeline import Made, emitted_text, make
+from fusewright.compiler.pipeline import Compilation, emitted_text, make
 from fusewright.targets.arch import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ class Emitted:
 
     text: str
     path: Path
-    made: Made
+    made: Compilation
 
     def load(self) -> Any:
         """A fresh module with the file's names."""

@@ -20,7 +20,7 @@ import numpy
 import torch
 
 from fusewright.judge.evidence import experiment_table
-from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.evidence.oracle_worker import Bench
 from fusewright.judge.isolation import candidate_worker
 from fusewright.judge.isolation.pinned_memory import map_pinned
@@ -56,7 +56,7 @@ class OneProcess:
         }  # fmt: skip
 
     @property
-    def lab(self) -> Lab:
+    def lab(self) -> Oracle:
         return self.bench._labs["problem"]
 
     def open(self) -> None:

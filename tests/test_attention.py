@@ -19,7 +19,7 @@ from torch import nn
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import text_for
 from fusewright.codegen.kernel_text import words
-from fusewright.compiler.pipeline import Made, design, make
+from fusewright.compiler.pipeline import Compilation, design, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.frontend.capture import capture, state_of
 from fusewright.ir.graph import Graph, Node, toposort
@@ -189,7 +189,7 @@ def test_a_residual_joins_the_kernel() -> None:
     assert " ".join(m.op for m in kernel.members) == "attention copy add"
 
 
-def plan_of(text: str, *inputs: torch.Tensor) -> Made:
+def plan_of(text: str, *inputs: torch.Tensor) -> Compilation:
     return make(model(text, len(inputs)), inputs, GPU)
 
 

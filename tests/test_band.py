@@ -20,8 +20,8 @@ import fusewright
 import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source, workspace
 from fusewright.codegen.device_library import sections
-from fusewright.compiler.pipeline import Made, make
-from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, Band, band
+from fusewright.compiler.pipeline import Compilation, make
+from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, DiagonalBand, band
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.arch import TARGETS
 
@@ -29,17 +29,17 @@ A, B = torch.randn(1024, 512), torch.randn(512, 768)
 LEAST = 1 - FAR  # of rows as many as the batch
 ONES = "torch.ones(1024, 768)"
 BANDS = {
-    "torch.triu(x @ y)": Band(0, 767),
-    "torch.tril(x @ y, -3)": Band(LEAST, -3),
+    "torch.triu(x @ y)": DiagonalBand(0, 767),
+    "torch.tril(x @ y, -3)": DiagonalBand(LEAST, -3),
     "torch.triu(x @ y, 5000)": NONE,
-    "torch.triu(x @ y, -5000)": Band(-5000, 767),
-    "torch.tril(torch.triu(x @ y * 2, -10).relu(), 10).exp()": Band(-10, 10),
+    "torch.triu(x @ y, -5000)": DiagonalBand(-5000, 767),
+    "torch.tril(torch.triu(x @ y * 2, -10).relu(), 10).exp()": DiagonalBand(-10, 10),
     "torch.tril(x @ y, 800)": ALL,
     "torch.triu(torch.tril(x @ y, -5), 5)": NONE,
-    "torch.triu((x @ y).reshape(1, -1, 768), 1)": Band(1, 767),
-    f"torch.where({ONES}.tril() > 0, x @ y, -1.0)": Band(-1023, 0),
-    f"(x @ y).masked_fill({ONES}.triu(2).bool(), float('-inf'))": Band(-1023, 1),
-    f"(x @ y).masked_fill({ONES}.tril(2) == 0, 7.0) + 1": Band(-1023, 2),
+    "torch.triu((x @ y).reshape(1, -1, 768), 1)": DiagonalBand(1, 767),
+    f"torch.where({ONES}.tril() > 0, x @ y, -1.0)": DiagonalBand(-1023, 0),
+    f"(x @ y).masked_fill({ONES}.triu(2).bool(), float('-inf'))": DiagonalBand(-1023, 1),
+    f"(x @ y).masked_fill({ONES}.tril(2) == 0, 7.0) + 1": DiagonalBand(-1023, 2),
     f"torch.where({ONES}.tril() == 2, x @ y, -1.0)": NONE,
     f"(x @ y).masked_fill({ONES}.tril(2) < 2, 7.0)": NONE,
     "torch.triu(x @ y, 1) + torch.tril(torch.sin(x @ y), -7)": ALL,
@@ -51,11 +51,11 @@ BANDS = {
 
 
 @cache
-def made(text: str, *inputs: torch.Tensor) -> Made:
+def made(text: str, *inputs: torch.Tensor) -> Compilation:
     return make(model(text, len(inputs)), inputs, GPU)
 
 
-def bands(text: str, *inputs: torch.Tensor) -> list[Band]:
+def bands(text: str, *inputs: torch.Tensor) -> list[DiagonalBand]:
     return [band(k) for k in made(text, *inputs).plan.kernels if k.product]
 
 
@@ -67,12 +67,14 @@ def test_what_of_a_product_is_wanted(text: str) -> None:
 def test_all_that_is_stored_counts() -> None:
     text = "z = x @ y\nreturn torch.triu(z, 3), torch.tril(z, -3).exp(), torch.triu(z, 300)"
     assert bands(text, A, B) == [ALL]
-    assert bands("z = x @ y\nreturn torch.triu(z, 3), torch.triu(z, 9)", A, B) == [Band(3, 767)]
+    assert bands("z = x @ y\nreturn torch.triu(z, 3), torch.triu(z, 9)", A, B) == [
+        DiagonalBand(3, 767)
+    ]
 
 
 def test_batches_have_a_band_each_and_a_fold_none() -> None:
     batched = torch.randn(3, 600, 256), torch.randn(3, 256, 700)
-    assert bands("return torch.tril(x @ y)", *batched) == [Band(-599, 0)]
+    assert bands("return torch.tril(x @ y)", *batched) == [DiagonalBand(-599, 0)]
     # rows of all matrices are rows of one
     assert bands("return torch.tril(x @ y)", batched[0], batched[1][0]) == [ALL]
     narrow = torch.randn(4096, 512), torch.randn(512, 128)
@@ -230,7 +232,7 @@ def test_every_wanted_tile_has_a_number(tmp_path: Path) -> None:
             down *= draw.choice((1, 1, 1, 9))  # more than 64 groups of 8
             to = (ctypes.c_int * (batches * down * across * 3))()
             count = walk(batches, down, across, high, wide, swapped, to)
-            some = Band(least, most).turned if swapped else Band(least, most)
+            some = DiagonalBand(least, most).turned if swapped else DiagonalBand(least, most)
             wanted = {
                 (batch, row, column)
                 for batch in range(batches)
@@ -245,7 +247,7 @@ def test_a_tile_is_wanted_if_any_of_its_elements_is() -> None:
     draw = random.Random(1)
     for _ in range(200):
         low, length = draw.randint(-60, 60), draw.randint(-1, 40)
-        some = Band(low, low + length) if length >= 0 else NONE
+        some = DiagonalBand(low, low + length) if length >= 0 else NONE
         high, wide, across = draw.randint(1, 9), draw.randint(1, 9), draw.randint(1, 9)
         for row in range(9):
             rows = range(row * high, (row + 1) * high)

@@ -13,8 +13,8 @@ from test_plan import IMAGE, ROWS, planned
 from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cxx_literal import literal
-from fusewright.codegen.kernel_text import Body
-from fusewright.ir.graph import Batch
+from fusewright.codegen.kernel_text import KernelText
+from fusewright.ir.graph import BatchSize
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.loopnest.nest import nest
 from fusewright.loopnest.reduction_passes import row_plan
@@ -28,7 +28,7 @@ from fusewright.targets.arch import TARGETS
         (0.1, "double", "0.1"),
         (-0.0, "float", "(-0.0f)"), (3, "long", "3L"), (-3, "int", "-3"), (True, "bool", "true"),
         (math.inf, "float", "infinity<float>()"), (-math.inf, "double", "-infinity<double>()"),
-        (math.nan, "float", "not_a_number<float>()"), (Batch(6), "float", "(float)(batch * 6)"),
+        (math.nan, "float", "not_a_number<float>()"), (BatchSize(6), "float", "(float)(batch * 6)"),
     ],
 )  # fmt: skip
 def test_numbers(value: float, kind: str, text: str) -> None:
@@ -41,7 +41,7 @@ def test_floats_keep_every_bit(value: float) -> None:
     assert torch.tensor(float(literal(value, "float").rstrip("f")), dtype=torch.float32) == exact
 
 
-def bodies(text: str, x: torch.Tensor) -> list[Body]:
+def bodies(text: str, x: torch.Tensor) -> list[KernelText]:
     made = planned(text, x)
     layouts = [nest(k, made.graph) for k in made.kernels]
     return [body(n, schedule(n, TARGETS["cpu"], made.graph)) for n in layouts]

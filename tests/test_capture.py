@@ -17,7 +17,7 @@ from fusewright.common.problem_file import load_problem
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured, capture, state_of
 from fusewright.frontend.export import RECURRENT_LAYERS
-from fusewright.ir.graph import Batch, base, toposort
+from fusewright.ir.graph import BatchSize, base, toposort
 from fusewright.ir.interpreter import interpret
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
@@ -46,7 +46,7 @@ def captured(function: Callable[..., object], *inputs: object, **attributes: obj
 def test_the_leading_size_stays_free() -> None:
     graph = captured(lambda m, x: x.reshape(x.shape[0] * 2, 3) + x.shape[0]).graph
     assert graph.batch == 4
-    assert graph.outputs[0].shape == (Batch(2), 3)
+    assert graph.outputs[0].shape == (BatchSize(2), 3)
 
 
 @pytest.mark.parametrize(

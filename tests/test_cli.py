@@ -17,7 +17,7 @@ import fusewright.judge
 from fusewright.cli import main
 from fusewright.errors import BuildFailed, FusewrightError, InternalError, ToolMissing
 from fusewright.judge.findings import Row, Verdict
-from fusewright.report.run_report import KernelReport, Outcome
+from fusewright.report.run_report import OptimizeResult, StepReport
 
 BAD = Path(__file__).resolve().parent / "bad_problems"
 VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
@@ -71,8 +71,8 @@ class Stages:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     stages = Stages()
-    kernels = (KernelReport("fused_0", "fused", ("relu", "add"), 256, 64),)
-    outcome = Outcome(Path("out.py"), "relu and add share fused_0", kernels, VERIFIED, "")
+    kernels = (StepReport("fused_0", "fused", ("relu", "add"), 256, 64),)
+    outcome = OptimizeResult(Path("out.py"), "relu and add share fused_0", kernels, VERIFIED, "")
     pipeline, timing = (
         ModuleType("fusewright.compiler.pipeline"),
         ModuleType("fusewright.judge.timing.bench"),
@@ -166,7 +166,7 @@ def test_exit_code_and_report_follow_the_verdict(
     verdict = replace(VERIFIED, verdict=word)
     stages.result = verdict
     if command == "optimize":
-        stages.result = Outcome(Path("out.py"), "", (), verdict, "")
+        stages.result = OptimizeResult(Path("out.py"), "", (), verdict, "")
     candidate = ["candidate.py"] if command == "judge" else []
     assert run(command, "problem.py", *candidate, "--report", "r.json") == code
     assert json.loads((files / "r.json").read_text())["verdict"] == word

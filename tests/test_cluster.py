@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.schedule import Schedule, alternatives
 from fusewright.targets.arch import TARGETS
 
@@ -36,11 +36,11 @@ def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, 1)
 
 
-def planned(function: Function, x: Tensor, target: str = "sm_90a") -> Made:
+def planned(function: Function, x: Tensor, target: str = "sm_90a") -> Compilation:
     return make(Called(function), [x], TARGETS[target])
 
 
-def schedule_of(made: Made) -> Schedule:
+def schedule_of(made: Compilation) -> Schedule:
     ((_, _, schedule),) = made.kernels
     return schedule
 

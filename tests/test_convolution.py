@@ -22,9 +22,9 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, show, toposort
 from fusewright.kernels.conv import match
-from fusewright.kernels.conv.geometry import CONVOLUTIONS, Geometry, geometry
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import Rounds, convolution
-from fusewright.kernels.conv.subpixel_phases import Phases
+from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
 from fusewright.kernels.conv.tf32_probe import rounds_text
 from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
 from fusewright.kernels.schedule import schedule
@@ -172,7 +172,7 @@ def test_the_geometry_finds_every_pixel(name: str) -> None:
     torch.testing.assert_close(found.reshape(wanted.shape), wanted, rtol=1e-10, atol=1e-10)
 
 
-def by_hand(x: Tensor, weight: Tensor, g: Geometry) -> Tensor:
+def by_hand(x: Tensor, weight: Tensor, g: ConvGeometry) -> Tensor:
     weight = weight.reshape(g.out_channels, -1, *g.kernel)
     each, rows = g.in_channels // g.groups, g.out_channels // g.groups
     found = torch.zeros(x.shape[0], g.out_channels, *g.out_size, dtype=x.dtype)
@@ -194,7 +194,7 @@ def by_hand(x: Tensor, weight: Tensor, g: Geometry) -> Tensor:
     return found
 
 
-def phase_by_phase(x: Tensor, weight: Tensor, g: Geometry, p: Phases) -> Tensor:
+def phase_by_phase(x: Tensor, weight: Tensor, g: ConvGeometry, p: SubpixelPhases) -> Tensor:
     """Every phase from its own offsets, which have to lie within `reach` of `lowest`."""
     weight = weight.reshape(g.in_channels, -1, *g.kernel)
     each, rows = g.in_channels // g.groups, g.out_channels // g.groups

@@ -26,7 +26,7 @@ from warps import library_of
 
 from fusewright.fusion.planner import plan
 from fusewright.kernels.conv import match
-from fusewright.kernels.conv.geometry import Geometry, geometry
+from fusewright.kernels.conv.geometry import ConvGeometry, geometry
 
 BF16 = torch.bfloat16
 
@@ -96,7 +96,7 @@ def test_scratch_memory_has_room(subject: Subject, problem: Problem, parts: int)
     """That of the problems whose values are tried, where nothing else is written."""
     sizes = problem.numbers()
     triples = [(a, b, c) for a, b, c in zip(*(iter(sizes[4:22]),) * 3, strict=True)]
-    g = Geometry(problem.images, *sizes[1:4], *triples, parts=parts, cells=problem.cells)
+    g = ConvGeometry(problem.images, *sizes[1:4], *triples, parts=parts, cells=problem.cells)
     assert g.chunk <= subject.chunk
     need = problem.workspace_bytes(g.chunk, parts)
     assert need <= eval(g.packed_bytes) <= need + 256 * 10

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import capture, state_of
 from fusewright.fusion.planner import Kernel, Plan, plan
@@ -147,7 +147,7 @@ class Tail:
     """A kernel's body in some of its tiles, the sums of its convolution as [images, pixels,
     channels], what its tensors hold, and what it must compute, by position among them."""
 
-    bodies: list[tuple[Body, str]]
+    bodies: list[tuple[KernelText, str]]
     sums: Tensor
     tensors: list[Tensor]
     wanted: dict[int, Tensor]

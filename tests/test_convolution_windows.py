@@ -24,12 +24,12 @@ from windows import Sizes, library
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.compiler.pipeline import make
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.kernels.conv import match, pool_fusion
-from fusewright.kernels.conv.geometry import CONVOLUTIONS, Geometry, geometry
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.pool_fusion import pooled
 from fusewright.kernels.schedule import schedule
@@ -224,7 +224,7 @@ def test_the_record_counts_all_pixels() -> None:
 class Run:
     """A kernel's body in one tile; sizes, and by PyTorch: its operands, all sums, the result."""
 
-    body: Body
+    body: KernelText
     chosen: str
     sizes: Sizes
     operands: list[Tensor]
@@ -258,7 +258,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
         yield Run(printed, how, numbers(g), operands, sums, out)
 
 
-def numbers(g: Geometry) -> Sizes:
+def numbers(g: ConvGeometry) -> Sizes:
     triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
     return (3, g.groups, g.in_channels, g.out_channels, *chain(*triples))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.targets.arch import TARGETS
 
 COUNT = "if (row == 0) *count0 += "
@@ -65,12 +65,12 @@ def norms(**options: object) -> nn.Module:
     return nn.Sequential(first, nn.Conv2d(8, 16, 3), last, nn.ReLU())
 
 
-def planned(model: nn.Module, target: str = "sm_90a", size: int = 6) -> Made:
+def planned(model: nn.Module, target: str = "sm_90a", size: int = 6) -> Compilation:
     dims = (4, 8, size, size) if not isinstance(model, State) else (4, 8, size)
     return make(model, [torch.empty(dims)], TARGETS[target])
 
 
-def counted(made: Made) -> list[list[str]]:
+def counted(made: Compilation) -> list[list[str]]:
     """The counters of each kernel, by name."""
     return [[str(n.args[0]["name"]) for n in nest.kernel.counters] for _, nest, _ in made.kernels]
 

@@ -24,9 +24,9 @@ from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
 from fusewright.errors import CaptureFailed
 from fusewright.judge.evidence.oracle import NotJudgeable
-from fusewright.kernels.schedule import Choice
+from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.arch import TARGETS
-from fusewright.tune.bench import EagerRaises, Workbench, Written
+from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench
 
 X = torch.randn(4, 4, device="meta")
 HERE = Path(__file__).name
@@ -380,11 +380,11 @@ class OnNoGpu(nn.Module):
         return x + torch.ones(3, device=self.named)
 
 
-def bench(model: nn.Module) -> Workbench:
-    def write(_: Choice) -> Written:
+def bench(model: nn.Module) -> TuneBench:
+    def write(_: TuneChoice) -> CandidateText:
         raise NotImplementedError
 
-    return Workbench(model, [torch.zeros(2, 3)], TARGETS["cpu"], write)
+    return TuneBench(model, [torch.zeros(2, 3)], TARGETS["cpu"], write)
 
 
 def test_the_tuner_times_under_the_default() -> None:

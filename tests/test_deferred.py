@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.schedule import alternatives
 from fusewright.targets.arch import TARGETS
@@ -93,7 +93,7 @@ def test_other_machines_have_none() -> None:
     assert not schedule_of(planned(softmax, torch.empty(64, MILLION), "sm_80")).deferred
 
 
-def text_of(made: Made) -> tuple[str, str]:
+def text_of(made: Compilation) -> tuple[str, str]:
     """The struct of the only kernel, and its entry."""
     _, found = cuda_source(made.kernels, HOPPER).split("struct fused_0 ")
     body, entry = found.split('extern "C"')

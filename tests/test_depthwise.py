@@ -20,7 +20,7 @@ from threads import library_of
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
@@ -197,7 +197,7 @@ def test_what_folds_starts_its_own_kernel() -> None:
 
 
 @cache
-def made(name: str, dtype: torch.dtype, arch: str) -> Made:
+def made(name: str, dtype: torch.dtype, arch: str) -> Compilation:
     """As for images large enough to keep a GPU busy with threads of many results."""
     layer, shape = LAYERS[name]
     module = nn.Sequential(copy.deepcopy(layer).to(dtype), nn.LeakyReLU())

@@ -16,7 +16,7 @@ import pytest
 from emitting import EXAMPLES, SMALL, emit_example
 
 from fusewright.common.problem_file import load_problem
-from fusewright.emit.model_source import NewForward, emit, emit_class, tidy, wrap
+from fusewright.emit.model_source import GeneratedForward, emit, emit_class, tidy, wrap
 from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed, UnusableProblem
 
@@ -28,7 +28,7 @@ def emitted(
     source: str, *, signature: str = "x", call: str = "x", statement: str = "return x * 10"
 ) -> str:
     source = textwrap.dedent(source).lstrip("\n")
-    new = NewForward(signature, call, "By kernels.", (), ("READY",), (statement,))
+    new = GeneratedForward(signature, call, "By kernels.", (), ("READY",), (statement,))
     return emit(source, "p.py", ["header"], RUNTIME, new)
 
 
@@ -287,7 +287,7 @@ def test_tidy() -> None:
 
 
 def test_emit_class() -> None:
-    new = NewForward("x, y=None", "x, y", "By kernels.", (), ("READY",), ("return x * 10",))
+    new = GeneratedForward("x, y=None", "x, y", "By kernels.", (), ("READY",), ("return x * 10",))
     assert run(emit_class(RUNTIME, new))["ModelNew"]().forward(2) == 20
 
 

@@ -9,25 +9,27 @@ import torch
 import torch.nn.functional as F
 
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, apply, cast, constant, count, fold, permute, where
-from fusewright.ir.graph import Batch, Graph, check, node
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, count, fold, permute, where
+from fusewright.ir.graph import BatchSize, Graph, check, node
 from fusewright.ir.interpreter import interpret
 
 X = torch.randn(4, 6, dtype=torch.float64) * 3
 
 
-def leaf(*shape: int, dtype: torch.dtype = torch.float64, position: int = 0) -> Value:
-    return Value(node("input", position=position, shape=shape, dtype=dtype))
+def leaf(*shape: int, dtype: torch.dtype = torch.float64, position: int = 0) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=shape, dtype=dtype))
 
 
-def evaluated(build: Callable[[Value], Value], given: torch.Tensor) -> torch.Tensor:
+def evaluated(build: Callable[[TensorExpr], TensorExpr], given: torch.Tensor) -> torch.Tensor:
     x = leaf(*given.shape, dtype=given.dtype)
     graph = check(Graph((x.node,), (build(x).node,)), "building")
     (result,) = interpret(graph, [given], {})
     return result
 
 
-ARITHMETIC: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = [
+ARITHMETIC: list[
+    tuple[Callable[[TensorExpr], TensorExpr], Callable[[torch.Tensor], torch.Tensor]]
+] = [
     (lambda x: 1.0 - x / 2 + x * x, lambda x: 1.0 - x / 2 + x * x),
     (lambda x: 3.0 / x + 1, lambda x: 3.0 / x + 1),
     (lambda x: where(x > 0.5, x, -1.0), lambda x: torch.where(x > 0.5, x, -1.0)),
@@ -41,12 +43,14 @@ ARITHMETIC: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.
 
 @pytest.mark.parametrize(("build", "meant"), ARITHMETIC)
 def test_arithmetic(
-    build: Callable[[Value], Value], meant: Callable[[torch.Tensor], torch.Tensor]
+    build: Callable[[TensorExpr], TensorExpr], meant: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     torch.testing.assert_close(evaluated(build, X), meant(X))
 
 
-COMPOSITES: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = [
+COMPOSITES: list[
+    tuple[Callable[[TensorExpr], TensorExpr], Callable[[torch.Tensor], torch.Tensor]]
+] = [
     (lambda x: decompositions.softmax(x, [1]), lambda x: F.softmax(x, 1)),
     (lambda x: decompositions.log_softmax(x, [-1]), lambda x: F.log_softmax(x, 1)),
     (lambda x: decompositions.logsumexp(x, [0, 1]), lambda x: x.logsumexp((0, 1))),
@@ -61,7 +65,7 @@ COMPOSITES: list[tuple[Callable[[Value], Value], Callable[[torch.Tensor], torch.
 
 @pytest.mark.parametrize(("build", "meant"), COMPOSITES)
 def test_composites(
-    build: Callable[[Value], Value], meant: Callable[[torch.Tensor], torch.Tensor]
+    build: Callable[[TensorExpr], TensorExpr], meant: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     torch.testing.assert_close(evaluated(build, X), meant(X))
 
@@ -91,5 +95,5 @@ def test_a_cast_to_the_same_type_is_nothing() -> None:
 
 
 def test_counts_with_a_batch() -> None:
-    x = Value(node("input", position=0, shape=(Batch(1), 4, 5), dtype=torch.float32))
-    assert count(x, [0, -1]) == Batch(5)
+    x = TensorExpr(node("input", position=0, shape=(BatchSize(1), 4, 5), dtype=torch.float32))
+    assert count(x, [0, -1]) == BatchSize(5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.ir.builder import Value, apply, cast, constant, rounded, where
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, rounded, where
 from fusewright.ir.graph import Graph, Node, node, toposort
 from fusewright.rewrite.half_rounding import halves
 
@@ -116,17 +116,17 @@ def test_what_is_seen_of_a_half_value_is_the_rounded_one(
 # ---- no rounding where nobody sees it ------------------------------------------------------------
 
 
-def leaf(position: int = 0, dtype: torch.dtype = torch.float16) -> Value:
-    return Value(node("input", position=position, shape=(4, 6), dtype=dtype))
+def leaf(position: int = 0, dtype: torch.dtype = torch.float16) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=(4, 6), dtype=dtype))
 
 
-def call(x: Value) -> Value:
+def call(x: TensorExpr) -> TensorExpr:
     made = node("library", [x.node], shape=x.shape, dtype=x.dtype, call="torch.linear({0})",
                 name="aten.linear", fresh=True, random=-1)  # fmt: skip
-    return Value(made)
+    return TensorExpr(made)
 
 
-def roundings(x: Value) -> int:
+def roundings(x: TensorExpr) -> int:
     graph = halves(Graph((), (cast(rounded(x), torch.float32).node,)))
     return sum(_rounds(n) for n in toposort(graph.roots))
 

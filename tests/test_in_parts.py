@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warps import library_of
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.arch import TARGETS
 
@@ -58,7 +58,7 @@ class Every(nn.Module):
         return tuple(function(x) for (function, _), x in pairs)
 
 
-def every(arch: str) -> tuple[Made, str, list[Tensor]]:
+def every(arch: str) -> tuple[Compilation, str, list[Tensor]]:
     """The plan of all cases, its CUDA text, and tensors."""
     torch.manual_seed(0)
     given = [torch.randn(shape) + 1 for _, shape in CASES.values()]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.ir.builder import Value, apply, fold, reshape
+from fusewright.ir.builder import TensorExpr, apply, fold, reshape
 from fusewright.ir.graph import (
-    Batch,
+    BatchSize,
     Graph,
     Node,
     base,
@@ -27,8 +27,8 @@ from fusewright.ir.interpreter import interpret, python_text
 F32 = torch.float32
 
 
-def leaf(position: int = 0, shape: tuple[int | Batch, ...] = (Batch(1), 6)) -> Value:
-    return Value(node("input", position=position, shape=shape, dtype=F32))
+def leaf(position: int = 0, shape: tuple[int | BatchSize, ...] = (BatchSize(1), 6)) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=shape, dtype=F32))
 
 
 def test_equal_means_identical() -> None:
@@ -51,16 +51,16 @@ def test_row_major_has_no_order() -> None:
 
 
 def test_sizes_with_a_batch() -> None:
-    assert times(Batch(2), 3) == Batch(6)
-    assert times(Batch(2), 0) == 0
-    assert numel((Batch(2), 3, 4)) == Batch(24)
-    assert concrete(Batch(3), 5) == 15
+    assert times(BatchSize(2), 3) == BatchSize(6)
+    assert times(BatchSize(2), 0) == 0
+    assert numel((BatchSize(2), 3, 4)) == BatchSize(24)
+    assert concrete(BatchSize(3), 5) == 15
     with pytest.raises(InternalError, match="quadratic"):
-        times(Batch(1), Batch(1))
+        times(BatchSize(1), BatchSize(1))
 
 
 def test_broadcast() -> None:
-    assert broadcast([(Batch(1), 1, 3), (4, 1)]) == (Batch(1), 4, 3)
+    assert broadcast([(BatchSize(1), 1, 3), (4, 1)]) == (BatchSize(1), 4, 3)
     assert broadcast([(), ()]) == ()
     with pytest.raises(InternalError, match="do not broadcast"):
         broadcast([(2, 3), (4,)])
@@ -70,13 +70,13 @@ def test_broadcast() -> None:
     ("op", "args", "shape", "dtype", "words"),
     [
         ("add", 2, (3,), F32, "not the broadcast"),
-        ("add", 2, (Batch(1), 6), torch.float64, "differ from the result's"),
-        ("lt", 2, (Batch(1), 6), F32, "must be bool"),
-        ("reshape", 1, (Batch(1), 7), F32, "changes the number of elements"),
+        ("add", 2, (BatchSize(1), 6), torch.float64, "differ from the result's"),
+        ("lt", 2, (BatchSize(1), 6), F32, "must be bool"),
+        ("reshape", 1, (BatchSize(1), 7), F32, "changes the number of elements"),
     ],
 )
 def test_check_names_the_pass(
-    op: str, args: int, shape: tuple[int | Batch, ...], dtype: torch.dtype, words: str
+    op: str, args: int, shape: tuple[int | BatchSize, ...], dtype: torch.dtype, words: str
 ) -> None:
     made = node(op, [leaf().node] * args, shape=shape, dtype=dtype)
     with pytest.raises(InternalError, match=f"After planting: .*{words}"):
@@ -100,7 +100,7 @@ def test_rebuild_changes_what_depends_on_a_change() -> None:
     graph = Graph((x.node,), ((apply("exp", x) + 1.0).node,))
 
     def to_tanh(n: Node) -> Node:
-        return apply("tanh", Value(n.args[0])).node if n.op == "exp" else n
+        return apply("tanh", TensorExpr(n.args[0])).node if n.op == "exp" else n
 
     assert [n.op for n in toposort(rebuild(graph, to_tanh).roots)] == [
         "input",
@@ -139,7 +139,7 @@ def test_interpret_in_another_precision() -> None:
     [
         (float("inf"), "float('inf')"), (-float("inf"), "float('-inf')"),
         (float("nan"), "float('nan')"),
-        (True, "True"), (1.5, "1.5"), ((), "()"), ((1, 2), "(1, 2,)"), (Batch(2), "8"),
+        (True, "True"), (1.5, "1.5"), ((), "()"), ((1, 2), "(1, 2,)"), (BatchSize(2), "8"),
         ([1.0], "[1.0]"),
         (torch.float16, "torch.float16"), ("tanh", "'tanh'"), (None, "None"),
     ],

@@ -11,7 +11,7 @@ from compiled import Case, build, prepare, ready
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.ir.graph import Node, toposort
 from fusewright.rewrite import concat_in_place
 from fusewright.targets.arch import TARGETS
@@ -69,7 +69,7 @@ def inputs_of(name: str, batch: int = 6) -> list[Tensor]:
     return [x, y]
 
 
-def inside(made: Made) -> list[Node]:
+def inside(made: Compilation) -> list[Node]:
     return [n for n in toposort(made.captured.graph.roots) if n.has("inside")]
 
 

@@ -11,7 +11,7 @@ from in_one_process import failures, honest, judged
 from torch import Tensor
 
 from fusewright.judge.evidence.cpu_kernels import where_lost
-from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.evidence.pytree import mapped, upcast
 from fusewright.judge.judging import judge
 
@@ -33,7 +33,7 @@ def get_init_inputs():
 """
 
 
-def by_squares(lab: Lab, values: Sequence[object], state: object, mode: str) -> Sequence[Tensor]:
+def by_squares(lab: Oracle, values: Sequence[object], state: object, mode: str) -> Sequence[Tensor]:
     (x,) = mapped(values, upcast)
     return [eval(BY_SQUARES, {"torch": torch, "x": x})]
 
@@ -49,7 +49,7 @@ def test_an_answer_of_the_other_kernels_is_right(
     found = hazards(tmp_path, problem, candidate)
     assert found
     assert all("non-finite" in failure for failure in found)
-    monkeypatch.setattr(Lab, "_on_a_cpu", by_squares)
+    monkeypatch.setattr(Oracle, "_on_a_cpu", by_squares)
     assert not hazards(tmp_path, problem, candidate)
     other = honest(PROBLEM.format(f"({BY_SQUARES}).nan_to_num(1.0)"))
     assert hazards(tmp_path, problem, other)

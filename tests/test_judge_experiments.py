@@ -12,7 +12,7 @@ from torch import Tensor
 from fusewright.judge import counts
 from fusewright.judge.evidence import experiments
 from fusewright.judge.evidence.input_draws import Draws
-from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.evidence.pytree import tensors
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -84,7 +84,7 @@ def test_the_same_problem_has_the_same_counts(problem: str) -> None:
     found = []
     for seed in ("00", "7f"):
         order = {"device": "cpu", "accuracy": "contract", "seed": seed * 16, "overrides": {}}
-        lab = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+        lab = Oracle({**order, "problem": str(PROBLEMS / f"{problem}.py")})
         lab.examine()
         found.append(lab.counts)
     assert found[0] == found[1]
@@ -94,7 +94,7 @@ def test_the_same_problem_has_the_same_counts(problem: str) -> None:
 def test_every_problem_opens(path: Path) -> None:
     """Eager is asked for the same twice, in every mode, also where calls leave something behind."""
     order = {"device": "cpu", "accuracy": "contract", "seed": "3d" * 16, "overrides": {}}
-    lab = Lab({**order, "problem": str(path)})
+    lab = Oracle({**order, "problem": str(path)})
     assert lab.modes
     assert not lab.random_modes
     assert not lab.raising_modes
@@ -105,12 +105,12 @@ def test_a_draw_that_is_not_kept_is_drawn_again(
     problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = {"device": "cpu", "accuracy": "contract", "seed": "5c" * 16, "overrides": {}}
-    kept = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+    kept = Oracle({**order, "problem": str(PROBLEMS / f"{problem}.py")})
     kept.examine()
     assert kept.is_own(kept.own_values)
     monkeypatch.setattr(Draws, "on_gpu", True)
     monkeypatch.setattr("fusewright.judge.evidence.oracle.SCARCE", 1 << 60)
-    lab = Lab({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+    lab = Oracle({**order, "problem": str(PROBLEMS / f"{problem}.py")})
     lab.examine()
     assert not lab.is_own(lab.own_values)
     pairs = zip(tensors(lab.own_values), tensors(kept.own_values), strict=True)
@@ -146,7 +146,7 @@ def test_statistics_of_what_is_nearly_equal_are_as_uncertain_as_it_is(
     path = tmp_path / "problem.py"
     path.write_text(NORMS.format(offset=offset), encoding="utf-8")
     order = {"device": "cpu", "accuracy": "contract", "seed": "5c" * 16, "overrides": {}}
-    lab = Lab({**order, "problem": str(path)})
+    lab = Oracle({**order, "problem": str(path)})
     lab.examine()
     names = ["second.running_mean", "second.running_var", "second.num_batches_tracked"]
     draws = [lab.inputs("buffers", "train", number) for number in range(3)]

@@ -12,7 +12,7 @@ import torch
 from in_one_process import OneProcess, failures, honest, judged
 
 from fusewright.judge.evidence.legal_inputs import Illegal, ShortOfMemory, asked
-from fusewright.judge.evidence.oracle import OTHER_BYTE, Lab, NotJudgeable
+from fusewright.judge.evidence.oracle import OTHER_BYTE, NotJudgeable, Oracle
 from fusewright.judge.evidence.same_answers import alike
 from fusewright.judge.isolation import memory_limit
 
@@ -263,7 +263,7 @@ def test_without_memory_for_a_case_nobody_is_refuted_and_nothing_verified(
     def starve(*_: object) -> None:
         raise ShortOfMemory("you tried to allocate 17179869184 bytes")
 
-    monkeypatch.setattr(Lab, "accepts", starve)
+    monkeypatch.setattr(Oracle, "accepts", starve)
     problem = PAIRS + NOTHING
     rows = judged(tmp_path, problem, honest(problem), ("hazards",))
     assert not failures(rows)

@@ -11,7 +11,7 @@ from corpus import PROBLEMS, judged
 
 from fusewright.judge.counts import Counts
 from fusewright.judge.evidence import contract, hazard_cases
-from fusewright.judge.evidence.oracle import Lab
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.timing.timed_answers import in_turn
 
 PROBLEM = PROBLEMS / "linear_relu.py"
@@ -145,7 +145,7 @@ def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path:
     text = PROBLEM.read_text(encoding="utf-8").replace("torch.relu(self.proj(x))", returned)
     problem = tmp_path / "problem.py"
     problem.write_text(text, encoding="utf-8")
-    lab = Lab({
+    lab = Oracle({
         "device": "cpu", "accuracy": "contract", "truth": "rows", "seed": "17" * 16,
         "problem": str(problem), "overrides": {"rows": "640"}, "counts": COSTLY.written(),
     })  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from in_one_process import OneProcess, failures, honest, judged
 
 from fusewright.judge.evidence.legal_inputs import Illegal
-from fusewright.judge.evidence.oracle import Lab, NotJudgeable
+from fusewright.judge.evidence.oracle import NotJudgeable, Oracle
 from fusewright.judge.isolation import candidate_worker
 
 NOTHING = "\n\ndef get_init_inputs():\n    return []\n"
@@ -65,7 +65,7 @@ def test_gradients_that_float64_does_not_have_are_a_gap(
     def other_sizes(*_: object) -> list[torch.Tensor]:
         raise Illegal("RuntimeError: Mismatch in shape: grad_output[0] has a shape of [3]")
 
-    monkeypatch.setattr(Lab, "true_gradients", other_sizes)
+    monkeypatch.setattr(Oracle, "true_gradients", other_sizes)
     monkeypatch.chdir(tmp_path)
     one = OneProcess(tmp_path, SELDOM + NOTHING, honest(SELDOM))
     one.open()

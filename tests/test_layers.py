@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.codegen.device_library import FILES, Section, cut
+from fusewright.codegen.device_library import FILES, DeviceSection, cut
 
 CALLS = "devicelib/python/calls.h"  # of the emitted file's Python, not of its kernels
 PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
@@ -139,7 +139,7 @@ def test_sections_need_earlier_families(language: str) -> None:
     assert ahead <= SECTIONS_AHEAD
 
 
-def placed(language: str) -> Iterator[tuple[list[str], Section]]:
+def placed(language: str) -> Iterator[tuple[list[str], DeviceSection]]:
     """Every section, with the folders of its file."""
     for name in FILES[language]:
         for section in cut((PACKAGE / name).read_text(encoding="utf-8")):

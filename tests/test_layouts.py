@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fusewright.frontend.capture import _order, capture
 from fusewright.frontend.export import export
-from fusewright.ir.graph import Batch
+from fusewright.ir.graph import BatchSize
 
 # Name -> the statements of forward. x is 6 x 4 x 5 x 3 and p a permuted one of its shape; m is
 # 7 x 5, t is 7 x 5 column by column, e is expanded, c is an image whose channels lie innermost.
@@ -308,4 +308,4 @@ def test_a_call_that_asks_for_numbers_leaves_sizes_free(pads: tuple[int, ...]) -
             return F.pad(x, pads) + 1, F.pad(x.permute(0, 2, 3, 1), (1, 1, 2, 2)) * 2
 
     roots = capture(Pads(), [torch.randn(6, 4, 20, 24)]).graph.roots
-    assert all(isinstance(root.shape[0], Batch) for root in roots)
+    assert all(isinstance(root.shape[0], BatchSize) for root in roots)

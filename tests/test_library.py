@@ -6,23 +6,23 @@ import pytest
 import torch
 
 from fusewright.frontend.library_calls import FRESH, library_call, product_flops
-from fusewright.frontend.lowering import Call, Result
-from fusewright.ir.builder import Value
-from fusewright.ir.graph import Batch, Graph, Node, Shape, node
+from fusewright.frontend.lowering.call import AtenCall, AtenResult
+from fusewright.ir.builder import TensorExpr
+from fusewright.ir.graph import BatchSize, Graph, Node, Shape, node
 from fusewright.ir.interpreter import interpret
 
 
-def leaf(position: int = 0) -> Value:
-    return Value(node("input", position=position, shape=(2, 3), dtype=torch.float32))
+def leaf(position: int = 0) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=(2, 3), dtype=torch.float32))
 
 
 def called(name: str, overload: str, *args: object, results: int = 1, **kwargs: object) -> object:
-    result = Result((2, 3), torch.float32, ())
-    return library_call(Call(name, overload, args, kwargs, (result,) * results), [], alone=True)
+    result = AtenResult((2, 3), torch.float32, ())
+    return library_call(AtenCall(name, overload, args, kwargs, (result,) * results), [], alone=True)
 
 
 def text_of(value: object) -> str:
-    assert isinstance(value, Value)
+    assert isinstance(value, TensorExpr)
     return str(value.node["call"])
 
 
@@ -32,7 +32,7 @@ TEXTS = [
     (("aten.flip", "default", leaf(), [1]), "torch.ops.aten.flip.default({0}, [1])"),
     (("aten.nan_to_num", "default", leaf(), float("inf")),
      "torch.ops.aten.nan_to_num.default({0}, float('inf'))"),
-    (("aten.repeat", "default", leaf(), [Batch(2), 1]),
+    (("aten.repeat", "default", leaf(), [BatchSize(2), 1]),
      "torch.ops.aten.repeat.default({0}, [batch * 2, 1])"),
     (("aten.foo", "x", leaf(), torch.float16, None, "sum"),
      "torch.ops.aten.foo.x({0}, torch.float16, None, 'sum')"),
@@ -51,10 +51,10 @@ def test_the_device_is_left_open() -> None:
 
 def test_random_calls_are_effects_in_their_order() -> None:
     effects: list[Node] = []
-    result = (Result((2, 3), torch.float32, ()),)
+    result = (AtenResult((2, 3), torch.float32, ()),)
     for name in ("aten.rand_like", "aten.bernoulli"):
-        library_call(Call(name, "default", (leaf(),), {}, result), effects, alone=True)
-    library_call(Call("aten.layer_norm", "default", (leaf(),), {}, result), effects, alone=True)
+        library_call(AtenCall(name, "default", (leaf(),), {}, result), effects, alone=True)
+    library_call(AtenCall("aten.layer_norm", "default", (leaf(),), {}, result), effects, alone=True)
     assert [(n["name"], n["random"]) for n in effects] == [
         ("aten.rand_like", 0),
         ("aten.bernoulli", 1),
@@ -63,17 +63,19 @@ def test_random_calls_are_effects_in_their_order() -> None:
 
 def test_the_same_random_call_twice_is_two_calls() -> None:
     effects: list[Node] = []
-    call = Call("aten.rand_like", "default", (leaf(),), {}, (Result((2, 3), torch.float32, ()),))
+    call = AtenCall(
+        "aten.rand_like", "default", (leaf(),), {}, (AtenResult((2, 3), torch.float32, ()),)
+    )
     first, second = (library_call(call, effects, alone=True) for _ in range(2))
-    assert isinstance(first, Value)
-    assert isinstance(second, Value)
+    assert isinstance(first, TensorExpr)
+    assert isinstance(second, TensorExpr)
     assert first.node is not second.node
 
 
 def test_several_results_are_items_of_one_call() -> None:
     made = called("aten.sort", "default", leaf(), 1, results=2)
     assert isinstance(made, tuple)
-    values, positions = (v.node for v in made if isinstance(v, Value))
+    values, positions = (v.node for v in made if isinstance(v, TensorExpr))
     assert values.args == positions.args
     x = torch.randn(2, 3)
     graph = Graph((leaf().node,), (values,))
@@ -109,7 +111,7 @@ def test_what_is_called_fresh_shares_no_memory(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "result", "flops"),
     [
-        ("aten.linear", [(Batch(1), 8), (5, 8)], (Batch(1), 5), 2 * 4 * 8 * 5),
+        ("aten.linear", [(BatchSize(1), 8), (5, 8)], (BatchSize(1), 5), 2 * 4 * 8 * 5),
         ("aten.addmm", [(5,), (4, 8), (8, 5)], (4, 5), 2 * 4 * 8 * 5),
         ("aten.bmm", [(3, 4, 8), (3, 8, 5)], (3, 4, 5), 2 * 3 * 4 * 8 * 5),
         ("aten.conv2d", [(4, 6, 9, 9), (8, 3, 3, 3)], (4, 8, 7, 7), 2 * 4 * 8 * 49 * 27),

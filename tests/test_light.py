@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.arch import TARGETS
 
@@ -23,11 +23,11 @@ HOPPER = TARGETS["sm_90a"]
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
-def made_of(function: Function, *shape: int) -> Made:
+def made_of(function: Function, *shape: int) -> Compilation:
     return planned(function, torch.empty(shape))
 
 
-def entry_of(made: Made) -> str:
+def entry_of(made: Compilation) -> str:
     return cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
 
 

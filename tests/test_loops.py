@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.fusion.axes import Incompatible, Loops, Read, loops
-from fusewright.ir.builder import Value, apply, fold, permute, reshape
-from fusewright.ir.graph import Batch, Node, Size, node, toposort
+from fusewright.fusion.axes import Incompatible, Load, LoopAxes, loops
+from fusewright.ir.builder import TensorExpr, apply, fold, permute, reshape
+from fusewright.ir.graph import BatchSize, Node, Size, node, toposort
 
-BATCH = Batch(1)
-
-
-def leaf(*shape: Size, position: int = 0) -> Value:
-    return Value(node("input", position=position, shape=shape, dtype=torch.float32))
+BATCH = BatchSize(1)
 
 
-def common(*roots: Value) -> Loops:
+def leaf(*shape: Size, position: int = 0) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=shape, dtype=torch.float32))
+
+
+def common(*roots: TensorExpr) -> LoopAxes:
     members = [n for n in toposort([r.node for r in roots]) if n.row.kind in ("map", "fold")]
     return loops(members)
 
 
-def axis_sizes(found: Loops, axes: frozenset[int]) -> list[Size]:
+def axis_sizes(found: LoopAxes, axes: frozenset[int]) -> list[Size]:
     return [found.sizes[a] for a in sorted(axes)]
 
 
@@ -61,31 +61,31 @@ def test_a_tensor_and_its_transpose_are_read_apart() -> None:
     x = leaf(4, 4)
     total = x + permute(x, (1, 0))
     found = common(total)
-    reads = [e for e in found.edges.values() if isinstance(e, Read)]
+    reads = [e for e in found.edges.values() if isinstance(e, Load)]
     assert [r.leaf for r in reads] == [x.node, x.node]
     assert reads[0].dims == tuple(reversed(reads[1].dims))
 
 
-def build_transpose() -> list[Value]:
+def build_transpose() -> list[TensorExpr]:
     y = apply("exp", leaf(4, 4))
     return [y + permute(y, (1, 0))]
 
 
-def build_two_folds() -> list[Value]:
+def build_two_folds() -> list[TensorExpr]:
     x = leaf(4, 6)
     return [fold("sum", x, [0]), fold("sum", x, [1])]
 
 
-def build_prime_reshape() -> list[Value]:
+def build_prime_reshape() -> list[TensorExpr]:
     y = apply("exp", leaf(4, 9))
     return [apply("exp", reshape(y, (6, 6)))]
 
 
-def build_fold_of_fold() -> list[Value]:
+def build_fold_of_fold() -> list[TensorExpr]:
     return [fold("max", fold("sum", leaf(4, 6), [1]), [0])]
 
 
-def build_two_position_orders() -> list[Value]:
+def build_two_position_orders() -> list[TensorExpr]:
     y = apply("exp", leaf(4, 6))
     return [fold("argmax", y, [0, 1]), fold("argmax", permute(y, (1, 0)), [0, 1])]
 

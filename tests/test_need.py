@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fusewright.common.timing_lock import HOST, Machine
+from fusewright.common.timing_lock import HOST, TimingLock
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.frontend.capture import capture
 
@@ -81,7 +81,7 @@ class Runs:
     """Runs of a suite in threads: each settles, notes it, and stays until it may go."""
 
     def __init__(self, limits: dict[str, int]) -> None:
-        self.machine, self.inside = Machine(limits), list[str]()
+        self.machine, self.inside = TimingLock(limits), list[str]()
         self.may_go: dict[str, threading.Event] = {}
         self.threads: list[threading.Thread] = []
 
@@ -157,7 +157,7 @@ def test_what_does_not_fit_has_it_alone() -> None:
 
 def test_who_waits_for_memory_lets_others_time() -> None:
     """One that has memory, and waits for its turn, must not wait for one that waits for memory."""
-    machine, order = Machine({HOST: 10}), list[str]()
+    machine, order = TimingLock({HOST: 10}), list[str]()
     has_it = threading.Event()
 
     def has() -> None:

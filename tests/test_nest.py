@@ -13,11 +13,11 @@ from test_plan import IMAGE, ROWS, planned
 
 from fusewright.common.problem_file import load_problem
 from fusewright.frontend.capture import capture
-from fusewright.fusion.axes import Loops, axis_strides
+from fusewright.fusion.axes import LoopAxes, axis_strides
 from fusewright.fusion.planner import Plan, plan
 from fusewright.ir.graph import Graph, Node, concrete, numel, size_text
 from fusewright.ir.strided_view import strides
-from fusewright.loopnest.nest import Access, Nest, nest
+from fusewright.loopnest.nest import AffineAccess, Nest, nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.arch import TARGETS
 
@@ -61,7 +61,7 @@ def random_plan(seed: int, folder: Path) -> Plan:
     return plan(graph, TARGETS["cpu"])
 
 
-def offsets(access: Access, layout: Nest, graph: Graph) -> list[int]:
+def offsets(access: AffineAccess, layout: Nest, graph: Graph) -> list[int]:
     """The element that the access touches at every (row, o, i), by evaluating its text."""
     sizes = [graph.hint(s) for s in (layout.rows, layout.outer, layout.columns)]
     inner = access.gather or f"o * {graph.hint(access.outer)} + i * {graph.hint(access.columns)}"
@@ -93,7 +93,7 @@ def test_every_element_is_written_once_and_none_beside(seed: int, tmp_path: Path
             assert all(0 <= k < limit for k in offsets(access, layout, made.graph))
 
 
-def axes_of(loops: Loops, n: Node) -> frozenset[int]:
+def axes_of(loops: LoopAxes, n: Node) -> frozenset[int]:
     return frozenset(a for d in loops.dims[id(n)] for a in d)
 
 

@@ -16,11 +16,11 @@ from compiled import FLAGS
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, node
 from fusewright.ir.interpreter import interpret
-from fusewright.ir.operators import OPS, Op
+from fusewright.ir.operators import OPS, Operator
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
 from fusewright.targets.arch import TARGETS
@@ -68,7 +68,7 @@ BITS = {
 ULPS = {"float32": 4, "float64": 4, "float16": 1, "bfloat16": 1}
 
 
-def legal(op: Op, dtype: torch.dtype) -> bool:
+def legal(op: Operator, dtype: torch.dtype) -> bool:
     if op.domain == "bool":
         return dtype is torch.bool or op.name == "logical_not"
     if op.domain == "numbers":
@@ -114,7 +114,7 @@ def values(domain: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
     return mixed.reshape(ROWS, COLUMNS).to(dtype)
 
 
-def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
+def arguments(op: Operator, dtype: torch.dtype) -> list[torch.Tensor]:
     if op.domain.endswith("choice"):
         kind = "special" if op.domain == "choice" else "positive"
         chosen = [values(kind, dtype, seed) for seed in range(2, op.arity + 1)]
@@ -131,7 +131,7 @@ def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
     return given
 
 
-def graph_of(op: Op, dtype: torch.dtype) -> Graph:
+def graph_of(op: Operator, dtype: torch.dtype) -> Graph:
     given = arguments(op, dtype)
     leaves = [
         node("input", position=k, shape=(ROWS, COLUMNS), dtype=t.dtype) for k, t in enumerate(given)
@@ -161,12 +161,12 @@ CASES = [
 ]  # fmt: skip
 
 
-def name_of(op: Op, dtype: torch.dtype) -> str:
+def name_of(op: Operator, dtype: torch.dtype) -> str:
     return f"{op.name}_{str(dtype).removeprefix('torch.')}"
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, dict[str, Body]]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, dict[str, KernelText]]:
     bodies = {}
     for op, dtype in CASES:
         graph = graph_of(op, dtype)
@@ -177,7 +177,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, dict
     return compiled(list(bodies.values()), folder), bodies
 
 
-def compiled(bodies: Sequence[Body], folder: Path) -> ctypes.CDLL:
+def compiled(bodies: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
     source, library = folder / "ops.cpp", folder / "ops.so"
     source.write_text(cpp_source(bodies), encoding="utf-8")
     command = ["g++", "-O1", *FLAGS, "-shared", "-fPIC", str(source), "-o", str(library)]
@@ -186,7 +186,9 @@ def compiled(bodies: Sequence[Body], folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def run(library: ctypes.CDLL, made: Body, given: list[torch.Tensor], result: Node) -> torch.Tensor:
+def run(
+    library: ctypes.CDLL, made: KernelText, given: list[torch.Tensor], result: Node
+) -> torch.Tensor:
     out = torch.empty([int(s) for s in result.shape], dtype=result.dtype)  # type: ignore[call-overload]
     by_node = {p.node.attributes: p for p in made.pointers}
     tensors = [out if p.written else given[int(p.node["position"])] for p in made.pointers]  # type: ignore[arg-type]
@@ -200,7 +202,7 @@ def run(library: ctypes.CDLL, made: Body, given: list[torch.Tensor], result: Nod
 
 @pytest.mark.parametrize(("op", "dtype"), CASES, ids=[name_of(*case) for case in CASES])
 def test_the_spelling_computes_the_meaning(
-    op: Op, dtype: torch.dtype, library: tuple[ctypes.CDLL, dict[str, Body]]
+    op: Operator, dtype: torch.dtype, library: tuple[ctypes.CDLL, dict[str, KernelText]]
 ) -> None:
     shared, bodies = library
     graph, given = graph_of(op, dtype), arguments(op, dtype)

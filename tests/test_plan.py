@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fusewright.frontend.capture import capture
-from fusewright.fusion.axes import Read
+from fusewright.fusion.axes import Load
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import base, toposort
 from fusewright.rewrite.simplify import rewrite
@@ -107,7 +107,7 @@ def test_a_kernel_stores_what_others_read_and_nothing_else(text: str) -> None:
     for step in made.steps:
         if isinstance(step, Kernel):
             edges = step.loops.edges.values()
-            read |= {id(n) for e in edges if isinstance(e, Read) for n in toposort([e.leaf])}
+            read |= {id(n) for e in edges if isinstance(e, Load) for n in toposort([e.leaf])}
         else:
             read |= {id(n) for a in step.node.args for n in toposort([a])}
     for kernel in made.kernels:
@@ -119,7 +119,7 @@ def test_a_kernel_stores_what_others_read_and_nothing_else(text: str) -> None:
 
 def test_a_cycle_through_a_library_call_is_avoided() -> None:
     made = planned("y = torch.relu(x)\nreturn y + self.linear(y)", ROWS)
-    assert [type(s).__name__ for s in made.steps] == ["Kernel", "Library", "Kernel"]
+    assert [type(s).__name__ for s in made.steps] == ["Kernel", "LibraryStep", "Kernel"]
 
 
 # Steps of random models, most of which cannot share a kernel with some of the others.

@@ -15,15 +15,15 @@ from torch import nn
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source, workspace
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Made, emitted_text, make, optimize_file
+from fusewright.compiler.pipeline import Compilation, emitted_text, make, optimize_file
 from fusewright.errors import BadUsage
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, base, concrete, show, toposort
 from fusewright.ir.interpreter import interpret
-from fusewright.kernels.gemm.match import Factor, batches, factors, product
+from fusewright.kernels.gemm.match import Operand, batches, factors, product
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import storage
@@ -70,7 +70,7 @@ def planned(text: str, *inputs: torch.Tensor) -> Plan:
     return plan(product(once(graph, GPU), GPU), GPU)
 
 
-def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[Body, Nest, Schedule]:
+def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[KernelText, Nest, Schedule]:
     """The one kernel of a model."""
     made = planned(text, *inputs)
     (kernel,) = made.kernels
@@ -176,7 +176,7 @@ def test_views_that_do_not_lie_evenly_are_copied_by_kernels() -> None:
     check_meaning(before, after, module, inputs)
 
 
-def walked(factor: Factor, graph: Graph, inputs: tuple[torch.Tensor, ...], module: nn.Module,
+def walked(factor: Operand, graph: Graph, inputs: tuple[torch.Tensor, ...], module: nn.Module,
            count: int) -> torch.Tensor:  # fmt: skip
     """The factor as its kernel reads it: one address and three strides."""
     only = Graph(graph.inputs, (factor.tensor,), batch=graph.batch)
@@ -424,7 +424,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     return emit_file(ROOT / "examples" / "gemm_add_relu.py", folder, "sm_90a", SIZES)
 
 
-def made_with(precision: str, target: str = "sm_90a") -> tuple[Made, str]:
+def made_with(precision: str, target: str = "sm_90a") -> tuple[Compilation, str]:
     problem = load_problem(ROOT / "examples" / "gemm_add_relu.py", SIZES)
     module = problem.make_model()
     made = make(module, problem.make_inputs(), TARGETS[target], precision)

@@ -17,7 +17,7 @@ from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, mode
 import fusewright.kernels.gemm.match
 from fusewright.codegen.body import body
 from fusewright.codegen.device_library import text_for
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
 from fusewright.ir.interpreter import interpret
@@ -35,7 +35,7 @@ class Tail:
 
     kernel: Kernel
     layout: Nest
-    printed: Body
+    printed: KernelText
     product: torch.Tensor
     tensors: list[torch.Tensor]
     wanted: dict[int, torch.Tensor]  # by position among the tensors

@@ -14,9 +14,9 @@ from fusewright.errors import ToolMissing
 from fusewright.judge.findings import Finding, Row, Verdict
 from fusewright.judge.timing.statistics import Ratio, Side
 from fusewright.report.run_report import (
-    KernelReport,
-    Outcome,
+    OptimizeResult,
     Report,
+    StepReport,
     error_report,
     outcome_report,
     show_outcome,
@@ -29,8 +29,8 @@ from fusewright.report.run_report import (
 
 KEYS = {"verdict", "findings", "kernels", "accuracy", "timing", "environment"}
 KERNELS = (
-    KernelReport("fused_0", "fused", ("sigmoid", "mul", "group_norm"), 1024, 512),
-    KernelReport("linear_0", "library", ("linear",), 4096, 1 << 20),
+    StepReport("fused_0", "fused", ("sigmoid", "mul", "group_norm"), 1024, 512),
+    StepReport("linear_0", "library", ("linear",), 4096, 1 << 20),
 )
 TIMING = {
     "sides": {
@@ -82,8 +82,8 @@ def parsed(report: Report) -> dict[str, object]:
     "report",
     [
         verdict_report(VERDICT),
-        outcome_report(Outcome(Path("out.py"), "why", KERNELS, VERDICT, "")),
-        outcome_report(Outcome(Path("out.py"), "why", KERNELS, None, "no sm_80 here")),
+        outcome_report(OptimizeResult(Path("out.py"), "why", KERNELS, VERDICT, "")),
+        outcome_report(OptimizeResult(Path("out.py"), "why", KERNELS, None, "no sm_80 here")),
         timing_report(TIMING),
         error_report(ToolMissing("no compiler")),
     ],
@@ -97,7 +97,7 @@ def test_every_report_has_the_same_keys(report: Report) -> None:
 
 
 def test_verdict_as_json() -> None:
-    found = parsed(outcome_report(Outcome(Path("out.py"), "why", KERNELS, VERDICT, "")))
+    found = parsed(outcome_report(OptimizeResult(Path("out.py"), "why", KERNELS, VERDICT, "")))
     assert found["verdict"] == "refuted"
     assert found["findings"] == [
         {"check": "accuracy", "detail": "error 3.1e-4 against eager's 2e-7 [tile 3]"}
@@ -135,11 +135,13 @@ def test_verdict_as_json() -> None:
 )
 def test_exit_code(word: str | None, code: int) -> None:
     verdict = None if word is None else Verdict(word, (), (), "")  # type: ignore[arg-type]
-    assert Outcome(Path("out.py"), "", (), verdict, "no GPU").exit_code == code
+    assert OptimizeResult(Path("out.py"), "", (), verdict, "no GPU").exit_code == code
 
 
 def test_what_cannot_be_verified_says_why() -> None:
-    outcome = Outcome(Path("out.py"), "one kernel", KERNELS, None, "there is no sm_80 GPU here")
+    outcome = OptimizeResult(
+        Path("out.py"), "one kernel", KERNELS, None, "there is no sm_80 GPU here"
+    )
     assert parsed(outcome_report(outcome))["reason"] == "there is no sm_80 GPU here"
     text = shown(show_outcome, outcome)
     assert "one kernel" in text

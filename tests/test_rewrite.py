@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.ir.builder import Value, apply, cast, constant, copy, expand, permute, reshape
-from fusewright.ir.graph import Batch, Graph, Node, Update, base, check, node, toposort
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, copy, expand, permute, reshape
+from fusewright.ir.graph import BatchSize, BufferUpdate, Graph, Node, base, check, node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
 
 
-def leaf(*shape: int, position: int = 0) -> Value:
-    return Value(node("input", position=position, shape=shape, dtype=torch.float32))
+def leaf(*shape: int, position: int = 0) -> TensorExpr:
+    return TensorExpr(node("input", position=position, shape=shape, dtype=torch.float32))
 
 
-def rewritten(x: Value, *outputs: Value) -> tuple[Node, ...]:
+def rewritten(x: TensorExpr, *outputs: TensorExpr) -> tuple[Node, ...]:
     graph, _ = rewrite(Graph((x.node,), tuple(o.node for o in outputs)))
     check(graph, "rewrite")
     given = torch.randn(*map(int, x.shape))  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_numbers_are_computed() -> None:
 
 
 def test_a_number_known_at_run_time_stays() -> None:
-    number = constant(Batch(3), torch.float32) + 1.0
+    number = constant(BatchSize(3), torch.float32) + 1.0
     graph, _ = rewrite(Graph((), (number.node,)))
     assert graph.outputs[0].op == "add"
 
@@ -77,7 +77,7 @@ def test_two_outputs_never_become_one() -> None:
 def test_an_output_never_becomes_what_is_stored_in_the_input() -> None:
     x = leaf(4)
     y = x + 1.0
-    graph = Graph((x.node,), (y.node,), (Update(x.node, copy(y).node),))
+    graph = Graph((x.node,), (y.node,), (BufferUpdate(x.node, copy(y).node),))
     after, _ = rewrite(graph)
     assert after.outputs[0] is not after.updates[0].value
 
@@ -86,7 +86,7 @@ def test_an_order_in_memory_is_kept() -> None:
     x = leaf(2, 3, 4, 5)
     made = node("mul", [x.node, constant(1.0, torch.float32).node], shape=x.shape, dtype=x.dtype,
                 order=(0, 2, 3, 1))  # fmt: skip
-    (result,) = rewritten(x, Value(made))
+    (result,) = rewritten(x, TensorExpr(made))
     assert result.order == (0, 2, 3, 1)
 
 
@@ -94,7 +94,7 @@ def test_rules_hold_for_any_order_in_memory() -> None:
     x = leaf(2, 3, 4, 5)
     power = apply("pow", x, 3.0).node
     made = node("pow", power.args, shape=x.shape, dtype=x.dtype, order=(0, 2, 3, 1))
-    (result,) = rewritten(x, Value(made))
+    (result,) = rewritten(x, TensorExpr(made))
     assert operators(result) == ["input", "mul", "mul"]
     assert result.order == (0, 2, 3, 1)
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from fusewright.ir.builder import Value, apply
+from fusewright.ir.builder import TensorExpr, apply
 from fusewright.ir.graph import Graph, Node, node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.algebra_rules import ALGEBRA, NO_ALGEBRA, RULES, SPELLING, Rule, allowed
@@ -21,10 +21,10 @@ GRID = [0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e10, -1e-10, INF, -INF, NAN, 1.7e
 NUMBERS = [*GRID, 2.0, 0.5, -4.0, 1024.0, 7.0, 0.3, 2.0**-59, 2.0**61]
 
 
-def variables(rule: Rule, dtype: torch.dtype) -> dict[str, Value]:
+def variables(rule: Rule, dtype: torch.dtype) -> dict[str, TensorExpr]:
     names = [v for v in rule.variables if v != "c"]
     return {
-        v: Value(
+        v: TensorExpr(
             node("input", position=k, shape=(len(GRID),), dtype=torch.bool if v == "b" else dtype)
         )
         for k, v in enumerate(names)
@@ -76,10 +76,10 @@ def test_the_right_side_costs_less(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
 def test_it_fires(rule: Rule) -> None:
     left, right, _, leaves = sides(rule, numbers(rule)[-1], torch.float32)
-    result = apply("exp", Value(left)).node
+    result = apply("exp", TensorExpr(left)).node
     graph, used = rewrite(Graph(tuple(leaves), (result,)))
     assert rule.name in used
-    assert cost(graph.outputs[0]) <= cost(apply("exp", Value(right)).node)
+    assert cost(graph.outputs[0]) <= cost(apply("exp", TensorExpr(right)).node)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_it_does_not_fire_for_another_number(name: str, c: float) -> None:
 def test_a_rule_that_is_false_at_zero_would_be_caught() -> None:
     """x * (y / x) -> y holds for most numbers, and for neither 0 nor infinity."""
     x, y = (
-        Value(node("input", position=k, shape=(len(GRID) ** 2,), dtype=torch.float64))
+        TensorExpr(node("input", position=k, shape=(len(GRID) ** 2,), dtype=torch.float64))
         for k in (0, 1)
     )
     pairs = torch.tensor(list(itertools.product(GRID, GRID)), dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_algebra_can_be_switched_off() -> None:
     left = allowed(frozenset({NO_ALGEBRA}))
     assert {rule.kind for rule in left} == {SPELLING}
     assert {rule.kind for rule in RULES} == {ALGEBRA, SPELLING}
-    x = Value(node("input", position=0, shape=(4,), dtype=torch.float32))
+    x = TensorExpr(node("input", position=0, shape=(4,), dtype=torch.float32))
     result = (apply("relu", apply("relu", x)) / 4.0).node
     _, used = rewrite(Graph((x.node,), (result,)), left)
     assert used == ("over-power-of-two",)

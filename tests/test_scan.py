@@ -25,7 +25,7 @@ from warps import library_of
 import fusewright
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.frontend.capture import capture
 from fusewright.frontend.lowering.call import LEAST_BESIDE
 from fusewright.ir.graph import Graph, toposort
@@ -375,7 +375,7 @@ def test_rows_of_any_length_are_more_accurate_than_float32(tmp_path: Path) -> No
 # ---- CUDA ----------------------------------------------------------------------------------------
 
 
-def text_of(made: Made) -> str:
+def text_of(made: Compilation) -> str:
     """The kernels of a plan, each with its default schedule and with every other one."""
     machine, graph, kernels = made.plan.target, made.captured.graph, []
     for printed, nest, default in made.kernels:

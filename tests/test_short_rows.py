@@ -14,7 +14,7 @@ from warps import library_of
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.targets.arch import TARGETS
 
 # x, y: [6, 4, 20, 24]. Each row is one kernel that reads x, or both.
@@ -35,7 +35,7 @@ OTHERS = {
 }
 
 
-def made(row: str, name: str = "sm_90a") -> Made:
+def made(row: str, name: str = "sm_90a") -> Compilation:
     return make(Called(row), images(), TARGETS[name])
 
 

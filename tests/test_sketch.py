@@ -27,9 +27,9 @@ from fusewright.frontend import example_arguments
 from fusewright.frontend.example_arguments import example
 from fusewright.frontend.memory_places import Laid, laid
 from fusewright.frontend.untouched_memory import LARGE, untouched
-from fusewright.kernels.schedule import Choice
+from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.arch import TARGETS
-from fusewright.tune.cache import Tuned
+from fusewright.tune.cache import TuneResult
 
 HEAD = """
 from dataclasses import dataclass
@@ -309,7 +309,7 @@ def test_what_is_remembered_of_tuning_draws_nothing(
     problem = problem_of("calls.append(1)\n    return [torch.rand(64, 32)]", tmp_path)
     given = example(problem)
     made = pipeline.make(problem.make_model(), given.inputs, TARGETS["cpu"])
-    told = Tuned(Choice(), (), {})
+    told = TuneResult(TuneChoice(), (), {})
     monkeypatch.setattr(pipeline, "remembered", lambda *_: told)
     about: dict[str, Any] = {"problem": problem, "given": given, "turn": nullcontext}
     found = pipeline._tuned(

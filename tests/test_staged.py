@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Made, make
+from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.schedule import alternatives
 from fusewright.targets.arch import TARGETS
 
@@ -50,7 +50,7 @@ def tensor(shape: Sequence[int], kind: torch.dtype = torch.float32) -> Tensor:
     return x
 
 
-def text_of(made: Made, target: str = "sm_90a") -> str:
+def text_of(made: Compilation, target: str = "sm_90a") -> str:
     assert len(made.kernels) == 1
     return cuda_source(made.kernels, TARGETS[target])
 
@@ -91,7 +91,7 @@ NOT = [
 KINDS = [(HALF, 8), (torch.int16, 8), (WHOLE, 4), (BYTE, 16), (torch.float32, 4)]
 
 
-def made_of(row: str, inputs: Sequence[Tensor]) -> Made:
+def made_of(row: str, inputs: Sequence[Tensor]) -> Compilation:
     return make(Across(row, inputs[0].shape[:1]), list(inputs), TARGETS["sm_90a"])
 
 
@@ -141,7 +141,7 @@ def test_what_is_turned_is_not_written_in_place() -> None:
 Run = Callable[..., Tensor]
 
 
-def runner(made: Made, folder: Path) -> Run:
+def runner(made: Compilation, folder: Path) -> Run:
     """Threads of this CPU run the kernel on inputs, for a result laid out like another one."""
     ((body, _, _),) = made.kernels
     run = getattr(library_of(text_of(made), folder), f"run_{body.name}")

@@ -20,11 +20,11 @@ from suite_stand_in import stand_in as stand_in_for_optimize
 
 from fusewright.cli import main
 from fusewright.common.devices import gpus
-from fusewright.common.timing_lock import Machine
+from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
 from fusewright.suite import process_runner
-from fusewright.suite.results_db import Store
-from fusewright.suite.row import Comparison, Result, totals
+from fusewright.suite.results_db import ResultsDb
+from fusewright.suite.row import SpeedRatio, SuiteRow, totals
 from fusewright.suite.table import page_text
 
 TINY = """
@@ -312,7 +312,7 @@ def test_runs_that_need_all_memory_are_alone_with_it(tmp_path: Path) -> None:
 
 
 def test_machine() -> None:
-    machine, order = Machine(), []
+    machine, order = TimingLock(), []
     inside = threading.Event()
 
     def times() -> None:
@@ -336,7 +336,7 @@ def test_machine() -> None:
 
 
 def test_an_emptied_machine_has_one_run_which_may_time_calls() -> None:
-    machine, order = Machine(), []
+    machine, order = TimingLock(), []
     begun = threading.Event()
 
     def short() -> None:
@@ -436,27 +436,27 @@ def test_a_full_disk_loses_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = folder(tmp_path, first="good", second="good")
-    monkeypatch.setattr(Store, "put", lambda *_: "database or disk is full")
+    monkeypatch.setattr(ResultsDb, "put", lambda *_: "database or disk is full")
     code, rows = run(place, "--no-timing")
     assert (code, len(rows)) == (0, 2)
     assert "disk is full" in capsys.readouterr().err
 
 
 def test_the_store_says_when_the_disk_is_full(tmp_path: Path) -> None:
-    result = Result("x" * 100_000, "verified", "fine", times={"eager": 1.0})
-    with Store(tmp_path / "results.sqlite") as store:
+    result = SuiteRow("x" * 100_000, "verified", "fine", times={"eager": 1.0})
+    with ResultsDb(tmp_path / "results.sqlite") as store:
         store._connection.execute("PRAGMA max_page_count = 4")
         assert "full" in store.put("key", result)
         assert store.get("key") is None
 
 
 def test_the_store_keeps_every_field(tmp_path: Path) -> None:
-    ratios = {"eager": Comparison(2.0, 1.5, 2.5, "faster")}
-    result = Result(
+    ratios = {"eager": SpeedRatio(2.0, 1.5, 2.5, "faster")}
+    result = SuiteRow(
         "x", "refuted", "no", "", 1e-7, None, {"eager": 1.0}, ratios, 0.5, 1, 2, 3, ("mm",)
     )
     for _ in range(2):
-        with Store(tmp_path / "results.sqlite") as store:
+        with ResultsDb(tmp_path / "results.sqlite") as store:
             assert store.put("key", result) == ""
             assert store.get("key") == result
             assert store.get("other") is None
@@ -473,9 +473,9 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_totals() -> None:
-    def row(name: str, median: float, claim: str, verdict: str = "verified") -> Result:
-        ratios = {"eager": Comparison(median, median, median, claim)}
-        return Result(name, verdict, "", ratios=ratios, library_operators=("mm",))  # type: ignore[arg-type]
+    def row(name: str, median: float, claim: str, verdict: str = "verified") -> SuiteRow:
+        ratios = {"eager": SpeedRatio(median, median, median, claim)}
+        return SuiteRow(name, verdict, "", ratios=ratios, library_operators=("mm",))  # type: ignore[arg-type]
 
     rows = [row("a", 4.0, "faster"), row("b", 1.0, "no difference shown"), row("c", 9.0, "faster")]
     summed = totals([*rows, row("d", 100.0, "faster", "refuted")])
@@ -488,15 +488,15 @@ def test_totals() -> None:
 
 
 def test_degenerate_is_no_success() -> None:
-    ratios = {"eager": Comparison(50.0, 40.0, 60.0, "faster")}
-    row = Result("constant", "verified", "fine", ratios=ratios, degenerate=True)
+    ratios = {"eager": SpeedRatio(50.0, 40.0, 60.0, "faster")}
+    row = SuiteRow("constant", "verified", "fine", ratios=ratios, degenerate=True)
     assert row.word == "verified (degenerate)"
     assert totals([row]).means == {}
     assert totals([row]).faster["eager"] == 0
 
 
 def test_the_page_is_one_file_and_escapes(tmp_path: Path) -> None:
-    rows = [Result("<b>", "refuted", "a < b"), Result("fine", "verified", "all passed")]
+    rows = [SuiteRow("<b>", "refuted", "a < b"), SuiteRow("fine", "verified", "all passed")]
     text = page_text(rows, totals(rows), {"folder": "zoo"})
     assert "<b>" not in text
     assert text.count("&lt;b&gt;") == 2, "in the table and among those that are not verified"

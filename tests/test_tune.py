@@ -22,18 +22,18 @@ import torch
 from fusewright.build.fused_module import NO_TIME, build_all
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler import pipeline
-from fusewright.compiler.pipeline import Made, design, make, optimize_file
+from fusewright.compiler.pipeline import Compilation, design, make, optimize_file
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
-from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import SPLIT
 from fusewright.targets.arch import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
-from fusewright.tune.cache import Memory, Tuned, key_of
+from fusewright.tune.cache import TuneCache, TuneResult, key_of
 from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, paired
-from fusewright.tune.search_space import MODEL, Choices, choices
+from fusewright.tune.search_space import MODEL, SearchSpace, choices
 from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, level_of, remembered, tune
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,15 +74,15 @@ class Fake:
     clock: Clock
     seconds: Callable[[str, Schedule], float]
     defaults: dict[str, Schedule]
-    whole: Callable[[Choice | None, float], float] = lambda _, total: total
+    whole: Callable[[TuneChoice | None, float], float] = lambda _, total: total
     wrong: tuple[Schedule, ...] = ()
     build_s: float = 1.0
     jitter: float = 0.002
     guard: bool = True
-    built: list[Choice] = field(default_factory=list)
+    built: list[TuneChoice] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def build(self, choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+    def build(self, choices: Sequence[TuneChoice], deadline: float) -> tuple[str, ...]:
         said = []
         for choice in choices:
             late = self.clock.now + self.build_s > deadline
@@ -92,40 +92,40 @@ class Fake:
                 self.built.append(choice)
         return tuple(said)
 
-    def outputs(self, choice: Choice | None) -> Outputs:
+    def outputs(self, choice: TuneChoice | None) -> Outputs:
         self.whole_time(choice)
         used = choice.schedules.values() if choice else ()
         return [torch.ones(4) * (2.0 if any(s in self.wrong for s in used) else 1.0)]
 
-    def kernel_times(self, choice: Choice) -> Times:
+    def kernel_times(self, choice: TuneChoice) -> Times:
         assert choice in self.built
         times = {n: self._noisy(self.seconds(n, s)) for n, s in self._schedules(choice)}
         self.clock.now += sum(times.values())
         return times if self.guard else {}
 
-    def whole_time(self, choice: Choice | None) -> Times:
+    def whole_time(self, choice: TuneChoice | None) -> Times:
         assert choice is None or choice in self.built
         total = sum(self.seconds(n, s) for n, s in self._schedules(choice or DEFAULT))
         seconds = self._noisy(self.whole(choice, total))
         self.clock.now += seconds
         return {WHOLE: seconds}
 
-    def _schedules(self, choice: Choice) -> list[tuple[str, Schedule]]:
+    def _schedules(self, choice: TuneChoice) -> list[tuple[str, Schedule]]:
         return list({**self.defaults, **choice.schedules}.items())
 
     def _noisy(self, seconds: float) -> float:
         return seconds * math.exp(self.random.gauss(0.0, self.jitter))
 
 
-def one(others: Sequence[Schedule] = (WIDE, NARROW), library: Sequence[str] = ()) -> Choices:
-    return Choices({"fused_0": ROW}, {"fused_0": list(others)} if others else {}, library)
+def one(others: Sequence[Schedule] = (WIDE, NARROW), library: Sequence[str] = ()) -> SearchSpace:
+    return SearchSpace({"fused_0": ROW}, {"fused_0": list(others)} if others else {}, library)
 
 
 def bench(seconds: Callable[[str, Schedule], float], **more: object) -> Fake:
     return Fake(Clock(), seconds, {"fused_0": ROW}, **more)  # type: ignore[arg-type]
 
 
-def tuned(fake: Fake, given: Choices | None = None, level: str = "quick") -> Tuned:
+def tuned(fake: Fake, given: SearchSpace | None = None, level: str = "quick") -> TuneResult:
     return tune(fake, given or one(), level, nullcontext, fake.clock)
 
 
@@ -136,7 +136,7 @@ def by_threads(**factors: float) -> Callable[[str, Schedule], float]:
 
 def test_the_faster_schedule_is_chosen() -> None:
     found = tuned(bench(by_threads(t512=0.9, t128=0.8)))
-    assert found.choice == Choice({"fused_0": NARROW})
+    assert found.choice == TuneChoice({"fused_0": NARROW})
     assert found.facts["tried"] == found.facts["alternatives"] == 2
     assert any("fused_0 with threads 128 (not 256): 1.25x" in line for line in found.lines)
 
@@ -159,24 +159,24 @@ def test_equal_schedules_rarely_win() -> None:
 
 def test_kernels_are_chosen_one_by_one() -> None:
     """The first is faster in round 0, the second in round 1: together they are a third build."""
-    given = Choices({"a": ROW, "b": ROW}, {"a": [WIDE, NARROW], "b": [WIDE, NARROW]})
+    given = SearchSpace({"a": ROW, "b": ROW}, {"a": [WIDE, NARROW], "b": [WIDE, NARROW]})
     times = {("a", 512): 0.005, ("b", 128): 0.005}
     fake = Fake(Clock(), lambda n, s: times.get((n, s.threads), 0.01), {"a": ROW, "b": ROW})
     found = tuned(fake, given)
-    assert found.choice == Choice({"a": WIDE, "b": NARROW})
+    assert found.choice == TuneChoice({"a": WIDE, "b": NARROW})
     assert fake.built[-1] == found.choice
     assert len(fake.built) == 4
 
 
 def test_the_best_round_is_taken_where_there_is_no_time_for_the_winners() -> None:
     """They are faster together, and a build is longer than what is left."""
-    given = Choices({"a": ROW, "b": ROW}, {"a": [WIDE, NARROW], "b": [WIDE, NARROW]})
+    given = SearchSpace({"a": ROW, "b": ROW}, {"a": [WIDE, NARROW], "b": [WIDE, NARROW]})
     times = {("a", 512): 0.02, ("b", 128): 0.01}
     fake = Fake(Clock(), lambda n, s: times.get((n, s.threads), 0.04), {"a": ROW, "b": ROW})
     fake.build_s = LEVELS["quick"].seconds * 0.7 / 3
     found = tuned(fake, given)
     assert len(fake.built) == 3
-    assert found.choice == Choice({"a": NARROW, "b": NARROW})
+    assert found.choice == TuneChoice({"a": NARROW, "b": NARROW})
 
 
 def test_whole_calls_have_the_last_word() -> None:
@@ -186,12 +186,12 @@ def test_whole_calls_have_the_last_word() -> None:
 
 def test_nothing_is_replaced_where_the_guard_refuses_the_inputs() -> None:
     fake = bench(by_threads(), guard=False)
-    assert tuned(fake, replace(one(), model=True)).choice == Choice(library=("model",))
+    assert tuned(fake, replace(one(), model=True)).choice == TuneChoice(library=("model",))
     assert tuned(bench(by_threads(), guard=False), one()).choice == DEFAULT  # it may not be left
 
 
 def test_a_library_call_that_is_faster_stays() -> None:
-    library = Choice(library=("product",))
+    library = TuneChoice(library=("product",))
     fake = bench(by_threads(), whole=lambda c, _: 0.015 if c in (library, None) else 0.02)
     found = tuned(fake, one((), ["product"]))
     assert found.choice == library
@@ -202,7 +202,7 @@ def test_a_library_call_that_is_faster_stays() -> None:
 def test_a_model_that_is_slower_stays_as_it_was() -> None:
     """Also where there is nothing else to choose; unless a rule forbids PyTorch's own calls."""
 
-    def slower(choice: Choice | None, _: float) -> float:
+    def slower(choice: TuneChoice | None, _: float) -> float:
         return 0.02 if choice else 0.016
 
     may = [replace(given, model=True) for given in (one(), one(()))]
@@ -234,7 +234,7 @@ def test_the_time_is_kept(level: str, build_s: float, call_s: float) -> None:
     faster = {("a", many[0]): 0.8, ("b", many[1]): 0.8}
     fake = Fake(Clock(), lambda *key: call_s / 2 * faster.get(key, 1.0), kernels, build_s=build_s)
     begin = fake.clock.now
-    given = Choices(kernels, {"a": many, "b": many[1:] + many[:1]}, ["product"], model=True)
+    given = SearchSpace(kernels, {"a": many, "b": many[1:] + many[:1]}, ["product"], model=True)
     found = tuned(fake, given, level)
     # What cannot be known before is what the first call takes.
     seconds = LEVELS[level].seconds
@@ -248,14 +248,14 @@ def test_what_the_compiler_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     fake = bench(by_threads(t512=0.5, t128=0.9))
     build = fake.build
 
-    def refuse(choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+    def refuse(choices: Sequence[TuneChoice], deadline: float) -> tuple[str, ...]:
         wide = [WIDE in c.schedules.values() for c in choices]
         said = iter(build([c for c, no in zip(choices, wide, strict=True) if not no], deadline))
         return tuple("ptxas: too much" if no else next(said) for no in wide)
 
     monkeypatch.setattr(fake, "build", refuse)
     found = tuned(fake)
-    assert found.choice == Choice({"fused_0": NARROW})
+    assert found.choice == TuneChoice({"fused_0": NARROW})
     assert found.facts["refused"] == ["ptxas: too much"]
     assert found.lines[-1] == "  tuned: builds that the compiler refused: 1"
 
@@ -294,11 +294,11 @@ def test_turns_are_paired() -> None:
 # ---- memory --------------------------------------------------------------------------------------
 
 
-FOUND = Tuned(Choice({"fused_0": TILED}, ("late",)), ("  tuned: quick",), {"tried": 2})
+FOUND = TuneResult(TuneChoice({"fused_0": TILED}, ("late",)), ("  tuned: quick",), {"tried": 2})
 
 
 def test_memory_keeps_a_choice(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "new" / "tuned.sqlite")
+    memory = TuneCache(tmp_path / "new" / "tuned.sqlite")
     assert memory.get("k") is None
     memory.put("k", FOUND)
     assert memory.get("k") == FOUND
@@ -306,9 +306,9 @@ def test_memory_keeps_a_choice(tmp_path: Path) -> None:
 
 
 def test_what_full_has_found_serves_quick(tmp_path: Path) -> None:
-    memory, worked = Memory(tmp_path / "tuned.sqlite"), []
+    memory, worked = TuneCache(tmp_path / "tuned.sqlite"), []
 
-    def work() -> Tuned:
+    def work() -> TuneResult:
         worked.append(1)
         return replace(FOUND, facts={"run": len(worked), "tried": 1})
 
@@ -319,7 +319,7 @@ def test_what_full_has_found_serves_quick(tmp_path: Path) -> None:
 
 
 def test_what_was_not_tried_is_not_remembered(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "tuned.sqlite")
+    memory = TuneCache(tmp_path / "tuned.sqlite")
     remembered(memory, "quick", ["a"], lambda: replace(FOUND, facts={"tried": 0}))
     assert memory.get(key_of(["quick", "a"])) is None
 
@@ -328,15 +328,15 @@ def test_a_damaged_store_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "tuned.sqlite"
     path.write_bytes(b"this is no database" * 100)
     with pytest.warns(UserWarning, match="cannot be read") as said:
-        assert Memory(path).get("k") is None
+        assert TuneCache(path).get("k") is None
     assert str(path) in str(said[0].message)
     with pytest.warns(UserWarning, match="cannot be written"):
-        Memory(path).put("k", FOUND)
+        TuneCache(path).put("k", FOUND)
 
 
 @pytest.mark.parametrize("row", ["{", "[]", "{}", '{"choice": {"schedules": {"a": {"x": 1}}}}'])
 def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "tuned.sqlite")
+    memory = TuneCache(tmp_path / "tuned.sqlite")
     memory.put("k", FOUND)
     with sqlite3.connect(memory.path) as connection:
         connection.execute("UPDATE tuned SET found = ?", (row,))
@@ -347,7 +347,7 @@ def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="cannot be written"):
-        Memory(tmp_path / "file" / "tuned.sqlite").put("k", FOUND)
+        TuneCache(tmp_path / "file" / "tuned.sqlite").put("k", FOUND)
 
 
 def test_many_writers(tmp_path: Path) -> None:
@@ -363,21 +363,21 @@ def test_many_writers(tmp_path: Path) -> None:
     words = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), str(path)]
     writers = [subprocess.Popen([*words, str(n)], cwd=ROOT) for n in range(2)]
     assert [w.wait(timeout=120) for w in writers] == [0] * 2
-    found = [Memory(path).get(f"{n} {k}") for n in range(2) for k in range(40)]
+    found = [TuneCache(path).get(f"{n} {k}") for n in range(2) for k in range(40)]
     assert [f.facts["tried"] for f in found if f] == [*range(40)] * 2
 
 
 # ---- what there is to choose ---------------------------------------------------------------------
 
 
-def made(name: str, target: str) -> Made:
+def made(name: str, target: str) -> Compilation:
     folder = "examples" if (ROOT / "examples" / f"{name}.py").exists() else "tests/models"
     problem = load_problem(ROOT / folder / f"{name}.py", FEW if folder == "examples" else {})
     torch.manual_seed(0)
     return make(problem.make_model(), problem.make_inputs(), TARGETS[target])
 
 
-def choices_of(given: Made, rules: frozenset[str] = frozenset()) -> Choices:
+def choices_of(given: Compilation, rules: frozenset[str] = frozenset()) -> SearchSpace:
     machine = given.plan.target
     return choices(
         given.kernels, given.layout, given.plan, rules,
@@ -493,7 +493,7 @@ def test_tuned_on_this_machine(
     assert facts["tried"] in (2, 3)
     assert "  tuned: quick" in decisions
     assert "#   tuned: quick" in first
-    monkeypatch.setattr("fusewright.compiler.pipeline.Workbench", None)
+    monkeypatch.setattr("fusewright.compiler.pipeline.TuneBench", None)
     assert optimized(remembering, "quick", "second.py") == runs[1]
 
 
@@ -510,10 +510,12 @@ def test_a_choice_reaches_the_file(remembering: Path, runs: tuple[Path, Written,
     given = make(loaded.make_model(), loaded.make_inputs(), TARGETS["cpu"])
     (others,) = choices_of(given).others.values()
     (kernel,) = given.kernels
-    chosen = Tuned(Choice({kernel[0].name: others[0]}), ("  tuned: by hand",), {"tried": 1})
+    chosen = TuneResult(
+        TuneChoice({kernel[0].name: others[0]}), ("  tuned: by hand",), {"tried": 1}
+    )
     with sqlite3.connect(store) as connection:
         ((key,),) = connection.execute("SELECT key FROM tuned").fetchall()
-    Memory(store).put(key, chosen)
+    TuneCache(store).put(key, chosen)
     text, _, facts = optimized(remembering, "quick", "second.py")
     assert facts == {"tried": 1}
     assert "tuned: by hand" in text
@@ -524,7 +526,7 @@ def test_a_choice_reaches_the_file(remembering: Path, runs: tuple[Path, Written,
 def test_a_file_in_which_nothing_is_replaced(
     problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Tuned(MODEL, ("  tuned: by hand",), {"tried": 1})
+    kept = TuneResult(MODEL, ("  tuned: by hand",), {"tried": 1})
     monkeypatch.setattr("fusewright.compiler.pipeline.tune", lambda *_: kept)
     text, decisions, _ = optimized(problem, "quick", "kept.py")
     assert decisions == "softmax.py on cpu: the model as it was\n\n  tuned: by hand\n"

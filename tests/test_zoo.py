@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Made, design, emitted_text
+from fusewright.compiler.pipeline import Compilation, design, emitted_text
 from fusewright.frontend.capture import capture
 from fusewright.targets.arch import TARGETS
 
@@ -34,7 +34,7 @@ FUSED_SHARE = 0.5  # of all operators on the CPU; what is planned today is print
 class Entry:
     """What was planned and written for one problem of the zoo, for each target."""
 
-    plans: Mapping[str, Made]
+    plans: Mapping[str, Compilation]
     texts: Mapping[str, str]
 
 

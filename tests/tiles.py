@@ -15,7 +15,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 
 from fusewright.codegen.device_library import text_for
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 
 SECTIONS = ("tile_out", "turned_body", "turned_source")
 WARP = r"""
@@ -134,7 +134,7 @@ extern "C" void tile_{number}(const float* sums, const float* truth, {pointers},
 """
 
 
-def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
+def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with the width of its tile, its segment and its vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
     entries = (_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
@@ -150,7 +150,7 @@ def compiled(words: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
     return built(f"{BEFORE}{WARP}{text}}}\n", folder / "tiles.cpp")
 
 
-def _entry(number: int, body: Body, chosen: str) -> str:
+def _entry(number: int, body: KernelText, chosen: str) -> str:
     fields = ", ".join([*(p.name for p in body.pointers), "batch"])
     pointers = ", ".join(p.declaration for p in body.pointers)
     entry = ENTRY.format(

@@ -16,7 +16,7 @@ from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
 from fusewright.codegen.device_library import text_for
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 
 Sizes = tuple[int, ...]
 SECTIONS = ("windows_out", "part_teams", "convolution_consume")
@@ -208,7 +208,7 @@ extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const
 """
 
 
-def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
+def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with its width, side, vectors and window, or, where all
     pixels are folded, with its width, 0 for boxes, and vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
@@ -226,7 +226,7 @@ def library(bodies: Sequence[tuple[Body, str]], folder: Path) -> ctypes.CDLL:
     return built(whole, folder / "windows.cpp")
 
 
-def _entry(number: int, body: Body, chosen: str) -> str:
+def _entry(number: int, body: KernelText, chosen: str) -> str:
     fields = ", ".join(p.name for p in body.pointers)
     pointers = ", ".join(p.declaration for p in body.pointers)
     tiles = str(not chosen.startswith("0")).lower()

@@ -41,17 +41,17 @@ from fusewright.build.fused_module import scope_of
 from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.device_library import sections
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import write_whole
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.compiler import pipeline
-from fusewright.compiler.pipeline import Made, design
+from fusewright.compiler.pipeline import Compilation, design
 from fusewright.emit.model_source import emit_class
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import TARGETS, Target
 from fusewright.tune.search_space import choices
@@ -269,11 +269,11 @@ def _without_root(text: str) -> str:
 
 def _emitted(
     loaded: _Loaded, machine: Target, precision: str, rules: frozenset[str]
-) -> tuple[Named, list[Made]]:
+) -> tuple[Named, list[Compilation]]:
     """The emitted file and the decision record, and what was made of the model as a whole."""
-    whole = list[Made]()
+    whole = list[Compilation]()
 
-    def untuned(made: Made, _: object) -> Made:
+    def untuned(made: Compilation, _: object) -> Compilation:
         whole.append(made)
         return made
 
@@ -287,13 +287,13 @@ def _emitted(
     return [("file", file.text), ("record", file.record)], whole
 
 
-def _alternatives(made: Made) -> Named:
+def _alternatives(made: Compilation) -> Named:
     """The kernels of each other schedule, and those of plans with more of PyTorch's calls."""
     if not made.replaced:
         return []
-    machine, plans, rules = made.plan.target, dict[str, Made](), pipeline.NO_RULES
+    machine, plans, rules = made.plan.target, dict[str, Compilation](), pipeline.NO_RULES
 
-    def replanned(choice: Choice) -> Plan:
+    def replanned(choice: TuneChoice) -> Plan:
         (stage,) = choice.library
         plans[stage] = design(made.given, machine, made.plan.precision, rules, choice)
         return plans[stage].plan
@@ -313,7 +313,7 @@ def _alternatives(made: Made) -> Named:
     return texts
 
 
-def _kernels(kernels: Sequence[tuple[Body, Nest, Schedule]], machine: Target) -> str:
+def _kernels(kernels: Sequence[tuple[KernelText, Nest, Schedule]], machine: Target) -> str:
     if machine.language == "cuda":
         return str(cuda.cuda_source(kernels, machine))
     return cpp_source([printed for printed, _, _ in kernels])

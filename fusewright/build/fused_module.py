@@ -32,7 +32,7 @@ from torch import nn
 
 from fusewright.common.call_arguments import call
 from fusewright.emit.runtime import cuda_flags
-from fusewright.emit.scope import Scope
+from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
 from fusewright.frontend.flat_module import flat_arguments
 from fusewright.targets.arch import Target
@@ -172,13 +172,13 @@ def values_of(kind: type[nn.Module]) -> dict[str, Any]:
     return found
 
 
-def scope_of(module: nn.Module) -> Scope:
+def scope_of(module: nn.Module) -> EmitScope:
     """The names by which the text for `fused_module` reaches the module's classes and globals."""
     kinds = dict.fromkeys(type(child) for child in module.modules())
     own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
     classes = {kind: f"_FUSEWRIGHT_CLASSES[{k}]" for k, kind in enumerate(own)}
     function = inspect.unwrap(type(module).forward)
-    return Scope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
+    return EmitScope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
 
 
 def fused_module(module: nn.Module, text: str) -> nn.Module:

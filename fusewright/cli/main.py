@@ -368,11 +368,11 @@ def suite(
     check_outputs(output=page_path, report=report_path, force=True)
     check_target(target)
     from fusewright.suite.command import suite as run
-    from fusewright.suite.process_runner import Options
+    from fusewright.suite.process_runner import SuiteOptions
 
     return run(
         folder,
-        Options(target, timing, algebra, timeout_s, parse_settings(settings), tune),
+        SuiteOptions(target, timing, algebra, timeout_s, parse_settings(settings), tune),
         output or Path(f"{folder.resolve().name}_suite"),
         one_run,
         jobs=jobs,

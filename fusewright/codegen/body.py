@@ -1,4 +1,4 @@
-"""Kernel + Nest + Schedule -> Body: the generated struct, the same text for C++ and CUDA.
+"""Kernel + Nest + Schedule -> KernelText: the generated struct, the same text for C++ and CUDA.
 
 The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member
 of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
@@ -16,8 +16,8 @@ from fusewright.codegen.cxx_literal import literal
 from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
-    Body,
-    Lambda,
+    KernelText,
+    PassText,
     Pointer,
     computed,
     counting,
@@ -26,18 +26,18 @@ from fusewright.codegen.kernel_text import (
     spelling,
     windows,
 )
-from fusewright.fusion.axes import Read
-from fusewright.ir.graph import Attribute, Batch, Node, Size, size_text, times
+from fusewright.fusion.axes import Load
+from fusewright.ir.graph import Attribute, BatchSize, Node, Size, size_text, times
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
 from fusewright.kernels.rowwise.row_cooperation import deferred_reads, part_vectors
 from fusewright.kernels.rowwise.simd_rows import turns
 from fusewright.kernels.schedule import Schedule, known_factor
-from fusewright.loopnest.nest import Access, Nest, at_batch
-from fusewright.loopnest.reduction_passes import Pass, read_key, row_plan
+from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
+from fusewright.loopnest.reduction_passes import RowPass, read_key, row_plan
 from fusewright.loopnest.staged_transpose import staged_reads
 
 
-def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> Body:
+def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> KernelText:
     """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
     return _Printer(nest, schedule, tuple(in_place)).body()
 
@@ -75,9 +75,9 @@ class _Printer:
 
     # -- the struct
 
-    def body(self) -> Body:
+    def body(self) -> KernelText:
         if self.row.ahead:
-            loads = Lambda(-1)
+            loads = PassText(-1)
             for m, k in self.row.ahead:
                 self._element_argument(loads, m, k)
             self._team_call("each", "", loads)
@@ -106,7 +106,7 @@ class _Printer:
         inside = [*self._kinds(), *self.nest.coordinates, *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
         count = len(self.row.passes)
-        return Body(
+        return KernelText(
             self.kernel.name, text, self.pointers, self.in_place, self.is_map, count,
             self.abreast, frozenset(self.lifted), self.abreast and turns(self.nest),
         )  # fmt: skip
@@ -143,9 +143,9 @@ class _Printer:
 
     # -- passes
 
-    def _fold_pass(self, number: int, sweep: Pass) -> None:
+    def _fold_pass(self, number: int, sweep: RowPass) -> None:
         first = sweep.folds[0]
-        text = Lambda(number, "divided_alone" * self.inverts)
+        text = PassText(number, "divided_alone" * self.inverts)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
@@ -169,8 +169,8 @@ class _Printer:
         else:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
-    def _store_pass(self, number: int, sweep: Pass) -> None:
-        text = Lambda(number, "divided" * (self.inverts and len(sweep.outputs) == 1))  # registers
+    def _store_pass(self, number: int, sweep: RowPass) -> None:
+        text = PassText(number, "divided" * (self.inverts and len(sweep.outputs) == 1))  # registers
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
@@ -179,7 +179,7 @@ class _Printer:
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
-    def _team_call(self, verb: str, result: str, text: Lambda, row: str = "") -> None:
+    def _team_call(self, verb: str, result: str, text: PassText, row: str = "") -> None:
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span(self.kernel.loops.short * (verb == "each"))
@@ -191,7 +191,7 @@ class _Printer:
 
     def _span(self, short: int = 0) -> str:
         inside = str(short) if short else ", ".join(map(size_text, self._sizes()))
-        run_time = any(isinstance(s, Batch) for s in self._sizes())
+        run_time = any(isinstance(s, BatchSize) for s in self._sizes())
         return f"span({inside})" if run_time else f"fixed<{inside}>"
 
     def _sizes(self) -> list[Size]:
@@ -214,7 +214,7 @@ class _Printer:
 
     # -- values inside a pass
 
-    def _element(self, text: Lambda, m: Node) -> str:
+    def _element(self, text: PassText, m: Node) -> str:
         """The name of member `m` in this pass, after the lines that compute it."""
         if id(m) not in self.row.element:
             return self.names[id(m)]
@@ -232,7 +232,7 @@ class _Printer:
         self._store_kept(text, id(m), self._kind(m), name)
         return name
 
-    def _quotient(self, text: Lambda, m: Node) -> str:
+    def _quotient(self, text: PassText, m: Node) -> str:
         """A division by a number of the row, which is inverted once; a last pass has but one."""
         value, by = (self._element_argument(text, m, k) for k in range(2))
         if text.denominator not in ("", self.inverted.get(by)):
@@ -243,9 +243,9 @@ class _Printer:
         text.denominator = self.inverted[by] * (text.divides == "divided")
         return f"const float {self.names[id(m)]} = {text.divides}({value}, {self.inverted[by]});"
 
-    def _element_argument(self, text: Lambda, m: Node, k: int) -> str:
+    def _element_argument(self, text: PassText, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]
-        if not isinstance(edge, Read):
+        if not isinstance(edge, Load):
             return self._element(text, edge)
         access = self.nest.reads[id(m), k]
         if not access.varies:
@@ -271,7 +271,7 @@ class _Printer:
         self.lines += [line] * (line not in self.lines)
         return f"below<{place}, {beside}>(w{number})"
 
-    def _load_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> bool:
+    def _load_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)
         if keep is None or text.number == keep.first:
             return False
@@ -279,7 +279,7 @@ class _Printer:
         text.operands.append(f"load({self.slots[key]})")
         return True
 
-    def _store_kept(self, text: Lambda, key: Hashable, kind: str, name: str) -> None:
+    def _store_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> None:
         keep = self.row.keeps.get(key)
         if keep is not None and text.number == keep.first:
             parameter = f"{self.slots[key]}_"
@@ -290,18 +290,18 @@ class _Printer:
     def _kept_lines(self) -> list[str]:
         kinds = {self.slots[key]: self._kind(keep.node) for key, keep in self.row.keeps.items()}
         count = times(self.nest.outer, self.nest.columns)
-        some = "" if isinstance(count, Batch) else f", {count}"
+        some = "" if isinstance(count, BatchSize) else f", {count}"
         return [f"auto {at} = team.template keep<{kind}{some}>();" for at, kind in kinds.items()]
 
     # -- values of a row
 
     def _row_argument(self, m: Node, k: int) -> str:
         edge = self.kernel.loops.edges[id(m), k]
-        if isinstance(edge, Read):
+        if isinstance(edge, Load):
             return self._row_read(edge.leaf, self.nest.reads[id(m), k])
         return self.names[id(edge)]
 
-    def _row_read(self, leaf: Node, access: Access) -> str:
+    def _row_read(self, leaf: Node, access: AffineAccess) -> str:
         if leaf.op == "constant" and not access.limits:
             return self._number(leaf["value"], leaf)
         key = read_key(access)
@@ -312,7 +312,7 @@ class _Printer:
             self.lines.append(f"const {kind} {self.row_reads[key]} = {value};")
         return self.row_reads[key]
 
-    def _row_value(self, leaf: Node, access: Access) -> str:
+    def _row_value(self, leaf: Node, access: AffineAccess) -> str:
         if leaf.op == "constant":
             text = self._number(leaf["value"], leaf)
         else:
@@ -324,7 +324,7 @@ class _Printer:
 
     def _number(self, value: Attribute, leaf: Node) -> str:
         """A number as text of the type in which the leaf is computed."""
-        assert isinstance(value, int | float | bool | Batch)
+        assert isinstance(value, int | float | bool | BatchSize)
         return literal(value, computed(leaf))
 
     # -- spelling
@@ -339,7 +339,7 @@ class _Printer:
             self.lifted.add((m.row.needs, m.row.arity))
         return text
 
-    def _load(self, leaf: Node, access: Access) -> str:
+    def _load(self, leaf: Node, access: AffineAccess) -> str:
         """The operand of a value that varies along the row; only some of its elements may exist."""
         if leaf.op == "constant":
             inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
@@ -352,13 +352,13 @@ class _Printer:
         exists = f"[&](long o) {{ return {access.limits}; }}"
         return f"within<{self.nest.index}>({inner}, {fill}, {exists})"
 
-    def _operand(self, verb: str, name: str, access: Access) -> str:
+    def _operand(self, verb: str, name: str, access: AffineAccess) -> str:
         inner = self._row_operand(verb, name, access)
         if not self.abreast or access.beside == 1:
             return inner
         return f"spaced({inner}, {size_text(access.beside)})"
 
-    def _row_operand(self, verb: str, name: str, access: Access) -> str:
+    def _row_operand(self, verb: str, name: str, access: AffineAccess) -> str:
         if access.wrap and not self.abreast:
             inside, further = access.wrap
             row = self._row_operand(verb, name, replace(access, gather="", wrap=None))

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from fusewright.codegen.dead_code import prune
 from fusewright.codegen.device_library import text_for
-from fusewright.codegen.kernel_text import Body, words
-from fusewright.ir.graph import Batch, numel, size_text, times
+from fusewright.codegen.kernel_text import KernelText, words
+from fusewright.ir.graph import BatchSize, numel, size_text, times
 
 
-def cpp_source(bodies: Sequence[Body]) -> str:
+def cpp_source(bodies: Sequence[KernelText]) -> str:
     """The whole C++ text of an emitted file."""
     parts = _lifted(bodies)
     for body in bodies:
@@ -22,7 +22,7 @@ def cpp_source(bodies: Sequence[Body]) -> str:
     return f"{prune(text_for('cpp', words(generated)), generated)}\n\n{generated}"
 
 
-def _launch(body: Body) -> str:
+def _launch(body: KernelText) -> str:
     if body.is_map:
         return "run_map"
     if body.turned:
@@ -30,13 +30,13 @@ def _launch(body: Body) -> str:
     return "run_abreast" if body.abreast else "run_rows"
 
 
-def _lifted(bodies: Sequence[Body]) -> list[str]:
+def _lifted(bodies: Sequence[KernelText]) -> list[str]:
     """The functions that vectors of rows need, too, a line each."""
     found = sorted({call for body in bodies for call in body.lifted})
     return ["\n".join(f"FUSEWRIGHT_LIFT{arity}({name})" for name, arity in found)] * bool(found)
 
 
-def _entry(body: Body) -> str:
+def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     arguments = ", ".join([*(p.declaration for p in body.pointers), "long batch", "long threads"])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
@@ -51,9 +51,9 @@ def _entry(body: Body) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _bytes(body: Body) -> str:
+def _bytes(body: KernelText) -> str:
     """What the kernel reads and writes."""
     sizes = [times(numel(p.node.shape), p.node.dtype.itemsize) for p in body.pointers]
     fixed = sum(s for s in sizes if isinstance(s, int))
-    free = sum(s.multiple for s in sizes if isinstance(s, Batch))
+    free = sum(s.multiple for s in sizes if isinstance(s, BatchSize))
     return " + ".join([f"batch * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free))

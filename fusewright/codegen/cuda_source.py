@@ -15,7 +15,7 @@ import torch
 from fusewright.codegen.body import body as print_body
 from fusewright.codegen.dead_code import prune
 from fusewright.codegen.device_library import text_for
-from fusewright.codegen.kernel_text import Body, words
+from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.ir.graph import size_text, times
 from fusewright.kernels.gemm import launch
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
@@ -37,8 +37,8 @@ FEW = {"exponentials", "moments", "max", "min"}  # folds that want 16 loads in f
 DEAR = {"exponentials", "moments", "argmax", "argmin"}
 ROW_PARTS, STRIPE_PARTS = ((512, 8, 8), (256, 16, 32)), (64, 0)
 
-Printed = tuple[Body, Nest, Schedule]
-Spare = Sequence[tuple[Body, Schedule]]  # a kernel as it runs where its schedule cannot
+Printed = tuple[KernelText, Nest, Schedule]
+Spare = Sequence[tuple[KernelText, Schedule]]  # a kernel as it runs where its schedule cannot
 
 
 def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
@@ -57,7 +57,7 @@ def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
     return f"{prune(skeletons, generated)}\n\n{generated}"
 
 
-def launcher(body: Body, nest: Nest, schedule: Schedule) -> str:
+def launcher(body: KernelText, nest: Nest, schedule: Schedule) -> str:
     """The skeleton's function that starts the kernel."""
     if schedule.tile and nest.kernel.product:
         return launch.launcher(nest.kernel.product, schedule.tile)
@@ -85,7 +85,7 @@ def _words(kernels: Sequence[Printed], generated: str) -> set[str]:
     return found | {"band" for _, nest, _ in kernels if band(nest.kernel) != ALL}
 
 
-def _functions(body: Body, nest: Nest) -> list[str]:
+def _functions(body: KernelText, nest: Nest) -> list[str]:
     """The structs that a kernel takes beside its body."""
     return launch.structs(nest.kernel.product, body.name) if nest.kernel.product else []
 
@@ -95,7 +95,7 @@ def whole(nest: Nest) -> list[str]:
     return launch.whole(nest.kernel.product) if nest.kernel.product else []
 
 
-def _spare(body: Body, nest: Nest, schedule: Schedule) -> Spare:
+def _spare(body: KernelText, nest: Nest, schedule: Schedule) -> Spare:
     """The kernel as it runs where what keeps its rows cannot, if that may be."""
     if not (other := otherwise(schedule, nest)):
         return []
@@ -104,7 +104,7 @@ def _spare(body: Body, nest: Nest, schedule: Schedule) -> Spare:
     return [(replace(again, name=name, text=text), other)]
 
 
-def _entry(body: Body, nest: Nest, schedule: Schedule, spare: Spare) -> str:
+def _entry(body: KernelText, nest: Nest, schedule: Schedule, spare: Spare) -> str:
     """The function that Python calls."""
     extra = ["void* workspace"] if workspace(nest, schedule) else []
     tail = ["long batch", "int device", "void* stream"]
@@ -122,7 +122,7 @@ def _entry(body: Body, nest: Nest, schedule: Schedule, spare: Spare) -> str:
     return "\n".join([*lines, *_runs(body, nest, schedule, bool(spare)), "}"])
 
 
-def _runs(body: Body, nest: Nest, schedule: Schedule, aligned: bool = False) -> list[str]:
+def _runs(body: KernelText, nest: Nest, schedule: Schedule, aligned: bool = False) -> list[str]:
     """The lines that start the kernel, with vectors if pointers are aligned for them."""
     made = nest.kernel.product
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
@@ -136,11 +136,11 @@ def _runs(body: Body, nest: Nest, schedule: Schedule, aligned: bool = False) -> 
     return [*lines, f"  return {_launch(body, nest, replace(schedule, staged=0), 1)};"]
 
 
-def _are_aligned(body: Body, nest: Nest, schedule: Schedule) -> str:
+def _are_aligned(body: KernelText, nest: Nest, schedule: Schedule) -> str:
     return f"aligned<{schedule.vector}>({', '.join(_vectors(body, nest, schedule))})"
 
 
-def _vectors(body: Body, nest: Nest, schedule: Schedule) -> list[str]:
+def _vectors(body: KernelText, nest: Nest, schedule: Schedule) -> list[str]:
     """The pointers that are walked by vectors."""
     accesses = [*nest.reads.values(), *nest.writes.values()]
     staged = schedule.staged > 0
@@ -164,7 +164,7 @@ def _each(nest: Nest, schedule: Schedule, vector: int) -> int:
     return min(twice * MAP_VECTORS, max(1, twice * MAP_BYTES // (widest * vector)))
 
 
-def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
+def _launch(body: KernelText, nest: Nest, schedule: Schedule, vector: int) -> str:
     if schedule.tile and nest.kernel.product:
         return launch.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
@@ -199,7 +199,7 @@ def _launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
     return f"{launcher(body, nest, schedule)}<{sizes}>(body, {rows}, {scratch}device, stream)"
 
 
-def _in_parts(body: Body, nest: Nest, stripe: str, vector: int) -> str:
+def _in_parts(body: KernelText, nest: Nest, stripe: str, vector: int) -> str:
     """Threads of a row, its vector, accesses of a thread in flight (or what is said of a stripe),
     those in a part of the row, what a part of the only folds takes, and whether rows lie inside of
     each other, so that parts of all of them are read at the same time."""
@@ -226,7 +226,7 @@ def _part(nest: Nest, schedule: Schedule) -> str:
     return f", {size}" + f", {still}" * (still > 0)
 
 
-def _chunk_launch(body: Body, nest: Nest, schedule: Schedule, vector: int) -> str:
+def _chunk_launch(body: KernelText, nest: Nest, schedule: Schedule, vector: int) -> str:
     """How rows are scanned in chunks: from the first one on, or back from the last."""
     shape = (schedule.blocks,) * (schedule.blocks > 1) + (schedule.threads // schedule.blocks,)
     each = schedule.each if vector > 1 or schedule.across > 1 else min(schedule.each, CHUNK_EACH)

@@ -6,12 +6,12 @@ import math
 
 import torch
 
-from fusewright.ir.graph import Batch, Size, size_text
+from fusewright.ir.graph import BatchSize, Size, size_text
 
 
 def literal(value: Size | float | bool, kind: str) -> str:
     """A number as C++ text of type `kind`; floats keep every bit."""
-    if isinstance(value, Batch):
+    if isinstance(value, BatchSize):
         return f"({kind})({size_text(value)})"
     if kind == "bool":
         return "true" if value else "false"

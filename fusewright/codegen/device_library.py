@@ -98,7 +98,7 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class Section:
+class DeviceSection:
     """One piece of a file: its name, the names of those it calls, its text."""
 
     name: str
@@ -107,18 +107,18 @@ class Section:
 
 
 @cache
-def sections(language: str) -> tuple[Section, ...]:
+def sections(language: str) -> tuple[DeviceSection, ...]:
     """All sections of a language, in order."""
-    found: list[Section] = []
+    found: list[DeviceSection] = []
     for name in FILES[language]:
         text = (files("fusewright") / name).read_text(encoding="utf-8")
         found.extend(cut(text))
     return tuple(found)
 
 
-def cut(text: str) -> list[Section]:
+def cut(text: str) -> list[DeviceSection]:
     """The sections of one file."""
-    found: list[Section] = []
+    found: list[DeviceSection] = []
     name, lines = "", list[str]()
     needs: tuple[str, ...] = ()
     for line in [*text.splitlines(), "//@"]:
@@ -126,7 +126,7 @@ def cut(text: str) -> list[Section]:
             lines.append(line)
             continue
         if name:
-            found.append(Section(name, needs, "\n".join(lines).strip("\n")))
+            found.append(DeviceSection(name, needs, "\n".join(lines).strip("\n")))
         head, _, tail = line.removeprefix("//@").partition(":")
         name = head.strip()
         words = tail.replace("needs", "").replace(",", " ").split()

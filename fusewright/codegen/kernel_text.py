@@ -17,7 +17,7 @@ from fusewright.ir.graph import Node, shape_text, size_text
 from fusewright.kernels.conv.geometry import known
 from fusewright.kernels.schedule import whole_place
 from fusewright.loopnest.nest import Nest
-from fusewright.loopnest.reduction_passes import Row
+from fusewright.loopnest.reduction_passes import RowPlan
 
 # torch type -> (how it is stored, how it is computed)
 TYPES = {
@@ -63,7 +63,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Body:
+class KernelText:
     """A kernel as text. passes: over each row.
     abreast: whether it also takes many rows together.  turned: and these lie along memory.  lifted:
     functions it calls then, and of how many arguments."""
@@ -85,7 +85,7 @@ class Body:
 
 
 @dataclass
-class Lambda:
+class PassText:
     """The text of one pass: its lines, and its operands in the order of its parameters. divides:
     how elements are divided by a number that is inverted once; "": they are not."""
 
@@ -152,7 +152,7 @@ def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
     return f"({kind}){value}"
 
 
-def slots(row: Row) -> dict[Hashable, str]:
+def slots(row: RowPlan) -> dict[Hashable, str]:
     """A kept row of memory for each kept value; one may follow another in the same row."""
     slots: dict[Hashable, str] = {}
     busy: list[tuple[str, str, int]] = []  # slot, type, last pass

@@ -3,7 +3,7 @@
 So has a run that had too little memory beside others, from its beginning to its end.
 
 A run asks for its turn over a socket before it times anything, and says when it is over: `ask` in
-the run, `Machine` in the suite that started it. Whoever waits comes before whoever would start.
+the run, `TimingLock` in the suite that started it. Whoever waits comes before whoever would start.
 Once it knows how much memory it will take at most, it waits until there is as much, which it has
 until its end: `settle`, likewise.
 """
@@ -73,7 +73,7 @@ class Claim:
     wants: Mapping[str, int]
 
 
-class Machine:
+class TimingLock:
     """Who is at work: any number of runs, or the only one that times; and who has what memory."""
 
     def __init__(self, limits: Mapping[str, int] = NO_LIMITS) -> None:

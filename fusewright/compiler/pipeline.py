@@ -31,7 +31,7 @@ from fusewright.build.fused_module import (
 )
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source, workspace
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import check_writable, write_whole
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
@@ -42,8 +42,8 @@ from fusewright.emit.forward import forward_lines
 from fusewright.emit.guard import class_text, guard
 from fusewright.emit.header import as_it_was, header, header_of_parts
 from fusewright.emit.model_source import (
+    GeneratedForward,
     NewClass,
-    NewForward,
     alias,
     emit,
     emit_class,
@@ -51,9 +51,9 @@ from fusewright.emit.model_source import (
     emit_parts,
     rename,
 )
-from fusewright.emit.python_text import Names, parameters, signature_text
+from fusewright.emit.python_text import NameScope, parameters, signature_text
 from fusewright.emit.runtime import cpp_runtime, cuda_runtime
-from fusewright.emit.scope import Scope
+from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
@@ -67,9 +67,9 @@ from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import asks_here
-from fusewright.kernels.schedule import Choice, Schedule, schedule
+from fusewright.kernels.schedule import Schedule, TuneChoice, schedule
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.loopnest.buffer_reuse import Storage, storage
+from fusewright.loopnest.buffer_reuse import BufferReuse, storage
 from fusewright.loopnest.nest import Nest
 from fusewright.report.decision_record import (
     AS_IT_WAS,
@@ -80,13 +80,13 @@ from fusewright.report.decision_record import (
     kernel_reports,
     replaces,
 )
-from fusewright.report.run_report import KernelReport, Outcome
+from fusewright.report.run_report import OptimizeResult, StepReport
 from fusewright.rewrite.algebra_rules import allowed
 from fusewright.rewrite.diagonal_matmul import diagonal
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.arch import TARGETS, Target, target
-from fusewright.tune.bench import EagerRaises, Workbench, Written, about_inputs, about_machine
-from fusewright.tune.cache import Memory, Tuned
+from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
+from fusewright.tune.cache import TuneCache, TuneResult
 from fusewright.tune.search_space import MODEL, choices
 from fusewright.tune.tuner import DEFAULT, level_of, remembered, tune, untuned
 
@@ -98,7 +98,7 @@ TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give
 
 
 @dataclass(frozen=True)
-class Made:
+class Compilation:
     """Everything decided and printed for one model on one target.
 
     given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
@@ -108,10 +108,10 @@ class Made:
     given: Captured
     captured: Captured
     plan: Plan
-    layout: Storage
-    kernels: tuple[tuple[Body, Nest, Schedule], ...]
+    layout: BufferReuse
+    kernels: tuple[tuple[KernelText, Nest, Schedule], ...]
     used: tuple[str, ...]
-    tuned: Tuned | None = None
+    tuned: TuneResult | None = None
     replaced: bool = True
 
     @property
@@ -139,7 +139,7 @@ def make(
     machine: Target,
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
-) -> Made:
+) -> Compilation:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
     rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
@@ -159,9 +159,9 @@ def design(
     machine: Target,
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
-    choice: Choice = DEFAULT,
+    choice: TuneChoice = DEFAULT,
     first: int = 0,
-) -> Made:
+) -> Compilation:
     """`make` for a model that is captured already, with what a tuner has chosen.
 
     first: the number of the first kernel, where a file has the kernels of several plans.
@@ -175,14 +175,16 @@ def design(
     planned = count_in_kernels(plan(captured.graph, machine, precision))
     planned = numbered(planned, first)
     layout = storage(planned)
-    made = Made(given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned))
+    made = Compilation(
+        given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned)
+    )
     return _scheduled(made, rules, choice)
 
 
-def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
+def _scheduled(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
     """The same plan with every kernel as chosen, or by default."""
     target, graph = made.plan.target, made.captured.graph
-    kernels: list[tuple[Body, Nest, Schedule]] = []
+    kernels: list[tuple[KernelText, Nest, Schedule]] = []
     for kernel in made.plan.kernels:
         nest = made.layout.nests[kernel.name]
         chosen = choice.schedules.get(kernel.name) or schedule(nest, target, graph, rules)
@@ -191,7 +193,7 @@ def _scheduled(made: Made, rules: frozenset[str], choice: Choice) -> Made:
 
 
 def _tuned(
-    made: Made,
+    made: Compilation,
     progress: Progress,
     *,
     problem: Problem,
@@ -199,28 +201,28 @@ def _tuned(
     level: str,
     rules: frozenset[str],
     turn: Turn,
-) -> Made:
+) -> Compilation:
     """What was made, with what is fastest here: as remembered, or tried now."""
     if level == "off" or not made.replaced:
         return made
 
-    def other(choice: Choice) -> Made:
+    def other(choice: TuneChoice) -> Compilation:
         if choice == MODEL:
             return replace(made, plan=replace(made.plan, steps=()), kernels=(), replaced=False)
         if not choice.library:
             return _scheduled(made, rules, choice)
         return design(made.given, machine, made.plan.precision, rules, choice)
 
-    def write(choice: Choice) -> Written:
+    def write(choice: TuneChoice) -> CandidateText:
         chosen = other(choice)
         runtime, forward = _code(chosen, module, scope_of(module))
-        return Written(runtime, emit_class(runtime, forward), bool(chosen.kernels))
+        return CandidateText(runtime, emit_class(runtime, forward), bool(chosen.kernels))
 
-    def work() -> Tuned:
+    def work() -> TuneResult:
         progress("tuning")
         others = choices(made.kernels, made.layout, made.plan, rules, lambda c: other(c).plan)
         try:
-            bench = Workbench(module, problem.make_inputs(), machine, write)
+            bench = TuneBench(module, problem.make_inputs(), machine, write)
             return tune(bench, others, level, turn)
         except torch.cuda.OutOfMemoryError:
             return untuned(others, level, "the GPU has too little memory for it beside the model")
@@ -230,35 +232,35 @@ def _tuned(
     module, machine = problem.make_model(), made.plan.target
     about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]
     about += about_inputs(given.inputs, made.captured.graph)
-    found = remembered(Memory(cache_folder() / TUNED), level, about, work)
+    found = remembered(TuneCache(cache_folder() / TUNED), level, about, work)
     return replace(other(found.choice), tuned=found)
 
 
-def emitted_text(made: Made, module: nn.Module, problem: Problem) -> str:
+def emitted_text(made: Compilation, module: nn.Module, problem: Problem) -> str:
     """The text of the emitted file."""
     return _emitted(made, module, problem)[0]
 
 
-def _emitted(made: Made, module: nn.Module, problem: Problem) -> tuple[str, str]:
+def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[str, str]:
     """The text of the emitted file, and its block that compiles kernels, or ""."""
     path, record = str(problem.path), made.record(problem.path.name)
     if not made.replaced:
         return rename(problem.source, path, as_it_was(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
-    runtime, forward = _code(made, module, Scope(classes, vars(problem.module)))
+    runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
     lines = header(record, made.kernels, made.plan, problem.path.name)
     return emit(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
 
 
-def _code(made: Made, module: nn.Module, scope: Scope) -> tuple[str, NewForward]:
+def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
     forward, said, imports = _new_forward(made, module, scope)
     return _runtime(made.kernels, made.plan.target, said, imports), forward
 
 
 def _new_forward(
-    made: Made, module: nn.Module, scope: Scope
-) -> tuple[NewForward, list[str], list[str]]:
+    made: Compilation, module: nn.Module, scope: EmitScope
+) -> tuple[GeneratedForward, list[str], list[str]]:
     """The emitted `forward`, all that it says, and the imports that it needs."""
     machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
     found = guard(made.captured, module, scope, machine, made.plan.precision)
@@ -267,13 +269,15 @@ def _new_forward(
     signature, call = signature_text(parameters(module))
     kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
     summary = f"{kernels}; `reference_forward` where a condition does not hold."
-    forward = NewForward(signature, call, summary, found.prelude, found.conditions, statements)
+    forward = GeneratedForward(
+        signature, call, summary, found.prelude, found.conditions, statements
+    )
     said = [*found.prelude, *found.conditions, *statements]
     return forward, said, found.containers.imports
 
 
 def _runtime(
-    kernels: Sequence[tuple[Body, Nest, Schedule]],
+    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
     machine: Target,
     said: Sequence[str],
     imports: Sequence[str],
@@ -300,8 +304,8 @@ def optimize_file(
     progress: Progress = lambda _: None,
     site: Site | None = None,
     settle: Settle = lambda _: None,
-) -> Outcome:
-    """Write the fused file of a problem, then judge it; see `Outcome`.
+) -> OptimizeResult:
+    """Write the fused file of a problem, then judge it; see `OptimizeResult`.
 
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
@@ -329,7 +333,7 @@ def optimize_file(
         sized = _Sized(machine.device, settle if here else _quiet, progress)
         file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
         about = file.degenerate, None, file.parts, sized.need
-        outcome = Outcome(out, file.record, file.reports, None, "", *about)
+        outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
         if not here:
             why = _compiled_elsewhere(file, machine, progress)
             write_whole(out, file.text, force=force)
@@ -443,7 +447,7 @@ def _optimize_parts(
     """`optimize` for a module that cannot be captured as a whole: warns, with the reason."""
     calls = observed(module, lambda: call(module, inputs))
 
-    def scope(child: nn.Module, name: str) -> Scope:
+    def scope(child: nn.Module, name: str) -> EmitScope:
         reach = f"_FUSEWRIGHT_VALUES_OF_{name}[{{0!r}}]"
         return replace(scope_of(module), values=values_of(type(child)), reach=reach)
 
@@ -499,7 +503,7 @@ class Part:
     """What was made for a submodule. name: of its new class."""
 
     name: str
-    made: Made
+    made: Compilation
 
 
 @dataclass(frozen=True)
@@ -511,11 +515,11 @@ class Parts:
     why: str
 
     @property
-    def made(self) -> tuple[Made, ...]:
+    def made(self) -> tuple[Compilation, ...]:
         return tuple(t.made.made for t in self.chosen.taken)
 
     @property
-    def kernels(self) -> tuple[tuple[Body, Nest, Schedule], ...]:
+    def kernels(self) -> tuple[tuple[KernelText, Nest, Schedule], ...]:
         return tuple(kernel for made in self.made for kernel in made.kernels)
 
     @property
@@ -538,13 +542,13 @@ def make_parts(
     precision: str,
     rules: frozenset[str],
     why: str,
-    scope: Callable[[nn.Module, str], Scope],
+    scope: Callable[[nn.Module, str], EmitScope],
 ) -> Parts:
     """`make` for the largest submodules for which it can be done and is worth it.
 
     calls: what they were seen to be called with.  scope: of the text for one of them.
     """
-    names, parts = Names(set(scope(module, "").values)), list[Part]()
+    names, parts = NameScope(set(scope(module, "").values)), list[Part]()
 
     def attempt(child: nn.Module, inputs: Inputs, varies: bool) -> Part | None:
         kind = type(child).__name__
@@ -574,12 +578,12 @@ def _count(part: Part) -> int:
     return len(part.made.kernels)
 
 
-def _as_part(scope: Scope, name: str, number: int) -> Scope:
+def _as_part(scope: EmitScope, name: str, number: int) -> EmitScope:
     return replace(scope, own=name, part=number)
 
 
 def _code_of_parts(
-    parts: Parts, scope: Callable[[nn.Module, str], Scope]
+    parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[str, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
     classes, said, imports = list[NewClass](), list[str](), list[str]()
@@ -600,8 +604,8 @@ class _File:
     text: str
     runtime: str
     record: str
-    kernels: tuple[tuple[Body, Nest, Schedule], ...]
-    reports: tuple[KernelReport, ...]
+    kernels: tuple[tuple[KernelText, Nest, Schedule], ...]
+    reports: tuple[StepReport, ...]
     degenerate: bool = False
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
@@ -614,7 +618,7 @@ def _file(
     machine: Target,
     precision: str,
     rules: frozenset[str],
-    tuned: Callable[[Made, Progress], Made],
+    tuned: Callable[[Compilation, Progress], Compilation],
     progress: Progress,
     sized: Callable[[Sizes], None] = lambda _: None,
 ) -> _File:
@@ -641,8 +645,8 @@ def _file(
     sized(sizes_observed(module, tensors(given.inputs), peak.size))
     named = {**_own_classes(problem), **_imported_classes(problem)}
 
-    def scope(_child: nn.Module, _name: str) -> Scope:
-        return Scope(named, vars(problem.module))
+    def scope(_child: nn.Module, _name: str) -> EmitScope:
+        return EmitScope(named, vars(problem.module))
 
     parts = make_parts(module, calls, machine, precision, rules, why, scope)
     if broken := sorted({"no-library", "no-workspace"} & rules):
@@ -659,7 +663,7 @@ def _file(
 
 
 def _text_of_parts(
-    parts: Parts, problem: Problem, record: str, scope: Callable[[nn.Module, str], Scope]
+    parts: Parts, problem: Problem, record: str, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[str, str]:
     """The emitted text, and its block that compiles kernels; the model as it was, and "", where
     nothing is new."""
@@ -698,12 +702,12 @@ def _quiet(_: object) -> None:
     """Progress that nobody watches, and memory that nobody is asked for."""
 
 
-def _as_planned(made: Made, _: Progress) -> Made:
+def _as_planned(made: Compilation, _: Progress) -> Compilation:
     """No tuning."""
     return made
 
 
-def _check_rules(made: Made, rules: frozenset[str]) -> None:
+def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
     """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
     packing = [b.name for b, n, s in made.kernels if s.tile and workspace(n, s)]

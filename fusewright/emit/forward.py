@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusewright.codegen.kernel_text import Body
-from fusewright.emit.guard import Guard
+from fusewright.codegen.kernel_text import KernelText
+from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float_product, writes_itself
 from fusewright.fusion.batch_counters import counted
-from fusewright.fusion.planner import Kernel, Library, Plan
-from fusewright.ir.graph import Batch, Graph, Node, Size, base, times, toposort
+from fusewright.fusion.planner import Kernel, LibraryStep, Plan
+from fusewright.ir.graph import BatchSize, Graph, Node, Size, base, times, toposort
 from fusewright.ir.interpreter import python_text
 from fusewright.ir.strided_view import numbers
 from fusewright.kernels.tensor_core.tile import Tile
@@ -26,7 +26,7 @@ from fusewright.kernels.tensor_core.variant import family
 
 
 @dataclass(frozen=True)
-class _Line:
+class _Statement:
     """One statement, and the variable it defines (or "")."""
 
     text: str
@@ -36,8 +36,8 @@ class _Line:
 def forward_lines(
     captured: Captured,
     plan: Plan,
-    bodies: Sequence[Body],
-    guard: Guard,
+    bodies: Sequence[KernelText],
+    guard: ForwardGuard,
     scratch: Mapping[str, str],
     tiles: Mapping[str, Tile],
 ) -> tuple[str, ...]:
@@ -46,16 +46,16 @@ def forward_lines(
     scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text.
     tiles: of the kernels with a product, by name.
     """
-    return _Forward(captured, plan, bodies, guard, scratch, tiles).lines()
+    return _ForwardPrinter(captured, plan, bodies, guard, scratch, tiles).lines()
 
 
-class _Forward:
+class _ForwardPrinter:
     def __init__(
         self,
         captured: Captured,
         plan: Plan,
-        bodies: Sequence[Body],
-        guard: Guard,
+        bodies: Sequence[KernelText],
+        guard: ForwardGuard,
         scratch: Mapping[str, str],
         tiles: Mapping[str, Tile],
     ) -> None:
@@ -64,7 +64,7 @@ class _Forward:
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
         self.text: dict[int, str] = {}
-        self.statements: list[_Line] = []
+        self.statements: list[_Statement] = []
         self.dense: dict[int, str] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
@@ -110,7 +110,7 @@ class _Forward:
             if n.op in ("parameter", "buffer"):
                 self.text[id(n)] = self._state(n)
             elif n.op == "constant":
-                batch = isinstance(n["value"], Batch)
+                batch = isinstance(n["value"], BatchSize)
                 self.text[id(n)] = self.guard.batch if batch else python_text(n["value"], 0)
 
     def _state(self, n: Node) -> str:
@@ -123,7 +123,7 @@ class _Forward:
         made = f"full({tuple(tensor.shape)}, " if one else "tensor("
         values = python_text(tensor.item() if one else tensor.tolist(), 0)
         text = f"torch.{made}{values}, dtype={tensor.dtype}, device={self._device()})"
-        self.statements.append(_Line(f"{variable} = {text}", variable))
+        self.statements.append(_Statement(f"{variable} = {text}", variable))
         return variable
 
     def _device(self) -> str:
@@ -150,7 +150,7 @@ class _Forward:
 
     def _define(self, n: Node, name: str, text: str) -> None:
         self.text[id(n)] = name
-        self.statements.append(_Line(f"{name} = {text}", name))
+        self.statements.append(_Statement(f"{name} = {text}", name))
 
     def _dense(self, text: str, n: Node) -> str:
         """The tensor with the layout that kernels assume."""
@@ -170,12 +170,12 @@ class _Forward:
             return self._reach(n)
         variable = self.guard.names.fresh(f"{n.op}_result")
         text = self._dense(self._reach(n), n)
-        self.statements.append(_Line(f"{variable} = {text}", variable))
+        self.statements.append(_Statement(f"{variable} = {text}", variable))
         return variable
 
     # -- steps
 
-    def _library(self, step: Library) -> None:
+    def _library(self, step: LibraryStep) -> None:
         n = step.node
         if id(n) in self.counted:  # in place, with the updates
             return
@@ -194,7 +194,7 @@ class _Forward:
         if any(n is leaf for kernel in self.plan.kernels for leaf in _walked(kernel)):
             dense = self.guard.names.fresh(f"{name}_dense") if id(n) in self.shown else name
             self.dense[id(n)] = dense
-            self.statements.append(_Line(f"{dense} = {self._dense(name, n)}", dense))
+            self.statements.append(_Statement(f"{dense} = {self._dense(name, n)}", dense))
 
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
@@ -213,7 +213,7 @@ class _Forward:
         addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
-        self.statements.append(_Line(f"{self.run}[{literal(kernel.name)}]({arguments})"))
+        self.statements.append(_Statement(f"{self.run}[{literal(kernel.name)}]({arguments})"))
 
     def _inside(self, n: Node) -> str:
         """Its place in the memory of a joined tensor; "" where it has memory of its own."""
@@ -239,7 +239,9 @@ class _Forward:
         for k in read:
             if id(found[k]) not in self.fresh and names[k] not in aligned:
                 name = aligned[names[k]] = self.guard.names.fresh(f"{names[k]}_aligned")
-                self.statements.append(_Line(f"{name} = _fusewright_aligned({names[k]})", name))
+                self.statements.append(
+                    _Statement(f"{name} = _fusewright_aligned({names[k]})", name)
+                )
         return [aligned.get(name, name) if k in read else name for k, name in enumerate(names)]
 
     def _scratch(self, kernel: Kernel) -> list[str]:
@@ -248,7 +250,7 @@ class _Forward:
         name = self.guard.names.fresh("scratch")
         count = self._renamed(self.scratch[kernel.name])
         size = f"{count}, dtype=torch.uint8, device={self._device()}"
-        self.statements.append(_Line(f"{name} = torch.empty({size})", name))
+        self.statements.append(_Statement(f"{name} = torch.empty({size})", name))
         return [name]
 
     def _empty(self, n: Node) -> str:
@@ -273,10 +275,12 @@ class _Forward:
                 continue
             changed = f"_fusewright_changed({target})"
             text = changed if target == value else f"{target}.copy_({value})"
-            self.statements.append(_Line(text))
+            self.statements.append(_Statement(text))
         for more, some in counters.items():  # those of many layers in one launch
             together = f"torch._foreach_add_([{', '.join(some)}], {more})"
-            self.statements.append(_Line(f"{some[0]}.add_({more})" if len(some) == 1 else together))
+            self.statements.append(
+                _Statement(f"{some[0]}.add_({more})" if len(some) == 1 else together)
+            )
 
     def _replace(self) -> None:
         """Give attributes that the model replaces their new values."""
@@ -284,7 +288,7 @@ class _Forward:
         for r in self.captured.replaced:
             value = self.guard.containers.written(r.after, tensors, self.guard.batch)
             self.statements.append(
-                _Line(f"{self.guard.modules[r.place.path]}.{r.place.name} = {value}")
+                _Statement(f"{self.guard.modules[r.place.path]}.{r.place.name} = {value}")
             )
 
     # -- memory and results
@@ -324,7 +328,7 @@ def _mentions(text: str, name: str) -> bool:
     return re.search(rf"(?<![\w.]){name}\b", text) is not None
 
 
-def _given(body: Body) -> list[Node]:
+def _given(body: KernelText) -> list[Node]:
     return [p.node for p in body.pointers if not p.written]
 
 

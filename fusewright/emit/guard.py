@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import Container, Plain, Slot, Tree, rebuild
-from fusewright.emit.python_text import Names, literal, parameters, texts
-from fusewright.emit.scope import Containers, Scope, reached
+from fusewright.emit.python_text import NameScope, literal, parameters, texts
+from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import FUNCTION, is_plain
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import Batch, Node, numel, size_text, toposort
+from fusewright.ir.graph import BatchSize, Node, numel, size_text, toposort
 from fusewright.kernels.conv.match import rounds_as_tf32, was_convolution
 from fusewright.kernels.conv.tf32_probe import rounds_text
 from fusewright.targets.arch import Target
@@ -35,7 +35,7 @@ ONE_LINE = 84  # what fits behind `alike = ` in a method
 
 
 @dataclass(frozen=True)
-class Guard:
+class ForwardGuard:
     """prelude: statements before the conditions.  conditions: joined by `and`.
 
     locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
@@ -47,7 +47,7 @@ class Guard:
     prelude: tuple[str, ...]
     conditions: tuple[str, ...]
     locals: Mapping[str, str]
-    names: Names
+    names: NameScope
     batch: str
     inputs: tuple[str, ...]
     containers: Containers
@@ -55,15 +55,24 @@ class Guard:
 
 
 def guard(
-    captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str = "eager"
-) -> Guard:
+    captured: Captured,
+    module: nn.Module,
+    scope: EmitScope,
+    target: Target,
+    precision: str = "eager",
+) -> ForwardGuard:
     """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it."""
     return _Guard(captured, module, scope, target, precision).guard()
 
 
 class _Guard:
     def __init__(
-        self, captured: Captured, module: nn.Module, scope: Scope, target: Target, precision: str
+        self,
+        captured: Captured,
+        module: nn.Module,
+        scope: EmitScope,
+        target: Target,
+        precision: str,
     ) -> None:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
         self.precision = precision
@@ -76,7 +85,7 @@ class _Guard:
         trees += [*(a.tree for a in captured.arguments), captured.results]
         words = self.containers.words(trees)
         taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
-        self.names = Names(taken | {"self", "torch", "type", "repr", "globals", scope.own})
+        self.names = NameScope(taken | {"self", "torch", "type", "repr", "globals", scope.own})
         self.names.taken |= {"tuple", "len", "vars", "alike"}
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}
@@ -91,7 +100,7 @@ class _Guard:
         self.reached: dict[int, str] = {}
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
-    def guard(self) -> Guard:
+    def guard(self) -> ForwardGuard:
         if self.target.language == "cuda":
             self.names.taken |= {"device", "stream"}
         conditions = [
@@ -110,7 +119,7 @@ class _Guard:
         inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
         prelude, known = tuple(self._prelude()), (self.locals, self.names, self.batch)
         about = inputs, self.containers, self.variables
-        return Guard(prelude, tuple(conditions), *known, *about)
+        return ForwardGuard(prelude, tuple(conditions), *known, *about)
 
     # -- arguments
 
@@ -177,11 +186,11 @@ class _Guard:
         """The batch size from a tensor that has it, and when: from all elements, or from a size."""
         for name, leaf in self._tensors():
             whole, known = numel(leaf.shape), f"type({name}) is torch.Tensor"
-            if Batch(1) in leaf.shape and isinstance(whole, Batch):
+            if BatchSize(1) in leaf.shape and isinstance(whole, BatchSize):
                 others = f" // {whole.multiple}" if whole.multiple > 1 else ""
                 return f"{name}.numel(){others} if {known}"
-            if Batch(1) in leaf.shape:
-                d = leaf.shape.index(Batch(1))
+            if BatchSize(1) in leaf.shape:
+                d = leaf.shape.index(BatchSize(1))
                 return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
         raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
 
@@ -406,7 +415,7 @@ def _is_only_plain(tree: Tree) -> bool:
     return isinstance(tree, Plain) and is_plain(tree.value)
 
 
-def class_text(kind: type, scope: Scope) -> str:
+def class_text(kind: type, scope: EmitScope) -> str:
     """Python text that is the class, or "" if emitted code has no name for it."""
     if kind in scope.classes:
         return scope.classes[kind]
@@ -439,7 +448,7 @@ def _methods(kind: type) -> set[str]:
     }
 
 
-def _values_read(module: nn.Module, scope: Scope) -> dict[str, object]:
+def _values_read(module: nn.Module, scope: EmitScope) -> dict[str, object]:
     """Plain module-level values that the user's functions read, apart from constructors."""
     seen: set[str] = set()
     kinds = {type(child) for _, child in module.named_modules()}

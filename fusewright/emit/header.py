@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from fusewright import __version__
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
 from fusewright.ir.graph import Node
 from fusewright.kernels.schedule import Schedule
@@ -18,7 +18,7 @@ SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def header(
-    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan, name: str
+    record: str, kernels: Iterable[tuple[KernelText, Nest, Schedule]], plan: Plan, name: str
 ) -> list[str]:
     """name: of the problem file."""
     lines = [
@@ -36,7 +36,10 @@ def header(
 
 
 def header_of_parts(
-    record: str, kernels: Iterable[tuple[Body, Nest, Schedule]], plans: Iterable[Plan], name: str
+    record: str,
+    kernels: Iterable[tuple[KernelText, Nest, Schedule]],
+    plans: Iterable[Plan],
+    name: str,
 ) -> list[str]:
     """The same where some submodules are new. kernels, plans: of all of them."""
     first, *_ = plans = list(plans)
@@ -59,7 +62,7 @@ def as_it_was(record: str) -> list[str]:
     return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
 
 
-def _numeric_classes(kernels: Iterable[tuple[Body, Nest, Schedule]], plan: Plan) -> list[str]:
+def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, Schedule]], plan: Plan) -> list[str]:
     """In which precision each kernel computes."""
     lines = []
     for text, nest, _ in kernels:

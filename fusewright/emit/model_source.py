@@ -23,7 +23,7 @@ RESERVED = re.compile(r"ModelNew|_fusewright\w*|_FUSEWRIGHT\w*|reference_forward
 
 
 @dataclass(frozen=True)
-class NewForward:
+class GeneratedForward:
     """What replaces `forward`: statements before the guard, its conditions, and the rest.
 
     signature: the parameters behind self, as text.  call: how they are handed on.
@@ -45,10 +45,12 @@ class NewClass:
     name: str
     base: str
     paths: tuple[str, ...]
-    forward: NewForward
+    forward: GeneratedForward
 
 
-def emit(source: str, path: str, header: Sequence[str], runtime: str, forward: NewForward) -> str:
+def emit(
+    source: str, path: str, header: Sequence[str], runtime: str, forward: GeneratedForward
+) -> str:
     """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
     source = _own_line_body(_renamed(source, path))
     model = _class(ast.parse(source), path)
@@ -95,7 +97,7 @@ def alias(source: str, path: str, header: Sequence[str]) -> str:
     return _under(header, [*source.rstrip().split("\n"), "", "ModelNew = Model"])
 
 
-def emit_class(runtime: str, forward: NewForward) -> str:
+def emit_class(runtime: str, forward: GeneratedForward) -> str:
     """Runtime and a bare `class ModelNew` with the new `forward`, for a module that has no file."""
     return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
 
@@ -330,7 +332,7 @@ def _quoted(text: str) -> str:
 
 
 def _added(
-    lines: Sequence[str], model: ast.ClassDef, method: ast.FunctionDef | None, new: NewForward
+    lines: Sequence[str], model: ast.ClassDef, method: ast.FunctionDef | None, new: GeneratedForward
 ) -> list[str]:
     """The new methods, in the indentation of the class."""
     first = lines[model.body[-1].lineno - 1]
@@ -359,7 +361,7 @@ def _signature(method: ast.FunctionDef) -> str:
     return _double_quotes(ast.unparse(method.args)).partition(", ")[2]
 
 
-def _methods(new: NewForward, signature: str, returns: str) -> list[str]:
+def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     """`forward`, as lines at the left margin; widths count the indentation of a method."""
     head = (
         f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"

@@ -15,7 +15,7 @@ from fusewright.ir.graph import Shape, size_text
 
 
 @dataclass
-class Names:
+class NameScope:
     """Names of local variables, each given out once."""
 
     taken: set[str] = field(default_factory=set)

@@ -14,7 +14,7 @@ from importlib.resources import files
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cuda_source import cuda_source, whole, workspace
 from fusewright.codegen.dead_code import for_nvcc
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, SEEN
 from fusewright.kernels.conv.tf32_probe import ROUNDS
 from fusewright.kernels.schedule import Schedule
@@ -262,7 +262,7 @@ _PIECES = {
 
 
 @dataclass(frozen=True)
-class _Language:
+class _LanguageRuntime:
     """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
 
     machine: str
@@ -275,7 +275,7 @@ class _Language:
     empty: str
 
 
-_CPP = _Language(
+_CPP = _LanguageRuntime(
     machine="""found = re.search(r"CPU capability usage: (\\w+)", torch.__config__.show())
     kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
     machine = kinds.get(found and found[1], "native")""",
@@ -292,7 +292,7 @@ _CPP = _Language(
     place="tensor.is_cpu",
     empty=CPU_MEMORY,
 )
-_CUDA = _Language(
+_CUDA = _LanguageRuntime(
     machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
     compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
@@ -331,7 +331,7 @@ def cuda_flags(arch: str) -> tuple[str, ...]:
 
 
 def cuda_runtime(
-    kernels: Sequence[tuple[Body, Nest, Schedule]], target: Target, code: Iterable[str]
+    kernels: Sequence[tuple[KernelText, Nest, Schedule]], target: Target, code: Iterable[str]
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
     source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
@@ -339,14 +339,14 @@ def cuda_runtime(
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
 
 
-def cpp_runtime(bodies: Sequence[Body], code: Iterable[str]) -> str:
+def cpp_runtime(bodies: Sequence[KernelText], code: Iterable[str]) -> str:
     """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
     table = {b.name: len(b.pointers) for b in bodies}
     return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, "")
 
 
 def _runtime(
-    language: _Language,
+    language: _LanguageRuntime,
     name: str,
     source: str,
     table: dict[str, int],

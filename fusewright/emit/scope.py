@@ -19,11 +19,11 @@ from fusewright.common.containers import PLAIN_TYPES, Container, Plain, Slot, Tr
 from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import is_plain
-from fusewright.ir.graph import Batch, size_text
+from fusewright.ir.graph import BatchSize, size_text
 
 
 @dataclass(frozen=True)
-class Scope:
+class EmitScope:
     """What emitted code can name: the class of each user module as text, and module-level values.
 
     values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
@@ -44,7 +44,7 @@ class Containers:
     hidden: names that mean something else inside `forward`.  imports: lines that it needs.
     """
 
-    scope: Scope
+    scope: EmitScope
     hidden: frozenset[str]
     model: str
     imports: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Containers:
         )
 
     def _plain(self, value: Any, batch: str) -> str:
-        if isinstance(value, Batch):
+        if isinstance(value, BatchSize):
             return re.sub(r"\bbatch\b", batch, size_text(value))
         if type(value) is complex:
             return f"complex({literal(value.real)}, {literal(value.imag)})"

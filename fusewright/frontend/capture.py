@@ -26,18 +26,19 @@ from fusewright.errors import CaptureFailed
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
 from fusewright.frontend.export import Exported, export, multiple, runtime_number
-from fusewright.frontend.forward_trace import Seen, Setting, seen, unchanged
+from fusewright.frontend.forward_trace import ForwardTrace, ReadAttribute, seen, unchanged
 from fusewright.frontend.library_calls import library_call, product_flops
-from fusewright.frontend.lowering import Call, Result, lower, reordered
+from fusewright.frontend.lowering import lower, reordered
+from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
-from fusewright.ir.builder import Value
+from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
-    Batch,
+    BatchSize,
+    BufferUpdate,
     Graph,
     Node,
     Size,
-    Update,
     check,
     concrete,
     copied,
@@ -50,7 +51,7 @@ from fusewright.ir.graph import (
 
 
 @dataclass(frozen=True)
-class Argument:
+class ForwardArgument:
     """What one parameter of `forward` gets: a tensor (its position among the graph's inputs), a
     plain value, or a container of them."""
 
@@ -79,17 +80,17 @@ class Captured:
     """
 
     graph: Graph
-    arguments: tuple[Argument, ...]
-    settings: tuple[Setting, ...]
+    arguments: tuple[ForwardArgument, ...]
+    settings: tuple[ReadAttribute, ...]
     results: Tree
     constants: Mapping[str, torch.Tensor]
-    calls: tuple[EagerCall, ...]
+    calls: tuple[EagerStep, ...]
     replaced: tuple[Replaced, ...] = ()
     placeless: str = ""
 
 
 @dataclass(frozen=True)
-class EagerCall:
+class EagerStep:
     """One operator as eager runs it: bytes read and written, operations, 16-bit result or not."""
 
     name: str
@@ -105,14 +106,16 @@ def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") ->
     """
     with unchanged(module), _own_hooks_off(module):
         found, run = _exported(module, inputs, device)
-    builder = _Builder(found.batch, module, run)
+    builder = _GraphBuilder(found.batch, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
 
 
-def _exported(module: nn.Module, inputs: Sequence[object], device: str) -> tuple[Exported, Seen]:
+def _exported(
+    module: nn.Module, inputs: Sequence[object], device: str
+) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
     try:
@@ -125,7 +128,7 @@ def _exported(module: nn.Module, inputs: Sequence[object], device: str) -> tuple
     return export(module, inputs, run.state, device), run
 
 
-def _replaced(found: Exported, run: Seen) -> tuple[Replaced, ...]:
+def _replaced(found: Exported, run: ForwardTrace) -> tuple[Replaced, ...]:
     inputs, outputs = (
         sum(isinstance(n, Slot) for tree in trees for n in leaves(tree))
         for trees in (found.arguments, [found.results])
@@ -162,7 +165,7 @@ def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _arguments(
     module: nn.Module, inputs: Sequence[object], trees: Sequence[Tree]
-) -> tuple[Argument, ...]:
+) -> tuple[ForwardArgument, ...]:
     """The trees by parameter; more than one for `*these` and `**those`."""
     signature = signature_of(type(module).forward, bound=False)
     assert signature is not None, "forward is a function of Python"
@@ -172,7 +175,7 @@ def _arguments(
         raise CaptureFailed(
             f"{type(module).__name__}.forward cannot be called with these inputs: {error}."
         ) from error
-    return tuple(Argument(name, _one_tree(value)) for name, value in found.items())
+    return tuple(ForwardArgument(name, _one_tree(value)) for name, value in found.items())
 
 
 def _one_tree(value: Any) -> Tree:
@@ -188,15 +191,15 @@ def _one_tree(value: Any) -> Tree:
 # ---- graph ---------------------------------------------------------------------------------------
 
 
-class _Builder:
+class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int, module: nn.Module, run: Seen) -> None:
+    def __init__(self, batch: int, module: nn.Module, run: ForwardTrace) -> None:
         self.batch, self.module, self.run = batch, module, run
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
-        self.calls: list[EagerCall] = []
+        self.calls: list[EagerStep] = []
 
     def build(self, program: ExportedProgram) -> Graph:
         inputs = self._leaves(program)
@@ -221,7 +224,7 @@ class _Builder:
                 self.values[n] = n.meta.get("val")
                 continue
             leaf = self._leaf(n, kinds[n.name], len(inputs), program)
-            self.values[n] = Value(leaf)
+            self.values[n] = TensorExpr(leaf)
             if leaf.op == "input":
                 inputs.append(leaf)
         return tuple(inputs)
@@ -243,15 +246,15 @@ class _Builder:
             return node("buffer", name=spec.target, **shared)
         return node("input", position=position, **shared)
 
-    def _result(self, value: torch.Tensor) -> Result:
+    def _result(self, value: torch.Tensor) -> AtenResult:
         shape = tuple(self._size(s) for s in value.shape)
-        return Result(shape, value.dtype, _order(value))
+        return AtenResult(shape, value.dtype, _order(value))
 
     def _size(self, size: int | torch.SymInt) -> Size:
         if isinstance(size, torch.SymInt):
             factor = multiple(size)
             assert factor is not None, "export checked that sizes are linear in the batch"
-            return Batch(factor)
+            return BatchSize(factor)
         return int(size)
 
     # -- calls
@@ -304,7 +307,7 @@ class _Builder:
             )
         return made
 
-    def _as_call(self, n: torch.fx.Node) -> Call:
+    def _as_call(self, n: torch.fx.Node) -> AtenCall:
         value = n.meta["val"]
         made = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
         if any(runtime_number(size) for v in made for size in v.shape):
@@ -314,14 +317,16 @@ class _Builder:
         name, _, overload = str(n.target).rpartition(".")
         kwargs = {k: self._argument(v) for k, v in n.kwargs.items()}
         args = tuple(self._argument(a) for a in n.args)
-        return Call(name, overload, args, kwargs, results)
+        return AtenCall(name, overload, args, kwargs, results)
 
     # -- results
 
-    def _results(self, program: ExportedProgram) -> tuple[tuple[Node, ...], tuple[Update, ...]]:
+    def _results(
+        self, program: ExportedProgram
+    ) -> tuple[tuple[Node, ...], tuple[BufferUpdate, ...]]:
         (output,) = (n for n in program.graph.nodes if n.op == "output")
         pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
-        updates: list[Update] = []
+        updates: list[BufferUpdate] = []
         changed: dict[torch.fx.Node, list[Node]] = {}  # a new value -> the leaves that take it
         owner: dict[int, object] = {}  # our memory -> eager's
         given_outputs = [given for spec, given in pairs if spec.kind is OutputKind.USER_OUTPUT]
@@ -340,7 +345,7 @@ class _Builder:
             if value is not leaf:  # a library call may have updated it itself
                 memory = _memory(given)
                 owner.setdefault(id(memory_of(value)), shown.get(memory, memory))
-                updates.append(Update(leaf, value))
+                updates.append(BufferUpdate(leaf, value))
         outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
 
@@ -359,7 +364,7 @@ class _Builder:
     ) -> Node:
         """An output in the memory that eager shows there, which a run has told."""
         value = self._argument(given)
-        if not isinstance(value, Value):
+        if not isinstance(value, TensorExpr):
             raise CaptureFailed(
                 f"Output {position} of forward is {value!r}, not a tensor. Return tensors only "
                 "(or a tuple, list or dict of tensors)."
@@ -499,18 +504,18 @@ def _moved(n: Node, order: tuple[int, ...]) -> bool:
     return n.row.kind in ("map", "fold") and n.order != order
 
 
-def _eager_call(call: Call, batch: int) -> EagerCall:
+def _eager_call(call: AtenCall, batch: int) -> EagerStep:
     if call.name in VIEWS:
-        return EagerCall(call.name, 0, 0, False)
+        return EagerStep(call.name, 0, 0, False)
     tensors = [
-        a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, Value)
+        a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, TensorExpr)
     ]
     read = sum(concrete(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
     written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
     results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
     flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
     half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
-    return EagerCall(call.name, read + written, flops or results, half)
+    return EagerStep(call.name, read + written, flops or results, half)
 
 
 def _covers(lowered: object, n: torch.fx.Node) -> bool:

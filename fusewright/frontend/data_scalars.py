@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from fusewright.errors import CaptureFailed
-from fusewright.ir.builder import Value, cast, constant, reshape
-from fusewright.ir.graph import Batch, node, size_text
+from fusewright.ir.builder import TensorExpr, cast, constant, reshape
+from fusewright.ir.graph import BatchSize, node, size_text
 
 # ATen calls that take a Number as they take a number: `promoted` gives it the result's type.
 TAKES_NUMBERS = frozenset(
@@ -44,7 +44,7 @@ _TEXTS: dict[Any, str] = {
     torch.sym_min: "min({}, {})",
 }
 # Those that are the same on tensors of float64, and raise nothing in Python.
-_EXACT: dict[Any, Callable[..., Value]] = {
+_EXACT: dict[Any, Callable[..., TensorExpr]] = {
     operator.add: operator.add,
     operator.sub: operator.sub,
     operator.mul: operator.mul,
@@ -53,14 +53,14 @@ _EXACT: dict[Any, Callable[..., Value]] = {
 
 
 @dataclass(frozen=True)
-class Number(Value):
+class Number(TensorExpr):
     """text: the expression, `{0}`, `{1}`, … its tensors."""
 
     text: str = ""
-    tensors: tuple[Value, ...] = ()
+    tensors: tuple[TensorExpr, ...] = ()
 
 
-def item(x: Value) -> Number:
+def item(x: TensorExpr) -> Number:
     """`x.item()`: floats as float64, as Python has them, integers as int64."""
     if x.dtype.is_complex or x.dtype is torch.bool:
         raise CaptureFailed(
@@ -75,20 +75,20 @@ def computed(function: Any, operands: Sequence[Any], *, floating: bool) -> Numbe
     """What Python computes from Numbers and plain numbers; None for what is not known here."""
     if function not in _TEXTS:
         return None
-    tensors: list[Value] = []
+    tensors: list[TensorExpr] = []
     words = [_word(o, tensors) for o in operands]
     text = _TEXTS[function].format(*words)
     plain = all(isinstance(o, Number | int | float) for o in operands)
     if floating and plain and function in _EXACT:
         wide = [
-            cast(Value(o.node), torch.float64)
+            cast(TensorExpr(o.node), torch.float64)
             if isinstance(o, Number)
             else constant(float(o), torch.float64)
             for o in operands
         ]
         return Number(_EXACT[function](*wide).node, text, tuple(tensors))
     if function is torch.sym_float and isinstance(operands[0], Number):
-        return Number(cast(Value(operands[0].node), torch.float64).node, text, tuple(tensors))
+        return Number(cast(TensorExpr(operands[0].node), torch.float64).node, text, tuple(tensors))
     return Number(_filled(text, tensors, floating), text, tuple(tensors))
 
 
@@ -100,9 +100,9 @@ def takes_numbers(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return not (places or names) or (name in TAKES_NUMBERS and not scaled)
 
 
-def _word(operand: Any, tensors: list[Value]) -> str:
+def _word(operand: Any, tensors: list[TensorExpr]) -> str:
     """One operand as text; the tensors that it needs are appended, each once."""
-    if isinstance(operand, Batch):
+    if isinstance(operand, BatchSize):
         return f"({size_text(operand)})"
     if not isinstance(operand, Number):
         return f"({operand!r})"
@@ -115,7 +115,7 @@ def _word(operand: Any, tensors: list[Value]) -> str:
     return operand.text.format(*names)
 
 
-def _filled(text: str, tensors: Sequence[Value], floating: bool) -> Any:
+def _filled(text: str, tensors: Sequence[TensorExpr], floating: bool) -> Any:
     """A tensor that PyTorch fills with what Python computed, so errors are Python's."""
     dtype = torch.float64 if floating else torch.int64
     return node(

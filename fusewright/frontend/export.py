@@ -39,7 +39,7 @@ from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.memory_places import apart, refused, state_apart
 from fusewright.frontend.refusals import IN_COMMON, cannot_capture, cannot_rewrite
 from fusewright.frontend.unknown_sizes import inner_sizes
-from fusewright.ir.graph import Batch
+from fusewright.ir.graph import BatchSize
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -62,7 +62,7 @@ RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decom
 class Exported:
     """The program from tensors to tensors, and its batch size, 0 if every size is fixed.
 
-    arguments, results: how these hold the tensors; a number that the batch makes is a `Batch`.
+    arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
     """
 
@@ -124,7 +124,7 @@ def _known(tree: Tree) -> Tree | None:
         if expression.is_Integer:
             return Plain(int(expression))
         factor = multiple(tree.value)
-        return None if factor is None else Plain(Batch(factor))
+        return None if factor is None else Plain(BatchSize(factor))
     return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
 
 

@@ -1,4 +1,4 @@
-"""nn.Module + inputs -> Seen: plain attributes that `forward` reads, and whose memory it returns.
+"""nn.Module + inputs -> ForwardTrace: attributes that `forward` reads, whose memory it returns.
 
 `forward` runs once more on fake tensors with every attribute read noted. A model that changes plain
 attributes (a counter, a cache) computes something else at each call, and is refused.
@@ -31,7 +31,7 @@ from fusewright.frontend.side_effects import line_of, no_effects
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReadAttribute:
     """A plain value or function that `forward` read: the graph holds while it is the same.
 
     name: of the module's attribute; behind a dot, of that one's own.
@@ -43,7 +43,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ForwardTrace:
     """What a run of `forward` has shown.
 
     settings: while the graph holds.  owners: for each output, positions of inputs and names of
@@ -52,7 +52,7 @@ class Seen:
     there.  placeless: for each output, the line that made it where no input lies, or "".
     """
 
-    settings: tuple[Setting, ...]
+    settings: tuple[ReadAttribute, ...]
     owners: tuple[frozenset[int | str], ...]
     memories: tuple[int, ...]
     state: Carried
@@ -89,7 +89,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         )
 
 
-def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
+def seen(module: nn.Module, inputs: Sequence[object]) -> ForwardTrace:
     """Run `forward` on fake tensors and note what it reads and returns: once, or, where it replaces
     attributes, until these have settled."""
     with noted(module) as places:
@@ -100,7 +100,7 @@ def seen(module: nn.Module, inputs: Sequence[object]) -> Seen:
     return _seen(module, inputs, state)
 
 
-def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
+def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> ForwardTrace:
     reads: Reads = {}
     try:
         with silence(), traced_as_eager():
@@ -112,8 +112,8 @@ def _seen(module: nn.Module, inputs: Sequence[object], state: Carried) -> Seen:
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     read = sorted(reads.items(), key=str)
-    settings = tuple(Setting(path, name, value) for (path, name), value in read)
-    return Seen(settings, owners, memories, state, left, placeless)
+    settings = tuple(ReadAttribute(path, name, value) for (path, name), value in read)
+    return ForwardTrace(settings, owners, memories, state, left, placeless)
 
 
 def plain_attributes(child: nn.Module) -> dict[str, object]:

@@ -15,11 +15,11 @@ import torch
 
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.data_scalars import Number
-from fusewright.ir.builder import Value
-from fusewright.ir.graph import Attribute, Batch, Node, Shape, concrete, node, numel, size_text
+from fusewright.ir.builder import TensorExpr
+from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, concrete, node, numel, size_text
 
 if TYPE_CHECKING:
-    from fusewright.frontend.lowering.call import Call
+    from fusewright.frontend.lowering.call import AtenCall
 
 # ATen name, of its plain overload -> how a person would write it (where the arguments are the same)
 NAMES = {
@@ -56,8 +56,8 @@ RANDOM = (
 
 
 def library_call(
-    call: Call, effects: list[Node], *, alone: bool
-) -> Value | tuple[Value | None, ...]:
+    call: AtenCall, effects: list[Node], *, alone: bool
+) -> TensorExpr | tuple[TensorExpr | None, ...]:
     """The library node of `call`, or its items when it has several results.
 
     alone: nobody else sees running statistics before it, so it may change them in place.
@@ -86,12 +86,12 @@ def library_call(
         )
         if random:
             effects.append(single)
-        return Value(single)
+        return TensorExpr(single)
     whole = node("library", tensors, shape=(), dtype=first.dtype, **shared)
     if random:
         effects.append(whole)
     return tuple(
-        Value(node("item", [whole], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
+        TensorExpr(node("item", [whole], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
         for i, r in enumerate(call.results)
     )
 
@@ -137,24 +137,24 @@ def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int
     return 0
 
 
-def _updates_statistics(call: Call) -> bool:
+def _updates_statistics(call: AtenCall) -> bool:
     """Instance norm updates the running statistics itself, so it must run, and in order."""
     return call.name == "aten.instance_norm" and call.args[3] is not None and bool(call.args[5])
 
 
-def _packed(call: Call) -> bool:
+def _packed(call: AtenCall) -> bool:
     """A list or tuple of one tensor is still a list."""
     return call.name in ("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind")
 
 
-def _name(call: Call) -> str:
+def _name(call: AtenCall) -> str:
     """The ATen name, and behind it an overload that means something else than the plain one."""
     full = f"{call.name}.{call.overload}"
     other = call.name in NAMES and call.overload not in PLAIN_OVERLOADS
     return full if full in NAMES or other else call.name
 
 
-def _text(call: Call, tensors: list[Node]) -> str:
+def _text(call: AtenCall, tensors: list[Node]) -> str:
     function = NAMES.get(_name(call), f"torch.ops.{call.name}.{call.overload}")
     words = [_argument(a, tensors) for a in call.args]
     words += [f"{k}={_argument(v, tensors)}" for k, v in call.kwargs.items() if k != "pin_memory"]
@@ -164,12 +164,12 @@ def _text(call: Call, tensors: list[Node]) -> str:
 def _argument(value: Any, tensors: list[Node]) -> str:
     """Python text of one argument; tensors become {position}."""
     if isinstance(value, Number):
-        return value.text.format(*(_argument(Value(t.node), tensors) for t in value.tensors))
-    if isinstance(value, Value):
+        return value.text.format(*(_argument(TensorExpr(t.node), tensors) for t in value.tensors))
+    if isinstance(value, TensorExpr):
         if not any(t is value.node for t in tensors):
             tensors.append(value.node)
         return f"{{{next(i for i, t in enumerate(tensors) if t is value.node)}}}"
-    if isinstance(value, Batch):
+    if isinstance(value, BatchSize):
         return size_text(value)
     if isinstance(value, torch.device):
         return "{device}"
@@ -187,7 +187,9 @@ def _sequence(values: Sequence[Any], tensors: list[Node]) -> str:
     return f"[{inside}]" if isinstance(values, list) else f"({inside},)"
 
 
-def _effect(call: Call, text: str, tensors: Sequence[Value], effects: list[Node]) -> Value:
+def _effect(
+    call: AtenCall, text: str, tensors: Sequence[TensorExpr], effects: list[Node]
+) -> TensorExpr:
     """One result, and an effect: it must run, once, in the model's order."""
     first = call.results[0]
     made = node(
@@ -202,16 +204,16 @@ def _effect(call: Call, text: str, tensors: Sequence[Value], effects: list[Node]
         random=len(effects),
     )
     effects.append(made)
-    return Value(made)
+    return TensorExpr(made)
 
 
-def _dropout(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
+def _dropout(call: AtenCall, effects: list[Node]) -> tuple[TensorExpr | None, ...]:
     """torch.export writes dropout as native_dropout; the plain call draws eager's numbers."""
     text = f"torch.nn.functional.dropout({{0}}, {call.args[1]!r}, {call.args[2]!r})"
     return _effect(call, text, [call.args[0]], effects), None
 
 
-def _batch_norm(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
+def _batch_norm(call: AtenCall, effects: list[Node]) -> tuple[TensorExpr | None, ...]:
     """Train-mode batch norm that updates the running statistics itself, as eager does."""
     x, weight, bias, mean, var, training, momentum, eps = call.args
     tensors = [t for t in (x, mean, var, weight, bias) if t is not None]
@@ -222,7 +224,7 @@ def _batch_norm(call: Call, effects: list[Node]) -> tuple[Value | None, ...]:
     return _effect(call, text, tensors, effects), None, None, mean, var
 
 
-SPECIAL: dict[str, Callable[[Call, list[Node]], tuple[Value | None, ...]]] = {
+SPECIAL: dict[str, Callable[[AtenCall, list[Node]], tuple[TensorExpr | None, ...]]] = {
     "aten.native_dropout": _dropout,
     BATCH_NORM: _batch_norm,
 }

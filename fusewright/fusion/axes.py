@@ -1,4 +1,4 @@
-"""A set of nodes -> Loops: the common loop axes over which one kernel can compute all of them.
+"""A set of nodes -> LoopAxes: the common loop axes over which one kernel can compute all of them.
 
 Every dimension of every node becomes a sequence of axes. Where two nodes meet, their axes are made
 equal; where a reshape splits a dimension, the axis is split everywhere. So reshapes, permutes and
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from fusewright.ir.graph import Attribute, Batch, Node, Shape, Size, base, times, toposort
-from fusewright.ir.strided_view import PIECES, Form, Part, lies, part_of
+from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, base, times, toposort
+from fusewright.ir.strided_view import PIECES, AffineIndex, StridedView, lies, part_of
 
 Dims = tuple[tuple[int, ...], ...]
 Strides = dict[int, Size]  # of each axis, in one tensor
@@ -27,7 +27,7 @@ class Incompatible(Exception):
 
 
 @dataclass(frozen=True)
-class Read:
+class Load:
     """One argument that comes from memory: `leaf`, each of its dimensions a sequence of axes.
 
     part: where a piece of the leaf lies in it, None for all of it.
@@ -35,11 +35,11 @@ class Read:
 
     leaf: Node
     dims: Dims
-    part: Part | None = None
+    part: StridedView | None = None
 
 
 @dataclass(frozen=True)
-class Loops:
+class LoopAxes:
     """The common axes of a kernel.
 
     sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of
@@ -51,7 +51,7 @@ class Loops:
 
     sizes: Mapping[int, Size]
     dims: Mapping[int, Dims]
-    edges: Mapping[tuple[int, int], Node | Read]
+    edges: Mapping[tuple[int, int], Node | Load]
     rows: frozenset[int]
     inner: frozenset[int]
     positions: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ def walked(m: Node) -> range:
     return range(0 if m.row.kind == "product" else len(m.args))
 
 
-def loops(members: Sequence[Node]) -> Loops:
+def loops(members: Sequence[Node]) -> LoopAxes:
     """The loops of `members` (arguments first); raises Incompatible when there are none.
 
     Reads of one tensor are first taken to walk it together (mean(x) and x - mean share their loop);
@@ -74,11 +74,11 @@ def loops(members: Sequence[Node]) -> Loops:
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
     for way in ways[:-1]:
         with suppress(Incompatible):
-            return _Solver(members, *way).solve()
-    return _Solver(members, *ways[-1]).solve()
+            return _AxisSolver(members, *way).solve()
+    return _AxisSolver(members, *ways[-1]).solve()
 
 
-class _Solver:
+class _AxisSolver:
     def __init__(self, members: Sequence[Node], together: bool, short: bool) -> None:
         self.members = members
         self.together, self.short = together, short
@@ -87,10 +87,10 @@ class _Solver:
         self.sizes: list[Size] = []
         self.parts: dict[int, tuple[int, ...]] = {}
         self.dims: dict[int, Dims] = {}
-        self.edges: dict[tuple[int, int], Node | Read] = {}
+        self.edges: dict[tuple[int, int], Node | Load] = {}
         self.folded: dict[int, tuple[int, ...]] = {}
 
-    def solve(self) -> Loops:
+    def solve(self) -> LoopAxes:
         for m in reversed(self.members):
             dims = self.dims.setdefault(id(m), self._fresh_dims(m.shape))
             for k in walked(m):
@@ -110,7 +110,7 @@ class _Solver:
 
     def _shorten(self) -> int:
         """What has one more axis goes along the folds' as far as that axis: its size."""
-        edges = (e.dims for e in self.edges.values() if isinstance(e, Read))
+        edges = (e.dims for e in self.edges.values() if isinstance(e, Load))
         every = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
         inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
         rows = {a for m in self.folded for d in self.dims[m] for a in self._resolve(d)}
@@ -198,7 +198,7 @@ class _Solver:
         else:
             if self.together:
                 self._same_dims(self.leaves.setdefault(id(arg), dims), dims)
-            self.edges[id(m), k] = Read(arg, dims)
+            self.edges[id(m), k] = Load(arg, dims)
 
     def _same_dims(self, known: Dims, dims: Dims) -> None:
         for a, b in zip(known, dims, strict=True):
@@ -214,14 +214,14 @@ class _Solver:
         except Incompatible:
             if any(id(n) in self.inside for n in toposort([source])):
                 raise
-            self.edges[id(m), k] = Read(view, dims)
+            self.edges[id(m), k] = Load(view, dims)
 
     def _read_part(self, m: Node, k: int, view: Node, dims: Dims) -> None:
         """A piece of a tensor is read where it lies; pieces of what is computed here are not."""
         if id(base(view)) in self.inside:
             raise Incompatible("a piece of a value is read from memory")
         found = part_of(view)
-        self.edges[id(m), k] = Read(
+        self.edges[id(m), k] = Load(
             *((view, dims) if found is None else (found[0], dims, found[1]))
         )
 
@@ -239,11 +239,11 @@ class _Solver:
 
     # -- the result
 
-    def _finish(self) -> Loops:
+    def _finish(self) -> LoopAxes:
         short = self._shorten() if self.short else 0
         dims = {id(m): self._resolved(self.dims[id(m)]) for m in self.members}
         edges = {
-            key: replace(edge, dims=self._resolved(edge.dims)) if isinstance(edge, Read) else edge
+            key: replace(edge, dims=self._resolved(edge.dims)) if isinstance(edge, Load) else edge
             for key, edge in self.edges.items()
         }
         for m in self.members:
@@ -253,7 +253,7 @@ class _Solver:
         rows, inner = self._spaces(dims)
         used = rows | inner
         sizes = {a: self.sizes[a] for a in sorted(used)}
-        return Loops(sizes, dims, edges, rows, inner, self._positions(), short)
+        return LoopAxes(sizes, dims, edges, rows, inner, self._positions(), short)
 
     def _positions(self) -> tuple[int, ...]:
         counted = [m for m in self.members if m.row.result == "index" or m.row.kind == "scan"]
@@ -292,15 +292,15 @@ def _dims(m: Node) -> tuple[int, ...]:
 
 def _divides(a: Size, b: Size) -> bool:
     """Whether b = a * an integer, exactly and for every batch size."""
-    if isinstance(b, Batch):
-        divisor = a.multiple if isinstance(a, Batch) else a
+    if isinstance(b, BatchSize):
+        divisor = a.multiple if isinstance(a, BatchSize) else a
         return b.multiple % divisor == 0
-    return not isinstance(a, Batch) and b % a == 0
+    return not isinstance(a, BatchSize) and b % a == 0
 
 
 def _quotient(b: Size, a: Size) -> Size:
-    if isinstance(b, Batch):
-        return b.multiple // a.multiple if isinstance(a, Batch) else Batch(b.multiple // a)
+    if isinstance(b, BatchSize):
+        return b.multiple // a.multiple if isinstance(a, BatchSize) else BatchSize(b.multiple // a)
     assert isinstance(a, int)
     return b // a
 
@@ -326,7 +326,7 @@ class Axis:
     size: Size
 
 
-class Limit(NamedTuple):
+class AxisBound(NamedTuple):
     """The elements of a walk that exist: 0 <= offset + strides . place < size; see `part.Guard`."""
 
     strides: Strides
@@ -336,7 +336,7 @@ class Limit(NamedTuple):
     wrap: Size = 0
 
 
-class Walk(NamedTuple):
+class TensorWalk(NamedTuple):
     """How a kernel goes through one tensor: from element `offset`, each axis with its stride.
 
     limits: where there are elements; elsewhere their value is `fill`.
@@ -345,7 +345,7 @@ class Walk(NamedTuple):
     tensor: Node
     strides: Strides
     offset: Size = 0
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[AxisBound, ...] = ()
     fill: Attribute = None
 
     @property
@@ -354,28 +354,28 @@ class Walk(NamedTuple):
         return (self.strides, *(limit.strides for limit in self.limits))
 
 
-def walks(found: Loops, outputs: Sequence[Node]) -> dict[tuple[int, int], Walk]:
+def walks(found: LoopAxes, outputs: Sequence[Node]) -> dict[tuple[int, int], TensorWalk]:
     """The tensors of a kernel by (member id, argument); what is written has argument -1."""
-    result: dict[tuple[int, int], Walk] = {}
+    result: dict[tuple[int, int], TensorWalk] = {}
     for key, edge in found.edges.items():
-        if isinstance(edge, Read):
+        if isinstance(edge, Load):
             result[key] = _walk(edge, found.sizes)
     for n in outputs:
         steps = axis_strides(found.dims[id(n)], lies(n), found.sizes)
-        result[id(n), -1] = Walk(n, steps)
+        result[id(n), -1] = TensorWalk(n, steps)
     return result
 
 
-def _walk(edge: Read, sizes: Mapping[int, Size]) -> Walk:
-    part = edge.part or Part(Form(0, lies(edge.leaf)))
+def _walk(edge: Load, sizes: Mapping[int, Size]) -> TensorWalk:
+    part = edge.part or StridedView(AffineIndex(0, lies(edge.leaf)))
     limits = tuple(
-        Limit(
+        AxisBound(
             axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond, g.wrap
         )
         for g in part.guards
     )
     steps = axis_strides(edge.dims, part.form.strides, sizes)
-    return Walk(edge.leaf, steps, part.form.offset, limits, part.fill)
+    return TensorWalk(edge.leaf, steps, part.form.offset, limits, part.fill)
 
 
 def merge(axes: Iterable[int], tensors: Iterable[Strides], sizes: Mapping[int, Size]) -> list[Axis]:
@@ -395,6 +395,6 @@ def _joins(walk: Strides, outer: int, inner: int, sizes: Mapping[int, Size]) -> 
     a, b = walk.get(outer, 0), walk.get(inner, 0)
     if a == 0 or b == 0:
         return a == b
-    if isinstance(b, Batch) and isinstance(sizes[inner], Batch):
+    if isinstance(b, BatchSize) and isinstance(sizes[inner], BatchSize):
         return False
     return a == times(b, sizes[inner])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.fusion.axes import Incompatible, Loops, Read, loops, walked
+from fusewright.fusion.axes import Incompatible, Load, LoopAxes, loops, walked
 from fusewright.ir.graph import Graph, Node, numel, toposort
 from fusewright.kernels.scan.match import in_chunks
 from fusewright.kernels.tensor_core.tile import tail
@@ -31,7 +31,7 @@ class Kernel:
     name: str
     members: tuple[Node, ...]
     outputs: tuple[Node, ...]
-    loops: Loops
+    loops: LoopAxes
     counters: tuple[Node, ...] = ()
 
     @property
@@ -62,19 +62,19 @@ class Kernel:
     @property
     def leaves(self) -> tuple[Node, ...]:
         """The tensors it reads element by element, each once, numbers not counted."""
-        reads = [e.leaf for e in self.loops.edges.values() if isinstance(e, Read)]
+        reads = [e.leaf for e in self.loops.edges.values() if isinstance(e, Load)]
         return tuple(unique(n for n in reads if n.op != "constant"))
 
 
 @dataclass(frozen=True)
-class Library:
+class LibraryStep:
     """One node that PyTorch computes, and why."""
 
     node: Node
     reason: str
 
 
-Step = Kernel | Library
+Step = Kernel | LibraryStep
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, Kernel))
 
     @property
-    def libraries(self) -> tuple[Library, ...]:
-        return tuple(s for s in self.steps if isinstance(s, Library))
+    def libraries(self) -> tuple[LibraryStep, ...]:
+        return tuple(s for s in self.steps if isinstance(s, LibraryStep))
 
 
 def plan(graph: Graph, target: Target, precision: str = "eager") -> Plan:
     """Decide the kernels of `graph` for one machine."""
-    return replace(_Planner(graph, target).plan(), precision=precision)
+    return replace(_FusionPlanner(graph, target).plan(), precision=precision)
 
 
 def numbered(planned: Plan, first: int) -> Plan:
@@ -118,7 +118,7 @@ def unique(nodes: Iterable[Node]) -> list[Node]:
     return list({id(n): n for n in nodes}.values())
 
 
-class _Planner:
+class _FusionPlanner:
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph, self.target = graph, target
         self.order = toposort((*graph.inputs, *graph.roots))
@@ -311,7 +311,7 @@ class _Planner:
     def _mask(self, members: Sequence[Node]) -> int:
         return sum(1 << self.index[id(m)] for m in members)
 
-    def _check_stores(self, members: Sequence[Node], found: Loops) -> None:
+    def _check_stores(self, members: Sequence[Node], found: LoopAxes) -> None:
         stored = self._outputs(members)
         full = found.rows | found.inner
         for n in stored:
@@ -321,7 +321,7 @@ class _Planner:
             along = zip(n.shape, found.dims[id(n)], strict=True)
             if found.short and any(s != found.short and found.inner & {*own} for s, own in along):
                 raise Incompatible("a result is longer than others")
-        reads = [e.leaf for e in found.edges.values() if isinstance(e, Read)]
+        reads = [e.leaf for e in found.edges.values() if isinstance(e, Load)]
         if len(unique(reads)) + len(stored) > MAX_POINTERS:
             raise Incompatible("too many tensors for one kernel")
 
@@ -361,7 +361,7 @@ class _Planner:
         for n in self.order:
             if (n.row.kind == "library" and not n.has("joint")) or _counter(n):
                 i = self.index[id(n)]
-                steps.append((Library(n, _reason(n)), 1 << i, self.before[i]))
+                steps.append((LibraryStep(n, _reason(n)), 1 << i, self.before[i]))
         return tuple(_named(_topological(steps)))
 
 

@@ -1,4 +1,4 @@
-"""Write graphs as arithmetic: `Value` wraps a Node, so that `x * sigmoid(x)` builds nodes.
+"""Write graphs as arithmetic: `TensorExpr` wraps a Node, so that `x * sigmoid(x)` builds nodes.
 
 Shapes broadcast and number operands take the tensor's type, as in PyTorch. Types must agree
 already: promotion is `promote`'s business.
@@ -12,14 +12,24 @@ from dataclasses import dataclass
 import torch
 
 from fusewright.common.dtypes import HALF
-from fusewright.ir.graph import Attribute, Batch, Node, Shape, Size, base, broadcast, node, numel
+from fusewright.ir.graph import (
+    Attribute,
+    BatchSize,
+    Node,
+    Shape,
+    Size,
+    base,
+    broadcast,
+    node,
+    numel,
+)
 from fusewright.ir.operators import OPS
 
-Number = int | float | bool | Batch
+Number = int | float | bool | BatchSize
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorExpr:
     """A node with Python's arithmetic on it."""
 
     node: Node
@@ -32,51 +42,51 @@ class Value:
     def dtype(self) -> torch.dtype:
         return self.node.dtype
 
-    def __add__(self, other: Value | Number) -> Value:
+    def __add__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("add", self, other)
 
-    def __sub__(self, other: Value | Number) -> Value:
+    def __sub__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("sub", self, other)
 
-    def __mul__(self, other: Value | Number) -> Value:
+    def __mul__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("mul", self, other)
 
-    def __truediv__(self, other: Value | Number) -> Value:
+    def __truediv__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("div", self, other)
 
-    def __radd__(self, other: Number) -> Value:
+    def __radd__(self, other: Number) -> TensorExpr:
         return apply("add", other, self)
 
-    def __rsub__(self, other: Number) -> Value:
+    def __rsub__(self, other: Number) -> TensorExpr:
         return apply("sub", other, self)
 
-    def __rmul__(self, other: Number) -> Value:
+    def __rmul__(self, other: Number) -> TensorExpr:
         return apply("mul", other, self)
 
-    def __rtruediv__(self, other: Number) -> Value:
+    def __rtruediv__(self, other: Number) -> TensorExpr:
         return apply("div", other, self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> TensorExpr:
         return apply("neg", self)
 
-    def __gt__(self, other: Value | Number) -> Value:
+    def __gt__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("gt", self, other)
 
-    def __ge__(self, other: Value | Number) -> Value:
+    def __ge__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("ge", self, other)
 
-    def __lt__(self, other: Value | Number) -> Value:
+    def __lt__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("lt", self, other)
 
-    def __le__(self, other: Value | Number) -> Value:
+    def __le__(self, other: TensorExpr | Number) -> TensorExpr:
         return apply("le", self, other)
 
 
-def constant(value: Number, dtype: torch.dtype) -> Value:
+def constant(value: Number, dtype: torch.dtype) -> TensorExpr:
     """A number as a tensor of no dimensions; a Batch is a number known at run time."""
-    if not isinstance(value, Batch) and not isinstance(value, bool):
+    if not isinstance(value, BatchSize) and not isinstance(value, bool):
         value = float(value) if dtype.is_floating_point else _wrapped(int(value), dtype)
-    return Value(node("constant", shape=(), dtype=dtype, value=value))
+    return TensorExpr(node("constant", shape=(), dtype=dtype, value=value))
 
 
 def _wrapped(value: int, dtype: torch.dtype) -> int:
@@ -87,23 +97,23 @@ def _wrapped(value: int, dtype: torch.dtype) -> int:
     return (value - info.min) % (1 << info.bits) + info.min
 
 
-def apply(op: str, *operands: Value | Number) -> Value:
+def apply(op: str, *operands: TensorExpr | Number) -> TensorExpr:
     """The map `op` of the table; numbers take the type of the (last) tensor operand."""
-    dtype = [o.dtype for o in operands if isinstance(o, Value)][-1]
-    values = [o if isinstance(o, Value) else constant(o, dtype) for o in operands]
+    dtype = [o.dtype for o in operands if isinstance(o, TensorExpr)][-1]
+    values = [o if isinstance(o, TensorExpr) else constant(o, dtype) for o in operands]
     result = {"bool": torch.bool, "second": values[-1].dtype}.get(OPS[op].result, values[0].dtype)
     shape = broadcast([v.shape for v in values])
-    return Value(node(op, [v.node for v in values], shape=shape, dtype=result))
+    return TensorExpr(node(op, [v.node for v in values], shape=shape, dtype=result))
 
 
-def where(condition: Value, a: Value | Number, b: Value | Number) -> Value:
+def where(condition: TensorExpr, a: TensorExpr | Number, b: TensorExpr | Number) -> TensorExpr:
     """`a` where the condition holds, else `b`."""
-    dtype = (a if isinstance(a, Value) else b).dtype  # type: ignore[union-attr]
-    wrap = [v if isinstance(v, Value) else constant(v, dtype) for v in (a, b)]
+    dtype = (a if isinstance(a, TensorExpr) else b).dtype  # type: ignore[union-attr]
+    wrap = [v if isinstance(v, TensorExpr) else constant(v, dtype) for v in (a, b)]
     return apply("where", condition, *wrap)
 
 
-def cast(x: Value, dtype: torch.dtype, *, rounds: bool = False) -> Value:
+def cast(x: TensorExpr, dtype: torch.dtype, *, rounds: bool = False) -> TensorExpr:
     """`x` in another type; nothing when it has it.
 
     rounds: the model asks for this type, so a half type must really lose its bits; otherwise a half
@@ -112,15 +122,15 @@ def cast(x: Value, dtype: torch.dtype, *, rounds: bool = False) -> Value:
     if x.dtype is dtype:
         return x
     value = x.node["value"] if x.node.op == "constant" else None
-    if isinstance(value, Batch):
+    if isinstance(value, BatchSize):
         return constant(value, dtype)
     if isinstance(value, int | float):
         whole = torch.tensor(value, dtype=x.dtype).to(dtype)
         return constant(whole.item() if rounds or dtype not in HALF else value, dtype)
-    return Value(node("cast", [x.node], shape=x.shape, dtype=dtype, to=dtype, rounds=rounds))
+    return TensorExpr(node("cast", [x.node], shape=x.shape, dtype=dtype, to=dtype, rounds=rounds))
 
 
-def rounded(x: Value) -> Value:
+def rounded(x: TensorExpr) -> TensorExpr:
     """`x` as it is where it has been stored: a value of a half type loses the bits beyond it."""
     below = base(x.node)
     stored = below.row.kind == "leaf" and below.op != "constant"
@@ -132,25 +142,25 @@ def rounded(x: Value) -> Value:
             return constant(torch.tensor(value, dtype=x.dtype).item(), x.dtype)
     made = node("cast", [x.node], shape=x.shape, dtype=x.dtype, order=x.node.order,
                 to=x.dtype, rounds=True)  # fmt: skip
-    return Value(made)
+    return TensorExpr(made)
 
 
-def bitcast(x: Value, dtype: torch.dtype) -> Value:
+def bitcast(x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     """The bits of `x`, as it would be stored, read as another type of the same width."""
     if x.node.op == "bitcast":
-        x = Value(x.node.args[0])
+        x = TensorExpr(x.node.args[0])
     if x.dtype is dtype:
         return x
-    return Value(node("bitcast", [x.node], shape=x.shape, dtype=dtype, to=dtype, of=x.dtype))
+    return TensorExpr(node("bitcast", [x.node], shape=x.shape, dtype=dtype, to=dtype, of=x.dtype))
 
 
 def fold(
     op: str,
-    x: Value,
+    x: TensorExpr,
     dims: Sequence[int],
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
-) -> Value:
+) -> TensorExpr:
     """Reduce `x` over `dims` (any order, negative allowed). dtype: of a result that is wider."""
     rank = len(x.shape)
     wanted = tuple(sorted({d % rank for d in dims})) if rank else ()
@@ -159,60 +169,64 @@ def fold(
     if op in OF_ONE and wanted and all(x.shape[d] == 1 for d in wanted):
         result = reshape(cast(OF_ONE[op](x), dtype), kept)
     else:
-        result = Value(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
+        result = TensorExpr(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
     if not keepdim:
         return result
     return reshape(result, tuple(1 if i in wanted else s for i, s in enumerate(x.shape)))
 
 
-def copy(x: Value) -> Value:
+def copy(x: TensorExpr) -> TensorExpr:
     """The same values in fresh memory."""
-    return Value(node("copy", [x.node], shape=x.shape, dtype=x.dtype))
+    return TensorExpr(node("copy", [x.node], shape=x.shape, dtype=x.dtype))
 
 
-def _whole(x: Value) -> Value:
+def _whole(x: TensorExpr) -> TensorExpr:
     return x + 0.0 if x.dtype.is_floating_point else copy(x)
 
 
-def _nothing(x: Value) -> Value:
+def _nothing(x: TensorExpr) -> TensorExpr:
     """Position 0 everywhere, in memory: it may be a result."""
     return copy(expand(reshape(constant(0, torch.int64), (1,) * len(x.shape)), x.shape))
 
 
 # Folds of a single element. A sum begins with 0, so that of -0 is 0.
-OF_ONE: Mapping[str, Callable[[Value], Value]] = {
+OF_ONE: Mapping[str, Callable[[TensorExpr], TensorExpr]] = {
     **dict.fromkeys(("sum", "mean"), _whole),
     **dict.fromkeys(("max", "min", "prod", "any", "all"), copy),
     **dict.fromkeys(("argmax", "argmin"), _nothing),
 }
 
 
-def reshape(x: Value, shape: Shape) -> Value:
+def reshape(x: TensorExpr, shape: Shape) -> TensorExpr:
     """The same elements in row-major order under another shape."""
-    return x if shape == x.shape else Value(node("reshape", [x.node], shape=shape, dtype=x.dtype))
+    return (
+        x if shape == x.shape else TensorExpr(node("reshape", [x.node], shape=shape, dtype=x.dtype))
+    )
 
 
-def permute(x: Value, permutation: Sequence[int]) -> Value:
+def permute(x: TensorExpr, permutation: Sequence[int]) -> TensorExpr:
     """Dimension i of the result is dimension permutation[i] of `x`."""
     wanted = tuple(p % len(x.shape) for p in permutation)
     if wanted == tuple(range(len(wanted))):
         return x
     shape = tuple(x.shape[p] for p in wanted)
-    return Value(node("permute", [x.node], shape=shape, dtype=x.dtype, permutation=wanted))
+    return TensorExpr(node("permute", [x.node], shape=shape, dtype=x.dtype, permutation=wanted))
 
 
-def expand(x: Value, shape: Shape) -> Value:
+def expand(x: TensorExpr, shape: Shape) -> TensorExpr:
     """Repeat dimensions of size 1, without memory."""
-    return x if shape == x.shape else Value(node("expand", [x.node], shape=shape, dtype=x.dtype))
+    return (
+        x if shape == x.shape else TensorExpr(node("expand", [x.node], shape=shape, dtype=x.dtype))
+    )
 
 
-def everywhere(shape: Shape) -> Value:
+def everywhere(shape: Shape) -> TensorExpr:
     """True for every element of a shape."""
     one = node("constant", shape=(1,) * len(shape), dtype=torch.bool, value=True)
-    return expand(Value(one), shape)
+    return expand(TensorExpr(one), shape)
 
 
-def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
+def narrow(x: TensorExpr, dim: int, start: int, end: int, step: int = 1) -> TensorExpr:
     """Every `step`-th of the elements start .. end - 1 along `dim`; there must be some."""
     length = -(-(end - start) // step)
     if length == x.shape[dim]:
@@ -221,12 +235,12 @@ def narrow(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
     made = node(
         "narrow", [x.node], shape=shape, dtype=x.dtype, dim=dim, start=start, end=end, step=step
     )
-    return Value(made)
+    return TensorExpr(made)
 
 
 def pad(
-    x: Value, pads: Sequence[tuple[int, int]], value: Number = 0, *, free: bool = False
-) -> Value:
+    x: TensorExpr, pads: Sequence[tuple[int, int]], value: Number = 0, *, free: bool = False
+) -> TensorExpr:
     """`value` around `x`: so many before and after each dimension, none of them negative.
 
     free: nobody looks at what is added.
@@ -239,28 +253,28 @@ def pad(
     )
     flat = tuple(side for pair in reversed(pads) for side in pair)
     made: dict[str, Attribute] = {"pads": flat, "value": value, **({"free": True} if free else {})}
-    return Value(node("pad", [x.node], shape=shape, dtype=x.dtype, order=(), **made))
+    return TensorExpr(node("pad", [x.node], shape=shape, dtype=x.dtype, order=(), **made))
 
 
-def flip(x: Value, dims: Sequence[int]) -> Value:
+def flip(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """Some dimensions from their last element to their first."""
     turned = tuple(d for d in sorted({d % len(x.shape) for d in dims}) if x.shape[d] != 1)
     made = node("flip", [x.node], shape=x.shape, dtype=x.dtype, dims=turned)
-    return Value(made) if turned else x
+    return TensorExpr(made) if turned else x
 
 
-def roll(x: Value, shifts: Mapping[int, int]) -> Value:
+def roll(x: TensorExpr, shifts: Mapping[int, int]) -> TensorExpr:
     """Dimension d goes round by shifts[d] elements."""
     dims, by = tuple(shifts), tuple(shifts.values())
     made = node("roll", [x.node], shape=x.shape, dtype=x.dtype, shifts=by, dims=dims)
-    return Value(made) if shifts else x
+    return TensorExpr(made) if shifts else x
 
 
-def triangle(x: Value, side: str, diagonal: int) -> Value:
+def triangle(x: TensorExpr, side: str, diagonal: int) -> TensorExpr:
     """`triu` or `tril` of the last two dimensions."""
-    return Value(node(side, [x.node], shape=x.shape, dtype=x.dtype, diagonal=diagonal))
+    return TensorExpr(node(side, [x.node], shape=x.shape, dtype=x.dtype, diagonal=diagonal))
 
 
-def count(x: Value, dims: Sequence[int]) -> Size:
+def count(x: TensorExpr, dims: Sequence[int]) -> Size:
     """How many elements a fold over `dims` merges."""
     return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusewright.ir.builder import Value, apply, cast, constant, count, fold, reshape, where
-from fusewright.ir.graph import Batch, Size
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, count, fold, reshape, where
+from fusewright.ir.graph import BatchSize, Size
 
 SQRT_HALF = 0.7071067811865476
 SQRT_2_OVER_PI = 0.7978845608028654
@@ -19,13 +19,13 @@ SELU_ALPHA = 1.6732632423543772  # Klambauer et al. 2017, as in torch.nn.SELU
 SELU_SCALE = 1.0507009873554805
 
 
-def clamp(x: Value, low: float | None = None, high: float | None = None) -> Value:
+def clamp(x: TensorExpr, low: float | None = None, high: float | None = None) -> TensorExpr:
     """min(max(x, low), high), NaN stays NaN, and so does a zero that equals a bound."""
     x = x if low is None else apply("maximum", low, x)
     return x if high is None else apply("minimum", high, x)
 
 
-def gelu(x: Value, approximate: str = "none") -> Value:
+def gelu(x: TensorExpr, approximate: str = "none") -> TensorExpr:
     """x times the normal distribution function, exact or by tanh."""
     if approximate == "tanh":
         inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))
@@ -33,28 +33,30 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     return x * 0.5 * (1.0 + apply("erf", x * SQRT_HALF))
 
 
-def softplus(x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+def softplus(x: TensorExpr, beta: float = 1.0, threshold: float = 20.0) -> TensorExpr:
     """log(1 + exp(beta x)) / beta, the identity beyond the threshold."""
     soft = apply("log1p", apply("exp", x * beta)) / beta
     return where(x * beta > threshold, x, soft)
 
 
-def elu(x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+def elu(
+    x: TensorExpr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> TensorExpr:
     """scale x for x > 0, else scale alpha (exp(input_scale x) - 1)."""
     return where(x > 0.0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
 
 
-def hardtanh(x: Value, low: float = -1.0, high: float = 1.0) -> Value:
+def hardtanh(x: TensorExpr, low: float = -1.0, high: float = 1.0) -> TensorExpr:
     """Clamp between two numbers."""
     return clamp(x, low, high)
 
 
-def log_sigmoid(x: Value) -> Value:
+def log_sigmoid(x: TensorExpr) -> TensorExpr:
     """min(x, 0) - log(1 + exp(-|x|))."""
     return apply("minimum", x, 0.0) - apply("log1p", apply("exp", -apply("abs", x)))
 
 
-ACTIVATIONS: dict[str, Callable[..., Value]] = {
+ACTIVATIONS: dict[str, Callable[..., TensorExpr]] = {
     "aten.relu": lambda x: apply("relu", x),
     "aten.relu6": lambda x: clamp(x, 0.0, 6.0),
     "aten.gelu": gelu,
@@ -75,24 +77,24 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
 }
 
 
-def _logit(x: Value, eps: float | None) -> Value:
+def _logit(x: TensorExpr, eps: float | None) -> TensorExpr:
     z = x if eps is None else clamp(x, eps, 1.0 - eps)
     return apply("log", z / (1.0 - z))
 
 
-def softmax(x: Value, dims: Sequence[int]) -> Value:
+def softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """exp(x - max) / sum."""
     e = apply("exp", x - fold("max", x, dims, keepdim=True))
     return e / fold("sum", e, dims, keepdim=True)
 
 
-def log_softmax(x: Value, dims: Sequence[int]) -> Value:
+def log_softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """x - max - log(sum(exp(x - max)))."""
     shifted = x - fold("max", x, dims, keepdim=True)
     return shifted - apply("log", fold("sum", apply("exp", shifted), dims, keepdim=True))
 
 
-def logsumexp(x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
+def logsumexp(x: TensorExpr, dims: Sequence[int], keepdim: bool = False) -> TensorExpr:
     """log(sum(exp(x))), shifted by the maximum where that is finite."""
     top = fold("max", x, dims, keepdim=True)
     shift = where(apply("isinf", top), 0.0, top)
@@ -101,21 +103,23 @@ def logsumexp(x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
     return total if keepdim else reshape(total, kept)
 
 
-def variance(x: Value, dims: Sequence[int], correction: float, keepdim: bool = False) -> Value:
+def variance(
+    x: TensorExpr, dims: Sequence[int], correction: float, keepdim: bool = False
+) -> TensorExpr:
     """m2 / (n - correction)."""
     return fold("m2", x, dims, keepdim) / _number(x, count(x, dims), correction)
 
 
-def _number(like: Value, n: Size, correction: float = 0.0) -> Value | float:
-    if isinstance(n, Batch):
+def _number(like: TensorExpr, n: Size, correction: float = 0.0) -> TensorExpr | float:
+    if isinstance(n, BatchSize):
         total = constant(n, like.dtype)
         return total - correction if correction else total
     return max(float(n) - correction, 0.0)
 
 
 def normalise(
-    x: Value, dims: Sequence[int], eps: float, *, shifted: bool = True
-) -> tuple[Value, Value, Value]:
+    x: TensorExpr, dims: Sequence[int], eps: float, *, shifted: bool = True
+) -> tuple[TensorExpr, TensorExpr, TensorExpr]:
     """(x - mean) / sqrt(variance + eps); also the mean and m2, dimensions kept.
 
     shifted: whether PyTorch's own norm on a CPU is x scale + shift, which rounds once.
@@ -126,7 +130,7 @@ def normalise(
     return y, mean, m2
 
 
-def affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
+def affine(x: TensorExpr, weight: TensorExpr | None, bias: TensorExpr | None) -> TensorExpr:
     """x weight + bias, either may be absent; nothing of the model's lies between the two."""
     if weight is not None and bias is not None:
         return apply("fma", x, weight, bias)
@@ -134,6 +138,6 @@ def affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
     return x if bias is None else x + bias
 
 
-def wide(x: Value) -> Value:
+def wide(x: TensorExpr) -> TensorExpr:
     """Half types are computed in float32."""
     return cast(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x

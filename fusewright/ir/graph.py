@@ -17,27 +17,27 @@ import torch
 
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.errors import InternalError
-from fusewright.ir.operators import OPS, Op
+from fusewright.ir.operators import OPS, Operator
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchSize:
     """A size known only at run time: `multiple` times the batch size."""
 
     multiple: int
 
 
-Size = int | Batch
+Size = int | BatchSize
 Shape = tuple[Size, ...]
 
 
 def times(a: Size, b: Size) -> Size:
     """Product of two sizes; raises InternalError for batch times batch."""
-    if isinstance(a, Batch) and isinstance(b, Batch):
+    if isinstance(a, BatchSize) and isinstance(b, BatchSize):
         raise InternalError("A size is quadratic in the batch size; capture must have refused it.")
-    if isinstance(a, Batch):
-        return Batch(a.multiple * b) if isinstance(b, int) and b else 0
-    if isinstance(b, Batch):
+    if isinstance(a, BatchSize):
+        return BatchSize(a.multiple * b) if isinstance(b, int) and b else 0
+    if isinstance(b, BatchSize):
         return times(b, a)
     return a * b
 
@@ -52,7 +52,7 @@ def numel(shape: Iterable[Size]) -> Size:
 
 def concrete(size: Size, batch: int) -> int:
     """The size as a number, for a batch size of `batch`."""
-    return size.multiple * batch if isinstance(size, Batch) else size
+    return size.multiple * batch if isinstance(size, BatchSize) else size
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Node:
         return any(key == name for key, _ in self.attributes)
 
     @property
-    def row(self) -> Op:
+    def row(self) -> Operator:
         """This node's row of the op table."""
         return OPS[self.op]
 
@@ -87,7 +87,9 @@ class Node:
         return f"<{self.op} {shape_text(self.shape)} {str(self.dtype).removeprefix('torch.')}>"
 
 
-Attribute = int | float | bool | str | None | torch.dtype | Batch | Node | tuple["Attribute", ...]
+Attribute = (
+    int | float | bool | str | None | torch.dtype | BatchSize | Node | tuple["Attribute", ...]
+)
 _NODES: dict[tuple[object, ...], Node] = {}
 
 
@@ -122,7 +124,7 @@ def node(
 
 
 @dataclass(frozen=True)
-class Update:
+class BufferUpdate:
     """After the computation, `target` (an input or a buffer) takes the value of `value`."""
 
     target: Node
@@ -141,7 +143,7 @@ class Graph:
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
-    updates: tuple[Update, ...] = ()
+    updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
     batch: int = 0
 
@@ -276,7 +278,7 @@ def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
     return Graph(
         tuple(map(pick, graph.inputs)),
         tuple(map(pick, graph.outputs)),
-        tuple(Update(u.target, pick(u.value)) for u in graph.updates),
+        tuple(BufferUpdate(u.target, pick(u.value)) for u in graph.updates),
         tuple(map(pick, graph.effects)),
         graph.batch,
     )
@@ -386,7 +388,7 @@ def _lines(nodes: Iterable[Node], numbers: dict[int, int]) -> Iterator[str]:
 
 
 def _plain(value: Attribute) -> str:
-    if isinstance(value, Batch):
+    if isinstance(value, BatchSize):
         return size_text(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_plain, value))})"

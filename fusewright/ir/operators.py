@@ -17,7 +17,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Op:
+class Operator:
     """One operator.
 
     kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
@@ -47,28 +47,28 @@ class Op:
         return head if self.cpp.endswith(")") and head.isidentifier() else ""
 
 
-def _infix(name: str, sign: str, result: str = "same", domain: str = "real") -> Op:
-    return Op(name, "map", 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
+def _infix(name: str, sign: str, result: str = "same", domain: str = "real") -> Operator:
+    return Operator(name, "map", 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
 
 
 def _call(
     name: str, arity: int = 1, torch_text: str = "", domain: str = "real", cost: int = 1
-) -> Op:
+) -> Operator:
     arguments = ", ".join(f"{{{i}}}" for i in range(arity))
     meaning = torch_text or f"torch.{name}({arguments})"
-    return Op(name, "map", arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)
+    return Operator(name, "map", arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)
 
 
-def _test(name: str) -> Op:
-    return Op(name, "map", 1, f"{name}({{0}})", f"torch.{name}({{0}})", "bool", "special")
+def _test(name: str) -> Operator:
+    return Operator(name, "map", 1, f"{name}({{0}})", f"torch.{name}({{0}})", "bool", "special")
 
 
-def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real") -> Op:
-    return Op(name, "fold", 1, f"team.{name}", torch_text, result, domain)
+def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real") -> Operator:
+    return Operator(name, "fold", 1, f"team.{name}", torch_text, result, domain)
 
 
-def _scan(name: str, torch_text: str, domain: str = "real") -> Op:
-    return Op(name, "scan", 1, f"team.{name}", torch_text, domain=domain)
+def _scan(name: str, torch_text: str, domain: str = "real") -> Operator:
+    return Operator(name, "scan", 1, f"team.{name}", torch_text, domain=domain)
 
 
 _M2 = "torch.sum(torch.square({0} - torch.mean({0}, {dims}, keepdim=True)), {dims})"
@@ -85,16 +85,16 @@ _WINDOW = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
 _TAP = "torch.where({0}, {1} + {2} * {3}, {1})"
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
-    Op("input", "leaf", 0, "", ""),
-    Op("parameter", "leaf", 0, "", ""),
-    Op("buffer", "leaf", 0, "", ""),
-    Op("constant", "leaf", 0, "", ""),
+    Operator("input", "leaf", 0, "", ""),
+    Operator("parameter", "leaf", 0, "", ""),
+    Operator("buffer", "leaf", 0, "", ""),
+    Operator("constant", "leaf", 0, "", ""),
     # arithmetic
     _infix("add", "+"),
     _infix("sub", "-"),
     _infix("mul", "*"),
-    Op("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4),
-    Op("neg", "map", 1, "-{0}", "-{0}"),
+    Operator("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4),
+    Operator("neg", "map", 1, "-{0}", "-{0}"),
     _call("abs"),
     _call("sign", domain="special"),
     _call("reciprocal", cost=4),
@@ -147,27 +147,31 @@ _ROWS = (
     _test("isnan"),
     _test("isinf"),
     _test("isfinite"),
-    Op("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool"),
+    Operator("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool"),
     _infix("bitwise_and", "&", domain="int"),
     _infix("bitwise_or", "|", domain="int"),
     _infix("bitwise_xor", "^", domain="int"),
-    Op("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
+    Operator("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
     _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
     _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
-    Op("where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"),
+    Operator(
+        "where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"
+    ),
     # a product and a sum that round once, and a norm of (x, mean, m2, scale): see
     # rewrite/norm_rounding.py. The statistics of eval mode have no m2, but a number.
     _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
-    Op("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
+    Operator("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
     # one step of a convolution, which rounds once, as PyTorch's does
-    Op("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
-    Op("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
+    Operator("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
+    Operator("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
     # `of` is the type of the argument; the C++ names both as they are stored
-    Op("bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"),
-    Op("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
+    Operator(
+        "bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"
+    ),
+    Operator("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
     # one pixel of each window of a convolution, which computes all of them: see
     # kernels/conv/pool_fusion.py
-    Op("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
+    Operator("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
     _fold("sum", "torch.sum({0}, {dims})"),
     _fold("mean", "torch.mean({0}, {dims})", "wide"),
@@ -185,29 +189,29 @@ _ROWS = (
     _scan("cumsum_back", _BACK.format(name="cumsum")),
     _scan("cumprod_back", _BACK.format(name="cumprod"), "near one"),
     # views: `shape`, `permutation`, … are attributes
-    Op("reshape", "view", 1, "", "{0}.reshape({shape})"),
-    Op("permute", "view", 1, "", "{0}.permute({permutation})"),
-    Op("expand", "view", 1, "", "{0}.expand({shape})"),
-    Op("narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"),
+    Operator("reshape", "view", 1, "", "{0}.reshape({shape})"),
+    Operator("permute", "view", 1, "", "{0}.permute({permutation})"),
+    Operator("expand", "view", 1, "", "{0}.expand({shape})"),
+    Operator("narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"),
     # the same with a fill: only below a map, which reads them where they lie
-    Op("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})"),
-    Op("flip", "view", 1, "", "torch.flip({0}, {dims})"),
-    Op("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})"),
-    Op("triu", "view", 1, "", "torch.triu({0}, {diagonal})"),
-    Op("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
+    Operator("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})"),
+    Operator("flip", "view", 1, "", "torch.flip({0}, {dims})"),
+    Operator("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})"),
+    Operator("triu", "view", 1, "", "torch.triu({0}, {diagonal})"),
+    Operator("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
     # a matrix product over the last dimension of both factors, which is never stored
-    Op("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
+    Operator("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # softmax of a function (attribute `scores`) of such a product, times another factor
-    Op("attention", "product", -1, "", "", cost=0),
+    Operator("attention", "product", -1, "", "", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either
-    Op("convolution", "product", 2, "", _CONVOLUTION, cost=0),
-    Op("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),
+    Operator("convolution", "product", 2, "", _CONVOLUTION, cost=0),
+    Operator("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
-    Op("library", "library", -1, "", ""),
-    Op("item", "library", 1, "", "{0}[{index}]"),
+    Operator("library", "library", -1, "", ""),
+    Operator("item", "library", 1, "", "{0}[{index}]"),
 )
 
-OPS: dict[str, Op] = {op.name: op for op in _ROWS}
+OPS: dict[str, Operator] = {op.name: op for op in _ROWS}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A chain of views -> Part: where its elements lie in the memory of the tensor below.
+"""A chain of views -> StridedView: where its elements lie in the memory of the tensor below.
 
 A piece, a turned or a padded tensor is read where it lies: each of its elements stands at an offset
 plus strides times its place, and a guard of the same form says which elements exist; all others are
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fusewright.ir.graph import Attribute, Batch, Node, Shape, Size, times
+from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, times
 
 # the views that only a Part can describe
 PIECES = ("narrow", "pad", "flip", "roll", "triu", "tril")
 MANY = 1 << 40  # more rows and columns than a tensor has
 
 
-class Form(NamedTuple):
+class AffineIndex(NamedTuple):
     """offset + strides . place"""
 
     offset: Size
@@ -26,24 +26,24 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Guard:
+class AffineBound:
     """Elements exist where 0 <= form < size. beyond: elsewhere the memory is not the tensor's.
 
     wrap: how much further the others stand, where all exist.
     """
 
-    form: Form
+    form: AffineIndex
     size: Size
     beyond: bool
     wrap: Size = 0
 
 
 @dataclass(frozen=True)
-class Part:
+class StridedView:
     """The elements of a piece in memory. fill: what those are that a guard excludes."""
 
-    form: Form
-    guards: tuple[Guard, ...] = ()
+    form: AffineIndex
+    guards: tuple[AffineBound, ...] = ()
     fill: Attribute = None
 
 
@@ -66,10 +66,10 @@ def lies(n: Node) -> tuple[Size, ...]:
 
 
 @lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
-def part_of(n: Node) -> tuple[Node, Part] | None:
+def part_of(n: Node) -> tuple[Node, StridedView] | None:
     """The tensor that a chain of views shows, and where; None if no Part describes it."""
     if n.row.kind != "view":
-        return n, Part(Form(0, lies(n)))
+        return n, StridedView(AffineIndex(0, lies(n)))
     found = part_of(n.args[0])
     if found is None:
         return None
@@ -79,7 +79,7 @@ def part_of(n: Node) -> tuple[Node, Part] | None:
     if len(forms) < len(moved):
         return None
     known = [replace(g, form=f) for g, f in zip(part.guards, forms[1:], strict=True)]
-    here = Part(forms[0], tuple(g for g in known if _excludes(g, n.shape)), part.fill)
+    here = StridedView(forms[0], tuple(g for g in known if _excludes(g, n.shape)), part.fill)
     new = _turns(n, part.form) if n.op == "roll" else _guards(n)
     if not new or n.op == "roll":
         return leaf, replace(here, guards=(*here.guards, *new))
@@ -88,10 +88,10 @@ def part_of(n: Node) -> tuple[Node, Part] | None:
     fill = here.fill if filled and n.has("free") else fill
     if filled and (fill, type(fill)) != (here.fill, type(here.fill)):
         return None
-    return leaf, Part(here.form, (*here.guards, *new), fill)
+    return leaf, StridedView(here.form, (*here.guards, *new), fill)
 
 
-def _moved(n: Node, form: Form, *, guards: bool = False) -> Form | None:
+def _moved(n: Node, form: AffineIndex, *, guards: bool = False) -> AffineIndex | None:
     """The form of n's elements, where `form` is that of its argument's, or of a guard of these."""
     steps = list(form.strides)
     shape = n.args[0].shape
@@ -118,7 +118,7 @@ def _moved(n: Node, form: Form, *, guards: bool = False) -> Form | None:
     return form
 
 
-def _reshaped(form: Form, old: Shape, new: Shape) -> Form | None:
+def _reshaped(form: AffineIndex, old: Shape, new: Shape) -> AffineIndex | None:
     """The same for another row-major shape; None where dimensions join that do not lie evenly."""
     below = [(size, step) for size, step in zip(old, form.strides, strict=True) if size != 1]
     above = [d for d, size in enumerate(new) if size != 1]
@@ -145,19 +145,21 @@ def _precedes(a: Size, b: Size) -> bool:
     """Whether a is the smaller size; one that depends on the batch is the larger one."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    return isinstance(a, int) or (isinstance(b, Batch) and a.multiple < b.multiple)
+    return isinstance(a, int) or (isinstance(b, BatchSize) and a.multiple < b.multiple)
 
 
-def _shifted(form: Form, starts: dict[int, int], factors: dict[int, int]) -> Form | None:
+def _shifted(
+    form: AffineIndex, starts: dict[int, int], factors: dict[int, int]
+) -> AffineIndex | None:
     """From `starts` on, in steps of `factors`; None if the offset mixes numbers and the batch."""
     offset: Size | None = form.offset
     for d, start in starts.items():
         offset = None if offset is None else _sum(offset, times(form.strides[d], start))
     steps = tuple(times(s, factors.get(d, 1)) for d, s in enumerate(form.strides))
-    return None if offset is None else Form(offset, steps)
+    return None if offset is None else AffineIndex(offset, steps)
 
 
-def _guards(n: Node) -> tuple[Guard, ...]:
+def _guards(n: Node) -> tuple[AffineBound, ...]:
     """What a view itself leaves out: the sides of a pad, one side of a diagonal."""
     rank = len(n.shape)
     if n.op == "pad":
@@ -165,13 +167,15 @@ def _guards(n: Node) -> tuple[Guard, ...]:
         units = {d: tuple(int(k == d) for k in range(rank)) for d in padded}
         lows = [low for low, _ in sides_of(n)]
         shape = n.args[0].shape
-        return tuple(Guard(Form(-lows[d], units[d]), shape[d], beyond=True) for d in padded)
+        return tuple(
+            AffineBound(AffineIndex(-lows[d], units[d]), shape[d], beyond=True) for d in padded
+        )
     if n.op in ("triu", "tril"):
         diagonal, sign = numbers((n["diagonal"], 1 if n.op == "triu" else -1))
-        form = Form(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
+        form = AffineIndex(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
         known = [s for s in n.shape[-2:] if isinstance(s, int)]
         size = sum(known) + abs(diagonal) if len(known) == 2 else MANY
-        return (Guard(form, size, beyond=False),)
+        return (AffineBound(form, size, beyond=False),)
     return ()
 
 
@@ -182,17 +186,17 @@ def _turned(n: Node) -> dict[int, tuple[int, int]]:
     return {d: (far - size * (2 * far > size), size) for d, far, size in sizes}
 
 
-def _turns(n: Node, form: Form) -> tuple[Guard, ...]:
+def _turns(n: Node, form: AffineIndex) -> tuple[AffineBound, ...]:
     """The elements of a roll that do not go past an end; `form` is that of its argument's."""
     found = []
     for d, (far, size) in _turned(n).items():
         unit = tuple(int(k == d) for k in range(len(n.shape)))
         wrap = times(form.strides[d], size if far > 0 else -size)
-        found += [Guard(Form(-far, unit), size, beyond=True, wrap=wrap)] * (wrap != 0)
+        found += [AffineBound(AffineIndex(-far, unit), size, beyond=True, wrap=wrap)] * (wrap != 0)
     return tuple(found)
 
 
-def _excludes(guard: Guard, shape: Shape) -> bool:
+def _excludes(guard: AffineBound, shape: Shape) -> bool:
     """Whether any element of that shape may lie outside."""
     steps = [(n, s) for n, s in zip(shape, guard.form.strides, strict=True) if s != 0]
     first, size = guard.form.offset, guard.size
@@ -217,8 +221,8 @@ def numbers(values: Any) -> Any:
 
 def _sum(a: Size, b: Size) -> Size | None:
     """None if one of them depends on the batch size and the other one does not."""
-    if isinstance(a, Batch) and isinstance(b, Batch):
-        return Batch(a.multiple + b.multiple)
+    if isinstance(a, BatchSize) and isinstance(b, BatchSize):
+        return BatchSize(a.multiple + b.multiple)
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     return a if b == 0 else b if a == 0 else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from fusewright.frontend.lowering.call import LANES
-from fusewright.ir.graph import Batch, Graph, Size
+from fusewright.ir.graph import BatchSize, Graph, Size
 from fusewright.kernels.gemm.triangular_tiles import band
 from fusewright.kernels.rowwise.memory_bound import is_light, only_reads
 from fusewright.kernels.rowwise.row_cooperation import (
@@ -20,7 +20,7 @@ from fusewright.kernels.rowwise.row_cooperation import (
     PAIRED_THREADS,
     REGISTERS,
     STRIPE_THREADS,
-    SharedRow,
+    RowShape,
     clusters,
     deferrable,
     deferred,
@@ -31,7 +31,7 @@ from fusewright.kernels.rowwise.row_cooperation import (
 )
 from fusewright.kernels.rowwise.simd_rows import runs_abreast
 from fusewright.kernels.scan.chunks import (
-    Chunks,
+    ScanChunks,
     chunk_moves,
     elements_each,
     row_chunks,
@@ -39,7 +39,7 @@ from fusewright.kernels.scan.chunks import (
 )
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.tile_cost import access, ending, fastest
-from fusewright.loopnest.nest import Access, Nest
+from fusewright.loopnest.nest import AffineAccess, Nest
 from fusewright.loopnest.reduction_passes import row_plan
 from fusewright.loopnest.sliding_window import results
 from fusewright.loopnest.staged_transpose import lies_across, staged_vector
@@ -118,7 +118,7 @@ SHARED_STRIPES = Schedule(False, 0, STRIPE_THREADS // 32, 1, split=True, across=
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuneChoice:
     """What is done otherwise than by default. schedules: by kernel.  library: stages of the
     pipeline that are left out, so that the calls they would write stay PyTorch's."""
 
@@ -133,7 +133,7 @@ def schedule(
 
     rules: of `optimize --rules`; scratch memory that they forbid is used where nothing else works.
     """
-    fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
+    fixed = not isinstance(nest.columns, BatchSize) and not isinstance(nest.outer, BatchSize)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
         lanes = LANES if runs_abreast(nest, graph) else 1
@@ -217,7 +217,7 @@ def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
     singles = chosen.vector > 1 and nest.outer != 1
     if chosen.blocks == 1 or chosen.each or not (chosen.batch or chosen.split or singles):
         return None
-    split = chosen.split and (isinstance(nest.rows, Batch) or nest.rows < FEW_ROWS)
+    split = chosen.split and (isinstance(nest.rows, BatchSize) or nest.rows < FEW_ROWS)
     return Schedule(False, 0, MAX_THREADS, chosen.vector, split)
 
 
@@ -225,7 +225,7 @@ def alternatives(
     default: Schedule, nest: Nest, target: Target, graph: Graph, rules: frozenset[str] = frozenset()
 ) -> tuple[Schedule, ...]:
     """What else a kernel may do, the most promising first. Some may come to the same text."""
-    fixed = not isinstance(nest.columns, Batch) and not isinstance(nest.outer, Batch)
+    fixed = not isinstance(nest.columns, BatchSize) and not isinstance(nest.outer, BatchSize)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if target.language == "cpp":
         found = [replace(default, keep=not default.keep), replace(default, keep=True, keep_cost=0)]
@@ -241,7 +241,9 @@ def alternatives(
         return tuple(replace(default, tile=t, vector=v) for t, v in more)
     if default.each:
         shape = (default.threads, default.each, default.across, default.split, default.blocks)
-        moves = [_in_chunks(c, default.vector) for c in chunk_moves(Chunks(*shape), default.vector)]
+        moves = [
+            _in_chunks(c, default.vector) for c in chunk_moves(ScanChunks(*shape), default.vector)
+        ]
         return tuple(s for s in moves if s != default)
     if default.across > 1 and nest.kernel.folds:
         found = _stripe_moves(default)
@@ -294,7 +296,7 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     rows leave processors idle: then a row has more blocks. Rows that are as long as the batch are
     kept at the example's, if of two tensors only where no single block could keep one.
     """
-    free = isinstance(nest.columns, Batch) or isinstance(nest.outer, Batch)
+    free = isinstance(nest.columns, BatchSize) or isinstance(nest.outer, BatchSize)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if not nest.kernel.folds or nest.kernel.scans or row_in_place(nest, graph):
         return []
@@ -304,7 +306,7 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     if registers == 0 or (free and (len(passes) == 1 or inner <= least)):
         return []
     vector, batch = _vector(nest), graph.batch * free
-    row = SharedRow(inner, graph.hint(nest.rows), registers, vector)
+    row = RowShape(inner, graph.hint(nest.rows), registers, vector)
     meets = row.rows < FEW_ROWS and len(passes) > 1 and "no-workspace" not in rules
     shapes = clusters(row, target)
     shapes += deferred(row, target) if meets and deferrable(nest, passes, vector) else []
@@ -343,7 +345,7 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     return _in_chunks(found, vector)
 
 
-def _in_chunks(found: Chunks, vector: int) -> Schedule:
+def _in_chunks(found: ScanChunks, vector: int) -> Schedule:
     made = Schedule(True, 0, found.threads, vector, found.split, found.across)
     return replace(made, each=found.each, blocks=found.blocks)
 
@@ -388,12 +390,12 @@ def _vector(nest: Nest) -> int:
     return max(width, 1)
 
 
-def whole_place(head: Sequence[Access], nest: Nest) -> Access:
+def whole_place(head: Sequence[AffineAccess], nest: Nest) -> AffineAccess:
     """Where along the columns windows begin that vectors read."""
     return max(head, key=lambda a: known_factor(a, nest))
 
 
-def known_factor(access: Access, nest: Nest) -> int:
+def known_factor(access: AffineAccess, nest: Nest) -> int:
     """A power of two that divides every stride of the rows' and outer offsets; and the columns, but
     those of a map: its last vector of a row may be a part of one."""
     sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.folds else [access.outer]
@@ -404,6 +406,6 @@ def _power_in(sizes: Sequence[Size]) -> int:
     """A power of two, at most 16, that divides every size."""
     factor = 16
     for size in sizes:
-        number = size.multiple if isinstance(size, Batch) else size
+        number = size.multiple if isinstance(size, BatchSize) else size
         factor = gcd(factor, number) if number else factor
     return factor

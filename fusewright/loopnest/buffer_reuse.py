@@ -1,4 +1,4 @@
-"""Plan -> Storage: which result takes over the memory of a tensor that nobody needs any more.
+"""Plan -> BufferReuse: which result takes over the memory of a tensor that nobody needs any more.
 
 A fresh result of a library call that only one kernel reads is overwritten in place: no new memory,
 no page faults, and the tensor stays in the cache. An update goes straight into the model's buffer.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusewright.fusion.axes import Read
+from fusewright.fusion.axes import Load
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, base, readers, toposort
 from fusewright.loopnest.nest import Nest, nest
@@ -17,20 +17,20 @@ from fusewright.loopnest.sliding_window import down
 
 
 @dataclass(frozen=True)
-class Storage:
+class BufferReuse:
     """nests: by kernel name.  in_place: by kernel name, pairs (result, tensor it overwrites)."""
 
     nests: Mapping[str, Nest]
     in_place: Mapping[str, tuple[tuple[Node, Node], ...]]
 
 
-def storage(plan: Plan) -> Storage:
+def storage(plan: Plan) -> BufferReuse:
     """Lay out every kernel and decide what is computed in place."""
     downs = plan.target.language == "cuda"
     nests = {k.name: nest(k, plan.graph, down(k) if downs else None) for k in plan.kernels}
     read_by = readers(toposort(plan.graph.roots))
     chosen = {k.name: _in_place(k, nests[k.name], read_by, plan) for k in plan.kernels}
-    return Storage(nests, chosen)
+    return BufferReuse(nests, chosen)
 
 
 def _in_place(
@@ -99,6 +99,6 @@ def _fits(leaf: Node, output: Node, layout: Nest) -> bool:
         return False
     write = layout.writes[id(output)]
     edges = layout.kernel.loops.edges.items()
-    reads = [layout.reads[key] for key, e in edges if isinstance(e, Read) and e.leaf is leaf]
-    views = any(isinstance(e, Read) and e.leaf.row.kind == "view" for _, e in edges)
+    reads = [layout.reads[key] for key, e in edges if isinstance(e, Load) and e.leaf is leaf]
+    views = any(isinstance(e, Load) and e.leaf.row.kind == "view" for _, e in edges)
     return not views and all(layout.same_place(read, write) for read in reads)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
-from fusewright.fusion.axes import Axis, Limit, Strides, Walk, merge, walks
+from fusewright.fusion.axes import Axis, AxisBound, Strides, TensorWalk, merge, walks
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import (
     Attribute,
-    Batch,
+    BatchSize,
     Graph,
     Node,
     Size,
@@ -28,11 +28,11 @@ from fusewright.ir.graph import (
     times,
 )
 from fusewright.kernels.tensor_core.tile import tail
-from fusewright.loopnest.sliding_window import Down, further
+from fusewright.loopnest.sliding_window import SlidingWindow, further
 
 
 @dataclass(frozen=True)
-class Access:
+class AffineAccess:
     """How one tensor is walked: its element at (row, o, i).
 
     base: text of the offset of (row, 0, 0).  columns: stride along i, 0 if it does not vary there.
@@ -81,12 +81,12 @@ class Nest:
     outer: Size
     columns: Size
     coordinates: tuple[str, ...]
-    reads: dict[tuple[int, int], Access]
-    writes: dict[int, Access]
+    reads: dict[tuple[int, int], AffineAccess]
+    writes: dict[int, AffineAccess]
     segment: int = 0
     axes: tuple[Size, ...] = ()
-    down: Down | None = None
-    heads: tuple[tuple[Access, ...], ...] = ()
+    down: SlidingWindow | None = None
+    heads: tuple[tuple[AffineAccess, ...], ...] = ()
 
     @property
     def beside(self) -> Size:
@@ -99,13 +99,13 @@ class Nest:
         small = isinstance(self.columns, int) and self.columns < 1 << 29
         return "int" if small else "long"
 
-    def same_place(self, read: Access, write: Access) -> bool:
+    def same_place(self, read: AffineAccess, write: AffineAccess) -> bool:
         """Whether a read and a write touch the same element at every step."""
         first = (read.base, read.columns, read.outer, read.gather, read.limits)
         return first == (write.base, write.columns, write.outer, write.gather, "")
 
 
-def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
+def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nest:
     """Order and merge the axes of `kernel`. down: what its windows are to go along."""
     tensors = walks(kernel.loops, kernel.outputs)
     behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
@@ -119,7 +119,7 @@ def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
     elif not kernel.folds and not merged[1] and merged[0]:
         merged = [merged[0][:-1], merged[0][-1:]]
     outer, columns = merged[1][:-1], merged[1][-1:]
-    build = _Addresses(merged[0], outer, columns, graph)
+    build = _AddressPrinter(merged[0], outer, columns, graph)
     reads = {key: build.access(walk) for key, walk in tensors.items() if key[1] >= 0}
     writes = {key[0]: build.access(walk) for key, walk in tensors.items() if key[1] < 0}
     return Nest(
@@ -137,13 +137,15 @@ def nest(kernel: Kernel, graph: Graph, down: Down | None = None) -> Nest:
     )
 
 
-def _heads(down: Down, access: Callable[[Walk], Access]) -> tuple[tuple[Access, ...], ...]:
+def _heads(
+    down: SlidingWindow, access: Callable[[TensorWalk], AffineAccess]
+) -> tuple[tuple[AffineAccess, ...], ...]:
     places = zip(down.heads, map(range, down.widths), strict=True)
     return tuple(tuple(access(further(h, down.beside, n)) for n in each) for h, each in places)
 
 
 def _from_memory(
-    kernel: Kernel, tensors: Mapping[tuple[int, int], Walk], graph: Graph
+    kernel: Kernel, tensors: Mapping[tuple[int, int], TensorWalk], graph: Graph
 ) -> tuple[Sequence[int], Sequence[int]]:
     """The axes of rows and columns as they lie in memory."""
     loops = kernel.loops
@@ -155,7 +157,7 @@ def _from_memory(
 
 def _order(
     kernel: Kernel,
-    tensors: Mapping[tuple[int, int], Walk],
+    tensors: Mapping[tuple[int, int], TensorWalk],
     hint: Mapping[int, int],
     graph: Graph,
 ) -> list[int]:
@@ -173,7 +175,7 @@ def _volume(walk: Strides, hint: Mapping[int, int]) -> int:
     return reduce(lambda total, axis: total * hint[axis], walk, 1)
 
 
-class _Addresses:
+class _AddressPrinter:
     """Prints addresses; remembers which row coordinates they use."""
 
     def __init__(
@@ -183,7 +185,7 @@ class _Addresses:
         self.graph = graph
         self.used: set[int] = set()
 
-    def access(self, tensor: Walk) -> Access:
+    def access(self, tensor: TensorWalk) -> AffineAccess:
         walk = tensor.strides
         column, *steps = self._inner(walk)
         affine = self._affine(steps)
@@ -200,7 +202,7 @@ class _Addresses:
         alignment = _divisor((tensor.offset, *rows, *(turn.wrap for turn in turns)))
         edges = [self._edges(limit) for limit in tensor.limits if limit.beyond]
         limits = " & ".join(self._limit(x) for x in tensor.limits if x.wrap == 0)
-        return Access(
+        return AffineAccess(
             tensor.tensor,
             _added(self._base(walk, tensor.offset), beside),
             column,
@@ -224,7 +226,7 @@ class _Addresses:
         column = walk.get(self.columns[0].parts[-1], 0) if self.columns else 0
         return [column, *(walk.get(a.parts[-1], 0) for a in self.outer)]
 
-    def _edges(self, limit: Limit) -> int:
+    def _edges(self, limit: AxisBound) -> int:
         """A number that divides every i at which a tensor begins or ends."""
         column, *steps = self._inner(limit.strides)
         rows = [limit.strides.get(a.parts[-1], 0) for a in self.rows]
@@ -232,14 +234,14 @@ class _Addresses:
             return 0
         return _divisor((limit.offset, limit.size, *rows, *steps)) if column == 1 else 1
 
-    def _limit(self, limit: Limit) -> str:
+    def _limit(self, limit: AxisBound) -> str:
         """Text of the range of i inside one limit, in terms of the row and of o."""
         column, *steps = self._inner(limit.strides)
         place = [self._base(limit.strides, limit.offset), self._gather(steps, 0)]
         first = summed([text for text in place if text != "0"])
         return f"extent_of({first}, {size_text(column)}, {size_text(limit.size)})"
 
-    def _lap(self, turn: Limit, *, inner: bool = False) -> str:
+    def _lap(self, turn: AxisBound, *, inner: bool = False) -> str:
         """Text of how much further an element stands where a dimension goes round."""
         column, *steps = self._inner(turn.strides)
         place = [self._base(turn.strides, turn.offset), *[self._gather(steps, column)] * inner]
@@ -281,7 +283,11 @@ class _Addresses:
         step = steps[-1]
         expected: Size = step
         for axis, previous in zip(reversed(self.rows[1:]), reversed(steps[:-1]), strict=True):
-            if expected != 0 and isinstance(expected, Batch) and isinstance(axis.size, Batch):
+            if (
+                expected != 0
+                and isinstance(expected, BatchSize)
+                and isinstance(axis.size, BatchSize)
+            ):
                 return None
             expected = times(expected, axis.size) if expected != 0 else 0
             if previous != expected:
@@ -294,7 +300,7 @@ class _Addresses:
 
 
 def _divisor(sizes: Sequence[Size]) -> int:
-    return gcd(*(s.multiple if isinstance(s, Batch) else s for s in sizes))
+    return gcd(*(s.multiple if isinstance(s, BatchSize) else s for s in sizes))
 
 
 def digits(name: str, sizes: list[Size]) -> list[str]:

@@ -12,15 +12,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fusewright.fusion.axes import Read, walked
+from fusewright.fusion.axes import Load, walked
 from fusewright.ir.graph import Node
-from fusewright.loopnest.nest import Access, Nest
+from fusewright.loopnest.nest import AffineAccess, Nest
 
 MOMENTS = ("mean", "m2")
 FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it subtracts it
 
 
-class Keeping(Protocol):
+class KeepPolicy(Protocol):
     """What a schedule says about keeping, and whether threads share a row."""
 
     @property
@@ -32,7 +32,7 @@ class Keeping(Protocol):
 
 
 @dataclass(frozen=True)
-class Pass:
+class RowPass:
     """One sweep over a row. folds: what it makes known (mean and m2 come together, and so may a
     maximum and a sum of exponentials), or () for the last pass, which stores `outputs`."""
 
@@ -42,7 +42,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeptValue:
     """A value kept from pass `first` to pass `last`."""
 
     key: Hashable
@@ -52,7 +52,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Exponentials:
+class OnlineSoftmax:
     """A sum of exp(x - shift) that comes from the sweep which finds the maximum of x."""
 
     top: Node
@@ -60,16 +60,16 @@ class Exponentials:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowPlan:
     """What happens along one row: which members vary along it, the passes, what is kept, the
     sums that have no pass of their own, the divisions by one number for the whole row, and reads
     (as the argument of a member) that come before the first pass: kept from pass -1 on."""
 
     element: frozenset[int]
     level: Mapping[int, int]
-    passes: tuple[Pass, ...]
-    keeps: Mapping[Hashable, Keep]
-    exponentials: Mapping[int, Exponentials]
+    passes: tuple[RowPass, ...]
+    keeps: Mapping[Hashable, KeptValue]
+    exponentials: Mapping[int, OnlineSoftmax]
     quotients: frozenset[int]
     ahead: tuple[tuple[Node, int], ...] = ()
 
@@ -81,7 +81,7 @@ class Row:
         return max(sum(size for k, size in kept if k.first <= end < k.last) for end in ends)
 
 
-def row_plan(nest: Nest, schedule: Keeping) -> Row:
+def row_plan(nest: Nest, schedule: KeepPolicy) -> RowPlan:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
@@ -94,10 +94,10 @@ def row_plan(nest: Nest, schedule: Keeping) -> Row:
     early = _ahead(nest, passes, keeps) if schedule.team else {}
     keeps |= {key: replace(keeps[key], first=-1) for key in early}
     quotients, ahead = _quotients(nest, element), tuple(early.values())
-    return Row(element, known, passes, keeps, together, quotients, ahead)
+    return RowPlan(element, known, passes, keeps, together, quotients, ahead)
 
 
-def read_key(access: Access) -> Hashable:
+def read_key(access: AffineAccess) -> Hashable:
     """Two reads with the same key are the same value."""
     place = (access.base, access.columns, access.outer, access.gather, access.limits)
     return (id(access.leaf), *place, repr(access.fill))
@@ -109,7 +109,7 @@ def _element(nest: Nest) -> frozenset[int]:
     for m in nest.kernel.members:
         for k in walked(m):
             edge = nest.kernel.loops.edges[id(m), k]
-            varies = nest.reads[id(m), k].varies if isinstance(edge, Read) else id(edge) in found
+            varies = nest.reads[id(m), k].varies if isinstance(edge, Load) else id(edge) in found
             if varies and m.row.kind != "fold":
                 found.add(id(m))
         if m.row.kind in ("product", "scan"):
@@ -124,13 +124,13 @@ def _quotients(nest: Nest, element: frozenset[int]) -> frozenset[int]:
         single = all(n.dtype.is_floating_point and n.dtype.itemsize < 8 for n in (m, *m.args))
         if m.op == "div" and id(m) in element and single:
             edge = nest.kernel.loops.edges[id(m), 1]
-            varies = nest.reads[id(m), 1].varies if isinstance(edge, Read) else id(edge) in element
+            varies = nest.reads[id(m), 1].varies if isinstance(edge, Load) else id(edge) in element
             found.update([] if varies else [id(m)])
     return frozenset(found)
 
 
 def _ahead(
-    nest: Nest, passes: tuple[Pass, ...], keeps: Mapping[Hashable, Keep]
+    nest: Nest, passes: tuple[RowPass, ...], keeps: Mapping[Hashable, KeptValue]
 ) -> dict[Hashable, tuple[Node, int]]:
     """Who reads what several folds of the first level keep: a thread that asks for all of it at
     once waits for memory once."""
@@ -139,7 +139,7 @@ def _ahead(
         read_key(nest.reads[id(m), k]): (m, k)
         for m in nest.kernel.members
         for k in walked(m)
-        if isinstance(nest.kernel.loops.edges[id(m), k], Read)
+        if isinstance(nest.kernel.loops.edges[id(m), k], Load)
     }
     kept = {key: keep for key, keep in keeps.items() if key in found and keep.first < some}
     firsts = {keep.first for keep in kept.values()}
@@ -152,7 +152,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     level: dict[int, int] = {}
     for m in nest.kernel.members:
         edges = [nest.kernel.loops.edges[id(m), k] for k in walked(m)]
-        below = [level[id(e)] for e in edges if not isinstance(e, Read)]
+        below = [level[id(e)] for e in edges if not isinstance(e, Load)]
         level[id(m)] = max(below, default=0) + (m.row.kind in ("fold", "scan"))
     return level
 
@@ -164,26 +164,26 @@ def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Map
     for m in reversed(nest.kernel.members):
         if id(m) in needed or id(m) in wanted or m.row.kind == "fold":
             below = [edges[id(m), k] for k in walked(m)]
-            needed |= {id(m)} | {id(e) for e in below if not isinstance(e, Read)}
+            needed |= {id(m)} | {id(e) for e in below if not isinstance(e, Load)}
     last = max(level.values()) + 1
     return {m: at if m in needed else last for m, at in level.items()}
 
 
-def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, Exponentials]:
+def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, OnlineSoftmax]:
     """The sums of exp(x - shift) whose shift is the maximum of x, or that where it is finite."""
-    edges, found = nest.kernel.loops.edges, dict[int, Exponentials]()
+    edges, found = nest.kernel.loops.edges, dict[int, OnlineSoftmax]()
     tops = [f for f in nest.kernel.folds if f.op == "max"]
     for f in nest.kernel.folds:
         power = edges[id(f), 0]
-        less = edges[id(power), 0] if not isinstance(power, Read) and power.op == "exp" else power
-        if f.op != "sum" or less is power or isinstance(less, Read) or less.op != "sub":
+        less = edges[id(power), 0] if not isinstance(power, Load) and power.op == "exp" else power
+        if f.op != "sum" or less is power or isinstance(less, Load) or less.op != "sub":
             continue
         shift = edges[id(less), 1]
-        if isinstance(shift, Read) or id(shift) in element:
+        if isinstance(shift, Load) or id(shift) in element:
             continue
         top = next((t for t in tops if shift is t or _is_finite_part(nest, shift, t)), None)
         if top and _source(nest, top) == _source(nest, less):
-            found[id(f)] = Exponentials(top, shift)
+            found[id(f)] = OnlineSoftmax(top, shift)
     return found
 
 
@@ -192,15 +192,15 @@ def _is_finite_part(nest: Nest, shift: Node, top: Node) -> bool:
     if shift.op != FINITE[0]:
         return False
     condition, number, value = (nest.kernel.loops.edges[id(shift), k] for k in range(3))
-    infinite = not isinstance(condition, Read) and condition.op == FINITE[1]
+    infinite = not isinstance(condition, Load) and condition.op == FINITE[1]
     asked = nest.kernel.loops.edges[id(condition), 0] if infinite else None
-    return asked is top and value is top and isinstance(number, Read)
+    return asked is top and value is top and isinstance(number, Load)
 
 
 def _passes(
-    nest: Nest, level: Mapping[int, int], together: Mapping[int, Exponentials]
-) -> tuple[Pass, ...]:
-    passes: list[Pass] = []
+    nest: Nest, level: Mapping[int, int], together: Mapping[int, OnlineSoftmax]
+) -> tuple[RowPass, ...]:
+    passes: list[RowPass] = []
     for height in range(1, max(level.values(), default=0) + 1):
         folds = [f for f in nest.kernel.folds if level[id(f)] == height and id(f) not in together]
         centred = {_source(nest, f) for f in folds if f.op == "m2"}
@@ -213,25 +213,25 @@ def _passes(
             sums = [g for g in nest.kernel.folds if id(g) in together and together[id(g)].top is f]
             known = tuple(twins) if pair else (f, *sums)
             done.update(id(g) for g in known)
-            passes.append(Pass(height - 1, known, ()))
+            passes.append(RowPass(height - 1, known, ()))
     # A value that is the same along the row is stored at each of its elements all the same.
     stored = tuple(
         n for n in nest.kernel.outputs if nest.writes[id(n)].varies or not nest.kernel.folds
     )
     if stored:
-        passes.append(Pass(max(level.values(), default=0), (), stored))
+        passes.append(RowPass(max(level.values(), default=0), (), stored))
     return tuple(passes)
 
 
 def _source(nest: Nest, f: Node) -> Hashable:
     edge = nest.kernel.loops.edges[id(f), 0]
-    return read_key(nest.reads[id(f), 0]) if isinstance(edge, Read) else id(edge)
+    return read_key(nest.reads[id(f), 0]) if isinstance(edge, Load) else id(edge)
 
 
 def _keeps(
-    nest: Nest, element: frozenset[int], passes: tuple[Pass, ...], schedule: Keeping
-) -> dict[Hashable, Keep]:
-    keeps: dict[Hashable, Keep] = {}
+    nest: Nest, element: frozenset[int], passes: tuple[RowPass, ...], schedule: KeepPolicy
+) -> dict[Hashable, KeptValue]:
+    keeps: dict[Hashable, KeptValue] = {}
     seen: dict[Hashable, int] = {}
     for number, sweep in enumerate(passes):
         fresh: set[Hashable] = set()
@@ -251,15 +251,15 @@ class _Walker:
 
     nest: Nest
     element: frozenset[int]
-    schedule: Keeping
+    schedule: KeepPolicy
     number: int
-    keeps: dict[Hashable, Keep]
+    keeps: dict[Hashable, KeptValue]
     seen: Mapping[Hashable, int]
     fresh: set[Hashable]
 
     def argument(self, m: Node, k: int) -> None:
         edge = self.nest.kernel.loops.edges[id(m), k]
-        if not isinstance(edge, Read):
+        if not isinstance(edge, Load):
             self.member(edge)
         elif self.nest.reads[id(m), k].varies:
             key = read_key(self.nest.reads[id(m), k])
@@ -276,10 +276,10 @@ class _Walker:
     def _visit(self, key: Hashable, n: Node, worth: bool) -> bool:
         """True when the value comes from memory near by and its arguments are not needed."""
         if key in self.keeps:
-            self.keeps[key] = Keep(key, n, self.keeps[key].first, self.number)
+            self.keeps[key] = KeptValue(key, n, self.keeps[key].first, self.number)
             return True
         if key in self.seen and worth:
-            self.keeps[key] = Keep(key, n, self.seen[key], self.number)
+            self.keeps[key] = KeptValue(key, n, self.seen[key], self.number)
             return True
         self.fresh.add(key)
         return False
@@ -295,7 +295,7 @@ class _Walker:
         total = m.row.cost
         for k in walked(m):
             edge = self.nest.kernel.loops.edges[id(m), k]
-            inside = not isinstance(edge, Read) and id(edge) in self.element
+            inside = not isinstance(edge, Load) and id(edge) in self.element
             if inside and id(edge) not in self.keeps and total < enough:
                 total += self._cost(edge, enough - total)  # type: ignore[arg-type]
         return total

@@ -1,4 +1,4 @@
-"""A map of windows -> Down: along which axes its threads go, and what they load only once.
+"""A map of windows -> SlidingWindow: along which axes its threads go, and what they load only once.
 
     x[h - 1], x[h], x[h + 1]   for h = 0 ... 3   are six numbers, not twelve
 
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fusewright.fusion.axes import Limit, Walk, walks
+from fusewright.fusion.axes import AxisBound, TensorWalk, walks
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Size
 
@@ -31,14 +31,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Down:
+class SlidingWindow:
     """heads: what is read at the first place of windows that overlap.  axis: along which a thread
     goes down.  beside: the axis of its neighbours.  lengths, widths: how many places heads have
     along each.  places: of which head an argument is which place."""
 
     axis: int
     beside: int
-    heads: tuple[Walk, ...]
+    heads: tuple[TensorWalk, ...]
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     places: Mapping[Key, tuple[int, int, int]]
@@ -54,7 +54,7 @@ class Down:
         return sum((results - 1 + length) * (vector - 1 + width) for length, width in sizes)
 
 
-def down(kernel: Kernel) -> Down | None:
+def down(kernel: Kernel) -> SlidingWindow | None:
     """How a map of overlapping windows is taken, None where nothing is gained."""
     if kernel.folds or kernel.product:
         return None
@@ -77,7 +77,7 @@ def down(kernel: Kernel) -> Down | None:
     return best if best.loads(4) <= (1 - saved) * 4 * len(best.places) else None
 
 
-def results(found: Down, high: int, wide: int, rows: int, vector: int) -> tuple[int, int]:
+def results(found: SlidingWindow, high: int, wide: int, rows: int, vector: int) -> tuple[int, int]:
     """How many results a thread has below each other, and beside each other, `vector` at most: few
     loads for each, but enough threads."""
     ways = [(n, 1) for n in range(2, MOST[0] + 1) if found.held(n, 1) <= MOST[1]]
@@ -94,7 +94,9 @@ def results(found: Down, high: int, wide: int, rows: int, vector: int) -> tuple[
     return min(busy or most[:1] or [(1, 1)], key=loads)
 
 
-def _down(tensors: Mapping[Key, Walk], axis: int, beside: int, sizes: Mapping[int, Size]) -> Down:
+def _down(
+    tensors: Mapping[Key, TensorWalk], axis: int, beside: int, sizes: Mapping[int, Size]
+) -> SlidingWindow:
     """Windows are columns that lie beside each other."""
     walked = {k: walk for k, walk in tensors.items() if k[1] >= 0 and _plain(walk, axis)}
     columns, places = _heads(walked, axis, sizes)
@@ -110,12 +112,12 @@ def _down(tensors: Mapping[Key, Walk], axis: int, beside: int, sizes: Mapping[in
         tuple(1 + max(at[d] for at in of.values() if at[0] == n) for n in range(len(heads)))
         for d in (1, 2)
     )
-    return Down(axis, beside, tuple(heads), high, wide, of)
+    return SlidingWindow(axis, beside, tuple(heads), high, wide, of)
 
 
 def _heads(
-    tensors: Mapping[K, Walk], axis: int, sizes: Mapping[int, Size], kinds: Sequence[int] = ()
-) -> tuple[list[Walk], dict[K, tuple[int, int]]]:
+    tensors: Mapping[K, TensorWalk], axis: int, sizes: Mapping[int, Size], kinds: Sequence[int] = ()
+) -> tuple[list[TensorWalk], dict[K, tuple[int, int]]]:
     """What overlaps along an axis: the first places, and of which of them each is which place.
     kinds: what has to be the same, by key, where there are no holes between places."""
     groups: dict[object, list[K]] = {}
@@ -125,7 +127,7 @@ def _heads(
         place = walk.offset % walk.strides[axis]  # type: ignore[operator]
         kind = kinds[key] if kinds else 0  # type: ignore[call-overload]
         groups.setdefault((*where, place, kind), []).append(key)
-    heads, places = list[Walk](), dict[K, tuple[int, int]]()
+    heads, places = list[TensorWalk](), dict[K, tuple[int, int]]()
     for keys in groups.values():
         found = _head([tensors[key] for key in keys], axis, sizes)
         if found and not (kinds and max(found[1]) >= len(keys)):
@@ -135,7 +137,7 @@ def _heads(
     return heads, places
 
 
-def _plain(walk: Walk, axis: int) -> bool:
+def _plain(walk: TensorWalk, axis: int) -> bool:
     """Whether its places along the axis are known numbers."""
     step = walk.strides.get(axis, 0)
     numbers = [step, walk.offset, *(n for x in walk.limits for n in (x.offset, x.size))]
@@ -146,8 +148,8 @@ def _plain(walk: Walk, axis: int) -> bool:
 
 
 def _head(
-    group: Sequence[Walk], axis: int, sizes: Mapping[int, Size]
-) -> tuple[Walk, list[int]] | None:
+    group: Sequence[TensorWalk], axis: int, sizes: Mapping[int, Size]
+) -> tuple[TensorWalk, list[int]] | None:
     """The walk of a group's first place, with the limits of all, and the place of each."""
     step, offsets = group[0].strides[axis], [walk.offset for walk in group]
     assert isinstance(step, int)
@@ -170,14 +172,14 @@ def _head(
     return first._replace(limits=tuple(limits.values()), fill=fill), places
 
 
-def further(walk: Walk, axis: int, places: int) -> Walk:
+def further(walk: TensorWalk, axis: int, places: int) -> TensorWalk:
     """The same elements so many places further along an axis."""
     offset = walk.offset + walk.strides.get(axis, 0) * places  # type: ignore[operator]
     limits = tuple(_shifted(x, axis, places) for x in walk.limits)
     return walk._replace(offset=offset, limits=limits)
 
 
-def _shifted(limit: Limit, axis: int, places: int) -> Limit:
+def _shifted(limit: AxisBound, axis: int, places: int) -> AxisBound:
     """The same limit so many places further down."""
     by, offset = limit.strides.get(axis, 0), limit.offset
     assert isinstance(by, int)
@@ -185,11 +187,11 @@ def _shifted(limit: Limit, axis: int, places: int) -> Limit:
     return limit._replace(offset=offset + by * places)
 
 
-def _written(limit: Limit) -> tuple[object, ...]:
+def _written(limit: AxisBound) -> tuple[object, ...]:
     return frozenset(limit.strides.items()), limit.offset, limit.size
 
 
-def _excludes(limit: Limit, sizes: Mapping[int, Size]) -> bool:
+def _excludes(limit: AxisBound, sizes: Mapping[int, Size]) -> bool:
     """Whether any element may lie outside."""
     steps = [(sizes[axis], step) for axis, step in limit.strides.items() if step != 0]
     ends = [s * (n - 1) for n, s in steps if isinstance(n, int) and isinstance(s, int)]

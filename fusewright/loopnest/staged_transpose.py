@@ -1,4 +1,4 @@
-"""Nest -> Staging: what lies across; what of it a map may bring through shared memory.
+"""Nest -> StagedTranspose: what lies across; what of it a map may bring through shared memory.
 
 Both sides then move whole vectors: the tensors that lie with rows side by side along the rows, all
 others along the columns (`run_map_staged` in devicelib/cuda/launch.cuh).
@@ -11,7 +11,7 @@ from math import gcd
 
 from fusewright.frontend.lowering.call import LEAST_BESIDE
 from fusewright.ir.graph import Graph, Size, concrete, numel
-from fusewright.loopnest.nest import Access, Nest
+from fusewright.loopnest.nest import AffineAccess, Nest
 
 LEAST_SIDE, LEAST_STAGED = 32, 4  # half of a tile; elements of a vector
 MOST_STAGED_BYTES = 4 * 2  # tensors of a tile, each a word of 4 bytes for each element
@@ -30,17 +30,17 @@ def lies_across(nest: Nest, graph: Graph) -> bool:
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagedTranspose:
     """reads: those that are turned, each once, all with the same rows side by side: `side` of them,
     which are `step` apart in the order of rows."""
 
-    reads: tuple[Access, ...]
+    reads: tuple[AffineAccess, ...]
     axis: int
     side: Size
     step: Size
 
 
-def staging(nest: Nest) -> Staging | None:
+def staging(nest: Nest) -> StagedTranspose | None:
     """How the tensors of a map lie, if it reads rows side by side and writes along columns."""
     moved = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
     turned = [a for a in moved if a.columns != 1]
@@ -54,10 +54,10 @@ def staging(nest: Nest) -> Staging | None:
     if not sides or 4 * len(apart) > MOST_STAGED_BYTES:
         return None
     axis = sides[-1]
-    return Staging(apart, axis, nest.axes[axis], numel(nest.axes[axis + 1 :]))
+    return StagedTranspose(apart, axis, nest.axes[axis], numel(nest.axes[axis + 1 :]))
 
 
-def staged_reads(nest: Nest) -> tuple[Access, ...]:
+def staged_reads(nest: Nest) -> tuple[AffineAccess, ...]:
     """What a staged map brings through shared memory, slot by slot."""
     found = staging(nest)
     return found.reads if found else ()
@@ -76,7 +76,7 @@ def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
     return (vector, fewest) if vector >= LEAST_STAGED else (0, 0)
 
 
-def _width(nest: Nest, found: Staging, batch: int) -> int:
+def _width(nest: Nest, found: StagedTranspose, batch: int) -> int:
     """The widest vector of at most 16 bytes at batch sizes that are multiples of `batch`."""
     width = gcd(16, *(concrete(size, batch) for size in (nest.columns, found.side)))
     for access in (a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies):

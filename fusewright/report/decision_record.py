@@ -18,7 +18,7 @@ from fusewright.codegen.kernel_text import operators
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import product_flops
 from fusewright.frontend.submodules import Left
-from fusewright.fusion.planner import Kernel, Library, Plan, Step, elements, nbytes
+from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, times, toposort
 from fusewright.kernels.conv.geometry import known
 from fusewright.kernels.conv.match import allows_tf32
@@ -26,8 +26,8 @@ from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.variant import SPLIT, family
-from fusewright.loopnest.buffer_reuse import Storage
-from fusewright.report.run_report import KernelReport
+from fusewright.loopnest.buffer_reuse import BufferReuse
+from fusewright.report.run_report import StepReport
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -58,7 +58,7 @@ def _calls(graph: Graph) -> Counter[str]:
     return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
 
 
-def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[KernelReport, ...]:
+def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[StepReport, ...]:
     """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
 
     tiles: of the kernels with a product, by name.
@@ -104,7 +104,7 @@ def _indented(record: str) -> list[str]:
 def explain(
     captured: Captured,
     plan: Plan,
-    layout: Storage,
+    layout: BufferReuse,
     tiles: Mapping[str, Tile],
     used_rules: Sequence[str],
     source: str,
@@ -125,26 +125,26 @@ def _counts(plan: Plan) -> str:
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
 
 
-def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> KernelReport:
-    if isinstance(step, Library):
+def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> StepReport:
+    if isinstance(step, LibraryStep):
         n = step.node
         moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
         if n.op == "item":
-            return KernelReport("item", "library", ("item",), 0, 0)
+            return StepReport("item", "library", ("item",), 0, 0)
         name = _name(n)
         flops = product_flops(f"aten.{name}", [a.shape for a in n.args], n.shape, graph.batch)
-        return KernelReport(name, "library", (name,), moved, flops or elements(n, graph))
+        return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
     if step.product is None:
-        return KernelReport(step.name, "fused", step.operators, moved, flops)
+        return StepReport(step.name, "fused", step.operators, moved, flops)
     tile = tiles[step.name]
     kind = family(step.product, inline=tile.inline)
     whole = kind.whole(step.product)
     every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
     moved += sum(passes * nbytes(n, graph) for passes, n in every)
     flops += _product_flops(step, graph)
-    return KernelReport(step.name, "product", step.operators, moved, flops)
+    return StepReport(step.name, "product", step.operators, moved, flops)
 
 
 def _product_flops(kernel: Kernel, graph: Graph) -> int:
@@ -170,13 +170,13 @@ def _name(n: Node) -> str:
 
 def _step_lines(
     step: Step,
-    report: KernelReport,
-    layout: Storage,
+    report: StepReport,
+    layout: BufferReuse,
     tiles: Mapping[str, Tile],
     factors: AbstractSet[int],
 ) -> list[str]:
     """factors: the ids of the tensors that products read."""
-    if isinstance(step, Library):
+    if isinstance(step, LibraryStep):
         if step.node.op == "item":
             return []
         shape = shape_text(step.node.shape)
@@ -222,11 +222,11 @@ def _factor_name(n: Node) -> str:
     return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {_name(n)}"
 
 
-def _amount(report: KernelReport) -> str:
+def _amount(report: StepReport) -> str:
     return f"{_bytes(report.bytes)}, {_flops(report.flops)}"
 
 
-def _totals(captured: Captured, plan: Plan, reports: Sequence[KernelReport]) -> list[str]:
+def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> list[str]:
     before = [c for c in captured.calls if c.bytes]
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
     old_time = _eager_seconds(captured, plan)
@@ -243,7 +243,7 @@ def _eager_seconds(captured: Captured, plan: Plan) -> float:
     return sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in calls)
 
 
-def _predicted(step: Step, report: KernelReport, plan: Plan) -> KernelReport:
+def _predicted(step: Step, report: StepReport, plan: Plan) -> StepReport:
     seconds = _seconds(report.bytes, report.flops, _step_rate(step, report, plan), plan)
     return replace(report, predicted_s=seconds)
 
@@ -260,9 +260,9 @@ def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
     return plan.target.half_flops if half else full
 
 
-def _step_rate(step: Step, report: KernelReport, plan: Plan) -> float:
+def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
     """The same for a step of the plan; products of 16 bits are expected to run like a library's."""
-    if isinstance(step, Library):
+    if isinstance(step, LibraryStep):
         half = step.node.dtype in HALVES
         return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
     if step.product is None:

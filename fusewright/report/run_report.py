@@ -53,7 +53,7 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class KernelReport:
+class StepReport:
     """One kernel or library call of the emitted file, as a reader of the report wants it."""
 
     name: str
@@ -65,12 +65,12 @@ class KernelReport:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OptimizeResult:
     """What `optimize` made; without a verdict, `why_not` says why this machine cannot give one."""
 
     path: Path
     decisions: str
-    kernels: tuple[KernelReport, ...]
+    kernels: tuple[StepReport, ...]
     verdict: Verdict | None
     why_not: str
     degenerate: bool = False
@@ -83,14 +83,14 @@ class Outcome:
         return EXIT_CODES[self.verdict.verdict if self.verdict else "not-verified"]
 
 
-def verdict_report(verdict: Verdict, kernels: tuple[KernelReport, ...] = ()) -> Report:
+def verdict_report(verdict: Verdict, kernels: tuple[StepReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
     own = {"degenerate": False, "tuning": None, "parts": None, "need": None}
     return {**report, "kernels": kernels, **own}
 
 
-def outcome_report(outcome: Outcome) -> Report:
+def outcome_report(outcome: OptimizeResult) -> Report:
     if outcome.verdict is None:
         report = _empty_report(outcome.why_not, outcome.kernels)
     else:
@@ -114,7 +114,7 @@ def error_report(error: FusewrightError) -> Report:
     return _empty_report(str(error))
 
 
-def _empty_report(reason: str, kernels: tuple[KernelReport, ...] = ()) -> Report:
+def _empty_report(reason: str, kernels: tuple[StepReport, ...] = ()) -> Report:
     verdict = Verdict("not-verified", checks=(), findings=(), reason=reason)
     return verdict_report(verdict, kernels)
 
@@ -149,7 +149,7 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def show_outcome(console: Console, outcome: Outcome) -> None:
+def show_outcome(console: Console, outcome: OptimizeResult) -> None:
     """The decision record, then the verdict, then where the file is."""
     console.print(Text(outcome.decisions.rstrip() + "\n"), soft_wrap=True)
     if outcome.verdict is not None:

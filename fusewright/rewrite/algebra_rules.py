@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusewright.ir.builder import Value, apply, where
+from fusewright.ir.builder import TensorExpr, apply, where
 
 ALGEBRA, SPELLING = "algebra", "spelling"
 NO_ALGEBRA = "no-algebra"  # the restriction that switches these rules off
@@ -28,8 +28,8 @@ class Rule:
 
     name: str
     variables: str
-    left: Callable[..., Value]
-    right: Callable[..., Value]
+    left: Callable[..., TensorExpr]
+    right: Callable[..., TensorExpr]
     when: Callable[[float], bool] = lambda _c: True
     kind: str = ALGEBRA
 
@@ -46,19 +46,19 @@ def _power_of_two(c: float) -> bool:
     )
 
 
-def _abs(x: Value) -> Value:
+def _abs(x: TensorExpr) -> TensorExpr:
     return apply("abs", x)
 
 
-def _relu(x: Value) -> Value:
+def _relu(x: TensorExpr) -> TensorExpr:
     return apply("relu", x)
 
 
-def _tanh_softplus(x: Value) -> Value:
+def _tanh_softplus(x: TensorExpr) -> TensorExpr:
     return apply("tanh", where(x > 20.0, x, apply("log1p", apply("exp", x))))
 
 
-def _pow(x: Value, c: float) -> Value:
+def _pow(x: TensorExpr, c: float) -> TensorExpr:
     return apply("pow", x, c)
 
 

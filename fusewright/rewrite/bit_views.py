@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from fusewright.common.dtypes import HALF, OF_KERNELS
-from fusewright.ir.builder import Value, bitcast, constant
+from fusewright.ir.builder import TensorExpr, bitcast, constant
 from fusewright.ir.graph import Attribute, Graph, Node, base, node, replaced, toposort, with_args
 
 VIEW_AS_TYPE = "aten.view.dtype"
@@ -98,7 +98,7 @@ def _read(n: Node, stored: Node, below: dict[int, Node]) -> Node:
         inner = below[id(n.args[0])]
         return stored if inner is stored.args[0] else with_args(n, (inner,))
     if _views_as_type(n) and casts(n.args[0], n):
-        return bitcast(Value(below[id(n.args[0])]), n.dtype).node
+        return bitcast(TensorExpr(below[id(n.args[0])]), n.dtype).node
     return stored
 
 

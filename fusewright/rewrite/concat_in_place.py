@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fusewright.ir.builder import Value, copy
+from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Attribute, Graph, Node, base, node, numel, rebuild, times, toposort
 from fusewright.ir.strided_view import sides_of
-from fusewright.rewrite.sink_views import PRICES, Maps
+from fusewright.rewrite.sink_views import PRICES, SinkableMaps
 from fusewright.targets.arch import Target
 
 ALIGNED = 16  # bytes that a thread writes at once
@@ -25,7 +25,7 @@ ALIGNED = 16  # bytes that a thread writes at once
 LANGUAGES = ("cuda",)
 
 
-class Joined(NamedTuple):
+class Concat(NamedTuple):
     """A cat as a choice between padded tensors. starts: where each piece begins along `dim`."""
 
     whole: Node
@@ -37,7 +37,7 @@ class Joined(NamedTuple):
 def joint(graph: Graph, target: Target) -> Graph:
     """Let kernels write into joined tensors, one after the other."""
     while target.language in LANGUAGES:
-        maps = Maps(graph, PRICES[target.language])
+        maps = SinkableMaps(graph, PRICES[target.language])
         found = [j for n in maps.nodes if (j := _joined(n))]
         wanted = next((j for j in found if _worth(j, maps)), None)
         family = [wanted] if wanted else _growing(found, maps)
@@ -47,7 +47,7 @@ def joint(graph: Graph, target: Target) -> Graph:
     return graph
 
 
-def _growing(found: Sequence[Joined], maps: Maps) -> list[Joined]:
+def _growing(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
     """A cat behind those that it goes on from, if there are any; only kernels read these."""
     for whole in sorted(found, key=lambda j: -len(j.pieces)):
         inner = (j for j in found if j.dim == whole.dim and maps.inner(j.whole))
@@ -58,7 +58,7 @@ def _growing(found: Sequence[Joined], maps: Maps) -> list[Joined]:
     return []
 
 
-def _joined(n: Node) -> Joined | None:
+def _joined(n: Node) -> Concat | None:
     """The cat that a node is, if it is one and nothing else."""
     placed, rest = list[Node](), n
     if n.order or n.has("inside"):
@@ -77,17 +77,17 @@ def _joined(n: Node) -> Joined | None:
     if len(dims) != 1 or not all(sides):
         return None
     (dim,) = dims
-    return Joined(n, dim, tuple(v.args[0] for v in placed), tuple(each[dim][0] for each in sides))
+    return Concat(n, dim, tuple(v.args[0] for v in placed), tuple(each[dim][0] for each in sides))
 
 
-def _worth(found: Joined, maps: Maps) -> bool:
+def _worth(found: Concat, maps: SinkableMaps) -> bool:
     """Whether the whole is needed in memory, and a piece of it would be stored for it alone."""
     stored = [p for p in found.pieces if _writes(found, p, maps)]
     copied = len(found.pieces) - len(stored)
     return copied <= 1 and maps.stored(found.whole) and any(_alone(p, maps) for p in stored)
 
 
-def _alone(piece: Node, maps: Maps) -> bool:
+def _alone(piece: Node, maps: SinkableMaps) -> bool:
     """Whether a kernel of its own computes a piece, which holds what it is made of."""
     sources = (base(a) for m in maps.expression(piece) for a in m.args)
     return id(piece) not in maps.free or any(
@@ -95,7 +95,7 @@ def _alone(piece: Node, maps: Maps) -> bool:
     )
 
 
-def _writes(found: Joined, piece: Node, maps: Maps) -> bool:
+def _writes(found: Concat, piece: Node, maps: SinkableMaps) -> bool:
     """Whether the kernel of a piece may write it into the whole, where only kernels read it."""
     k, behind = found.pieces.index(piece), numel(found.whole.shape[found.dim + 1 :])
     places = [times(behind, found.starts[k]), times(behind, _along(found.whole, found.dim))]
@@ -111,7 +111,7 @@ def _along(n: Node, dim: int) -> int:
     return size
 
 
-def _written(graph: Graph, family: Sequence[Joined], maps: Maps) -> Graph:
+def _written(graph: Graph, family: Sequence[Concat], maps: SinkableMaps) -> Graph:
     """The graph with the first of a family as memory, its pieces and the others inside."""
     found = family[0]
     starts = dict(zip(map(id, found.pieces), found.starts, strict=True))
@@ -122,7 +122,7 @@ def _written(graph: Graph, family: Sequence[Joined], maps: Maps) -> Graph:
 
     def piece(p: Node) -> Node:
         made = new[id(p)]
-        return made if id(p) in here else _inside(copy(Value(made)).node, found, starts[id(p)])
+        return made if id(p) in here else _inside(copy(TensorExpr(made)).node, found, starts[id(p)])
 
     def change(n: Node) -> Node:
         old = next(before)
@@ -136,14 +136,14 @@ def _written(graph: Graph, family: Sequence[Joined], maps: Maps) -> Graph:
     return rebuild(graph, change)
 
 
-def _inside(n: Node, found: Joined, start: int) -> Node:
+def _inside(n: Node, found: Concat, start: int) -> Node:
     """The same, written into the whole."""
     place = (found.dim, start, _along(found.whole, found.dim))
     attributes: dict[str, Attribute] = {**dict(n.attributes), "inside": place}
     return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
 
 
-def _call(found: Joined, pieces: list[Node]) -> Node:
+def _call(found: Concat, pieces: list[Node]) -> Node:
     names = ", ".join(f"{{{k}}}" for k in range(len(pieces)))
     n = found.whole
     return node(

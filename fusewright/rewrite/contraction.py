@@ -1,4 +1,4 @@
-"""Arguments of a library product -> Form: alpha * product(left, right) + beta * added.
+"""Arguments of a library product -> Contraction: alpha * product(left, right) + beta * added.
 
 Both factors have k last, as the kernels do: a right factor that has it first is turned, as a view.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fusewright.ir.builder import Value, expand, permute, reshape
+from fusewright.ir.builder import TensorExpr, expand, permute, reshape
 from fusewright.ir.graph import Node, Shape
 from fusewright.rewrite.einsum import einsum, tensordot
 
 
 @dataclass(frozen=True)
-class Form:
+class Contraction:
     """alpha * product(left, right) + beta * added"""
 
     left: Node
@@ -24,12 +24,12 @@ class Form:
     alpha: float = 1
 
 
-def _plain(a: Node, b: Node) -> Form:
+def _plain(a: Node, b: Node) -> Contraction:
     right = transposed(b)
     if len(right.shape) < 3 or len(a.shape) < 2:
-        return Form(a, right)
+        return Contraction(a, right)
     batches = _broadcast(a.shape[:-2], right.shape[:-2])
-    return Form(spread(a, batches), spread(right, batches))
+    return Contraction(spread(a, batches), spread(right, batches))
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape:
@@ -43,20 +43,22 @@ def spread(n: Node, batches: Shape) -> Node:
     """`n` for all of these batches, without a copy."""
     shape = (1,) * (len(batches) + 2 - len(n.shape)) + tuple(n.shape)
     whole = (*batches, *n.shape[-2:])
-    return n if n.shape == whole else expand(reshape(Value(n), shape), whole).node
+    return n if n.shape == whole else expand(reshape(TensorExpr(n), shape), whole).node
 
 
-def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Form | None:
+def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Contraction | None:
     """None for 0 times a product, which BLAS does not compute: no NaN comes of it."""
-    return Form(a, transposed(b), c if beta != 0 else None, beta, alpha) if alpha != 0 else None
+    return (
+        Contraction(a, transposed(b), c if beta != 0 else None, beta, alpha) if alpha != 0 else None
+    )
 
 
-def _contracted(factors: tuple[Node, Node] | None) -> Form | None:
-    return Form(*factors) if factors else None
+def _contracted(factors: tuple[Node, Node] | None) -> Contraction | None:
+    return Contraction(*factors) if factors else None
 
 
-FORMS: Mapping[str, Callable[..., Form | None]] = {
-    "aten.linear": lambda x, weight, bias=None: Form(x, weight, bias),
+FORMS: Mapping[str, Callable[..., Contraction | None]] = {
+    "aten.linear": lambda x, weight, bias=None: Contraction(x, weight, bias),
     "aten.matmul": _plain,
     "aten.mm": _plain,
     "aten.bmm": _plain,
@@ -75,4 +77,4 @@ def transposed(b: Node) -> Node:
         return b
     if b.op == "permute" and b["permutation"] == turned:
         return b.args[0]
-    return permute(Value(b), turned).node
+    return permute(TensorExpr(b), turned).node

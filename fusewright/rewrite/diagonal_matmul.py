@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from fusewright.ir.builder import Value, apply, cast, fold, reshape, where
+from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape, where
 from fusewright.ir.graph import Graph, Node, rebuild
 from fusewright.kernels.gemm.match import form_of, written
 from fusewright.rewrite.algebra_rules import NO_ALGEBRA
@@ -43,9 +43,9 @@ def _scaled(n: Node) -> Node | None:
     if min(len(form.left.shape), len(form.right.shape)) < 2:
         return None
     if v := _vector(form.left):
-        other, by, along = Value(transposed(form.right)), reshape(v, (*v.shape, 1)), -2
+        other, by, along = TensorExpr(transposed(form.right)), reshape(v, (*v.shape, 1)), -2
     elif v := _vector(form.right):
-        other, by, along = Value(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1])), -1
+        other, by, along = TensorExpr(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1])), -1
     else:
         return None
     made = _times(other, by, len(other.shape) + along)
@@ -53,14 +53,14 @@ def _scaled(n: Node) -> Node | None:
     return written(form, made.node) if fits else None
 
 
-def _times(x: Value, by: Value, dim: int) -> Value:
+def _times(x: TensorExpr, by: TensorExpr, dim: int) -> TensorExpr:
     """x * by, but NaN where any other element along `dim` is not finite."""
     bad = cast(apply("logical_not", apply("isfinite", x)), x.dtype)
     count = fold("sum", bad, [dim], keepdim=True)
     return where(count > bad, math.nan, x * by + 0.0)
 
 
-def _vector(n: Node) -> Value | None:
+def _vector(n: Node) -> TensorExpr | None:
     """The numbers of a diagonal matrix, or of one for each batch."""
     reshaped = False
     while n.row.kind == "view":
@@ -74,4 +74,4 @@ def _vector(n: Node) -> Value | None:
     if n.op != "library" or n["call"] not in calls or (reshaped and len(n.shape) > 2):
         return None
     (v,) = n.args
-    return Value(v) if len(n.shape) == len(v.shape) + 1 else None
+    return TensorExpr(v) if len(n.shape) == len(v.shape) + 1 else None

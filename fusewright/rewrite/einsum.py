@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.ir.builder import Value, permute
+from fusewright.ir.builder import TensorExpr, permute
 from fusewright.ir.graph import Node
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -55,4 +55,4 @@ def _factors(x: Node, left: str, y: Node, right: str, result: str) -> Factors | 
 
 
 def _turned(n: Node, letters: str, wanted: Sequence[str]) -> Node:
-    return permute(Value(n), tuple(letters.index(c) for c in wanted)).node
+    return permute(TensorExpr(n), tuple(letters.index(c) for c in wanted)).node

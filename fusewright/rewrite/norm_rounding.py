@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.ir.builder import Value, apply, cast, constant, reshape, where
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, reshape, where
 from fusewright.ir.graph import Graph, Node, base, broadcast, node, rebuild
 from fusewright.targets.arch import Target
 
@@ -24,9 +24,9 @@ from fusewright.targets.arch import Target
 class _Norm:
     """A norm that has been written as x scale + shift, and these, the same along a row."""
 
-    x: Value
-    scale: Value
-    shift: Value
+    x: TensorExpr
+    scale: TensorExpr
+    shift: TensorExpr
 
     def written(self, n: Node) -> Node:
         scale, shift = (cast(v, self.x.dtype) for v in (self.scale, self.shift))
@@ -42,7 +42,7 @@ def once(graph: Graph, machine: Target) -> Graph:
     def change(n: Node) -> Node:
         norm = _shifted(n) if n.op == "normalised" else None
         if n.op == "fma" and id(n.args[0]) in norms:
-            norm = _scaled(norms[id(n.args[0])], *map(Value, n.args[1:]))
+            norm = _scaled(norms[id(n.args[0])], *map(TensorExpr, n.args[1:]))
         made = norm.written(n) if norm else _variance(n) or _fraction(n)
         if norm:
             norms[id(made)] = norm
@@ -57,7 +57,7 @@ def _shifted(n: Node) -> _Norm:
     Where a row lies along memory its two numbers are worked out in float64, as PyTorch's are. Of
     rows abreast there is one for each lane, and of statistics from outside for each element.
     """
-    x, mean, m2, scale = map(Value, n.args)
+    x, mean, m2, scale = map(TensorExpr, n.args)
     if m2.node.op == "constant":
         return _Norm(x, scale, -(mean * scale))
     along = mean.shape[-1] == 1 and not x.node.order
@@ -67,7 +67,7 @@ def _shifted(n: Node) -> _Norm:
     return _Norm(x, scale, -(mean * scale))
 
 
-def _scaled(norm: _Norm, weight: Value, bias: Value) -> _Norm | None:
+def _scaled(norm: _Norm, weight: TensorExpr, bias: TensorExpr) -> _Norm | None:
     """The same with affine parameters, if these are the same along a row, too."""
     if norm.scale.dtype is norm.x.dtype:
         return None
@@ -77,22 +77,22 @@ def _scaled(norm: _Norm, weight: Value, bias: Value) -> _Norm | None:
     return _Norm(norm.x, norm.scale * weight, norm.shift * weight + bias)
 
 
-def _wide(v: Value, m2: Value) -> Value:
+def _wide(v: TensorExpr, m2: TensorExpr) -> TensorExpr:
     """What is worked out from m2, in float64."""
     if v.node is m2.node or v.node.op == "cast":  # what was rounded is float64 before
         return _unrounded(v)
     if v.node.op == "constant":
         return constant(v.node["value"], torch.float64)  # type: ignore[arg-type]
-    return apply(v.node.op, *(_wide(Value(a), m2) for a in v.node.args))
+    return apply(v.node.op, *(_wide(TensorExpr(a), m2) for a in v.node.args))
 
 
-def _unrounded(v: Value) -> Value:
+def _unrounded(v: TensorExpr) -> TensorExpr:
     """A mean or m2 of float32 as the reduction has it, in float64; anything else as it is."""
     n = v.node
-    below = Value(n.args[0]) if n.args else v
+    below = TensorExpr(n.args[0]) if n.args else v
     if n.row.result == "wide" and below.dtype is torch.float32:
         wide, dims = torch.float64, n["dims"]
-        return Value(node(n.op, n.args, shape=n.shape, dtype=wide, order=n.order, dims=dims))
+        return TensorExpr(node(n.op, n.args, shape=n.shape, dtype=wide, order=n.order, dims=dims))
     if n.op == "reshape":
         return reshape(_unrounded(below), n.shape)
     return below if n.op == "cast" and below.dtype is torch.float64 else cast(v, torch.float64)
@@ -102,7 +102,7 @@ def _variance(n: Node) -> Node | None:
     """m2 / number, which is rounded once."""
     if n.op != "div" or base(n.args[0]).op != "m2" or n.dtype is not torch.float32:
         return None
-    m2, number = map(Value, n.args)
+    m2, number = map(TensorExpr, n.args)
     return _as(n, cast(_unrounded(m2) / _wide(number, m2), n.dtype))
 
 
@@ -111,21 +111,21 @@ def _fraction(n: Node) -> Node:
     if n.op == "mul":
         for x, s in (n.args, n.args[::-1]):
             if s.op == "sigmoid" and s.args[0] is x:
-                return _as(n, apply("silu", Value(x)))
+                return _as(n, apply("silu", TensorExpr(x)))
     return n
 
 
 def _apart(n: Node) -> Node:
     if n.op == "normalised":
-        x, mean, _, scale = map(Value, n.args)
+        x, mean, _, scale = map(TensorExpr, n.args)
         return _as(n, (x - mean) * scale)
     if n.op == "fma":
-        x, weight, bias = map(Value, n.args)
+        x, weight, bias = map(TensorExpr, n.args)
         return _as(n, x * weight + bias)
     return n
 
 
-def _as(n: Node, made: Value) -> Node:
+def _as(n: Node, made: TensorExpr) -> Node:
     """The same value as it lies where `n` would."""
     below = made.node
     attributes = dict(below.attributes)

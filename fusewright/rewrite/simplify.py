@@ -12,13 +12,13 @@ from functools import cache
 
 import torch
 
-from fusewright.ir.builder import Value, constant
+from fusewright.ir.builder import TensorExpr, constant
 from fusewright.ir.graph import (
-    Batch,
+    BatchSize,
+    BufferUpdate,
     Graph,
     Node,
     Size,
-    Update,
     copied,
     fresh_copy,
     memory_of,
@@ -114,7 +114,7 @@ def _parted(before: Graph, after: Graph) -> Graph:
     return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
 
 
-def _in_any_order(updates: Sequence[Update]) -> tuple[Update, ...]:
+def _in_any_order(updates: Sequence[BufferUpdate]) -> tuple[BufferUpdate, ...]:
     """Updates of which none shows what another one changes: those are of copies."""
     targets = {id(u.target) for u in updates}
     shown = [id(memory_of(u.value)) in targets for u in updates]
@@ -151,9 +151,9 @@ def pattern(rule: Rule) -> Node:
     return rule.left(*[_variable(v) for v in rule.variables]).node
 
 
-def _variable(name: str) -> Value:
+def _variable(name: str) -> TensorExpr:
     dtype = torch.bool if name == "b" else torch.float32
-    return Value(node("buffer", shape=(), dtype=dtype, name=f"?{name}"))
+    return TensorExpr(node("buffer", shape=(), dtype=dtype, name=f"?{name}"))
 
 
 def _apply_rule(rule: Rule, n: Node) -> Node | None:
@@ -162,7 +162,7 @@ def _apply_rule(rule: Rule, n: Node) -> Node | None:
     found: dict[str, Node] = {}
     if not _match(pattern(rule), n, found):
         return None
-    arguments: list[Value | float] = []
+    arguments: list[TensorExpr | float] = []
     for name in rule.variables:
         bound = found[name]
         value = bound["value"] if bound.op == "constant" else None
@@ -171,13 +171,13 @@ def _apply_rule(rule: Rule, n: Node) -> Node | None:
                 return None
             arguments.append(value)
         else:
-            arguments.append(Value(bound))
+            arguments.append(TensorExpr(bound))
     new = rule.right(*arguments).node
     if new.shape != n.shape or new.dtype is not n.dtype:
         return None
     if new.order == n.order:
         return new
-    if any(new is argument.node for argument in arguments if isinstance(argument, Value)):
+    if any(new is argument.node for argument in arguments if isinstance(argument, TensorExpr)):
         return None  # it lies otherwise already
     attributes = dict(new.attributes)
     return node(new.op, new.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
@@ -218,7 +218,7 @@ def _needless_copy(n: Node) -> Node:
 def _number(n: Node) -> Node:
     """A map of number constants is a number."""
     values = [a["value"] if a.op == "constant" else None for a in n.args]
-    if any(v is None or isinstance(v, Batch) for v in values) or not n.args:
+    if any(v is None or isinstance(v, BatchSize) for v in values) or not n.args:
         return n
     wide = torch.float64 if n.args[-1].dtype.is_floating_point else n.args[-1].dtype
     result = meaning(n.op)(*[torch.tensor(v, dtype=wide) for v in values])

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import torch
 
 from fusewright.ir.builder import (
-    Value,
+    TensorExpr,
     constant,
     everywhere,
     expand,
@@ -48,7 +48,7 @@ from fusewright.targets.arch import Target
 
 
 @dataclass(frozen=True)
-class Price:
+class RecomputePrice:
     """saved: operations for each byte that need not go to memory and back.  hidden: those that hide
     behind each byte of a result.  steps: whether pieces may skip elements."""
 
@@ -59,7 +59,10 @@ class Price:
 
 # An H200 has 7 operations in the time of a byte. On a CPU, 22 more for each element of 8 MiB
 # (gelu in a cat) took 0.7 ms, and a pool of a sum of two tensors 6.1 ms instead of 3.8.
-PRICES = {"cuda": Price(6.0, 1.5, steps=True), "cpp": Price(1.6, 0.0, steps=False)}
+PRICES = {
+    "cuda": RecomputePrice(6.0, 1.5, steps=True),
+    "cpp": RecomputePrice(1.6, 0.0, steps=False),
+}
 SMALL = 8  # a source may be computed by another kernel if it is so much smaller
 MOST_SOURCES = 6  # of a piece, since a kernel has so many pointers
 ROUNDS = 64
@@ -69,17 +72,17 @@ MOST_SHORT = 512  # of a row whose fold is computed beside a piece of it
 def through(graph: Graph, target: Target) -> Graph:
     """Pull pieces through the maps that would only be stored for them."""
     for _ in range(ROUNDS):
-        known = Maps(graph, PRICES[target.language])
+        known = SinkableMaps(graph, PRICES[target.language])
         if not known.pieces:
             break
         graph = rebuild(graph, lambda n, known=known: known.pieces.get(id(n), n))  # type: ignore[misc]
     return graph
 
 
-class Maps:
+class SinkableMaps:
     """The maps that pieces go through. free: their ids.  pieces: what becomes of each piece."""
 
-    def __init__(self, graph: Graph, price: Price) -> None:
+    def __init__(self, graph: Graph, price: RecomputePrice) -> None:
         self.graph, self.price = graph, price
         self.nodes = toposort((*graph.inputs, *graph.roots))
         self.roots = {id(r) for r in graph.roots}
@@ -220,13 +223,13 @@ def _pulled(v: Node) -> Node:
     """A piece of a map, as the map of pieces."""
     n, args = base(v), _arguments(v)
     shape = broadcast([a.shape for a in args])
-    made = Value(node(n.op, args, shape=shape, dtype=n.dtype, order=(), **dict(n.attributes)))
+    made = TensorExpr(node(n.op, args, shape=shape, dtype=n.dtype, order=(), **dict(n.attributes)))
     exists = _existing(v)
     found, guarded = part_of(v), part_of(exists)
     assert found is not None, "who wants this has looked"
     assert guarded is not None, "it is the same part"
     if _filled(v) and not all(g.wrap for g in guarded[1].guards):
-        made = where(Value(exists), made, constant(found[1].fill, n.dtype))  # type: ignore[arg-type]
+        made = where(TensorExpr(exists), made, constant(found[1].fill, n.dtype))  # type: ignore[arg-type]
     return expand(made, v.shape).node
 
 
@@ -234,10 +237,10 @@ def _pulled_fold(v: Node) -> Node:
     """A piece of a fold over the last dimension, as the fold of a piece."""
     f = base(v)
     (x,) = f.args
-    return reshape(fold(f.op, _rows(v, Value(x)), (-1,), dtype=f.dtype), v.shape).node
+    return reshape(fold(f.op, _rows(v, TensorExpr(x)), (-1,), dtype=f.dtype), v.shape).node
 
 
-def _rows(v: Node, x: Value) -> Value:
+def _rows(v: Node, x: TensorExpr) -> TensorExpr:
     """The rows of `x` whose folds a piece has."""
     if v.row.kind != "view":
         return x
@@ -276,10 +279,10 @@ def _existing(v: Node) -> Node:
 
 def _arguments(v: Node) -> list[Node]:
     """What a piece of a map is made of: the pieces of its arguments."""
-    return [_below(v, Value(a)).node for a in base(v).args]
+    return [_below(v, TensorExpr(a)).node for a in base(v).args]
 
 
-def _below(v: Node, a: Value) -> Value:
+def _below(v: Node, a: TensorExpr) -> TensorExpr:
     """The same views of `a`, which the map takes; a dimension that is repeated stays 1."""
     if v.row.kind != "view":
         return reshape(a, (*(1,) * (len(v.shape) - len(a.shape)), *a.shape))
@@ -291,24 +294,24 @@ def _below(v: Node, a: Value) -> Value:
     return change(v, x, wide) if change else x
 
 
-def _narrowed(v: Node, x: Value, wide: list[int]) -> Value:
+def _narrowed(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
     dim, start, end, step = numbers(tuple(v[name] for name in ("dim", "start", "end", "step")))
     return narrow(x, dim, start, end, step) if dim in wide else x
 
 
-def _padded(v: Node, x: Value, wide: list[int]) -> Value:
+def _padded(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
     """Nobody looks at what is added; it is 1, since integers are divided, too."""
     sides = [side if d in wide else (0, 0) for d, side in enumerate(sides_of(v))]
     return pad(x, sides, 1 if x.dtype is not torch.bool else False, free=True)
 
 
-def _rolled(v: Node, x: Value, wide: list[int]) -> Value:
+def _rolled(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
     by = zip(numbers(v["dims"]), numbers(v["shifts"]), strict=True)
     return roll(x, {d: far for d, far in by if d in wide})
 
 
 # What each view does to an argument; those that only exclude elements do nothing.
-VIEWS: Mapping[str, Callable[[Node, Value, list[int]], Value]] = MappingProxyType(
+VIEWS: Mapping[str, Callable[[Node, TensorExpr, list[int]], TensorExpr]] = MappingProxyType(
     {
         "permute": lambda v, x, _: permute(x, numbers(v["permutation"])),
         "narrow": _narrowed,

@@ -13,12 +13,19 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import OF_KERNELS
-from fusewright.frontend.lowering import Call, Result, as_stored, lower, reductions, reordered
-from fusewright.frontend.lowering.call import LANES, LEAST_BESIDE, abreast, beside
+from fusewright.frontend.lowering import as_stored, lower, reductions, reordered
+from fusewright.frontend.lowering.call import (
+    LANES,
+    LEAST_BESIDE,
+    AtenCall,
+    AtenResult,
+    abreast,
+    beside,
+)
 from fusewright.frontend.lowering.data_movement import MOVES, MOVES_OF_ROWS
 from fusewright.frontend.lowering.losses import LOSSES
 from fusewright.frontend.lowering.pooling import POOLS
-from fusewright.ir.builder import Value, copy
+from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.ir.strided_view import PIECES, part_of
 from fusewright.kernels.gemm.match import argument, arguments
@@ -26,7 +33,7 @@ from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.arch import Target
 
 # ATen name -> our nodes, from the call's arguments
-Table = Mapping[str, Callable[..., Value | None]]
+Table = Mapping[str, Callable[..., TensorExpr | None]]
 WRITTEN: Table = MappingProxyType({**MOVES, **POOLS, **LOSSES})
 TABLES: Mapping[str, Table] = MappingProxyType(
     {"cpp": WRITTEN, "cuda": {**WRITTEN, **MOVES_OF_ROWS}}
@@ -41,11 +48,11 @@ FAST_ON_CPU = frozenset(f"aten.{name}" for name in ("sum", "mean", "amax", "amin
 MANY_BESIDE = 2048
 
 
-def _many_beside(_name: str, x: Value, dims: Sequence[int]) -> bool:
+def _many_beside(_name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
     return beside(x, dims) >= LEAST_BESIDE
 
 
-def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
+def _in_lanes(name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
     """Whether as many rows of floats lie side by side as a CPU takes together, and it pays."""
     fused = base(x.node).row.kind == "map"
     least = MANY_BESIDE if name in FAST_ON_CPU and not fused else LANES
@@ -54,7 +61,7 @@ def _in_lanes(name: str, x: Value, dims: Sequence[int]) -> bool:
 
 # Which folds across memory a language's kernels compute as fast as PyTorch: by name, of which
 # tensors, over which dimensions.
-Across = Callable[[str, Value, Sequence[int]], bool]
+Across = Callable[[str, TensorExpr, Sequence[int]], bool]
 ACROSS: Mapping[str, Across] = MappingProxyType({"cuda": _many_beside, "cpp": _in_lanes})
 
 
@@ -104,7 +111,7 @@ def _through_copy(n: Node) -> Node:
     return n if part_of(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Value | None:
+def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> TensorExpr | None:
     """Result number `place` of a call. table: the formulas of calls with one result in use."""
     if call.op != "library" or call["random"] != -1 or _odd(n, call):
         return None
@@ -115,9 +122,9 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Valu
         args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
         made = table[name](*args, **kwargs)
     if given and made is None and name in FOLDS:
-        results = (Result(n.shape, n.dtype, n.order),)
+        results = (AtenResult(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
-        found = lower(Call(name, given.overload, given.args, given.kwargs, results, fast))
+        found = lower(AtenCall(name, given.overload, given.args, given.kwargs, results, fast))
         made = found[place] if isinstance(found, tuple) else found
     return made
 
@@ -144,4 +151,4 @@ def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
     if isinstance(text, ast.Call) and ast.unparse(text.func) == "float":
         return float(ast.literal_eval(text.args[0]))
     found = argument(text, names)
-    return Value(found) if isinstance(found, Node) else found
+    return TensorExpr(found) if isinstance(found, Node) else found

@@ -11,15 +11,15 @@ from rich.console import Console
 from fusewright.common.atomic_write import write_whole
 from fusewright.common.progress import bar
 from fusewright.report.run_report import to_json
-from fusewright.suite.process_runner import Options, Program
-from fusewright.suite.row import EAGER, Result, geometric_mean, totals
+from fusewright.suite.process_runner import Program, SuiteOptions
+from fusewright.suite.row import EAGER, SuiteRow, geometric_mean, totals
 from fusewright.suite.run_all import batch, find
 from fusewright.suite.table import page_text, show_suite, suite_report
 
 
 def suite(
     folder: Path,
-    options: Options,
+    options: SuiteOptions,
     output: Path,
     program: Program,
     *,
@@ -36,10 +36,10 @@ def suite(
     for a folder without problem files and for an `output` that cannot be written.
     """
     problems = find(folder, options, output)
-    done: list[Result] = []
+    done: list[SuiteRow] = []
     with bar(Console(stderr=True), len(problems)) as step:
 
-        def told(result: Result) -> None:
+        def told(result: SuiteRow) -> None:
             done.append(result)
             mean = geometric_mean(done, EAGER)
             step(f"{result.name}: {result.word}" + (f"; mean {mean:.3f}x" if mean else ""))

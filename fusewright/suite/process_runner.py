@@ -23,8 +23,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fusewright.common.devices import VISIBLE
-from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, Machine
-from fusewright.suite.row import OUT_OF_MEMORY, Result, ended, not_started, reported
+from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, TimingLock
+from fusewright.suite.row import OUT_OF_MEMORY, SuiteRow, ended, not_started, reported
 
 Program = Callable[[list[str]], object]
 # What every run imports; the last three are for what torch.export does when it is first used.
@@ -38,7 +38,7 @@ TAIL = 500
 
 
 @dataclass(frozen=True)
-class Options:
+class SuiteOptions:
     """What is the same for every problem of a suite."""
 
     target: str | None = None
@@ -54,7 +54,7 @@ class TimeIsUpError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunningProcess:
     """One process at work, and the line on which it asks for its turn."""
 
     process: BaseProcess
@@ -80,11 +80,11 @@ class Run:
             select.select([self.process.sentinel], [], [], LEAVE_S)
 
 
-class Launcher:
+class ProcessRunner:
     """Starts runs, any number at once, and can stop them all."""
 
     def __init__(
-        self, program: Program, options: Options, output: Path, *, several: bool = False,
+        self, program: Program, options: SuiteOptions, output: Path, *, several: bool = False,
         devices: Sequence[str] = (), limits: Mapping[str, int] = NO_LIMITS,
     ) -> None:  # fmt: skip
         """several: whether others run beside a run.  devices: GPUs, of which each run gets one.
@@ -96,11 +96,11 @@ class Launcher:
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
         self.options = options
         self.output = output
-        self._machine = Machine(limits)
-        self._runs: set[Run] = set()
+        self._machine = TimingLock(limits)
+        self._runs: set[RunningProcess] = set()
         self._stopped = False
 
-    def launch(self, name: str, path: Path) -> Result:
+    def launch(self, name: str, path: Path) -> SuiteRow:
         """Run one problem to its end and say what came of it.
 
         What had too little memory beside others is run once more, with nothing of this suite.
@@ -117,7 +117,7 @@ class Launcher:
 
     def _result(
         self, name: str, path: Path, room: Callable[[], AbstractContextManager[None]]
-    ) -> Result:
+    ) -> SuiteRow:
         begin = time.monotonic()
         stem = self.output / name
         try:
@@ -134,7 +134,7 @@ class Launcher:
         if late:
             reason = f"no result within {self.options.timeout_s:g} s"
             reason += f"; its last words: {said}" if said else ""
-            return Result(name, "not-verified", reason, end="time limit", seconds=seconds)
+            return SuiteRow(name, "not-verified", reason, end="time limit", seconds=seconds)
         try:
             return reported(name, json.loads(report.read_bytes()), code, seconds)
         except (OSError, ValueError):
@@ -184,7 +184,7 @@ class Launcher:
             theirs.close()
             with contextlib.suppress(OSError):
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(FIRST_TO_DIE)
-            run = Run(process, ours)
+            run = RunningProcess(process, ours)
             self._runs.add(run)
             try:
                 late = self._watch(run, device)
@@ -196,7 +196,7 @@ class Launcher:
                 process.join()
                 return late, process.exitcode or 0
 
-    def _watch(self, run: Run, device: str) -> bool:
+    def _watch(self, run: RunningProcess, device: str) -> bool:
         """See it through, with its memory and its turn if it asks; True if its time was up."""
         deadline = time.monotonic() + self.options.timeout_s
         try:

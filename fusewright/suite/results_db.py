@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 
 from fusewright.errors import BadUsage
-from fusewright.suite.row import Comparison, Result
+from fusewright.suite.row import SpeedRatio, SuiteRow
 
 TABLE = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, result TEXT NOT NULL)"
 
 
-class Store:
+class ResultsDb:
     """The results of earlier runs by key; use it as a context, from one thread."""
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class Store:
                 "or remove the file if it is not from fusewright."
             ) from error
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> ResultsDb:
         return self
 
     def __exit__(
@@ -45,12 +45,12 @@ class Store:
     ) -> None:
         self._connection.close()
 
-    def get(self, key: str) -> Result | None:
+    def get(self, key: str) -> SuiteRow | None:
         found = self._connection.execute("SELECT result FROM results WHERE key = ?", (key,))
         row = found.fetchone()
         return None if row is None else _result(json.loads(row[0]))
 
-    def put(self, key: str, result: Result) -> str:
+    def put(self, key: str, result: SuiteRow) -> str:
         """Keep a result, in place of an older one; why that was impossible, or ""."""
         text = json.dumps(asdict(result))
         try:
@@ -63,8 +63,8 @@ class Store:
         return ""
 
 
-def _result(fields: dict[str, object]) -> Result:
+def _result(fields: dict[str, object]) -> SuiteRow:
     ratios, library = fields.pop("ratios"), fields.pop("library_operators")
     assert isinstance(library, list)
-    compared = {n: Comparison(**r) for n, r in ratios.items()} if isinstance(ratios, dict) else None
-    return Result(**fields, ratios=compared, library_operators=tuple(library))  # type: ignore[arg-type]
+    compared = {n: SpeedRatio(**r) for n, r in ratios.items()} if isinstance(ratios, dict) else None
+    return SuiteRow(**fields, ratios=compared, library_operators=tuple(library))  # type: ignore[arg-type]

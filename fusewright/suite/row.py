@@ -24,7 +24,7 @@ ENDS = {2: "unusable", 70: "bug"}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedRatio:
     """How much faster the candidate is than a baseline: above 1 is faster."""
 
     median: float
@@ -34,7 +34,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Result:
+class SuiteRow:
     """One problem of a suite. error: relative L2 against float64.  times: seconds per call by side.
 
     ratios: by baseline.  roofline: the time that the target's bandwidth and rates predict for the
@@ -49,7 +49,7 @@ class Result:
     error: float | None = None
     eager_error: float | None = None
     times: Mapping[str, float] | None = None
-    ratios: Mapping[str, Comparison] | None = None
+    ratios: Mapping[str, SpeedRatio] | None = None
     roofline: float | None = None
     kernels: int = 0
     library_nodes: int = 0
@@ -88,7 +88,7 @@ class Totals:
     exit_code: int
 
 
-def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) -> Result:
+def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) -> SuiteRow:
     """The row of a run that left a report."""
     kernels: Sequence[Mapping[str, Any]] = report["kernels"]
     library = [k for k in kernels if k["kind"] == "library" and k["name"] != "item"]
@@ -98,7 +98,7 @@ def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) ->
     times = {side: float(facts["p50_s"]) for side, facts in timing.get("sides", {}).items()}
     predicted = sum(float(k["predicted_s"]) for k in kernels)
     reason = str(report["reason"])
-    return Result(
+    return SuiteRow(
         name,
         report["verdict"],
         reason,
@@ -117,7 +117,7 @@ def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) ->
     )
 
 
-def ended(name: str, code: int, last_words: str, seconds: float) -> Result:
+def ended(name: str, code: int, last_words: str, seconds: float) -> SuiteRow:
     """The row of a run that left no report; code: as subprocess gives it."""
     if code < 0:
         end, reason = "crashed", f"the run ended with {signal.Signals(-code).name}"
@@ -126,15 +126,15 @@ def ended(name: str, code: int, last_words: str, seconds: float) -> Result:
     else:
         end, reason = _end(code, last_words) or "crashed", f"the run ended with exit code {code}"
     text = f"{reason}. {last_words}" if last_words else f"{reason}."
-    return Result(name, "not-verified", text, end=end, seconds=seconds)
+    return SuiteRow(name, "not-verified", text, end=end, seconds=seconds)
 
 
-def not_started(name: str, why: str, seconds: float) -> Result:
+def not_started(name: str, why: str, seconds: float) -> SuiteRow:
     """The row of a problem that no process could be started for."""
-    return Result(name, "not-verified", why, end=_phrase(why) or "crashed", seconds=seconds)
+    return SuiteRow(name, "not-verified", why, end=_phrase(why) or "crashed", seconds=seconds)
 
 
-def totals(results: Iterable[Result]) -> Totals:
+def totals(results: Iterable[SuiteRow]) -> Totals:
     rows = list(results)
     words = [r.verdict for r in rows]
     good = [r.ratios for r in rows if r.counts and r.ratios]
@@ -155,7 +155,7 @@ def totals(results: Iterable[Result]) -> Totals:
     )
 
 
-def geometric_mean(results: Iterable[Result], baseline: str) -> float | None:
+def geometric_mean(results: Iterable[SuiteRow], baseline: str) -> float | None:
     """Of the results that count and were timed against this baseline; None if there are none."""
     logs = [
         math.log(r.ratios[baseline].median)
@@ -175,16 +175,16 @@ def _phrase(reason: str) -> str:
     return next((end for words, end in PHRASES.items() if words in reason), "")
 
 
-def _comparison(ratio: Mapping[str, Any]) -> Comparison:
+def _comparison(ratio: Mapping[str, Any]) -> SpeedRatio:
     low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
-    return Comparison(median, low, high, str(ratio["claim"]))
+    return SpeedRatio(median, low, high, str(ratio["claim"]))
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float | str) else None
 
 
-def _claims(good: Iterable[Mapping[str, Comparison]], baseline: str, claim: str) -> int:
+def _claims(good: Iterable[Mapping[str, SpeedRatio]], baseline: str, claim: str) -> int:
     return sum(baseline in ratios and ratios[baseline].claim == claim for ratios in good)
 
 

@@ -19,9 +19,9 @@ from fusewright import __version__
 from fusewright.common.devices import free_of, gpus, host_free
 from fusewright.common.timing_lock import HOST
 from fusewright.errors import BadUsage
-from fusewright.suite.process_runner import Launcher, Options, Program
-from fusewright.suite.results_db import Store
-from fusewright.suite.row import DISK_FULL, Result
+from fusewright.suite.process_runner import ProcessRunner, Program, SuiteOptions
+from fusewright.suite.results_db import ResultsDb
+from fusewright.suite.row import DISK_FULL, SuiteRow
 
 SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
 SOURCES = (".py", ".h", ".cuh")
@@ -29,7 +29,7 @@ STORE = "results.sqlite"
 
 
 @dataclass(frozen=True)
-class Problem:
+class SuiteProblem:
     """A problem file of the suite; no key: it cannot be read, and `why` says so."""
 
     name: str
@@ -38,7 +38,7 @@ class Problem:
     why: str = ""
 
 
-def find(folder: Path, options: Options, output: Path) -> tuple[Problem, ...]:
+def find(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
     """The problem files below `folder`, by name: the path without the suffix.
 
     Raises BadUsage where there is none.
@@ -57,15 +57,15 @@ def find(folder: Path, options: Options, output: Path) -> tuple[Problem, ...]:
 
 
 def batch(
-    problems: Sequence[Problem],
-    options: Options,
+    problems: Sequence[SuiteProblem],
+    options: SuiteOptions,
     output: Path,
     program: Program,
     *,
     jobs: int = 1,
     resume: bool = False,
-    told: Callable[[Result], None] = lambda _: None,
-) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    told: Callable[[SuiteRow], None] = lambda _: None,
+) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
     program: takes the words of an `optimize` command.  resume: take what an earlier run has
@@ -76,11 +76,13 @@ def batch(
     devices = () if options.target == "cpu" else gpus()
     limits = {HOST: host_free(), **free_of(devices)}
     limits = {name: int(SHARE * size) for name, size in limits.items()}
-    launcher = Launcher(program, options, output, several=jobs > 1, devices=devices, limits=limits)
+    launcher = ProcessRunner(
+        program, options, output, several=jobs > 1, devices=devices, limits=limits
+    )
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []
-    with Store(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
+    with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
         known = {k: r for k in by_key if resume and (r := store.get(k))}
         for result in (*done.values(), *known.values()):
             told(result)
@@ -107,20 +109,20 @@ def _wanted(path: Path) -> bool:
     return not any(part.startswith((".", "_")) for part in path.parts)
 
 
-def _problem(folder: Path, path: Path, about: bytes) -> Problem:
+def _problem(folder: Path, path: Path, about: bytes) -> SuiteProblem:
     name = str(path.relative_to(folder).with_suffix(""))
     try:
         content = path.read_bytes()
     except OSError as error:
-        return Problem(name, path, "", f"cannot read the file: {error.strerror}")
-    return Problem(name, path, hashlib.sha256(about + content).hexdigest())
+        return SuiteProblem(name, path, "", f"cannot read the file: {error.strerror}")
+    return SuiteProblem(name, path, hashlib.sha256(about + content).hexdigest())
 
 
-def _unreadable(problem: Problem) -> Result:
-    return Result(problem.name, "not-verified", problem.why, end="unreadable")
+def _unreadable(problem: SuiteProblem) -> SuiteRow:
+    return SuiteRow(problem.name, "not-verified", problem.why, end="unreadable")
 
 
-def _about(options: Options) -> bytes:
+def _about(options: SuiteOptions) -> bytes:
     """All that a result depends on, except the problem file."""
     facts: Mapping[str, object] = {
         **asdict(options),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fusewright.report.run_report import STYLES, Report, environment, seconds_text
-from fusewright.suite.row import CANDIDATE, COMPILED, EAGER, Comparison, Result, Totals
+from fusewright.suite.row import CANDIDATE, COMPILED, EAGER, SpeedRatio, SuiteRow, Totals
 
 # Heading -> what it says; the table on the terminal and the page have the same columns.
 COLUMNS: Mapping[str, str] = {
@@ -31,7 +31,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def show_suite(console: Console, results: Sequence[Result], totals: Totals) -> None:
+def show_suite(console: Console, results: Sequence[SuiteRow], totals: Totals) -> None:
     """The table, why rows are not verified, and the totals."""
     table = [cells(result) for result in results]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *table, strict=True)]
@@ -56,7 +56,7 @@ def _line(row: Sequence[str], widths: Sequence[int], style: str) -> Text:
     return Text.assemble(f"{name}  ", (word, style), "  ", "  ".join(rest))
 
 
-def cells(result: Result) -> list[str]:
+def cells(result: SuiteRow) -> list[str]:
     """The row as text, in the order of COLUMNS."""
     times, ratios = result.times or {}, result.ratios or {}
     return [
@@ -102,13 +102,15 @@ def coverage_lines(totals: Totals) -> list[str]:
     return lines
 
 
-def suite_report(results: Sequence[Result], totals: Totals, about: Mapping[str, object]) -> Report:
+def suite_report(
+    results: Sequence[SuiteRow], totals: Totals, about: Mapping[str, object]
+) -> Report:
     """What --report writes."""
     rows = [asdict(result) for result in results]
     return {"rows": rows, "totals": totals, "environment": {**environment(), **about}}
 
 
-def page_text(results: Sequence[Result], totals: Totals, about: Mapping[str, object]) -> str:
+def page_text(results: Sequence[SuiteRow], totals: Totals, about: Mapping[str, object]) -> str:
     """One HTML page that needs nothing else."""
     template = Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8")
     text = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -124,5 +126,5 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}"
 
 
-def _comparison(ratio: Comparison | None) -> str:
+def _comparison(ratio: SpeedRatio | None) -> str:
     return "" if ratio is None else f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"

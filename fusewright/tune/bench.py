@@ -26,7 +26,7 @@ from fusewright.common.default_device import default_device, placing
 from fusewright.frontend.carried_state import holds_tensors
 from fusewright.frontend.forward_trace import plain_attributes, restore
 from fusewright.ir.graph import Graph
-from fusewright.kernels.schedule import Choice
+from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.arch import Target
 
 FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -37,7 +37,7 @@ Outputs = Sequence[object]
 
 
 @dataclass(frozen=True)
-class Written:
+class CandidateText:
     """A choice as text. runtime: the block that compiles itself.  kind: the whole, with the class.
     compiles: whether it has kernels."""
 
@@ -50,31 +50,31 @@ class EagerRaises(Exception):
     """The model as it was does not run where the choices would: nothing can be compared."""
 
 
-class Bench(Protocol):
+class BenchProtocol(Protocol):
     """Where choices are built, run and timed; None is the model as it was."""
 
-    def build(self, choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+    def build(self, choices: Sequence[TuneChoice], deadline: float) -> tuple[str, ...]:
         """Why each could not be built; "" if it is."""
 
-    def outputs(self, choice: Choice | None) -> Outputs:
+    def outputs(self, choice: TuneChoice | None) -> Outputs:
         """What a call returns and what it leaves in the buffers; always from the same state."""
 
-    def kernel_times(self, choice: Choice) -> Times:
+    def kernel_times(self, choice: TuneChoice) -> Times:
         """Seconds of each kernel in one call; empty if the guard refused the call."""
 
-    def whole_time(self, choice: Choice | None) -> Times:
+    def whole_time(self, choice: TuneChoice | None) -> Times:
         """Seconds of one call, by the name WHOLE."""
 
 
 @dataclass
-class Workbench:
+class TuneBench:
     """The real one. write: how a choice is emitted."""
 
     module: nn.Module
     inputs: Sequence[object]
     target: Target
-    write: Callable[[Choice], Written]
-    _built: list[tuple[Choice, nn.Module]] = field(default_factory=list)
+    write: Callable[[TuneChoice], CandidateText]
+    _built: list[tuple[TuneChoice, nn.Module]] = field(default_factory=list)
     _default_device: str = ""  # under which every call is made
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Workbench:
         self._values = {name: b.clone() for name, b in self.module.named_buffers()}
         self._cold = torch.zeros(FLUSH_BYTES[device] // 4, device=device)
 
-    def build(self, choices: Sequence[Choice], deadline: float) -> tuple[str, ...]:
+    def build(self, choices: Sequence[TuneChoice], deadline: float) -> tuple[str, ...]:
         written = [self.write(choice) for choice in choices]
         self._begin(self.module)
         compiled = [k for k, w in enumerate(written) if w.compiles]
@@ -98,7 +98,7 @@ class Workbench:
                 self._built.append((choice, fused_module(self.module, text.kind)))
         return tuple(said.get(k, "") for k in range(len(choices)))
 
-    def outputs(self, choice: Choice | None) -> Outputs:
+    def outputs(self, choice: TuneChoice | None) -> Outputs:
         run = partial(self._run_from_the_start, self._module(choice))
         try:
             return run()
@@ -157,7 +157,7 @@ class Workbench:
         )
         return any(buffers) or bool(self._replaced(module))
 
-    def kernel_times(self, choice: Choice) -> Times:
+    def kernel_times(self, choice: TuneChoice) -> Times:
         module, times = self._module(choice), dict[str, Callable[[], float]]()
         kernels = _kernels(module)
         plain = dict(kernels)
@@ -168,10 +168,10 @@ class Workbench:
             kernels.update(plain)
         return {name: seconds() for name, seconds in times.items()}
 
-    def whole_time(self, choice: Choice | None) -> Times:
+    def whole_time(self, choice: TuneChoice | None) -> Times:
         return {WHOLE: self._call(self._module(choice), wait=True)}
 
-    def _module(self, choice: Choice | None) -> nn.Module:
+    def _module(self, choice: TuneChoice | None) -> nn.Module:
         if choice is None:
             return self.module
         return next(module for built, module in self._built if built == choice)

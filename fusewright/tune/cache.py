@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.kernels.tensor_core.tile import Tile
 
 TABLE = "CREATE TABLE IF NOT EXISTS tuned (key TEXT PRIMARY KEY, found TEXT NOT NULL)"
@@ -24,21 +24,21 @@ WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     """What came of tuning. lines: for the decision record.  facts: for the report."""
 
-    choice: Choice
+    choice: TuneChoice
     lines: tuple[str, ...]
     facts: Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Memory:
+class TuneCache:
     """The store in a file, which is made when it is first written to."""
 
     path: Path
 
-    def get(self, key: str) -> Tuned | None:
+    def get(self, key: str) -> TuneResult | None:
         with self._warned("read"):
             if not self.path.exists():
                 return None
@@ -47,7 +47,7 @@ class Memory:
             return None if row is None else _tuned(json.loads(row[0]))
         return None
 
-    def put(self, key: str, tuned: Tuned) -> None:
+    def put(self, key: str, tuned: TuneResult) -> None:
         text = json.dumps(asdict(tuned), sort_keys=True)
         with self._warned("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,11 +80,11 @@ def key_of(facts: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _tuned(found: Mapping[str, Any]) -> Tuned:
+def _tuned(found: Mapping[str, Any]) -> TuneResult:
     choice = found["choice"]
     schedules = {name: _schedule(fields) for name, fields in choice["schedules"].items()}
-    chosen = Choice(schedules, tuple(choice["library"]))
-    return Tuned(chosen, tuple(found["lines"]), dict(found["facts"]))
+    chosen = TuneChoice(schedules, tuple(choice["library"]))
+    return TuneResult(chosen, tuple(found["lines"]), dict(found["facts"]))
 
 
 def _schedule(fields: Mapping[str, Any]) -> Schedule:

@@ -1,4 +1,4 @@
-"""Sides that can be timed -> samples, taken in pairs -> Gain: how much faster, beyond the noise.
+"""Sides that can be timed -> samples, taken in pairs -> Speedup: how much faster, beyond the noise.
 
 Each turn has every side once, in random order, so that a machine that slows down slows all of them.
 Two sides are the same thing: what separates them is noise.
@@ -21,7 +21,7 @@ ERRORS, MEDIAN_ERROR = 3.0, 1.2533 * 1.4826  # of a median, from the deviation a
 
 
 @dataclass(frozen=True)
-class Gain:
+class Speedup:
     """log: of a base's time over that of a side.  noise: how much of it may be chance."""
 
     log: float
@@ -72,7 +72,7 @@ def paired(
     return samples
 
 
-def gain(samples: Samples, side: str, what: str, base: str = FIRST) -> Gain:
+def gain(samples: Samples, side: str, what: str, base: str = FIRST) -> Speedup:
     """How much faster `side` does `what` than a base; the default counts with both its samples."""
     first, again = _logs(samples, FIRST, what), _logs(samples, AGAIN, what)
     null = [a - b for a, b in zip(first, again, strict=True)]
@@ -80,7 +80,7 @@ def gain(samples: Samples, side: str, what: str, base: str = FIRST) -> Gain:
     bases = both if base == FIRST else _logs(samples, base, what)
     gains = [a - b for a, b in zip(bases, _logs(samples, side, what), strict=True)]
     noise = MARGIN + abs(statistics.median(null)) + ERRORS * max(_error(null), _error(gains))
-    return Gain(statistics.median(gains), noise)
+    return Speedup(statistics.median(gains), noise)
 
 
 def _logs(samples: Samples, side: str, what: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Planned and printed kernels -> Choices: what a tuner may do otherwise for this model.
+"""Planned and printed kernels -> SearchSpace: what a tuner may do otherwise for this model.
 
 Schedules that come to the same text are one. Stages of the pipeline that write PyTorch's calls as
 nodes may be left out where that changes the plan: then those calls stay PyTorch's. And the model
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.kernel_text import Body
+from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.schedule import Choice, Schedule, alternatives
-from fusewright.loopnest.buffer_reuse import Storage
+from fusewright.kernels.schedule import Schedule, TuneChoice, alternatives
+from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Target
 
 STAGES = ("attention", "product", "convolution", "scan", "late")
-MODEL = Choice(library=("model",))  # nothing is replaced
-Printed = tuple[Body, Nest, Schedule]
+MODEL = TuneChoice(library=("model",))  # nothing is replaced
+Printed = tuple[KernelText, Nest, Schedule]
 
 
 @dataclass(frozen=True)
-class Choices:
+class SearchSpace:
     """defaults, others: the schedules of each kernel, by its name.  library: the stages.
     model: whether the model may stay as it was."""
 
@@ -38,22 +38,22 @@ class Choices:
     def count(self) -> int:
         return sum(map(len, self.others.values())) + len(self.library) + self.model
 
-    def rounds(self, most: int) -> list[Choice]:
+    def rounds(self, most: int) -> list[TuneChoice]:
         """Choices that try up to `most` alternatives of every kernel."""
         longest = min(max(map(len, self.others.values()), default=0), most)
         return [
-            Choice({name: some[k] for name, some in self.others.items() if k < len(some)})
+            TuneChoice({name: some[k] for name, some in self.others.items() if k < len(some)})
             for k in range(longest)
         ]
 
 
 def choices(
     kernels: Sequence[Printed],
-    layout: Storage,
+    layout: BufferReuse,
     planned: Plan,
     rules: frozenset[str],
-    replan: Callable[[Choice], Plan],
-) -> Choices:
+    replan: Callable[[TuneChoice], Plan],
+) -> SearchSpace:
     """replan: the plan of another choice.  rules: of `optimize --rules`."""
     machine, others = planned.target, dict[str, list[Schedule]]()
     for printed, nest, default in kernels:
@@ -65,9 +65,9 @@ def choices(
                 seen.add(text)
                 others.setdefault(printed.name, []).append(other)
     stages = STAGES if machine.language == "cuda" and "no-library" not in rules else ()
-    library = [s for s in stages if _length(replan(Choice(library=(s,)))) > _length(planned)]
+    library = [s for s in stages if _length(replan(TuneChoice(library=(s,)))) > _length(planned)]
     model = not rules & {"no-library", "no-workspace"}  # PyTorch's calls keep neither
-    return Choices({b.name: s for b, _, s in kernels}, others, library, model)
+    return SearchSpace({b.name: s for b, _, s in kernels}, others, library, model)
 
 
 def _text(kernel: Printed, machine: Target) -> str:

@@ -1,4 +1,4 @@
-"""A bench + what there is to choose -> Tuned: what is faster on this machine, beyond its noise.
+"""A bench + what there is to choose -> TuneResult: what is faster here, beyond the noise.
 
 Round k gives every kernel its k-th alternative at once, since kernels are timed one by one: a model
 needs as many builds as its kernel with the most alternatives. What each round computes is compared
@@ -15,14 +15,14 @@ from functools import partial
 from fusewright.build.fused_module import NO_TIME
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing.bench import Turn
-from fusewright.kernels.schedule import Choice, Schedule
+from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.targets.arch import Target
-from fusewright.tune.bench import WHOLE, Bench, Outputs, coarseness, distance
-from fusewright.tune.cache import Memory, Tuned, key_of
-from fusewright.tune.paired_timing import AGAIN, FEWEST_TURNS, FIRST, Gain, Samples, gain, paired
-from fusewright.tune.search_space import MODEL, Choices
+from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, coarseness, distance
+from fusewright.tune.cache import TuneCache, TuneResult, key_of
+from fusewright.tune.paired_timing import AGAIN, FEWEST_TURNS, FIRST, Samples, Speedup, gain, paired
+from fusewright.tune.search_space import MODEL, SearchSpace
 
-DEFAULT = Choice()
+DEFAULT = TuneChoice()
 CHOSEN, EAGER = "chosen", "eager"
 BUILD_SHARE, KERNEL_SHARE = 0.7, 0.5  # of the time, for builds; of the rest, for single kernels
 # Sums in another order differ by so many roundings, or so many times what lies between the default
@@ -32,14 +32,14 @@ LIBRARY_ROUNDING = 5e-3  # PyTorch's own calls may round as TF32; the judge has 
 
 
 @dataclass(frozen=True)
-class Level:
+class TuneLevel:
     """How much is tried. seconds: of building and timing.  most: alternatives of a kernel."""
 
     seconds: float
     most: int
 
 
-LEVELS: Mapping[str, Level] = {"quick": Level(20.0, 3), "full": Level(300.0, 16)}
+LEVELS: Mapping[str, TuneLevel] = {"quick": TuneLevel(20.0, 3), "full": TuneLevel(300.0, 16)}
 
 
 def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
@@ -51,8 +51,8 @@ def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) ->
 
 
 def remembered(
-    memory: Memory, level: str, about: Sequence[str], work: Callable[[], Tuned]
-) -> Tuned:
+    memory: TuneCache, level: str, about: Sequence[str], work: Callable[[], TuneResult]
+) -> TuneResult:
     """What is known already at this level or a higher one; else what `work` finds, kept.
 
     about: all that the result depends on.
@@ -68,18 +68,18 @@ def remembered(
 
 
 def tune(
-    bench: Bench,
-    given: Choices,
+    bench: BenchProtocol,
+    given: SearchSpace,
     level: str,
     turn: Turn,
     clock: Callable[[], float] = time.monotonic,
-) -> Tuned:
+) -> TuneResult:
     """Try alternatives and keep what is faster; raises InternalError for one that is wrong.
 
     turn: entered while calls run, after everything is built.
     """
     limit, begin = LEVELS[level], clock()
-    every = [DEFAULT, *given.rounds(limit.most), *(Choice(library=(s,)) for s in given.library)]
+    every = [DEFAULT, *given.rounds(limit.most), *(TuneChoice(library=(s,)) for s in given.library)]
     if not given.count:
         return untuned(given, level, "there is nothing to choose")
     said = bench.build(every, begin + limit.seconds * BUILD_SHARE)
@@ -98,14 +98,14 @@ def tune(
 class _Tuning:
     """until: when its time is over, by its clock.  calls: seconds that each has taken so far."""
 
-    bench: Bench
-    given: Choices
+    bench: BenchProtocol
+    given: SearchSpace
     level: str
     clock: Callable[[], float]
     until: float
     calls: list[float] = field(default_factory=list)
 
-    def run(self, built: Sequence[Choice]) -> Tuned:
+    def run(self, built: Sequence[TuneChoice]) -> TuneResult:
         """built: the default, and what is to be compared with it."""
         default = self._outputs(DEFAULT)
         if not self._fits(2 + 3 * FEWEST_TURNS):
@@ -128,7 +128,7 @@ class _Tuning:
         samples = paired(sides, self._left() * KERNEL_SHARE, self.clock) if rounds else {}
         timed = [choice for k, choice in enumerate(rounds) if str(k) in samples]
         schedules, gains = _winners(timed, samples)
-        found = Choice(schedules)
+        found = TuneChoice(schedules)
         if found not in built and not self._is_built(found, default, allowed):
             found = _best_round(timed, samples)
         tried = sum(len(choice.schedules) for choice in timed)
@@ -141,13 +141,13 @@ class _Tuning:
         """Is there time for so many calls, as long as the longest so far?"""
         return max(self.calls, default=0.0) * calls <= self._left()
 
-    def _outputs(self, choice: Choice | None) -> Outputs:
+    def _outputs(self, choice: TuneChoice | None) -> Outputs:
         begin = self.clock()
         found = self.bench.outputs(choice)
         self.calls.append(self.clock() - begin)
         return found
 
-    def _is_built(self, found: Choice, default: Outputs, allowed: float) -> bool:
+    def _is_built(self, found: TuneChoice, default: Outputs, allowed: float) -> bool:
         """Build the winners together; False if there is no time for that and for the last word."""
         last_word = max(self.calls) * (1 + 4 * FEWEST_TURNS)
         (why,) = self.bench.build([found], self.until - last_word)
@@ -157,7 +157,7 @@ class _Tuning:
             raise InternalError(f"Kernels that compile alone do not together: {why}")
         return self._is_right(found, default, allowed)
 
-    def _is_right(self, choice: Choice, default: Outputs, allowed: float) -> bool:
+    def _is_right(self, choice: TuneChoice, default: Outputs, allowed: float) -> bool:
         """True, or an error: results may only differ by rounding."""
         far = distance(self._outputs(choice), default)
         limit = max(allowed, LIBRARY_ROUNDING) if choice.library else allowed
@@ -169,8 +169,12 @@ class _Tuning:
         return True
 
     def _chosen(
-        self, found: Choice, gains: Mapping[str, Gain], library: Sequence[Choice], tried: int
-    ) -> Tuned:
+        self,
+        found: TuneChoice,
+        gains: Mapping[str, Speedup],
+        library: Sequence[TuneChoice],
+        tried: int,
+    ) -> TuneResult:
         """The last word have whole calls: of the default, of the winners, of library calls."""
         by_side = {FIRST: DEFAULT, AGAIN: DEFAULT, CHOSEN: found, EAGER: None}
         by_side |= {choice.library[0]: choice for choice in library}
@@ -194,7 +198,7 @@ class _Tuning:
         return _result(self.given, self.level, best, tried, shown, eager)
 
 
-def _best_round(rounds: Sequence[Choice], samples: Samples) -> Choice:
+def _best_round(rounds: Sequence[TuneChoice], samples: Samples) -> TuneChoice:
     """Of what was built and timed, the round whose kernels together gain most; else the default."""
     whole = {side: [{WHOLE: sum(t.values())} for t in turns] for side, turns in samples.items()}
     gains = [(gain(whole, str(k), WHOLE), choice) for k, choice in enumerate(rounds)]
@@ -203,10 +207,10 @@ def _best_round(rounds: Sequence[Choice], samples: Samples) -> Choice:
 
 
 def _winners(
-    rounds: Sequence[Choice], samples: Samples
-) -> tuple[dict[str, Schedule], dict[str, Gain]]:
+    rounds: Sequence[TuneChoice], samples: Samples
+) -> tuple[dict[str, Schedule], dict[str, Speedup]]:
     """For each kernel that has one, the alternative that gains most, beyond the noise."""
-    schedules, gains = dict[str, Schedule](), dict[str, Gain]()
+    schedules, gains = dict[str, Schedule](), dict[str, Speedup]()
     for k, choice in enumerate(rounds):
         for name, schedule in choice.schedules.items():
             found = gain(samples, str(k), name)
@@ -215,7 +219,7 @@ def _winners(
     return schedules, gains
 
 
-def _changes(choice: Choice, given: Choices) -> dict[str, str]:
+def _changes(choice: TuneChoice, given: SearchSpace) -> dict[str, str]:
     """What a choice does otherwise than by default: kernel or stage -> in words."""
     changed = {}
     for name, schedule in choice.schedules.items():
@@ -234,13 +238,13 @@ def _facts(schedule: Schedule) -> dict[str, object]:
 
 
 def _result(
-    given: Choices,
+    given: SearchSpace,
     level: str,
-    best: Choice,
+    best: TuneChoice,
     tried: int,
     shown: Mapping[str, str],
-    eager: Gain | None,
-) -> Tuned:
+    eager: Speedup | None,
+) -> TuneResult:
     """shown: by how much a kernel or stage of the choice is faster than the default."""
     changes = _changes(best, given)
     lines = [f"  tuned: {level}, {tried} of {given.count} alternatives tried"]
@@ -252,10 +256,10 @@ def _result(
         against = {"times": eager.times, "claim": word}
         lines.append(f"  tuned: a call takes {1 / eager.times:.2f} of eager's time: {word}")
     facts = {"level": level, "tried": tried, "alternatives": given.count, "eager": against}
-    return Tuned(best, tuple(lines), {**facts, "changes": changes, "gains": dict(shown)})
+    return TuneResult(best, tuple(lines), {**facts, "changes": changes, "gains": dict(shown)})
 
 
-def untuned(given: Choices, level: str, why: str) -> Tuned:
+def untuned(given: SearchSpace, level: str, why: str) -> TuneResult:
     """The defaults, because nothing could be timed."""
     facts = {"level": level, "tried": 0, "alternatives": given.count, "why": why}
-    return Tuned(DEFAULT, (f"  tuned: no, {why}",), facts)
+    return TuneResult(DEFAULT, (f"  tuned: no, {why}",), facts)

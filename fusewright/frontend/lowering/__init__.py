@@ -1,9 +1,9 @@
 """One ATen call -> nodes of our IR: how each operator we have kernels for is written with ours.
 
-`LOWER` maps an ATen name, without its overload, to a function of a `Call`; `OVERLOADS` says which
-overloads of the name it knows. It may return None: then, as for every name and overload that is not
-in the tables, for what no kernel computes (complex numbers, float8, tensors of nothing), the call
-becomes a visible library node.
+`LOWER` maps an ATen name, without its overload, to a function of an `AtenCall`; `OVERLOADS` says
+which overloads of the name it knows. It may return None: then, as for every name and overload that
+is not in the tables, for what no kernel computes (complex numbers, float8, tensors of nothing), the
+call becomes a visible library node.
 
 Here is the one place that rounds what kernels keep wider (docs/numerics.md): a call with a result
 of another type reads its arguments of a half type as if they had been stored.
@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 
 from fusewright.common.dtypes import HALF, OF_KERNELS
 from fusewright.frontend.lowering import normalizations, pointwise, reductions, views
-from fusewright.frontend.lowering.call import Call, Lowered, Result
-from fusewright.ir.builder import Value, copy, rounded
+from fusewright.frontend.lowering.call import AtenCall, Lowered
+from fusewright.ir.builder import TensorExpr, copy, rounded
 from fusewright.ir.graph import Node, node, numel
 
-__all__ = ["LOWER", "OVERLOADS", "Call", "Lowered", "Result", "as_stored", "lower", "reordered"]
+__all__ = ["LOWER", "OVERLOADS", "Lowered", "as_stored", "lower", "reordered"]
 
-LOWER: dict[str, Callable[[Call], Lowered]] = {
+LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     **pointwise.LOWER,
     **views.LOWER,
     **reductions.LOWER,
@@ -84,7 +84,7 @@ STEPS = frozenset(
 )
 
 
-def lower(call: Call) -> Lowered:
+def lower(call: AtenCall) -> Lowered:
     """Write one call with our operators, or return None if it has to stay a library call."""
     function = LOWER.get(call.name)
     if function is None or call.overload not in OVERLOADS.get(call.name, ONLY_DEFAULT):
@@ -112,26 +112,26 @@ def as_stored(arguments: Any, results: Iterable[torch.dtype], *, steps: bool = F
     kinds = set(results)
 
     def read(x: Any) -> Any:
-        wider = isinstance(x, Value) and x.dtype in HALF and (steps or kinds - {x.dtype})
+        wider = isinstance(x, TensorExpr) and x.dtype in HALF and (steps or kinds - {x.dtype})
         return rounded(x) if wider else x
 
-    return pytree.tree_map(read, arguments, is_leaf=lambda x: isinstance(x, Value))
+    return pytree.tree_map(read, arguments, is_leaf=lambda x: isinstance(x, TensorExpr))
 
 
-def _has_steps(call: Call) -> bool:
+def _has_steps(call: AtenCall) -> bool:
     return call.name in STEPS or (call.name == "aten.div" and bool(call.kwargs))
 
 
-def _odd(call: Call) -> bool:
+def _odd(call: AtenCall) -> bool:
     """A call on numbers that no kernel computes, or on none."""
     given = pytree.tree_leaves((call.args, dict(call.kwargs)))
-    kinds = [(a.dtype, a.shape) for a in given if isinstance(a, Value)]
+    kinds = [(a.dtype, a.shape) for a in given if isinstance(a, TensorExpr)]
     # Further results may be empty where nothing asks for them, as the statistics of batch norm.
     kinds += [(r.dtype, r.shape) for r in call.results[:1]]
     return any(dtype not in OF_KERNELS or numel(shape) == 0 for dtype, shape in kinds)
 
 
-def reordered(value: Value, order: tuple[int, ...]) -> Value:
+def reordered(value: TensorExpr, order: tuple[int, ...]) -> TensorExpr:
     """Give the last map the memory order that eager's result has.
 
     What is computed row-major and only seen in another shape is copied into that order.
@@ -142,7 +142,7 @@ def reordered(value: Value, order: tuple[int, ...]) -> Value:
     if n.row.kind != "map" or order == n.order:
         return value
     attributes: dict[str, Any] = dict(n.attributes)
-    return Value(node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=order, **attributes))
+    return TensorExpr(node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=order, **attributes))
 
 
 def _is_computed(n: Node) -> bool:

@@ -13,15 +13,15 @@ import torch
 from fusewright.common.dtypes import FLOAT
 from fusewright.frontend.data_scalars import Number
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, cast, constant
-from fusewright.ir.graph import Batch, Shape
+from fusewright.ir.builder import TensorExpr, cast, constant
+from fusewright.ir.graph import BatchSize, Shape
 
 LANES = 16  # of them in a cache line: rows side by side that a CPU takes together
 LEAST_BESIDE = 8  # neighbouring rows of a fold across memory: fewer would waste most of each access
 
 
 @dataclass(frozen=True)
-class Result:
+class AtenResult:
     """What PyTorch says about one result of a call: shape, type, order of dimensions in memory."""
 
     shape: Shape
@@ -30,7 +30,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Call:
+class AtenCall:
     """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch.
 
     across: whether a fold of a tensor over dimensions may run across memory, where the elements of
@@ -41,10 +41,10 @@ class Call:
     overload: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    results: tuple[Result, ...]
-    across: Callable[[Value, Sequence[int]], bool] = lambda _x, _dims: False
+    results: tuple[AtenResult, ...]
+    across: Callable[[TensorExpr, Sequence[int]], bool] = lambda _x, _dims: False
 
-    def folds(self, x: Value, dims: Sequence[int], *, one: bool = False) -> bool:
+    def folds(self, x: TensorExpr, dims: Sequence[int], *, one: bool = False) -> bool:
         """Whether our folds take these dimensions. one: also if these have one element."""
         if not x.shape:  # a number has one dimension for PyTorch, and none for us
             return False
@@ -66,12 +66,12 @@ class Call:
         return self.kwargs.get(name, default)
 
 
-Lowered = Value | tuple[Value | None, ...] | None
+Lowered = TensorExpr | tuple[TensorExpr | None, ...] | None
 
 
-def promoted(arguments: Sequence[Any], dtype: torch.dtype) -> list[Value]:
+def promoted(arguments: Sequence[Any], dtype: torch.dtype) -> list[TensorExpr]:
     """Tensors and numbers as Values of one type."""
-    return [cast(a, dtype) if isinstance(a, Value) else constant(a, dtype) for a in arguments]
+    return [cast(a, dtype) if isinstance(a, TensorExpr) else constant(a, dtype) for a in arguments]
 
 
 def common_type(arguments: Sequence[Any]) -> torch.dtype:
@@ -84,19 +84,19 @@ def common_type(arguments: Sequence[Any]) -> torch.dtype:
 def _sample(argument: Any) -> Any:
     if isinstance(argument, Number):  # it has no say in types, as a number of Python
         return 1.0 if argument.dtype.is_floating_point else 1
-    if isinstance(argument, Value):
+    if isinstance(argument, TensorExpr):
         return torch.empty((1,) * len(argument.shape), dtype=argument.dtype)
-    return 1 if isinstance(argument, Batch) else argument
+    return 1 if isinstance(argument, BatchSize) else argument
 
 
-def trailing(x: Value, dims: Sequence[int]) -> bool:
+def trailing(x: TensorExpr, dims: Sequence[int]) -> bool:
     """Whether a fold over `dims` runs along the innermost dimension, so that rows lie together."""
     order = x.node.order or tuple(range(len(x.shape)))
     inner = [d for d in order if x.shape[d] != 1]
     return not inner or inner[-1] in {d % len(x.shape) for d in dims}
 
 
-def beside(x: Value, dims: Sequence[int]) -> float:
+def beside(x: TensorExpr, dims: Sequence[int]) -> float:
     """How many rows of a fold over `dims` lie side by side in memory; infinite with the batch."""
     folded = {d % len(x.shape) for d in dims}
     order = x.node.order or tuple(range(len(x.shape)))
@@ -105,18 +105,18 @@ def beside(x: Value, dims: Sequence[int]) -> float:
     return prod(s if isinstance(s, int) else inf for s in sizes)
 
 
-def abreast(x: Value, dims: Sequence[int], least: int = LANES) -> bool:
+def abreast(x: TensorExpr, dims: Sequence[int], least: int = LANES) -> bool:
     """Whether so many rows of a fold over `dims` lie side by side, in a type computed as float."""
     return x.dtype in FLOAT and beside(x, dims) >= least
 
 
-def dims_of(x: Value, dims: object) -> tuple[int, ...]:
+def dims_of(x: TensorExpr, dims: object) -> tuple[int, ...]:
     """The dimensions as sorted positive numbers; None and [] mean all."""
     rank = len(x.shape)
     chosen = (dims,) if isinstance(dims, int) else tuple(dims or ())  # type: ignore[arg-type]
     return tuple(sorted({int(d) % rank for d in chosen})) if chosen and rank else tuple(range(rank))
 
 
-def wide(values: Sequence[Value | None]) -> list[Value | None]:
+def wide(values: Sequence[TensorExpr | None]) -> list[TensorExpr | None]:
     """Half types as float32; None stays."""
     return [None if v is None else decompositions.wide(v) for v in values]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fusewright.ir.builder import (
-    Value,
+    TensorExpr,
     cast,
     copy,
     everywhere,
@@ -36,15 +36,17 @@ from fusewright.ir.graph import Shape, numel, times
 MOST_PIECES = 4  # each element looks through all of them,
 MOST_OF_ROWS = 8  # or, on a GPU, each row, where rows are whole
 LEAST_INNER = 16  # elements that lie together; a row of fewer leaves most threads idle
-Piece = tuple[Value, tuple[int, ...]]  # a view, and where its first element stands in the whole
-Take = Callable[[Value, int], Value]  # a piece along one dimension
+Piece = tuple[
+    TensorExpr, tuple[int, ...]
+]  # a view, and where its first element stands in the whole
+Take = Callable[[TensorExpr, int], TensorExpr]  # a piece along one dimension
 Span = tuple[int, Take]  # where a piece begins along one dimension, and which
 Ends = Callable[[int, int, int], tuple[Take, Take]]  # size, low, high -> what stands at both sides
 
 
 def joined(
     pieces: Sequence[Piece], shape: Shape, dtype: torch.dtype, most: int = MOST_PIECES
-) -> Value | None:
+) -> TensorExpr | None:
     """One tensor of pieces that cover it; None if they are too many or too narrow."""
     cut = max(
         (d for view, _ in pieces for d, s in enumerate(shape) if view.shape[d] != s), default=0
@@ -61,7 +63,7 @@ def joined(
     return result
 
 
-def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> Value:
+def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> TensorExpr:
     view, starts = piece
     sides = [
         (start, whole - start - size if isinstance(whole, int) and isinstance(size, int) else 0)
@@ -70,7 +72,9 @@ def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> Value:
     return pad(view, sides, False if view.dtype is torch.bool else 0, free=free)
 
 
-def _cat(tensors: Sequence[Value], dim: int = 0, *, most: int = MOST_PIECES) -> Value | None:
+def _cat(
+    tensors: Sequence[TensorExpr], dim: int = 0, *, most: int = MOST_PIECES
+) -> TensorExpr | None:
     rank = len(tensors[0].shape)
     dim %= rank
     sizes = [x.shape[dim] for x in tensors]
@@ -86,13 +90,13 @@ def _cat(tensors: Sequence[Value], dim: int = 0, *, most: int = MOST_PIECES) -> 
     return joined(list(zip(tensors, starts, strict=True)), whole, dtype, most)
 
 
-def _stack(tensors: Sequence[Value], dim: int = 0) -> Value | None:
+def _stack(tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr | None:
     shape = tensors[0].shape
     dim %= len(shape) + 1
     return _cat([reshape(x, (*shape[:dim], 1, *shape[dim:])) for x in tensors], dim)
 
 
-def _repeat(x: Value, counts: Sequence[int]) -> Value | None:
+def _repeat(x: TensorExpr, counts: Sequence[int]) -> TensorExpr | None:
     """Each dimension over and over: one more dimension before it, which costs no memory."""
     shape = (*(1,) * (len(counts) - len(x.shape)), *x.shape)
     if not all(isinstance(n, int) and n > 0 for n in counts):
@@ -102,7 +106,7 @@ def _repeat(x: Value, counts: Sequence[int]) -> Value | None:
     return copy(reshape(wide, tuple(times(s, n) for n, s in zip(counts, shape, strict=True))))
 
 
-def _spread(x: Value, spans: Mapping[int, Sequence[Span]], shape: Shape) -> Value | None:
+def _spread(x: TensorExpr, spans: Mapping[int, Sequence[Span]], shape: Shape) -> TensorExpr | None:
     """What `spans` say of each dimension, for all of them together."""
     pieces: list[Piece] = []
     for chosen in combinations(*spans.values()):
@@ -113,7 +117,7 @@ def _spread(x: Value, spans: Mapping[int, Sequence[Span]], shape: Shape) -> Valu
     return joined(pieces, shape, x.dtype)
 
 
-def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value | None:
+def _roll(x: TensorExpr, shifts: Any, dims: Any = ()) -> TensorExpr | None:
     by: dict[int, int] = {}  # a dimension may be named twice
     if not x.shape:
         return None
@@ -127,7 +131,9 @@ def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value | None:
     return copy(roll(x, {d: far for d, size in sizes.items() if (far := by[d] % size)}))
 
 
-def _pad(x: Value, pads: Sequence[int], mode: str = "constant", value: Any = None) -> Value | None:
+def _pad(
+    x: TensorExpr, pads: Sequence[int], mode: str = "constant", value: Any = None
+) -> TensorExpr | None:
     last = len(x.shape) - 1
     sides = {last - k: (pads[2 * k], pads[2 * k + 1]) for k in range(len(pads) // 2)}
     sides = {d: side for d, side in sides.items() if any(side)}
@@ -146,8 +152,8 @@ def _pad(x: Value, pads: Sequence[int], mode: str = "constant", value: Any = Non
 
 
 def _extended(
-    x: Value, sides: Mapping[int, tuple[int, int]], sizes: Mapping[int, int], ends: Ends
-) -> Value | None:
+    x: TensorExpr, sides: Mapping[int, tuple[int, int]], sizes: Mapping[int, int], ends: Ends
+) -> TensorExpr | None:
     """A padded tensor whose sides come from itself."""
     if any(side < 0 for pair in sides.values() for side in pair):
         return None
@@ -174,7 +180,7 @@ def _mirrored(start: int, end: int) -> Take:
 def _again(place: int, count: int) -> Take:
     """One element, so many times."""
 
-    def take(x: Value, dim: int) -> Value:
+    def take(x: TensorExpr, dim: int) -> TensorExpr:
         one = narrow(x, dim, place, place + 1)
         return expand(one, (*one.shape[:dim], count, *one.shape[dim + 1 :]))
 
@@ -190,13 +196,13 @@ EXTENDED: Mapping[str, Ends] = MappingProxyType(
 )
 
 
-def _flip(x: Value, dims: Any) -> Value | None:
+def _flip(x: TensorExpr, dims: Any) -> TensorExpr | None:
     turned = _list(dims) if x.shape else []  # a number may be flipped, too
     known = all(isinstance(x.shape[d], int) for d in turned)
     return copy(flip(x, turned)) if known else None
 
 
-def _triangle(side: str) -> Callable[..., Value | None]:
+def _triangle(side: str) -> Callable[..., TensorExpr | None]:
     return lambda x, diagonal=0: copy(triangle(x, side, diagonal))
 
 
@@ -204,7 +210,7 @@ def _list(value: Any) -> list[int]:
     return [value] if isinstance(value, int) else list(value)
 
 
-MOVES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+MOVES: Mapping[str, Callable[..., TensorExpr | None]] = MappingProxyType(
     {
         "aten.cat": _cat,
         "aten.stack": _stack,
@@ -217,6 +223,6 @@ MOVES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
         "aten.tril": _triangle("tril"),
     }
 )
-MOVES_OF_ROWS: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+MOVES_OF_ROWS: Mapping[str, Callable[..., TensorExpr | None]] = MappingProxyType(
     {**MOVES, "aten.cat": partial(_cat, most=MOST_OF_ROWS)}
 )

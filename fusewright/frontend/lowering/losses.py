@@ -15,24 +15,26 @@ import torch
 
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import abreast, trailing
-from fusewright.ir.builder import Value, apply, cast, fold, reshape, where
+from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape, where
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
 LEAST_ROW = 256  # elements of a row that is reduced by itself
 OPS = MappingProxyType({MEAN: "mean", SUM: "sum"})
-Formula = Callable[[Value, Value, float], Value]
+Formula = Callable[[TensorExpr, TensorExpr, float], TensorExpr]
 
 
-def _like(x: Value, y: Value) -> bool:
+def _like(x: TensorExpr, y: TensorExpr) -> bool:
     return bool(x.shape) and (x.shape, x.dtype) == (y.shape, y.dtype) and x.dtype in FLOATS
 
 
-def _loss(formula: Formula, default: float = 1.0) -> Callable[..., Value | None]:
+def _loss(formula: Formula, default: float = 1.0) -> Callable[..., TensorExpr | None]:
     """A loss (x, target, reduction, width), both tensors of one shape and type."""
 
-    def build(x: Value, y: Value, reduction: int = MEAN, width: float = default) -> Value | None:
+    def build(
+        x: TensorExpr, y: TensorExpr, reduction: int = MEAN, width: float = default
+    ) -> TensorExpr | None:
         if not _like(x, y) or width <= 0.0:
             return None
         return _reduced(formula(wide(x), wide(y), width), reduction, x.dtype)
@@ -40,7 +42,7 @@ def _loss(formula: Formula, default: float = 1.0) -> Callable[..., Value | None]
     return build
 
 
-def _reduced(each: Value, reduction: int, dtype: torch.dtype) -> Value:
+def _reduced(each: TensorExpr, reduction: int, dtype: torch.dtype) -> TensorExpr:
     """What a reduction makes of the loss of each element. Long rows are reduced first, so that the
     kernel that computes them row by row can do it."""
     if reduction not in OPS:
@@ -51,25 +53,25 @@ def _reduced(each: Value, reduction: int, dtype: torch.dtype) -> Value:
     return cast(fold(OPS[reduction], each, range(len(each.shape))), dtype)
 
 
-def _squared(x: Value, y: Value, _: float) -> Value:
+def _squared(x: TensorExpr, y: TensorExpr, _: float) -> TensorExpr:
     return (x - y) * (x - y)
 
 
-def _smooth(x: Value, y: Value, beta: float) -> Value:
+def _smooth(x: TensorExpr, y: TensorExpr, beta: float) -> TensorExpr:
     """d^2 / (2 beta) for a difference below beta, else d - beta / 2."""
     d = apply("abs", x - y)
     return where(apply("lt", d, beta), 0.5 * d * d / beta, d - 0.5 * beta)
 
 
-def _huber(x: Value, y: Value, delta: float) -> Value:
+def _huber(x: TensorExpr, y: TensorExpr, delta: float) -> TensorExpr:
     """d^2 / 2 for a difference up to delta, else delta (d - delta / 2)."""
     d = apply("abs", x - y)
     return where(apply("le", d, delta), 0.5 * d * d, delta * (d - 0.5 * delta))
 
 
 def _divergence(
-    x: Value, y: Value, reduction: int = MEAN, *, log_target: bool = False
-) -> Value | None:
+    x: TensorExpr, y: TensorExpr, reduction: int = MEAN, *, log_target: bool = False
+) -> TensorExpr | None:
     """y (log(y) - x), 0 log(0) = 0; with the logarithm of a target, exp(y) (y - x)."""
     if not _like(x, y):
         return None
@@ -82,7 +84,7 @@ def _divergence(
     return _reduced(where(apply("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
 
 
-def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None:
+def _cosine(x: TensorExpr, y: TensorExpr, dim: int = 1, eps: float = 1e-8) -> TensorExpr | None:
     """The sum of x / |x| times y / |y|, where no length counts as less than eps."""
     if not _like(x, y) or not trailing(x, [dim]) or not trailing(y, [dim]):
         return None
@@ -90,19 +92,19 @@ def _cosine(x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value | None
     return cast(fold("sum", a * b, [dim]), x.dtype)
 
 
-def _unit(x: Value, dim: int, eps: float) -> Value:
+def _unit(x: TensorExpr, dim: int, eps: float) -> TensorExpr:
     length = apply("sqrt", fold("sum", x * x, [dim], keepdim=True))
     return x / apply("maximum", length, eps)
 
 
 def _cross_entropy(
-    x: Value,
-    target: Value,
-    weight: Value | None = None,
+    x: TensorExpr,
+    target: TensorExpr,
+    weight: TensorExpr | None = None,
     reduction: int = MEAN,
     ignore: int = -100,
     smoothing: float = 0.0,
-) -> Value | None:
+) -> TensorExpr | None:
     """log(sum(exp(x - max))) - (x[target] - max), mean over what is not ignored.
 
     PyTorch looks -x[target] up: it complains of a target that is no class.
@@ -124,7 +126,7 @@ def _cross_entropy(
         fresh=False,
         random=-1,
     )
-    less = Value(made)
+    less = TensorExpr(made)
     top = fold("max", wide(x), [1], keepdim=True)
     total = fold("sum", apply("exp", wide(x) - top), [1])
     counts = apply("ne", target, ignore)
@@ -137,7 +139,7 @@ def _cross_entropy(
     return cast(mean, x.dtype)
 
 
-LOSSES: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+LOSSES: Mapping[str, Callable[..., TensorExpr | None]] = MappingProxyType(
     {
         "aten.mse_loss": _loss(_squared),
         "aten.smooth_l1_loss": _loss(_smooth),

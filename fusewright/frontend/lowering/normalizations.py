@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from fusewright.frontend.lowering.call import Call, Lowered, wide
+from fusewright.frontend.lowering.call import AtenCall, Lowered, wide
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, apply, cast, fold, reshape
-from fusewright.ir.graph import Batch, numel, times
+from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape
+from fusewright.ir.graph import BatchSize, numel, times
 
 
-def _layer_norm(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _layer_norm(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
     if not call.folds(x, dims):
         return None
@@ -24,8 +24,8 @@ def _layer_norm(call: Call) -> Lowered:
     return cast(decompositions.affine(y, weight, bias), call.dtype)
 
 
-def _rms_norm(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _rms_norm(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
     if not call.folds(x, dims):
         return None
@@ -37,11 +37,11 @@ def _rms_norm(call: Call) -> Lowered:
     return cast(decompositions.affine(y, weight, None), call.dtype)
 
 
-def _group_norm(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _group_norm(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     groups = int(call.args[1])
     channels, rest = x.shape[1], numel(x.shape[2:])
-    if x.node.order or isinstance(channels, Batch):
+    if x.node.order or isinstance(channels, BatchSize):
         return None
     weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
     grouped = reshape(decompositions.wide(x), (x.shape[0], groups, times(channels // groups, rest)))
@@ -50,13 +50,13 @@ def _group_norm(call: Call) -> Lowered:
     return cast(decompositions.affine(y, *_per_channel(y, weight, bias)), call.dtype)
 
 
-def _per_channel(x: Value, *values: Value | None) -> list[Value | None]:
+def _per_channel(x: TensorExpr, *values: TensorExpr | None) -> list[TensorExpr | None]:
     """Parameters of shape [C] as [C, 1, …], to broadcast over dimension 1 of `x`."""
     ones = (1,) * (len(x.shape) - 2)
     return [None if v is None else reshape(v, v.shape + ones) for v in values]
 
 
-def _instance_norm(call: Call) -> Lowered:
+def _instance_norm(call: AtenCall) -> Lowered:
     x, weight, bias, running_mean, _, use_input_statistics, _, eps = call.args[:8]
     dims = tuple(range(2, len(x.shape)))
     if not use_input_statistics or running_mean is not None or not call.folds(x, dims):
@@ -65,7 +65,7 @@ def _instance_norm(call: Call) -> Lowered:
     return cast(decompositions.affine(y, *_per_channel(y, *wide([weight, bias]))), call.dtype)
 
 
-def _batch_norm_train(call: Call) -> Lowered:
+def _batch_norm_train(call: AtenCall) -> Lowered:
     """(x, weight, bias, running mean, running variance, training, momentum, eps) -> result, saved
     mean, saved scale, new running mean, new running variance."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = call.args
@@ -82,13 +82,13 @@ def _batch_norm_train(call: Call) -> Lowered:
     return cast(y, call.dtype), None, None, new_mean, new_var
 
 
-def _moved(running: Value, seen: Value, momentum: float) -> Value:
+def _moved(running: TensorExpr, seen: TensorExpr, momentum: float) -> TensorExpr:
     """A running statistic behind a batch, calculated in float64 and so rounded once."""
     old, new = cast(running, torch.float64), cast(seen, torch.float64)
     return cast(momentum * new + (1 - momentum) * old, running.dtype)
 
 
-def _batch_norm_no_stats(call: Call) -> Lowered:
+def _batch_norm_no_stats(call: AtenCall) -> Lowered:
     """(x, weight, bias, training, momentum, eps): always the batch's own statistics."""
     x, weight, bias, training, _, eps = call.args
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
@@ -102,7 +102,7 @@ def _batch_norm_no_stats(call: Call) -> Lowered:
     )
 
 
-def _batch_norm_eval(call: Call) -> Lowered:
+def _batch_norm_eval(call: AtenCall) -> Lowered:
     """(x, weight, bias, running mean, running variance, momentum, eps)."""
     x, weight, bias, mean, var, _, eps = call.args
     mean, var, weight, bias = _per_channel(x, *wide([mean, var, weight, bias]))
@@ -113,7 +113,7 @@ def _batch_norm_eval(call: Call) -> Lowered:
     return cast(decompositions.affine(y, weight, bias), call.dtype), None, None
 
 
-LOWER: dict[str, Callable[[Call], Lowered]] = {
+LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     "aten.layer_norm": _layer_norm,
     "aten.rms_norm": _rms_norm,
     "aten.group_norm": _group_norm,

@@ -11,13 +11,13 @@ import torch
 
 from fusewright.common.dtypes import FLOATS, HALF, INTEGERS
 from fusewright.frontend.data_scalars import Number
-from fusewright.frontend.lowering.call import Call, Lowered, common_type, promoted
+from fusewright.frontend.lowering.call import AtenCall, Lowered, common_type, promoted
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, apply, cast, constant, copy, reshape, where
-from fusewright.ir.graph import Batch, Shape
+from fusewright.ir.builder import TensorExpr, apply, cast, constant, copy, reshape, where
+from fusewright.ir.graph import BatchSize, Shape
 from fusewright.ir.operators import OPS
 
-Lowering = Callable[[Call], Lowered]
+Lowering = Callable[[AtenCall], Lowered]
 
 UNARY = [
     *("abs", "sign", "neg", "reciprocal", "square", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log"),
@@ -43,7 +43,7 @@ CLASSES = ["isnan", "isinf", "isfinite"]
 
 
 def _map(op: str, arity: int) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         if call.kwargs or len(call.args) > arity:
             return None
         if OPS[op].result == "bool":
@@ -53,19 +53,21 @@ def _map(op: str, arity: int) -> Lowering:
     return build
 
 
-def _compare(op: str, call: Call) -> Value:
+def _compare(op: str, call: AtenCall) -> TensorExpr:
     """Comparisons happen in the common type; a number is rounded to it first, as PyTorch does."""
     dtype = common_type(call.args)
     numbers = [_as_compared(a, dtype) for a in call.args]
     return apply(op, *promoted(numbers, dtype))
 
 
-def _as_compared(argument: Value | float | Batch, dtype: torch.dtype) -> Value | float | Batch:
-    if dtype not in HALF or isinstance(argument, Batch):
+def _as_compared(
+    argument: TensorExpr | float | BatchSize, dtype: torch.dtype
+) -> TensorExpr | float | BatchSize:
+    if dtype not in HALF or isinstance(argument, BatchSize):
         return argument
     if isinstance(argument, Number):
-        return cast(Value(argument.node), dtype, rounds=True)
-    return argument if isinstance(argument, Value) else _half(argument, dtype)
+        return cast(TensorExpr(argument.node), dtype, rounds=True)
+    return argument if isinstance(argument, TensorExpr) else _half(argument, dtype)
 
 
 def _half(number: float, dtype: torch.dtype) -> float:
@@ -75,14 +77,14 @@ def _half(number: float, dtype: torch.dtype) -> float:
 def _rounding(op: str) -> Lowering:
     """Integers are round already."""
 
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         return _map(op, 1)(call) if call.dtype in FLOATS else copy(call.args[0])
 
     return build
 
 
 def _class(op: str) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         return _map(op, 1)(call) if call.args[0].dtype in FLOATS else None
 
     return build
@@ -91,19 +93,19 @@ def _class(op: str) -> Lowering:
 def _divisor(op: str) -> Lowering:
     """An integer division by zero is an error in PyTorch, so the divisor must be a number."""
 
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         known = call.dtype in FLOATS or (isinstance(call.args[1], int) and call.args[1] != 0)
         return _map(op, 2)(call) if known else None
 
     return build
 
 
-def _power(call: Call) -> Lowered:
+def _power(call: AtenCall) -> Lowered:
     """A negative power of integers is an error in PyTorch, and so needs a known exponent."""
     exponent = call.args[1]
     if call.dtype not in FLOATS and not (isinstance(exponent, int) and exponent >= 0):
         return None
-    root = None if isinstance(exponent, Value) else {0.5: "sqrt", -0.5: "rsqrt"}.get(exponent)
+    root = None if isinstance(exponent, TensorExpr) else {0.5: "sqrt", -0.5: "rsqrt"}.get(exponent)
     if root:
         return apply(root, *promoted(call.args[:1], call.dtype))
     return _map("pow", 2)(call)
@@ -112,7 +114,7 @@ def _power(call: Call) -> Lowered:
 def _scaled(op: str) -> Lowering:
     """add and sub: the second argument times alpha."""
 
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         a, b = promoted(call.args[:2], call.dtype)
         alpha = call.get(2, "alpha", 1)
         return apply(op, a, b if alpha == 1 else b * alpha)
@@ -120,44 +122,44 @@ def _scaled(op: str) -> Lowering:
     return build
 
 
-def _reversed_sub(call: Call) -> Lowered:
+def _reversed_sub(call: AtenCall) -> Lowered:
     a, b = promoted(call.args[:2], call.dtype)
     alpha = call.get(2, "alpha", 1)
     return b - (a if alpha == 1 else a * alpha)
 
 
 def _bitwise(op: str) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         return None if call.dtype.is_floating_point else _map(op, 2)(call)
 
     return build
 
 
-def _not(call: Call) -> Lowered:
+def _not(call: AtenCall) -> Lowered:
     (x,) = call.args
     return apply("logical_not" if x.dtype is torch.bool else "bitwise_not", x)
 
 
 def _shift(op: str) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         return _map(op, 2)(call) if call.dtype in INTEGERS else None
 
     return build
 
 
-def _truth(x: Value) -> Value:
+def _truth(x: TensorExpr) -> TensorExpr:
     return x if x.dtype is torch.bool else apply("ne", x, constant(0, x.dtype))
 
 
 def _logical(op: str) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         return apply(op, *map(_truth, call.args[:2]))
 
     return build
 
 
 def _activation(name: str) -> Lowering:
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         x = call.args[0]
         if x.dtype not in FLOATS:
             return None
@@ -166,7 +168,7 @@ def _activation(name: str) -> Lowering:
     return build
 
 
-def _clamp(call: Call) -> Lowered:
+def _clamp(call: AtenCall) -> Lowered:
     low, high = call.get(1, "min"), call.get(2, "max")
     x = cast(call.args[0], call.dtype)
     open_to_nan = call.overload == "default" and None in (low, high) and not _nan_bounds()
@@ -183,17 +185,17 @@ def _nan_bounds() -> bool:
     return bool(torch.zeros(1, dtype=torch.float32, device="cpu").clamp(max=math.nan).isnan())
 
 
-def _without_nan(bound: Value | float, end: float) -> Value | float:
+def _without_nan(bound: TensorExpr | float, end: float) -> TensorExpr | float:
     """The bound, or the end of all numbers where it is NaN."""
     if isinstance(bound, Number):
         if bound.dtype not in FLOATS:
             return bound
-        open_ = where(apply("isnan", bound), constant(end, bound.dtype), Value(bound.node))
+        open_ = where(apply("isnan", bound), constant(end, bound.dtype), TensorExpr(bound.node))
         return replace(bound, node=open_.node)
     return end if isinstance(bound, float) and math.isnan(bound) else bound
 
 
-def _bounded(op: str, x: Value, bound: Value | float, call: Call) -> Value:
+def _bounded(op: str, x: TensorExpr, bound: TensorExpr | float, call: AtenCall) -> TensorExpr:
     """Of equal zeros these operators give the second: clamped by a number, x keeps its sign."""
     pair = [x, bound] if call.overload == "Tensor" else [bound, x]
     return apply(op, *promoted(pair, call.dtype))
@@ -203,19 +205,19 @@ def _bound(op: str) -> Lowering:
     return lambda call: _bounded(op, call.args[0], call.args[1], call)
 
 
-def _where(call: Call) -> Lowered:
+def _where(call: AtenCall) -> Lowered:
     condition, a, b = call.args
     if condition.dtype is not torch.bool:
         return None
     return apply("where", condition, *promoted([a, b], call.dtype))
 
 
-def _masked_fill(call: Call) -> Lowered:
+def _masked_fill(call: AtenCall) -> Lowered:
     x, mask, value = call.args
     return apply("where", mask, *promoted([value], call.dtype), x)
 
 
-def _division(call: Call) -> Lowered:
+def _division(call: AtenCall) -> Lowered:
     """Rounded down, PyTorch corrects the quotient by its remainder; that stays a library call."""
     mode = call.kwargs.get("rounding_mode")
     a, b = promoted(call.args[:2], call.dtype)
@@ -224,7 +226,7 @@ def _division(call: Call) -> Lowered:
     return apply("trunc", a / b) if mode == "trunc" and call.dtype in FLOATS else None
 
 
-def _prelu(call: Call) -> Lowered:
+def _prelu(call: AtenCall) -> Lowered:
     x, weight = call.args
     rank = len(x.shape)
     shape: Shape = (
@@ -236,7 +238,7 @@ def _prelu(call: Call) -> Lowered:
 def _addcmul(op: str) -> Lowering:
     """x + value a b or x + value a / b, in this order."""
 
-    def build(call: Call) -> Lowered:
+    def build(call: AtenCall) -> Lowered:
         x, a, b = promoted(call.args[:3], call.dtype)
         value = call.kwargs.get("value", 1)
         return x + apply(op, a if value == 1 else a * value, b)
@@ -244,7 +246,7 @@ def _addcmul(op: str) -> Lowering:
     return build
 
 
-def _lerp(call: Call) -> Lowered:
+def _lerp(call: AtenCall) -> Lowered:
     """From the nearer end, as PyTorch: a + w (b - a) for |w| < 1/2, else b - (1 - w) (b - a)."""
     a, b, weight = promoted(call.args[:3], call.dtype)
     low, high = a + weight * (b - a), b - (b - a) * (1.0 - weight)

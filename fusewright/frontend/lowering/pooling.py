@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import FLOATS
-from fusewright.ir.builder import Value, apply, cast, expand, fold, narrow, pad, reshape
+from fusewright.ir.builder import TensorExpr, apply, cast, expand, fold, narrow, pad, reshape
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 from fusewright.kernels.conv.match import each
@@ -29,10 +29,10 @@ MOST_OF_A_TILE = 9  # a larger window that shares nothing with others is a row o
 
 
 @dataclass(frozen=True)
-class _Pool:
+class _PoolGeometry:
     """The windows along the last dimensions of an image; `out` is how many there are."""
 
-    image: Value
+    image: TensorExpr
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -63,26 +63,31 @@ class _Pool:
         return whole == self.sizes and self.stride == self.kernel and not any(self.padding)
 
 
-def _max(rank: int) -> Callable[..., Value | None]:
+def _max(rank: int) -> Callable[..., TensorExpr | None]:
     def build(
-        x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: Any = 0
-    ) -> Value | None:
+        x: TensorExpr,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil: Any = 0,
+    ) -> TensorExpr | None:
         pool = _pool(x, rank, kernel, stride, padding, dilation, bool(ceil))
         return None if pool is None else _largest(pool)
 
     return build
 
 
-def _average(rank: int) -> Callable[..., Value | None]:
+def _average(rank: int) -> Callable[..., TensorExpr | None]:
     def build(
-        x: Value,
+        x: TensorExpr,
         kernel: Any,
         stride: Any = (),
         padding: Any = 0,
         ceil: Any = 0,
         counts: Any = 1,
         divisor: int | None = None,
-    ) -> Value | None:
+    ) -> TensorExpr | None:
         pool = _pool(x, rank, kernel, stride, padding, 1, bool(ceil))
         return None if pool is None else _mean(pool, bool(counts), divisor)
 
@@ -90,11 +95,11 @@ def _average(rank: int) -> Callable[..., Value | None]:
 
 
 def _adaptive(
-    rank: int, formula: Callable[[_Pool], Value | None]
-) -> Callable[[Value, Any], Value | None]:
+    rank: int, formula: Callable[[_PoolGeometry], TensorExpr | None]
+) -> Callable[[TensorExpr, Any], TensorExpr | None]:
     """Windows of one size, where the image has a multiple of what is wanted."""
 
-    def build(x: Value, out: Any) -> Value | None:
+    def build(x: TensorExpr, out: Any) -> TensorExpr | None:
         sizes = x.shape[-rank:]
         wanted = [s if o is None else o for s, o in zip(sizes, each(out, rank), strict=True)]
         pairs = [(s, o) for s, o in zip(sizes, wanted, strict=True) if isinstance(s, int)]
@@ -107,8 +112,8 @@ def _adaptive(
 
 
 def _pool(
-    x: Value, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
-) -> _Pool | None:
+    x: TensorExpr, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> _PoolGeometry | None:
     """None where there is no formula: integers, sizes known at run time, other orders in memory."""
     known = [s for s in x.shape[-rank:] if isinstance(s, int)]
     if len(known) < rank or x.dtype not in FLOATS or x.node.order:
@@ -121,17 +126,17 @@ def _pool(
         count = (-(-room // step) if ceil else room // step) + 1
         # The last window of `ceil` has to begin in the image or before it.
         out.append(count - (ceil and (count - 1) * step >= size + before))
-    pool = _Pool(x, k, s, p, d, tuple(known), tuple(out))
+    pool = _PoolGeometry(x, k, s, p, d, tuple(known), tuple(out))
     return pool if min(out) > 0 and (pool.tiles or prod(k) <= MOST_PIECES) else None
 
 
-def _largest(pool: _Pool) -> Value:
+def _largest(pool: _PoolGeometry) -> TensorExpr:
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
         return fold("max", *_tiled(pool))
     return _joined(pool, -float("inf"), lambda a, b: apply("maximum", a, b))
 
 
-def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value:
+def _mean(pool: _PoolGeometry, counts: bool = True, divisor: int | None = None) -> TensorExpr:
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
         tiled, dims = _tiled(pool)
         taken = "sum" if divisor else "mean"
@@ -142,7 +147,7 @@ def _mean(pool: _Pool, counts: bool = True, divisor: int | None = None) -> Value
     return total / (float(divisor) if divisor else _count(pool, counts))
 
 
-def _tiled(pool: _Pool) -> tuple[Value, list[int]]:
+def _tiled(pool: _PoolGeometry) -> tuple[TensorExpr, list[int]]:
     """The image with a dimension for each window's inside, and those dimensions."""
     rank = len(pool.kernel)
     leading = pool.image.shape[:-rank]
@@ -151,20 +156,20 @@ def _tiled(pool: _Pool) -> tuple[Value, list[int]]:
     return reshape(pool.image, (*leading, *inside)), dims
 
 
-def _count(pool: _Pool, counts: bool) -> Value | float:
+def _count(pool: _PoolGeometry, counts: bool) -> TensorExpr | float:
     """How many elements each window averages: a factor for each dimension."""
     factors = [_counted(pool, d, counts) for d in range(len(pool.kernel))]
     return reduce(lambda a, b: a * b, factors)
 
 
-def _counted(pool: _Pool, d: int, counts: bool) -> Value | float:
+def _counted(pool: _PoolGeometry, d: int, counts: bool) -> TensorExpr | float:
     """The windows' elements along `d`: a number, or at the edge the sum of pieces of ones."""
     low, high = pool.around[d]
     clipped = high > low if counts else high + low > 0
     if not clipped:
         return float(pool.kernel[d])
     rank, size = len(pool.kernel), pool.sizes[d] + 2 * low * counts
-    one = Value(node("constant", shape=(1,) * rank, dtype=pool.image.dtype, value=1.0))
+    one = TensorExpr(node("constant", shape=(1,) * rank, dtype=pool.image.dtype, value=1.0))
     ones = expand(one, tuple(size if k == d else 1 for k in range(rank)))
     sides = (0, high - low) if counts else (low, high)
     padded = pad(ones, [sides if k == d else (0, 0) for k in range(rank)])
@@ -172,7 +177,9 @@ def _counted(pool: _Pool, d: int, counts: bool) -> Value | float:
     return reduce(lambda a, b: a + b, pieces)
 
 
-def _joined(pool: _Pool, fill: float, join: Callable[[Value, Value], Value]) -> Value:
+def _joined(
+    pool: _PoolGeometry, fill: float, join: Callable[[TensorExpr, TensorExpr], TensorExpr]
+) -> TensorExpr:
     """Each window's elements: those of a line, then lines, which other windows have, too."""
     found = list(_pieces(pool, fill))
     for size in reversed(pool.kernel):
@@ -180,7 +187,7 @@ def _joined(pool: _Pool, fill: float, join: Callable[[Value, Value], Value]) -> 
     return found[0]
 
 
-def _pieces(pool: _Pool, fill: float) -> Iterator[Value]:
+def _pieces(pool: _PoolGeometry, fill: float) -> Iterator[TensorExpr]:
     """For each place in the window, what all windows have there."""
     rank = len(pool.kernel)
     leading = len(pool.image.shape) - rank
@@ -192,13 +199,13 @@ def _pieces(pool: _Pool, fill: float) -> Iterator[Value]:
         yield piece
 
 
-def _piece(pool: _Pool, x: Value, dim: int, d: int, place: int) -> Value:
+def _piece(pool: _PoolGeometry, x: TensorExpr, dim: int, d: int, place: int) -> TensorExpr:
     """What all windows have at one place along their dimension `d`, which is `dim` of x."""
     start, step = place * pool.dilation[d], pool.stride[d]
     return narrow(x, dim, start, start + (pool.out[d] - 1) * step + 1, step)
 
 
-POOLS: Mapping[str, Callable[..., Value | None]] = MappingProxyType(
+POOLS: Mapping[str, Callable[..., TensorExpr | None]] = MappingProxyType(
     {
         **{f"aten.max_pool{rank}d": _max(rank) for rank in (1, 2, 3)},
         **{f"aten.avg_pool{rank}d": _average(rank) for rank in (1, 2, 3)},

@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusewright.common.dtypes import FLOATS
-from fusewright.frontend.lowering.call import Call, Lowered, dims_of, promoted
+from fusewright.frontend.lowering.call import AtenCall, Lowered, dims_of, promoted
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, apply, cast, fold
-from fusewright.ir.graph import Batch
+from fusewright.ir.builder import TensorExpr, apply, cast, fold
+from fusewright.ir.graph import BatchSize
 
-Lowering = Callable[[Call], Lowered]
+Lowering = Callable[[AtenCall], Lowered]
 
 
 def _fold(op: str) -> Lowering:
     """Folds with arguments (x, dims, keepdim)."""
 
-    def build(call: Call) -> Lowered:
-        x: Value = call.args[0]
+    def build(call: AtenCall) -> Lowered:
+        x: TensorExpr = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
         if not call.folds(x, dims, one=True):
             return None
@@ -31,7 +31,7 @@ def _fold(op: str) -> Lowering:
     return build
 
 
-def _global_mean(call: Call) -> Lowered:
+def _global_mean(call: AtenCall) -> Lowered:
     """Adaptive average pooling to one element is the mean of all spatial dimensions."""
     x, sizes = call.args
     if any(size != 1 for size in sizes) or len(x.shape) < len(sizes) + 1:
@@ -43,8 +43,8 @@ def _global_mean(call: Call) -> Lowered:
 
 
 def _position(op: str) -> Lowering:
-    def build(call: Call) -> Lowered:
-        x: Value = call.args[0]
+    def build(call: AtenCall) -> Lowered:
+        x: TensorExpr = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
         return (
             fold(op, x, dims, bool(call.get(2, "keepdim", False))) if call.folds(x, dims) else None
@@ -56,8 +56,8 @@ def _position(op: str) -> Lowering:
 def _extreme(op: str) -> Lowering:
     """max and min: of everything, of two tensors, or values and indices along a dimension."""
 
-    def build(call: Call) -> Lowered:
-        x: Value = call.args[0]
+    def build(call: AtenCall) -> Lowered:
+        x: TensorExpr = call.args[0]
         if call.overload == "other":
             return apply(op + "imum", *promoted(call.args[:2], call.dtype))
         dims = dims_of(x, call.get(1, "dim"))
@@ -72,14 +72,14 @@ def _extreme(op: str) -> Lowering:
     return build
 
 
-def _variance(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _variance(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     whole = call.overload == "default"
     dims = dims_of(x, None if whole else call.get(1, "dim"))
     if not call.folds(x, dims) or x.dtype not in FLOATS:
         return None
     correction = _correction(call)
-    if correction > 1 and any(isinstance(x.shape[d], Batch) for d in dims):
+    if correction > 1 and any(isinstance(x.shape[d], BatchSize) for d in dims):
         return None  # it could outgrow a batch that is known only at run time
     keepdim = bool(call.kwargs.get("keepdim", call.args[3] if len(call.args) > 3 else False))
     wide = decompositions.wide(x)
@@ -87,7 +87,7 @@ def _variance(call: Call) -> Lowered:
     return cast(apply("sqrt", result) if "std" in call.name else result, call.dtype)
 
 
-def _correction(call: Call) -> float:
+def _correction(call: AtenCall) -> float:
     """What is taken off the count: `correction`, or 1 where `unbiased` holds."""
     if call.overload.startswith("correction"):
         given = call.kwargs.get("correction")
@@ -96,9 +96,9 @@ def _correction(call: Call) -> float:
     return float(bool(call.get(place, "unbiased", True)))
 
 
-def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
-    def build(call: Call) -> Lowered:
-        x: Value = call.args[0]
+def _softmax(function: Callable[[TensorExpr, Sequence[int]], TensorExpr]) -> Lowering:
+    def build(call: AtenCall) -> Lowered:
+        x: TensorExpr = call.args[0]
         if not call.folds(x, [call.args[1]], one=True) or x.dtype not in FLOATS:
             return None
         return cast(function(decompositions.wide(cast(x, call.dtype)), [call.args[1]]), call.dtype)
@@ -106,8 +106,8 @@ def _softmax(function: Callable[[Value, Sequence[int]], Value]) -> Lowering:
     return build
 
 
-def _logsumexp(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _logsumexp(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     dims = dims_of(x, call.args[1])
     if not call.folds(x, dims, one=True) or x.dtype not in FLOATS:
         return None
@@ -115,8 +115,8 @@ def _logsumexp(call: Call) -> Lowered:
     return cast(decompositions.logsumexp(decompositions.wide(x), dims, keepdim), call.dtype)
 
 
-def _vector_norm(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _vector_norm(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     power = 2 if call.args[1:2] == (None,) else call.get(1, "ord", 2)
     dims = dims_of(x, call.get(2, "dim"))
     if not call.folds(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:

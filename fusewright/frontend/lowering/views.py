@@ -6,9 +6,18 @@ import sys
 from collections.abc import Callable
 from itertools import accumulate
 
-from fusewright.frontend.lowering.call import Call, Lowered
+from fusewright.frontend.lowering.call import AtenCall, Lowered
 from fusewright.ir import builder
-from fusewright.ir.builder import Value, cast, constant, copy, narrow, permute, reshape, rounded
+from fusewright.ir.builder import (
+    TensorExpr,
+    cast,
+    constant,
+    copy,
+    narrow,
+    permute,
+    reshape,
+    rounded,
+)
 from fusewright.ir.graph import times
 
 FILLED = {
@@ -20,25 +29,25 @@ FILLS = [*FILLED, "aten.full", "aten.full_like", "aten.fill"]
 SAME = ["aten.detach"]
 
 
-def _to_copy(call: Call) -> Lowered:
+def _to_copy(call: AtenCall) -> Lowered:
     x = call.args[0]
     return copy(x) if x.dtype is call.dtype else cast(x, call.dtype, rounds=True)
 
 
-def _clone(call: Call) -> Lowered:
+def _clone(call: AtenCall) -> Lowered:
     return copy(call.args[0])
 
 
-def _same(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _same(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     return x
 
 
-def _reshape(call: Call) -> Lowered:
+def _reshape(call: AtenCall) -> Lowered:
     return reshape(call.args[0], call.shape)
 
 
-def _transpose(call: Call) -> Lowered:
+def _transpose(call: AtenCall) -> Lowered:
     x = call.args[0]
     rank = len(x.shape)
     if rank < 2:
@@ -48,17 +57,17 @@ def _transpose(call: Call) -> Lowered:
     return permute(x, [swap.get(d, d) for d in range(rank)])
 
 
-def _permute(call: Call) -> Lowered:
+def _permute(call: AtenCall) -> Lowered:
     return permute(call.args[0], call.args[1]) if call.shape else _same(call)
 
 
-def _expand(call: Call) -> Lowered:
+def _expand(call: AtenCall) -> Lowered:
     x = call.args[0]
     missing = len(call.shape) - len(x.shape)
     return builder.expand(reshape(x, (1,) * missing + x.shape), call.shape)
 
 
-def _copy_into(call: Call) -> Lowered:
+def _copy_into(call: AtenCall) -> Lowered:
     """(target, source): what the target becomes."""
     target, source = call.args[:2]
     missing = len(target.shape) - len(source.shape)
@@ -66,9 +75,9 @@ def _copy_into(call: Call) -> Lowered:
     return copy(cast(spread, target.dtype, rounds=True))
 
 
-def _slice(call: Call) -> Lowered:
+def _slice(call: AtenCall) -> Lowered:
     """x[start:end:step] of one dimension; None where its size or a limit depends on the batch."""
-    x: Value = call.args[0]
+    x: TensorExpr = call.args[0]
     dim = call.get(1, "dim", 0) % len(x.shape)
     size = x.shape[dim]
     given = (call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1))
@@ -80,8 +89,8 @@ def _slice(call: Call) -> Lowered:
     return narrow(x, dim, start, end, step) if end > start else None
 
 
-def _select(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _select(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     dim, index = call.args[1] % len(x.shape), call.args[2]
     size = x.shape[dim]
     if not isinstance(size, int) or type(index) is not int:
@@ -89,8 +98,8 @@ def _select(call: Call) -> Lowered:
     return reshape(narrow(x, dim, index % size, index % size + 1), call.shape)
 
 
-def _unbind(call: Call) -> Lowered:
-    x: Value = call.args[0]
+def _unbind(call: AtenCall) -> Lowered:
+    x: TensorExpr = call.args[0]
     dim = call.get(1, "dim", 0) % len(x.shape)
     if not isinstance(x.shape[dim], int):
         return None
@@ -98,9 +107,9 @@ def _unbind(call: Call) -> Lowered:
     return tuple(reshape(p, r.shape) for p, r in zip(pieces, call.results, strict=True))
 
 
-def _pieces(call: Call) -> Lowered:
+def _pieces(call: AtenCall) -> Lowered:
     """split and split_with_sizes: neighbours along one dimension."""
-    x: Value = call.args[0]
+    x: TensorExpr = call.args[0]
     dim = call.get(2, "dim", 0) % len(x.shape)
     sizes = [r.shape[dim] for r in call.results]
     if not all(isinstance(s, int) and s > 0 for s in (x.shape[dim], *sizes)):
@@ -112,13 +121,13 @@ def _pieces(call: Call) -> Lowered:
     )
 
 
-def _broadcast(call: Call) -> Lowered:
+def _broadcast(call: AtenCall) -> Lowered:
     rank = len(call.shape)
     wide = [reshape(x, (1,) * (rank - len(x.shape)) + x.shape) for x in call.args[0]]
     return tuple(builder.expand(x, call.shape) for x in wide)
 
 
-def _channel_shuffle(call: Call) -> Lowered:
+def _channel_shuffle(call: AtenCall) -> Lowered:
     """Channels in groups -> the first of each group, then the second ones, and so on."""
     x, groups = call.args
     batch, channels, *rest = x.shape
@@ -129,7 +138,7 @@ def _channel_shuffle(call: Call) -> Lowered:
     return copy(reshape(turned, x.shape))
 
 
-def _pixel_shuffle(call: Call) -> Lowered:
+def _pixel_shuffle(call: AtenCall) -> Lowered:
     """[…, C r r, H, W] -> […, C, H r, W r]."""
     x, r = call.args
     *lead, channels, height, width = x.shape
@@ -141,7 +150,7 @@ def _pixel_shuffle(call: Call) -> Lowered:
     return copy(reshape(turned, (*lead, channels // (r * r), times(height, r), times(width, r))))
 
 
-def _pixel_unshuffle(call: Call) -> Lowered:
+def _pixel_unshuffle(call: AtenCall) -> Lowered:
     """[…, C, H r, W r] -> […, C r r, H, W]."""
     x, r = call.args
     *lead, channels, high, wide = x.shape
@@ -153,7 +162,7 @@ def _pixel_unshuffle(call: Call) -> Lowered:
     return copy(reshape(turned, (*lead, times(channels, r * r), high // r, wide // r)))
 
 
-def _full(call: Call) -> Lowered:
+def _full(call: AtenCall) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
         return None
@@ -162,7 +171,7 @@ def _full(call: Call) -> Lowered:
     return copy(spread)
 
 
-LOWER: dict[str, Callable[[Call], Lowered]] = {
+LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     **{f"aten.{name}": _reshape for name in RESHAPES},
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(FILLS, _full),

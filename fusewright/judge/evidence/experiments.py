@@ -22,7 +22,7 @@ from fusewright.judge.isolation.protocol import HAS_GRAD_FN
 
 if TYPE_CHECKING:
     from fusewright.judge.evidence.expected_answers import Expected
-    from fusewright.judge.evidence.oracle import Lab
+    from fusewright.judge.evidence.oracle import Oracle
 
 FRESH_CALLS = 5
 WARM_CALLS = 12
@@ -70,7 +70,7 @@ def construct(t: Trial, instance: int, dtype: str = "") -> Steps:
     yield from t.ask("construct", arguments=arguments, **fields)
 
 
-def _state_differences(lab: Lab, answer: Answer) -> str:
+def _state_differences(lab: Oracle, answer: Answer) -> str:
     entries = named(answer)
     found = {name: kind for name, kind, _ in entries}
     if found != lab.kinds:
@@ -193,7 +193,7 @@ def _changed(t: Trial, check: str, warm: int, rows: int, asked: tuple[int, bool]
     yield from t.call(near, label=label, reports_to=check, known=known, typical=True)
 
 
-def _nearly(lab: Lab, values: Sequence[object]) -> tuple[str, list[object]]:
+def _nearly(lab: Oracle, values: Sequence[object]) -> tuple[str, list[object]]:
     """What was changed, and what came of it: as little as the reference takes."""
     for label, negated in (("one element changed", True), ("one element taken twice", False)):
         near = _nudged(values, lab.seed("nudge"), negated=negated)
@@ -340,7 +340,7 @@ def _steps(t: Trial, names: Sequence[str], mode: str) -> Steps:
 
 
 def _sensitivity(
-    lab: Lab, draws: Sequence[Sequence[object]], mode: str, names: Sequence[str]
+    lab: Oracle, draws: Sequence[Sequence[object]], mode: str, names: Sequence[str]
 ) -> list[Tensor]:
     """How much one rounding of all arguments and of the state moves these buffers, in all steps."""
 

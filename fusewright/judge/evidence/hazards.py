@@ -23,7 +23,7 @@ from fusewright.judge.isolation import tensor_transport
 
 if TYPE_CHECKING:
     from fusewright.judge.evidence.expected_answers import Expected
-    from fusewright.judge.evidence.oracle import Lab
+    from fusewright.judge.evidence.oracle import Oracle
 
 FULL_SHARE = 0.3  # where most cases are shortened: for those that are not
 SHORT_SHARE = 0.5  # of all, for those that are, however much the full ones take
@@ -198,7 +198,7 @@ def _shortened(
     return Plan([*whole, *rest], len(whole) + most)
 
 
-def _cost(lab: Lab, short: Sequence[object]) -> float:
+def _cost(lab: Oracle, short: Sequence[object]) -> float:
     """Of a call with fewer rows; where the reference does not take them, they save nothing."""
     try:
         with tried("fewer rows", lab.left_out):
@@ -313,7 +313,7 @@ def dtypes(t: Trial) -> Steps:
     tally.say(t, check)
 
 
-def _types(lab: Lab) -> list[tuple[str, torch.dtype, bool]]:
+def _types(lab: Oracle) -> list[tuple[str, torch.dtype, bool]]:
     """Name, type, and whether the module has it too; in a secret order."""
     if any(x.is_complex() for x in (*lab.model.parameters(), *lab.model.buffers())):
         return []  # `to(dtype)` drops the imaginary parts of its parameters

@@ -65,7 +65,7 @@ class NotJudgeable(Exception):
     """The problem works, but no verdict about it could mean anything."""
 
 
-class Lab:
+class Oracle:
     """One problem with its eager model, its float64 model and its secret randomness."""
 
     def __init__(self, order: Message) -> None:
@@ -625,7 +625,7 @@ class Lab:
         given = [*tensors_of(values), *state.values()]
         return floors(self.call_bytes, run, given, self.device, eager_s)
 
-    def cast(self, dtype: torch.dtype) -> Lab:
+    def cast(self, dtype: torch.dtype) -> Oracle:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""
         other = copy.copy(self)
         other.model = model_states.cast(self.model, dtype, {})

@@ -27,7 +27,7 @@ from fusewright.judge.evidence.legal_inputs import (
     is_lost,
     is_short,
 )
-from fusewright.judge.evidence.oracle import Lab, NotJudgeable
+from fusewright.judge.evidence.oracle import NotJudgeable, Oracle
 from fusewright.judge.evidence.trial import Refused, Starved, Steps, Trial, options_of
 from fusewright.judge.isolation import memory_limit, sandbox, tensor_transport
 from fusewright.judge.isolation.pinned_memory import ASKED, Pinned, map_pinned
@@ -91,7 +91,7 @@ class Bench:
 
     def __init__(self, slots: Sequence[tuple[Pinned, Pinned]]) -> None:
         self._slots = slots
-        self._labs: dict[str, Lab] = {}
+        self._labs: dict[str, Oracle] = {}
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
         self._timed: dict[str, Timed] = {}
@@ -105,7 +105,7 @@ class Bench:
                 after()
 
     def do_open(self, message: Message) -> Message:
-        lab = self._labs[message["lab"]] = Lab(message)
+        lab = self._labs[message["lab"]] = Oracle(message)
         for region in (r for pair in self._slots for r in pair):
             region.for_gpu = lab.device == "cuda"
         return {

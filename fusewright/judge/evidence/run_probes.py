@@ -11,7 +11,7 @@ from fusewright.judge.evidence import hazard_cases, probes
 from fusewright.judge.evidence.trial import Steps, Trial
 
 if TYPE_CHECKING:
-    from fusewright.judge.evidence.oracle import Lab
+    from fusewright.judge.evidence.oracle import Oracle
 
 MOST = 1000  # there are never so many
 NEEDED = ("precision", "influence")  # worked out once even where the plan has no more of them
@@ -81,11 +81,11 @@ def _probed(
         applied.setdefault(probe.finding, []).append(probe.name)
 
 
-def _mode(lab: Lab) -> str:
+def _mode(lab: Oracle) -> str:
     return lab.modes[-1] if "eval" not in lab.modes else "eval"
 
 
-def _known(lab: Lab, mode: str) -> tuple[list[Tensor], list[Tensor]] | None:
+def _known(lab: Oracle, mode: str) -> tuple[list[Tensor], list[Tensor]] | None:
     """What the lab has found out about its own draw already."""
     if lab.typical is None or lab.typical.is_part or mode != lab.modes[0]:
         return None

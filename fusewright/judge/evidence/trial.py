@@ -24,7 +24,7 @@ from fusewright.judge.isolation.protocol import OTHER_DEVICE, OVERLAPPING
 
 if TYPE_CHECKING:
     from fusewright.judge.evidence.expected_answers import Expected, Part
-    from fusewright.judge.evidence.oracle import Lab
+    from fusewright.judge.evidence.oracle import Oracle
 
 Answer = Mapping[str, Any]
 State = Mapping[str, Tensor]
@@ -43,7 +43,7 @@ CALL_OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def options_of(lab: Lab) -> dict[str, Any]:
+def options_of(lab: Oracle) -> dict[str, Any]:
     """What a call of this problem is made with, if nothing else is said."""
     return {**CALL_OPTIONS, "default_device": lab.placing.device}
 
@@ -68,7 +68,9 @@ class Starved(Exception):
 class Trial:
     """One run of one experiment on one worker: its regions, its rows, its current expectation."""
 
-    def __init__(self, lab: Lab, inputs: mmap, outputs: mmap, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, lab: Oracle, inputs: mmap, outputs: mmap, options: Mapping[str, Any]
+    ) -> None:
         self.lab = lab
         self.options = options
         self.rows: list[tuple[str, str, str]] = []

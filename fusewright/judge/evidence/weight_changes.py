@@ -21,7 +21,7 @@ from fusewright.judge.isolation.parameter_holders import REPLACING, hold
 from fusewright.judge.isolation.tensor_transport import results_of
 
 if TYPE_CHECKING:
-    from fusewright.judge.evidence.oracle import Lab
+    from fusewright.judge.evidence.oracle import Oracle
 
 CHECK = "weight-change"
 ROUNDS = 2  # of single elements: a cache that samples one in eight sees both with one in 64
@@ -45,7 +45,7 @@ def one_element(t: Trial, few: int) -> Steps:
         yield from t.call(values, label=label, reports_to=CHECK, state=state)
 
 
-def _nudged(lab: Lab, number: int) -> State:
+def _nudged(lab: Oracle, number: int) -> State:
     """Larger in size, and of the same sign: what must be positive stays so."""
     draws = torch.Generator().manual_seed(lab.seed("one element", number) % 2**31)
 
@@ -88,7 +88,7 @@ _WORDS = {
 }
 
 
-def _follows(lab: Lab, how: str, values: list[object], state: State) -> bool:
+def _follows(lab: Oracle, how: str, values: list[object], state: State) -> bool:
     """Is a copy of the reference right after that? What holds tensors of its own is not."""
     mode = lab.modes[0]
     wanted = lab.eager(mode)(mapped(values, Tensor.clone), state)

@@ -19,7 +19,7 @@ from fusewright.judge.evidence.expected_answers import Expected
 from fusewright.judge.evidence.hazard_cases import Case
 from fusewright.judge.evidence.hazards import check_of
 from fusewright.judge.evidence.legal_inputs import Illegal, ShortOfMemory
-from fusewright.judge.evidence.oracle import Lab, NotJudgeable
+from fusewright.judge.evidence.oracle import NotJudgeable, Oracle
 from fusewright.judge.evidence.trial import State, Trial, options_of
 from fusewright.judge.isolation import tensor_transport
 
@@ -30,7 +30,7 @@ Message = Mapping[str, Any]
 class Timed:
     """What all sides of one timing have in common."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Oracle) -> None:
         self._lab = lab
         self._mode = lab.modes[0]
         self._shipped: dict[tuple[object, ...], tensor_transport.Shipment] = {}

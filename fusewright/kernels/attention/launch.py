@@ -7,8 +7,8 @@ from functools import cache
 
 from fusewright.codegen.cxx_literal import literal
 from fusewright.codegen.kernel_text import TYPES, computed, spelling
-from fusewright.fusion.axes import Read, Strides, Walk
-from fusewright.ir.graph import Batch, Node, Size, numel, size_text
+from fusewright.fusion.axes import Load, Strides, TensorWalk
+from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
 from fusewright.loopnest.nest import digits, summed, term
 
@@ -94,11 +94,11 @@ class _Printer:
         edge = self.scores.loops.edges[id(m), k]
         return (
             self._value(self.scores.walks[id(m), k])
-            if isinstance(edge, Read)
+            if isinstance(edge, Load)
             else (self.names[id(edge)])
         )
 
-    def _value(self, walk: Walk) -> str:
+    def _value(self, walk: TensorWalk) -> str:
         """The name of what is read, or a number."""
         leaf = walk.tensor
         if leaf.op == "constant":
@@ -119,7 +119,7 @@ class _Printer:
         return self.reads[text]
 
     def _number(self, value: object, leaf: Node) -> str:
-        assert isinstance(value, int | float | bool | Batch), "a constant is a number"
+        assert isinstance(value, int | float | bool | BatchSize), "a constant is a number"
         return literal(value, computed(leaf))
 
     def _inside(self, strides: Strides, offset: Size, size: Size) -> str:

@@ -17,10 +17,10 @@ from itertools import count
 
 import torch
 
-from fusewright.fusion.axes import Axis, Incompatible, Loops, Walk, loops, merge, walks
-from fusewright.ir.builder import Value, copy
+from fusewright.fusion.axes import Axis, Incompatible, LoopAxes, TensorWalk, loops, merge, walks
+from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import (
-    Batch,
+    BatchSize,
     Graph,
     Node,
     Size,
@@ -37,14 +37,14 @@ from fusewright.kernels.gemm.match import (
     COPY_RULES,
     LEAST_FLOPS,
     UNIT,
-    Factor,
+    Operand,
     factor_of,
     form_of,
     placed,
     scattered,
     written,
 )
-from fusewright.rewrite.contraction import FORMS, Form, spread, transposed
+from fusewright.rewrite.contraction import FORMS, Contraction, spread, transposed
 from fusewright.targets.arch import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
@@ -116,7 +116,7 @@ def _products(x: Node) -> list[Node]:
 
 
 def _written(
-    n: Node, outer: Form, x: Node, inner: Node, graph: Graph, numbers: Iterator[int]
+    n: Node, outer: Contraction, x: Node, inner: Node, graph: Graph, numbers: Iterator[int]
 ) -> Node:
     """What takes the place of `n` = softmax(x) @ v; x is a function of the product `inner`."""
     form = form_of(inner)
@@ -127,7 +127,7 @@ def _written(
     readers = (m for m in toposort(graph.roots) if any(id(a) in between for a in m.args))
     if between & roots or any(id(m) not in between and m is not n for m in readers):
         raise _Unfit
-    function = _Function(inner, form, between)
+    function = _ScoreModBuilder(inner, form, between)
     scores = base(function.copy(x))
     (queries, keys), (_, values) = _batched(form), _batched(outer)
     made = node(
@@ -151,7 +151,7 @@ def _between(inner: Node, n: Node) -> set[int]:
     return found
 
 
-def _batched(form: Form) -> tuple[Node, Node]:
+def _batched(form: Contraction) -> tuple[Node, Node]:
     """Both factors with the same batches."""
     left, right = form.left, form.right
     if min(len(left.shape), len(right.shape)) < 2:
@@ -168,8 +168,8 @@ def _even(factor: Node) -> Node:
         return factor
     found = part_of(factor)
     if found is None or found[1].form.strides[-1] == 1:
-        return copy(Value(factor)).node
-    return transposed(copy(Value(transposed(factor))).node)
+        return copy(TensorExpr(factor)).node
+    return transposed(copy(TensorExpr(transposed(factor))).node)
 
 
 def _check(made: Node, x: Node, graph: Graph) -> None:
@@ -180,7 +180,11 @@ def _check(made: Node, x: Node, graph: Graph) -> None:
     if values[:-2] != made.shape[:-2] or numel(queries[:-2]) != numel(values[:-2]):
         raise _Unfit
     depth, length, columns = queries[-1], keys[-2], values[-2]
-    if isinstance(depth, Batch) or isinstance(length, Batch) or isinstance(columns, Batch):
+    if (
+        isinstance(depth, BatchSize)
+        or isinstance(length, BatchSize)
+        or isinstance(columns, BatchSize)
+    ):
         raise _Unfit
     if max(depth, columns) > max(WIDTHS) or min(depth, length) < UNIT:
         raise _Unfit  # a few k do not average out what the product of the low halves would add
@@ -189,10 +193,10 @@ def _check(made: Node, x: Node, graph: Graph) -> None:
     scores(made)
 
 
-class _Function:
+class _ScoreModBuilder:
     """Copies what lies between a product and its softmax, with inputs in place of all tensors."""
 
-    def __init__(self, inner: Node, form: Form, between: set[int]) -> None:
+    def __init__(self, inner: Node, form: Contraction, between: set[int]) -> None:
         self.between = between
         self.operands: list[Node] = []
         score = _input(0, inner)
@@ -219,7 +223,7 @@ class _Function:
         if memory.op == "constant":
             return m
         if _strided(m):  # neighbouring scores read neighbours
-            m = memory = copy(Value(m)).node
+            m = memory = copy(TensorExpr(m)).node
         if not any(memory is known for known in self.operands):
             self.operands.append(memory)
         position = next(k for k, known in enumerate(self.operands, 1) if known is memory)
@@ -253,7 +257,7 @@ def _cheap(m: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreMod:
     """The function of an attention node, of its own operands.
 
     score: what stands for the product.  members: maps, arguments first.  walks: how each tensor is
@@ -262,8 +266,8 @@ class Scores:
 
     score: Node
     members: tuple[Node, ...]
-    loops: Loops
-    walks: Mapping[tuple[int, int], Walk]
+    loops: LoopAxes
+    walks: Mapping[tuple[int, int], TensorWalk]
     axes: tuple[Sequence[Axis], ...]
 
     @property
@@ -274,7 +278,7 @@ class Scores:
 
 
 @cache
-def scores(n: Node) -> Scores:
+def scores(n: Node) -> ScoreMod:
     """What an attention node makes of its scores; raises Incompatible if it has no addresses."""
     given, inside, root = dict[int, Node](), set[int](), n["scores"]
     assert isinstance(root, Node), "a function of scores is a node"
@@ -293,10 +297,10 @@ def scores(n: Node) -> Scores:
     *lead, rows, columns = found.dims[id(score)]
     axes = ([a for d in lead for a in d], rows, columns)
     merged = tuple(merge(some, steps, found.sizes) for some in axes)
-    return Scores(score, tuple(m for m in members if m is not score), found, tensors, merged)
+    return ScoreMod(score, tuple(m for m in members if m is not score), found, tensors, merged)
 
 
-def sides(n: Node) -> tuple[Factor, Factor, Factor]:
+def sides(n: Node) -> tuple[Operand, Operand, Operand]:
     """Queries, keys and values of an attention node; the rows of the last are its columns."""
     queries, keys, values = n.args[:3]
     return factor_of(queries, False), factor_of(keys, False), factor_of(values, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.frontend.lowering import reordered
-from fusewright.ir.builder import Value
+from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import Graph, Node, base, rebuild, toposort
 from fusewright.ir.strided_view import strides
 from fusewright.kernels.gemm.match import placed
@@ -62,6 +62,6 @@ def laid(graph: Graph) -> Graph:
     def change(n: Node) -> Node:
         hidden = next(within)
         orders = [a.order for a in n.args if a.order and a.shape == n.shape]
-        return reordered(Value(n), orders[0]).node if hidden and orders and not n.order else n
+        return reordered(TensorExpr(n), orders[0]).node if hidden and orders and not n.order else n
 
     return rebuild(graph, change)

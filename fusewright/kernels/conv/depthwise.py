@@ -16,7 +16,16 @@ from math import prod
 
 import torch
 
-from fusewright.ir.builder import Value, apply, cast, constant, everywhere, narrow, pad, reshape
+from fusewright.ir.builder import (
+    TensorExpr,
+    apply,
+    cast,
+    constant,
+    everywhere,
+    narrow,
+    pad,
+    reshape,
+)
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import Node, node
 from fusewright.kernels.gemm.match import HALVES
@@ -27,7 +36,7 @@ MOST_TAPS, MOST_OF_ONE = 49, 9
 
 
 @dataclass(frozen=True)
-class Window:
+class TapWindow:
     """The windows along one dimension of an image. out: how many.  low: where the first begins."""
 
     size: int
@@ -45,7 +54,7 @@ class Window:
 
 
 def depthwise(
-    image: Node, weight: Node, bias: Node | None, windows: Sequence[Window], n: Node
+    image: Node, weight: Node, bias: Node | None, windows: Sequence[TapWindow], n: Node
 ) -> Node | None:
     """The convolution `n` as a map; None where it stays PyTorch's."""
     taps, (channels, out) = [range(w.taps) for w in windows], (image.shape[1], n.shape[1])
@@ -60,12 +69,12 @@ def depthwise(
     each = (channels, out // channels, *(1 for _ in windows))  # results of one channel
     sides = (image.shape[0], channels, 1, *n.shape[2:])
     ones = everywhere((1, 1, *image.shape[2:]))
-    total = constant(0.0, torch.float32) if bias is None else wide(reshape(Value(bias), each))
+    total = constant(0.0, torch.float32) if bias is None else wide(reshape(TensorExpr(bias), each))
     for places in combinations(*taps):
-        w = Value(weight)
+        w = TensorExpr(weight)
         for d, place in enumerate(places):
             w = narrow(w, 2 + d, place, place + 1)
-        x = _tap(Value(image), windows, places)
+        x = _tap(TensorExpr(image), windows, places)
         if x.node is image and count > 1:  # who computes the image has no use for this one
             x = _piece(x)
         inside = reshape(_tap(ones, windows, places), (1, 1, *sides[2:]))
@@ -74,16 +83,16 @@ def depthwise(
     return node("copy", [made], shape=n.shape, dtype=n.dtype, taps=count)
 
 
-def _piece(x: Value) -> Value:
+def _piece(x: TensorExpr) -> TensorExpr:
     """All of `x`, as what is read where it lies."""
     last = len(x.shape) - 1
     made = node(
         "narrow", [x.node], shape=x.shape, dtype=x.dtype, dim=last, start=0, end=x.shape[-1], step=1
     )
-    return Value(made)
+    return TensorExpr(made)
 
 
-def _tap(x: Value, windows: Sequence[Window], places: Sequence[int]) -> Value:
+def _tap(x: TensorExpr, windows: Sequence[TapWindow], places: Sequence[int]) -> TensorExpr:
     """What all windows have at one place, along the last dimensions of `x`; 0 outside of it."""
     leading = len(x.shape) - len(windows)
     tapped = [w.tap(place) for w, place in zip(windows, places, strict=True)]

@@ -1,4 +1,4 @@
-"""Convolution node -> Geometry: its sizes, what its kernels pack, and what they read."""
+"""Convolution node -> ConvGeometry: its sizes, what its kernels pack, and what they read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fusewright.ir.graph import Node, Size, size_text, times
 from fusewright.kernels.conv.channels_last import lies_last, shown
-from fusewright.kernels.conv.subpixel_phases import Phases, Triple, phases
+from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, Triple, phases
 from fusewright.kernels.gemm.match import HALVES
 
 TRANSPOSED = "transposed_convolution"
@@ -20,7 +20,7 @@ PER_IMAGE, BESIDE = 20, 256 * 4 + 5 * 256
 
 
 @dataclass(frozen=True)
-class Geometry:
+class ConvGeometry:
     """One convolution, its spatial sizes as (depth, height, width); missing ones are 1.
 
     pad: at the low side of each dimension; the high side follows from the size of the result.
@@ -40,7 +40,7 @@ class Geometry:
     stride: Triple
     pad: Triple
     dilation: Triple
-    phases: Phases | None = None
+    phases: SubpixelPhases | None = None
     parts: int = 1
     last: bool = False
     last_weights: bool = False
@@ -49,7 +49,7 @@ class Geometry:
     cells: Triple | None = None
 
     @property
-    def walk(self) -> Geometry:
+    def walk(self) -> ConvGeometry:
         """The convolution that kernels see: of cells, or the same."""
         if self.cells is None:
             return self
@@ -158,7 +158,7 @@ class Geometry:
         return depth, height, width
 
 
-def geometry(n: Node) -> Geometry:
+def geometry(n: Node) -> ConvGeometry:
     """The sizes of a convolution node."""
     image, weight = n.args
     transposed = n.op == TRANSPOSED
@@ -169,7 +169,7 @@ def geometry(n: Node) -> Geometry:
     kernel = _triple(weight.shape[2:])
     stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
     each = 0 if n.order else results // groups
-    return Geometry(
+    return ConvGeometry(
         n.shape[0],
         groups,
         channels,

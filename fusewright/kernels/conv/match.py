@@ -31,14 +31,14 @@ import torch
 
 from fusewright.frontend.library_calls import stays, unbiased
 from fusewright.frontend.lowering import reordered
-from fusewright.ir.builder import Value, reshape
+from fusewright.ir.builder import TensorExpr, reshape
 from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
-from fusewright.kernels.conv.depthwise import Window, depthwise
+from fusewright.kernels.conv.depthwise import TapWindow, depthwise
 from fusewright.kernels.conv.geometry import (
     CONVOLUTIONS,
     TRANSPOSED,
-    Geometry,
+    ConvGeometry,
     geometry,
     known,
     parts,
@@ -163,7 +163,7 @@ def allows_tf32() -> bool:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ConvCall:
     """The arguments of conv1d, conv2d or conv3d. pads: of each dimension, low and high.
 
     behind: of a transposed one, how much larger its result is at the high sides.
@@ -190,7 +190,7 @@ ORDINARY = ("image", "weight", "bias", "stride", "padding", "dilation", "groups"
 BACKWARDS = (*ORDINARY[:5], "output_padding", "groups", "dilation")
 
 
-def _call(n: Node) -> _Call | None:
+def _call(n: Node) -> _ConvCall | None:
     found = arguments(n)
     if found is None:
         return None
@@ -204,7 +204,7 @@ def _call(n: Node) -> _Call | None:
     pads = _pads(given.get("padding", 0), reach)
     bias, groups = given.get("bias"), given.get("groups", 1)
     behind = each(given.get("output_padding", 0), rank) if transposed else None
-    return _Call(given["image"], weight, bias, stride, pads, dilation, groups, behind)
+    return _ConvCall(given["image"], weight, bias, stride, pads, dilation, groups, behind)
 
 
 def each(value: Any, rank: int) -> tuple[int, ...]:
@@ -219,7 +219,7 @@ def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
 
 
-def _mapped(call: _Call, n: Node) -> Node | None:
+def _mapped(call: _ConvCall, n: Node) -> Node | None:
     """A depthwise convolution as a map, or a piece of one, as a causal one ends with."""
     spatial = [t.shape[2:] for t in (call.image, n, call.weight)]
     plain = call.behind is None and len(call.image.shape) == len(call.weight.shape)
@@ -233,10 +233,10 @@ def _mapped(call: _Call, n: Node) -> Node | None:
         lows[dim - 2] -= start * stride[dim - 2]
         stride[dim - 2] *= step
     each = zip(*map(known, spatial), stride, call.dilation, lows, strict=True)
-    return depthwise(call.image, call.weight, call.bias, [Window(*sizes) for sizes in each], n)
+    return depthwise(call.image, call.weight, call.bias, [TapWindow(*sizes) for sizes in each], n)
 
 
-def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
+def _made(call: _ConvCall, n: Node, number: int, **more: Attribute) -> Node:
     """The convolution without its bias; the number keeps two of them apart."""
     asymmetric = any(low != high for low, high in call.pads)
     settings: dict[str, Attribute] = {
@@ -256,7 +256,7 @@ def _made(call: _Call, n: Node, number: int, **more: Attribute) -> Node:
     return node(op, args, shape=n.shape, dtype=n.dtype, order=order, **settings, **more)
 
 
-def _cells(call: _Call, n: Node, target: Target) -> dict[str, Attribute]:
+def _cells(call: _ConvCall, n: Node, target: Target) -> dict[str, Attribute]:
     """Of few channels or far strides, what makes pixels channels."""
     if "cells" not in target.convolutions or call.behind is not None or n.order or call.groups > 1:
         return {}
@@ -266,7 +266,7 @@ def _cells(call: _Call, n: Node, target: Target) -> dict[str, Attribute]:
     return {"cells": found} if prod(found) > 1 else {}
 
 
-def _pointwise(call: _Call, n: Node, number: int) -> Node | None:
+def _pointwise(call: _ConvCall, n: Node, number: int) -> Node | None:
     """Of single pixels, the product that it is, if both factors can be read where they lie."""
     steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
     if steps != {1} or call.behind is not None or any(map(any, call.pads)):
@@ -285,7 +285,7 @@ def rounds_as_tf32(n: Node) -> bool:
     return n.op in CONVOLUTIONS and parts(n) == 1
 
 
-def _left(call: _Call | None, n: Node, why: str, *, alone: bool) -> Node:
+def _left(call: _ConvCall | None, n: Node, why: str, *, alone: bool) -> Node:
     """PyTorch's own. But for depthwise ones, it adds a bias in a kernel of its own: a tail does."""
     beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in LEAST_FLOPS
     if call is None or not beside or alone or len(n.shape) != len(call.weight.shape):
@@ -297,13 +297,13 @@ def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
     if bias is None:
         return node("copy", [made], shape=made.shape, dtype=made.dtype, order=order)
     channels = (made.shape[1], *(1 for _ in made.shape[2:]))
-    return reordered(Value(made) + reshape(Value(bias), channels), order).node
+    return reordered(TensorExpr(made) + reshape(TensorExpr(bias), channels), order).node
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
+def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
     """Why the convolution stays a library call; "" if it does not."""
     if n.dtype not in LEAST_FLOPS:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
@@ -324,7 +324,7 @@ def _complaint(call: _Call, n: Node, graph: Graph, target: Target) -> str:
     return MISFITS[target.product](made.walk)
 
 
-def _flops(call: _Call, n: Node) -> Size:
+def _flops(call: _ConvCall, n: Node) -> Size:
     pixels = n if call.behind is None else call.image
     return times(2, numel((*pixels.shape, *call.weight.shape[1:])))
 
@@ -344,7 +344,7 @@ def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
     return f"tiles would be {times:.1f} times its work"
 
 
-def _misplaced(call: _Call, n: Node, target: Target) -> str:
+def _misplaced(call: _ConvCall, n: Node, target: Target) -> str:
     """What about its tensors' places in memory keeps it from a kernel; "" if nothing."""
     if not n.order and not call.image.order and not call.weight.order:
         return ""
@@ -364,7 +364,7 @@ def _misplaced(call: _Call, n: Node, target: Target) -> str:
     return ""
 
 
-def _phases_misfit(g: Geometry) -> str:
+def _phases_misfit(g: ConvGeometry) -> str:
     """What no kernel has room for; "" if nothing."""
     many = g.phases and max(g.stride) > MOST_STRIDE
     return f"a stride above {MOST_STRIDE} has too many phases" if many else ""
@@ -378,7 +378,7 @@ def _inexact(made: Node) -> str:
     return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"
 
 
-def _map_misfit(g: Geometry) -> str:
+def _map_misfit(g: ConvGeometry) -> str:
     """What a tensor map cannot hold; "" if nothing."""
     if max(g.step) > MOST_STRIDE:
         return f"a stride above {MOST_STRIDE} does not fit a tensor map"

@@ -9,7 +9,7 @@ takes longer than a convolution's kernel: it stands in where there is none.
 
 from __future__ import annotations
 
-from fusewright.ir.builder import Value, permute, reshape
+from fusewright.ir.builder import TensorExpr, permute, reshape
 from fusewright.ir.graph import Node, Shape, node, numel
 from fusewright.kernels.conv.channels_last import last_order
 from fusewright.kernels.gemm.match import HALVES, factor_of
@@ -23,21 +23,23 @@ def pointwise(image: Node, weight: Node, n: Node, number: int) -> Node | None:
     """The product that has the meaning of the convolution `n`, where both of its factors can be
     read where they lie. Numbers of products count up from 0, and these down."""
     order, depth = last_order(len(n.shape)), image.shape[1]
-    matrix = reshape(Value(weight), (n.shape[1], depth))
+    matrix = reshape(TensorExpr(weight), (n.shape[1], depth))
     if n.order:
         rows = numel(n.shape[d] for d in order[:-1])
-        made = _product(reshape(permute(Value(image), order), (rows, depth)), matrix, n, number)
+        made = _product(
+            reshape(permute(TensorExpr(image), order), (rows, depth)), matrix, n, number
+        )
         back = tuple(sorted(range(len(order)), key=order.__getitem__))
         shape = tuple(n.shape[d] for d in order)
-        return permute(reshape(Value(made), shape), back).node if made else None
-    pixels = permute(reshape(Value(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
+        return permute(reshape(TensorExpr(made), shape), back).node if made else None
+    pixels = permute(reshape(TensorExpr(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
     if not factor_of(pixels.node, flat=False).turned:
         return None
-    made = _product(Value(spread(matrix.node, n.shape[:1])), pixels, n, number)
-    return reshape(Value(made), n.shape).node if made else None
+    made = _product(TensorExpr(spread(matrix.node, n.shape[:1])), pixels, n, number)
+    return reshape(TensorExpr(made), n.shape).node if made else None
 
 
-def _product(left: Value, right: Value, n: Node, number: int) -> Node | None:
+def _product(left: TensorExpr, right: TensorExpr, n: Node, number: int) -> Node | None:
     factors = [left.node, right.node]
     if not _takes(factors, n, flat=len(right.shape) == 2):
         return None

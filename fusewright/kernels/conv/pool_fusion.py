@@ -82,7 +82,7 @@ def _rises(n: Node) -> bool:
 
 
 @dataclass
-class _Behind:
+class _PoolConsumers:
     """What depends on a convolution until pieces are taken: maps of its size, and those pieces.
 
     pieces: by id, the map that each is of, and where.  ends: pieces that others than pieces read.
@@ -112,9 +112,9 @@ def _moved(graph: Graph, convolution: Node, target: Target) -> dict[int, Node]:
     return {key: by_place[_places(piece, steps)][id(of)] for key, of, piece in every}
 
 
-def _behind(graph: Graph, convolution: Node) -> _Behind | None:
+def _behind(graph: Graph, convolution: Node) -> _PoolConsumers | None:
     """None if anything but maps and pieces reads it, or if maps have operands as large."""
-    found = _Behind({id(convolution): convolution})
+    found = _PoolConsumers({id(convolution): convolution})
     for n in toposort(graph.roots):
         inside = [id(a) in found.maps for a in n.args]
         pieces = [a for a in n.args if id(a) in found.pieces]
@@ -142,7 +142,7 @@ def _spatial(operand: Node, convolution: Node) -> tuple[Size, ...]:
     return operand.shape[-min(len(convolution.shape) - 2, len(operand.shape)) :]
 
 
-def _steps(behind: _Behind, convolution: Node) -> tuple[int, ...] | None:
+def _steps(behind: _PoolConsumers, convolution: Node) -> tuple[int, ...] | None:
     """The size of the windows, if the pieces are all places of all whole windows."""
     rank = len(convolution.shape) - 2
     every = [behind.pieces[key][1] for key in behind.ends]
@@ -162,7 +162,7 @@ def _places(piece: Piece, steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _at_places(
-    behind: _Behind, convolution: Node, made: Node, places: tuple[int, ...]
+    behind: _PoolConsumers, convolution: Node, made: Node, places: tuple[int, ...]
 ) -> dict[int, Node]:
     """Every map of the convolution at one place of all windows, by its id."""
     steps = known(made["windows"])

@@ -1,4 +1,4 @@
-"""Sizes of a transposed convolution -> Phases: the convolutions of stride 1 that it consists of.
+"""Sizes of a transposed convolution -> SubpixelPhases: convolutions of stride 1, one a phase.
 
 Along a dimension, pixel  stride * q + phase - shift  of the result sees the image's pixels
 q + offset, one for each tap that fits; all pixels of a phase have the same offsets. So each phase
@@ -17,7 +17,7 @@ NARROWEST = 64  # columns of a tile
 
 
 @dataclass(frozen=True)
-class Phases:
+class SubpixelPhases:
     """stacked: how many phases along each dimension are rows of one product, 1 where they are not.
     loose: how many have products of their own.  shift: along the width.  places: how many q there
     are.  lowest: the first offset.  reach: from there to the last one.  taps: of a phase, at most.
@@ -47,7 +47,7 @@ class _Dimension:
 
 def phases(
     kernel: Triple, stride: Triple, pad: Triple, dilation: Triple, out_size: Triple, channels: int
-) -> Phases:
+) -> SubpixelPhases:
     """The phases of a transposed convolution whose result has `out_size` pixels, and a group of it
     so many channels; 0: each phase has products of its own."""
     every = list(zip(kernel, stride, pad, dilation, out_size, strict=True))
@@ -62,7 +62,7 @@ def phases(
         return a, b, c
 
     fields = ("places", "lowest", "reach", "taps")
-    return Phases(three("stacked"), three("loose"), found[2].shift, *map(three, fields))
+    return SubpixelPhases(three("stacked"), three("loose"), found[2].shift, *map(three, fields))
 
 
 def _dimension(

@@ -8,7 +8,7 @@ from fusewright.codegen.kernel_text import TYPES
 from fusewright.ir.graph import Node, size_text, times
 from fusewright.kernels.attention import launch as attention
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
-from fusewright.kernels.gemm.match import Factor, factors
+from fusewright.kernels.gemm.match import Operand, factors
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import (
     ATTENTION,
@@ -89,7 +89,7 @@ def _half(product: Node) -> list[str]:
     return [_half_factor(left, "left"), _half_factor(right, "right"), *_sizes(product)]
 
 
-def _half_factor(f: Factor, name: str) -> str:
+def _half_factor(f: Operand, name: str) -> str:
     kind = TYPES[f.tensor.dtype][0] + ", true" * f.turned
     return f"half_factor<{kind}>{{{name}, {size_text(f.batch_stride)}, {size_text(f.line_stride)}}}"
 

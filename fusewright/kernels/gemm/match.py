@@ -21,9 +21,9 @@ import torch
 
 from fusewright.errors import InternalError
 from fusewright.frontend.library_calls import stays
-from fusewright.ir.builder import Value, copy, narrow, pad
+from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
-    Batch,
+    BatchSize,
     Graph,
     Node,
     Shape,
@@ -35,7 +35,7 @@ from fusewright.ir.graph import (
     times,
 )
 from fusewright.ir.strided_view import part_of, strides
-from fusewright.rewrite.contraction import FORMS, Form
+from fusewright.rewrite.contraction import FORMS, Contraction
 from fusewright.targets.arch import Target
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -55,7 +55,7 @@ COPY_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
 @dataclass(frozen=True)
-class Factor:
+class Operand:
     """One factor of a product as its kernel walks it: [batches, rows, depth], strides in elements.
 
     tensor: the node whose memory that is. A factor that is shared by all batches has one batch.
@@ -144,7 +144,7 @@ def is_half(n: Node) -> bool:
     return n.dtype in HALVES
 
 
-def factors(n: Node) -> tuple[Factor, Factor]:
+def factors(n: Node) -> tuple[Operand, Operand]:
     """The left and right factor of a product node."""
     return _both(*n.args)
 
@@ -180,7 +180,7 @@ def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, An
     return values, named
 
 
-def form_of(n: Node) -> Form | None:
+def form_of(n: Node) -> Contraction | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
@@ -190,12 +190,12 @@ def form_of(n: Node) -> Form | None:
     return replace(form, left=even(form.left, flat), right=even(form.right, flat))
 
 
-def written(form: Form, product: Node) -> Node:
+def written(form: Contraction, product: Node) -> Node:
     """What a form makes of the product of its factors."""
-    made = Value(product)
+    made = TensorExpr(product)
     scaled = made if form.alpha == 1 else made * form.alpha
     if form.added is not None:
-        added = Value(form.added)
+        added = TensorExpr(form.added)
         return (scaled + (added if form.beta == 1 else added * form.beta)).node
     return (scaled if scaled is not made else copy(made)).node
 
@@ -203,13 +203,13 @@ def written(form: Form, product: Node) -> Node:
 # ---- copies of factors ---------------------------------------------------------------------------
 
 
-def _laid(form: Form, n: Node, graph: Graph) -> Form:
+def _laid(form: Contraction, n: Node, graph: Graph) -> Contraction:
     """The same product, of copies of factors where it needs them and they pay."""
     left, right = form.left, form.right
     if n.dtype != torch.float32 or min(len(left.shape), len(right.shape)) < 2:
         return form
     depth = left.shape[-1]
-    if isinstance(depth, Batch):
+    if isinstance(depth, BatchSize):
         return form
     rows, columns = (graph.hint(f.rows) for f in _both(form.left, form.right))
     enough = 2 * graph.hint(numel(n.shape)) * depth >= COPY_FLOPS
@@ -229,9 +229,9 @@ def _copied(factor: Node, extra: int) -> Node:
     its own, so that nobody reads through it."""
     last, depth = len(factor.shape) - 1, factor.shape[-1]
     assert isinstance(depth, int), "who asks for a copy knows the depth"
-    padded = pad(Value(factor), [(0, 0)] * last + [(0, extra)])
+    padded = pad(TensorExpr(factor), [(0, 0)] * last + [(0, extra)])
     whole = node("copy", [padded.node], shape=padded.shape, dtype=factor.dtype, distinct=last)
-    return narrow(Value(whole), last, 0, depth).node
+    return narrow(TensorExpr(whole), last, 0, depth).node
 
 
 def _goes_on(n: Node) -> bool:
@@ -246,7 +246,7 @@ def _goes_on(n: Node) -> bool:
 # ---- whether it is worth a kernel ----------------------------------------------------------------
 
 
-def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
+def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
     kinds = (torch.float32, *(HALVES if target.half_products else ()))
@@ -259,7 +259,7 @@ def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
         return "the batches of its factors differ"
     depth = left[-1]
     step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
-    if isinstance(depth, Batch) or depth % step or depth < UNIT:
+    if isinstance(depth, BatchSize) or depth % step or depth < UNIT:
         return f"our kernels need {UNIT} or more k, a multiple of {step}, not {size_text(depth)}"
     flops = 2 * graph.hint(numel(n.shape)) * depth
     if flops < LEAST_FLOPS[n.dtype]:
@@ -274,7 +274,7 @@ def _complaint(form: Form, n: Node, graph: Graph, target: Target) -> str:
     return _misplaced(form, n)
 
 
-def _misplaced(form: Form, n: Node) -> str:
+def _misplaced(form: Contraction, n: Node) -> str:
     """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
     if n.order:
         return "its result does not lie row by row"
@@ -286,11 +286,11 @@ def _misplaced(form: Form, n: Node) -> str:
     return "" if _any_splits(form) else "no factor lies row by row along k"
 
 
-def _any_splits(form: Form) -> bool:
+def _any_splits(form: Contraction) -> bool:
     return any(f.splits for f in _both(form.left, form.right))
 
 
-def _both(left: Node, right: Node) -> tuple[Factor, Factor]:
+def _both(left: Node, right: Node) -> tuple[Operand, Operand]:
     flat = len(right.shape) == 2  # all leading dimensions of the left one are rows
     return factor_of(left, flat), factor_of(right, flat)
 
@@ -317,7 +317,7 @@ def placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     return (tensor, strides(n.shape)) if dense else None
 
 
-def factor_of(n: Node, flat: bool) -> Factor:
+def factor_of(n: Node, flat: bool) -> Operand:
     """`n` where it lies, if its batches and its rows lie evenly there; else as a row-major copy.
 
     flat: all of its leading dimensions are rows.
@@ -334,12 +334,12 @@ def even(n: Node, flat: bool) -> Node:
     """`n`, or a row-major copy of a stored tensor that does not lie evenly."""
     if n.row.kind == "view" or not n.order or _factor(n, flat, *(placed(n) or (n, ()))):
         return n
-    return copy(Value(n)).node
+    return copy(TensorExpr(n)).node
 
 
 def gathered(n: Node, flat: bool) -> Node:
     """`n`, or a copy of a view that does not lie evenly: PyTorch's takes twice as long, or more."""
-    return copy(Value(n)).node if scattered(n, flat) else n
+    return copy(TensorExpr(n)).node if scattered(n, flat) else n
 
 
 def scattered(n: Node, flat: bool) -> bool:
@@ -352,7 +352,7 @@ def scattered(n: Node, flat: bool) -> bool:
     return any(size != 1 and step != dense for size, step, dense in both)
 
 
-def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Factor | None:
+def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Operand | None:
     """`n` as it lies in `tensor`, if that is evenly. steps: the stride of each dimension."""
     batched = 0 if flat else len(n.shape) - 2
     rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
@@ -361,12 +361,12 @@ def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Facto
     if batch is None or not row or steps[-1] == 0:
         return None
     batches = 1 if batch == 0 else numel(n.shape[:batched])
-    return Factor(tensor, batches, rows, depth, batch, row, steps[-1])
+    return Operand(tensor, batches, rows, depth, batch, row, steps[-1])
 
 
 def _whole(steps: tuple[Size, ...], elements: int) -> bool:
     """Whether all steps are multiples of so many elements, whatever the batch size."""
-    return all((s.multiple if isinstance(s, Batch) else s) % elements == 0 for s in steps)
+    return all((s.multiple if isinstance(s, BatchSize) else s) % elements == 0 for s in steps)
 
 
 def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
@@ -379,6 +379,6 @@ def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
         if found is not None and step != expected:
             return None
         found = step if found is None else found
-        both = isinstance(step, Batch) and isinstance(size, Batch)
+        both = isinstance(step, BatchSize) and isinstance(size, BatchSize)
         expected = None if both else times(step, size)
     return 0 if found is None else found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from fusewright.ir.builder import Value, constant, expand, reshape, triangle, where
+from fusewright.ir.builder import TensorExpr, constant, expand, reshape, triangle, where
 from fusewright.ir.graph import Graph, Node, Shape, rebuild, with_args
 from fusewright.targets.arch import Target
 
@@ -30,14 +30,14 @@ def _choice(n: Node) -> Node:
     (x,), diagonal = n.args, n["diagonal"]
     assert isinstance(diagonal, int)
     if (number := _number(x)) is not None:
-        return with_args(n, (_everywhere(Value(number), n.shape).node,))
+        return with_args(n, (_everywhere(TensorExpr(number), n.shape).node,))
     if not _of_product(x):
         return n
     true = _everywhere(constant(True, torch.bool), n.shape)
-    return where(triangle(true, n.op, diagonal), Value(x), 0).node
+    return where(triangle(true, n.op, diagonal), TensorExpr(x), 0).node
 
 
-def _everywhere(number: Value, shape: Shape) -> Value:
+def _everywhere(number: TensorExpr, shape: Shape) -> TensorExpr:
     return expand(reshape(number, (1,) * len(shape)), shape)
 
 

@@ -1,4 +1,4 @@
-"""Kernel with a product -> Band: the elements of the product that its results depend on.
+"""Kernel with a product -> DiagonalBand: the elements of the product that its results depend on.
 
     where(column - row >= 2, f(product), 0)   ->   Band(2, columns)
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from fusewright.fusion.axes import Limit, Read, axis_strides, walks
+from fusewright.fusion.axes import AxisBound, Load, axis_strides, walks
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Attribute as Value
 from fusewright.ir.graph import Node, times
@@ -29,26 +29,26 @@ TESTS = frozenset({"copy", "cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_
 
 
 @dataclass(frozen=True)
-class Band:
+class DiagonalBand:
     """The elements with least <= column - row <= most."""
 
     least: int = -FAR
     most: int = FAR
 
-    def __or__(self, other: Band) -> Band:
+    def __or__(self, other: DiagonalBand) -> DiagonalBand:
         """The least band that holds both."""
         if NONE in (self, other):
             return other if self == NONE else self
-        return Band(min(self.least, other.least), max(self.most, other.most))
+        return DiagonalBand(min(self.least, other.least), max(self.most, other.most))
 
-    def __and__(self, other: Band) -> Band:
-        both = Band(max(self.least, other.least), min(self.most, other.most))
+    def __and__(self, other: DiagonalBand) -> DiagonalBand:
+        both = DiagonalBand(max(self.least, other.least), min(self.most, other.most))
         return both if both.least <= both.most else NONE
 
     @property
-    def turned(self) -> Band:
+    def turned(self) -> DiagonalBand:
         """The same of the transpose."""
-        return Band(-self.most, -self.least)
+        return DiagonalBand(-self.most, -self.least)
 
     def columns(self, row: int, high: int, wide: int, across: int) -> range:
         """The wanted tiles of `high` x `wide` in a row of tiles: `tiles_of` of the skeleton."""
@@ -62,7 +62,7 @@ class Band:
         return sum(len(self.columns(row, 1, 1, columns)) for row in range(rows)) / (rows * columns)
 
 
-ALL, NONE = Band(), Band(FAR, -FAR)
+ALL, NONE = DiagonalBand(), DiagonalBand(FAR, -FAR)
 
 
 class _Mask(NamedTuple):
@@ -70,10 +70,10 @@ class _Mask(NamedTuple):
 
     inside: Value
     outside: Value
-    limit: Limit | None
+    limit: AxisBound | None
 
 
-def band(kernel: Kernel) -> Band:
+def band(kernel: Kernel) -> DiagonalBand:
     """The band of a kernel's product; ALL where nothing is thrown away, or no one knows what."""
     n = kernel.product
     if n is None or n.op != "product" or kernel.folds:
@@ -81,7 +81,7 @@ def band(kernel: Kernel) -> Band:
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
     if family(n).matrix(n).rows != n.shape[-2]:
         return ALL  # those of several matrices are rows of one
-    whole = Band(1 - rows, columns - 1)
+    whole = DiagonalBand(1 - rows, columns - 1)
     found = _Bands(kernel, n, whole).stored() & whole
     return ALL if found == whole else found
 
@@ -89,28 +89,28 @@ def band(kernel: Kernel) -> Band:
 class _Bands:
     """The bands of a kernel's members, arguments first."""
 
-    def __init__(self, kernel: Kernel, product: Node, whole: Band) -> None:
+    def __init__(self, kernel: Kernel, product: Node, whole: DiagonalBand) -> None:
         self.kernel, self.edges, self.whole = kernel, kernel.loops.edges, whole
         self.limits = {key: walk.limits for key, walk in walks(kernel.loops, ()).items()}
         (*_, rows, columns), sizes = kernel.loops.dims[id(product)], kernel.loops.sizes
         self.across = axis_strides((rows, columns), (-1, 1), sizes)  # column - row
-        self.of: dict[int, Band] = {}
+        self.of: dict[int, DiagonalBand] = {}
         for m in kernel.members:
             self.of[id(m)] = ALL if m is product else self._band(m)
 
-    def stored(self) -> Band:
+    def stored(self) -> DiagonalBand:
         """Of all that the kernel stores."""
         return reduce(or_, (self.of[id(n)] for n in self.kernel.outputs))
 
-    def _band(self, m: Node) -> Band:
+    def _band(self, m: Node) -> DiagonalBand:
         edges = [self.edges[id(m), k] for k in range(len(m.args))]
-        given = [NONE if isinstance(e, Read) else self.of[id(e)] for e in edges]
+        given = [NONE if isinstance(e, Load) else self.of[id(e)] for e in edges]
         if m.op != "where" or given[0] != NONE:
             return reduce(or_, given, NONE)
         holds, fails = self._chosen(m)
         return given[1] & holds | given[2] & fails
 
-    def _chosen(self, m: Node) -> tuple[Band, Band]:
+    def _chosen(self, m: Node) -> tuple[DiagonalBand, DiagonalBand]:
         """Where a choice may take its first value, and where its second."""
         mask = self._mask(m, 0)
         if mask is None or mask.limit is None:
@@ -122,12 +122,12 @@ class _Bands:
     def _mask(self, m: Node, k: int) -> _Mask | None:
         """What argument k of a member is, if it is made of numbers and one limit."""
         edge = self.edges[id(m), k]
-        if isinstance(edge, Read):
+        if isinstance(edge, Load):
             return _read(edge, self.limits[id(m), k])
         given = [self._mask(edge, i) for i in range(len(edge.args))]
         return _tested(edge, [g for g in given if g]) if None not in given else None
 
-    def _sides(self, limit: Limit) -> tuple[Band, Band]:
+    def _sides(self, limit: AxisBound) -> tuple[DiagonalBand, DiagonalBand]:
         """The bands inside and outside of a limit of column - row."""
         steps = {a: s for a, s in limit.strides.items() if s != 0}
         for sign in (1, -1):
@@ -135,19 +135,19 @@ class _Bands:
                 return self._within(limit, sign)
         return ALL, ALL
 
-    def _within(self, limit: Limit, sign: int) -> tuple[Band, Band]:
+    def _within(self, limit: AxisBound, sign: int) -> tuple[DiagonalBand, DiagonalBand]:
         """The same where 0 <= offset + sign * (column - row) < size."""
         first, size = limit.offset, limit.size
         if not isinstance(first, int) or not isinstance(size, int):
             return ALL, ALL
         ends = sorted((-sign * first, sign * (size - 1 - first)))
-        inside = Band(*ends)
+        inside = DiagonalBand(*ends)
         if ends[1] >= self.whole.most:
-            return inside, Band(most=ends[0] - 1)
-        return inside, Band(least=ends[1] + 1) if ends[0] <= self.whole.least else ALL
+            return inside, DiagonalBand(most=ends[0] - 1)
+        return inside, DiagonalBand(least=ends[1] + 1) if ends[0] <= self.whole.least else ALL
 
 
-def _read(edge: Read, limits: tuple[Limit, ...]) -> _Mask | None:
+def _read(edge: Load, limits: tuple[AxisBound, ...]) -> _Mask | None:
     if edge.leaf.op != "constant" or len(limits) > 1 or any(limit.wrap != 0 for limit in limits):
         return None
     value, fill = edge.leaf["value"], edge.part.fill if edge.part and limits else None

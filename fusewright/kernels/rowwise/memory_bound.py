@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from fusewright.ir.graph import Graph, numel, times
 from fusewright.loopnest.nest import Nest
-from fusewright.loopnest.reduction_passes import Row
+from fusewright.loopnest.reduction_passes import RowPlan
 
 HEAVY = ("argmax", "argmin")  # folds that are more than an operation for each element
 MOST_COST = 10  # in float operations, of anything else
 
 
-def is_light(nest: Nest, row: Row, graph: Graph) -> bool:
+def is_light(nest: Nest, row: RowPlan, graph: Graph) -> bool:
     """Whether the row has one fold, of one large tensor, and nothing dear around it."""
     folds = [p.folds[0].op for p in row.passes if p.folds]
     size = graph.hint(times(nest.rows, times(nest.outer, nest.columns)))

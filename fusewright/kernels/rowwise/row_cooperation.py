@@ -12,10 +12,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from fusewright.fusion.axes import Read, walked
+from fusewright.fusion.axes import Load, walked
 from fusewright.ir.graph import Graph, Node, concrete, times
-from fusewright.loopnest.nest import Access, Nest
-from fusewright.loopnest.reduction_passes import Pass, read_key
+from fusewright.loopnest.nest import AffineAccess, Nest
+from fusewright.loopnest.reduction_passes import RowPass, read_key
 from fusewright.targets.arch import Target
 
 REGISTERS = 32  # kept values per thread
@@ -35,7 +35,7 @@ PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES, STILL_VECTORS = 9, 4096, 4, 4
 
 
 @dataclass(frozen=True)
-class SharedRow:
+class RowShape:
     """elements: of a row.  rows: how many there are.  registers: what an element takes while most
     is kept of it.  vector: elements of an access."""
 
@@ -46,7 +46,7 @@ class SharedRow:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RowBlocks:
     """Thread blocks of a row, with `threads` each; split: they meet in scratch memory.  keep: in
     registers."""
 
@@ -74,7 +74,7 @@ def more_threads(threads: int, vectors: int, rows: int) -> int:
     return threads
 
 
-def clusters(row: SharedRow, target: Target) -> list[Blocks]:
+def clusters(row: RowShape, target: Target) -> list[RowBlocks]:
     """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
     or eight if less than 512 threads do and so many for a row make all processors busy. With more
     rows than processors no block has a processor to itself: then reading twice is faster
@@ -95,30 +95,30 @@ def clusters(row: SharedRow, target: Target) -> list[Blocks]:
         n, size = shape
         return size != wanted, -min(row.rows * n, target.processors), n, size
 
-    return [Blocks(n, size) for n, size in sorted(keeping, key=cost)]
+    return [RowBlocks(n, size) for n, size in sorted(keeping, key=cost)]
 
 
-def gathered(row: SharedRow, target: Target) -> list[Blocks]:
+def gathered(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that keep the row and meet in scratch memory, the most promising first."""
     found = []
     for size in (PAIRED_THREADS, MAX_THREADS):
         resident = min(target.processors * MAX_THREADS // size, PAIRED_THREADS)
         vectors = REGISTERS // (row.registers * row.vector)  # that a thread can keep
         blocks, _ = _in_flight(row, resident, size, vectors)
-        found.append(Blocks(blocks, size, split=True))
+        found.append(RowBlocks(blocks, size, split=True))
     return [shape for shape in found if shape.blocks > 1]
 
 
-def deferred(row: SharedRow, target: Target) -> list[Blocks]:
+def deferred(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that meet while the next row is at work, if there are some rows for each of them."""
     if target.cluster == 1:  # no copy engine either
         return []
     blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
     some = blocks > 1 and waves >= LEAST_WAVES
-    return [Blocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
+    return [RowBlocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
 
 
-def _in_flight(row: SharedRow, resident: int, size: int, vectors: int) -> tuple[int, int]:
+def _in_flight(row: RowShape, resident: int, size: int, vectors: int) -> tuple[int, int]:
     """How many of all resident blocks share a row whose threads have room for so many vectors, so
     that the rows in flight fill the GPU, and how many rows each block then has; 0 for none do."""
     least = ceil(row.elements / (size * row.vector * vectors)) if vectors else resident + 1
@@ -130,7 +130,7 @@ def _in_flight(row: SharedRow, resident: int, size: int, vectors: int) -> tuple[
     return ceil(row.elements / each), waves
 
 
-def deferrable(nest: Nest, passes: Sequence[Pass], vector: int) -> bool:
+def deferrable(nest: Nest, passes: Sequence[RowPass], vector: int) -> bool:
     """Whether the blocks of a row meet once, and their parts can come and go as whole vectors of 16
     bytes. passes: over a row that is not kept."""
     near = near_read(nest)
@@ -148,7 +148,7 @@ def deferrable(nest: Nest, passes: Sequence[Pass], vector: int) -> bool:
     return whole and runs and folded and size * vector == 16
 
 
-def near_read(nest: Nest) -> Access | None:
+def near_read(nest: Nest) -> AffineAccess | None:
     """The one read that is another for each row and each of its elements, if there is just one."""
     moving = [a for a in nest.reads.values() if a.varies and a.base != "0"]
     found = {read_key(a): a for a in moving if a.leaf.op != "constant"}
@@ -183,12 +183,12 @@ def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
     return {**still, near and read_key(near): "near({})"}
 
 
-def _folds_read(nest: Nest, m: Node, near: Access) -> bool:
+def _folds_read(nest: Nest, m: Node, near: AffineAccess) -> bool:
     """Whether `m` or what it is computed from reads it."""
     edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in walked(m)]
     return any(
         read_key(nest.reads[id(m), k]) == read_key(near)
-        if isinstance(edge, Read)
+        if isinstance(edge, Load)
         else _folds_read(nest, edge, near)
         for k, edge in edges
     )
@@ -204,7 +204,7 @@ def row_in_place(nest: Nest, graph: Graph) -> bool:
     for m in needed:  # which grows
         for k in walked(m):
             edge = nest.kernel.loops.edges[id(m), k]
-            if isinstance(edge, Read):
+            if isinstance(edge, Load):
                 read += [edge.leaf] * (not nest.reads[id(m), k].varies)
             elif id(edge) not in seen:
                 seen.add(id(edge))

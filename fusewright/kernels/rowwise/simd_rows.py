@@ -13,7 +13,7 @@ from fusewright.common.dtypes import FLOAT
 from fusewright.frontend.lowering.call import LANES
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.scan.match import LONGEST_ABREAST
-from fusewright.loopnest.nest import Access, Nest
+from fusewright.loopnest.nest import AffineAccess, Nest
 
 NUMBERS = (torch.int32, torch.int64, torch.float64)
 READ = (*FLOAT, *NUMBERS, torch.bool)
@@ -55,7 +55,7 @@ def turns(nest: Nest) -> bool:
     return bool(reads) and plain and floats and not stored and not nest.kernel.scans
 
 
-def _fits(access: Access) -> bool:
+def _fits(access: AffineAccess) -> bool:
     """What stands once in a row is a vector in memory or the same for all rows."""
     read = access.leaf.dtype in READ and (access.varies or access.beside in (0, 1))
     return not access.apart and (read or access.leaf.op == "constant")

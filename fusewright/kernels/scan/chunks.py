@@ -27,7 +27,7 @@ DOWN, ACROSS, MOST_ACROSS = 16, 32, 1 << 15
 
 
 @dataclass(frozen=True)
-class Chunks:
+class ScanChunks:
     """threads: of a row.  each: elements of a thread.  across: rows of a block.  split: blocks hand
     on in scratch memory what their rows come to.  blocks: that take chunks in turn, or 1."""
 
@@ -46,38 +46,38 @@ def elements_each(kept: int) -> int:
     return each
 
 
-def row_chunks(rows: int, elements: int, each: int, single: bool, processors: int) -> Chunks:
+def row_chunks(rows: int, elements: int, each: int, single: bool, processors: int) -> ScanChunks:
     """Chunks of rows. single: a thread keeps one number for an element.  processors: 0 where
     blocks may not meet."""
     blocks = min(processors * CHUNK_BLOCKS // rows, elements // (CHUNK_THREADS * each))
     if processors and rows >= LEAST_ROWS and elements >= LEAST_LINKS * CHUNK_THREADS * each:
         if rows >= MANY_ROWS:
-            return Chunks(CHUNK_THREADS, each, split=True)
+            return ScanChunks(CHUNK_THREADS, each, split=True)
         more = 2 if single and each == CHUNK_EACH else 1
-        return Chunks(STRIPE_THREADS, each * more, split=True)
+        return ScanChunks(STRIPE_THREADS, each * more, split=True)
     if blocks >= LEAST_SHARING:
         blocks = min(blocks, MOST_SHARING)
-        return Chunks(blocks * CHUNK_THREADS, each, split=True, blocks=blocks)
+        return ScanChunks(blocks * CHUNK_THREADS, each, split=True, blocks=blocks)
     threads = CHUNK_THREADS
     while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
         threads *= 2
-    return Chunks(threads, each)
+    return ScanChunks(threads, each)
 
 
-def stripe_chunks(rows: int, elements: int, each: int, meets: bool) -> Chunks:
+def stripe_chunks(rows: int, elements: int, each: int, meets: bool) -> ScanChunks:
     """Chunks of rows that lie across memory, where threads make the GPU busy."""
     many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
     some = LEAST_ROWS * ACROSS <= rows <= MOST_ACROSS
     if meets and some and elements >= LEAST_LINKS * DOWN * each:
-        return Chunks(DOWN, each, ACROSS, split=True)
+        return ScanChunks(DOWN, each, ACROSS, split=True)
     across, threads = (32, CHUNK_THREADS) if many else (16, STRIPE_THREADS)
     down = 1
     while down < threads // across and down * each < elements:
         down *= 2
-    return Chunks(down, each, max(across, 128 // down))
+    return ScanChunks(down, each, max(across, 128 // down))
 
 
-def chunk_moves(default: Chunks, vector: int) -> list[Chunks]:
+def chunk_moves(default: ScanChunks, vector: int) -> list[ScanChunks]:
     """One step from chunks of a row: what a tuner tries."""
     down, across, each = default.threads, default.across, default.each
     shapes = [(down * 2, across, each), (down // 2, across, each), (down, across, each * 2)]

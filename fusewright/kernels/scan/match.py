@@ -18,7 +18,7 @@ from fusewright.frontend.library_calls import stays
 from fusewright.frontend.lowering import reordered
 from fusewright.frontend.lowering.call import LEAST_BESIDE, abreast, beside
 from fusewright.ir import decompositions
-from fusewright.ir.builder import Value, cast, rounded
+from fusewright.ir.builder import TensorExpr, cast, rounded
 from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
@@ -59,7 +59,7 @@ def _written(n: Node, *, cpu: bool) -> Node:
     x, dim = _given(n)
     why = _complaint(n, dim, cpu=cpu)
     if not why:
-        return _scanned(n, CALLS[str(n["name"])], Value(x), dim)
+        return _scanned(n, CALLS[str(n["name"])], TensorExpr(x), dim)
     return stays(n, why)
 
 
@@ -89,14 +89,14 @@ def _cpu_complaint(n: Node, dim: int) -> str:
     if not isinstance(size, int):
         return "its rows are as long as the batch"
     if _across(n, dim):
-        fits = abreast(Value(n), [dim]) and 1 < size <= LONGEST_ABREAST
+        fits = abreast(TensorExpr(n), [dim]) and 1 < size <= LONGEST_ABREAST
         return "" if fits else "its rows lie across memory"
     return f"rows of {size} outgrow a team, which takes {longest}" if size > longest else ""
 
 
 def _gpu_complaint(n: Node, dim: int) -> str:
     if _across(n, dim):
-        wide = n.shape[dim] != 1 and beside(Value(n), [dim]) >= LEAST_BESIDE
+        wide = n.shape[dim] != 1 and beside(TensorExpr(n), [dim]) >= LEAST_BESIDE
         return "" if wide else "its rows lie across memory"
     rest = numel(s for d, s in enumerate(n.shape) if d != dim)
     alone = rest == 1 and _outgrown(n.shape[dim], LONGEST["cuda"])
@@ -113,12 +113,12 @@ def _outgrown(size: Size, longest: int) -> bool:
     return not isinstance(size, int) or size > longest
 
 
-def _scanned(n: Node, op: str, x: Value, dim: int) -> Node:
+def _scanned(n: Node, op: str, x: TensorExpr, dim: int) -> Node:
     """The nodes that take the place of `n`: half types are scanned in float32."""
     x = x if n.dtype is x.dtype else rounded(x)
     wide = decompositions.wide(cast(x, n.dtype, rounds=True))
     made = node(op, [wide.node], shape=n.shape, dtype=wide.dtype, order=n.order, dims=(dim,))
-    return reordered(cast(Value(made), n.dtype), n.order).node
+    return reordered(cast(TensorExpr(made), n.dtype), n.order).node
 
 
 def _turned(n: Node) -> Node:
@@ -134,7 +134,7 @@ def _turned(n: Node) -> Node:
     if not plain or any(_flipped(f) != scanned["dims"] for f in (n, source)):
         return n
     dim = _flipped(n)[0]
-    return _scanned(n, BACK[scanned.op], Value(source.args[0]), dim)
+    return _scanned(n, BACK[scanned.op], TensorExpr(source.args[0]), dim)
 
 
 def _flipped(n: Node) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Loops of a kernel with a product -> Tail: which columns its body walks, and the tiles for that.
+"""Loops of a kernel with a product -> Epilogue: which columns its body walks, and its tiles.
 
     result = rows x columns of the product, computed tile by tile: 128 rows of the factor that is
     split x `width` rows of the factor that is packed. Factors of 16 bits are neither: the same
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusewright.fusion.axes import Incompatible, Loops, merge, walks
+from fusewright.fusion.axes import Incompatible, LoopAxes, merge, walks
 from fusewright.ir.graph import Node, Size, numel, size_text
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import factors
@@ -60,7 +60,7 @@ LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 
 
 @dataclass(frozen=True)
-class Tail:
+class Epilogue:
     """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
 
     segment: how many neighbouring columns a fold takes, 0 without folds, or SUMMED.
@@ -76,7 +76,7 @@ SUMMED = -1
 SUMS = ("sum", "mean", "max", "min")
 
 
-def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail:
+def tail(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
     folds = any(m.row.kind == "fold" for m in members)
@@ -100,13 +100,13 @@ def tail(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> Tail
     if turned:
         _check_worth(product, segment, outputs)
     if summed:
-        return Tail(tuple(leading), tuple(columns), SUMMED)
+        return Epilogue(tuple(leading), tuple(columns), SUMMED)
     if not tiles(product, segment):
         raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
-    return Tail(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+    return Epilogue(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
 
 
-def _sums(members: Sequence[Node], found: Loops, outputs: Sequence[Node]) -> bool:
+def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> bool:
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     (product,) = (m for m in members if m.row.kind == "product")
     more = [m for m in members if m.row.kind == "fold"]
@@ -211,7 +211,7 @@ HOLDS: Mapping[str, Callable[[Node, Tile, int], bool]] = {
 }
 
 
-def _axes(product: Node, found: Loops, *, turned: bool) -> tuple[list[int], tuple[int, ...]]:
+def _axes(product: Node, found: LoopAxes, *, turned: bool) -> tuple[list[int], tuple[int, ...]]:
     """The axes of a product's batches and rows, and those of its columns; turned: of an image and
     its pixels, and those of its channels."""
     dims = found.dims[id(product)]
@@ -222,7 +222,7 @@ def _axes(product: Node, found: Loops, *, turned: bool) -> tuple[list[int], tupl
     return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)
 
 
-def _folded(last: tuple[int, ...], found: Loops) -> tuple[int, ...]:
+def _folded(last: tuple[int, ...], found: LoopAxes) -> tuple[int, ...]:
     """The product's trailing axes, if they are those that the folds run over."""
     columns = last[len(last) - len(found.inner) :]
     if set(columns) != found.inner or (found.positions or columns) != columns:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, gcd
 
-from fusewright.ir.graph import Batch, Graph, Node, numel, times
+from fusewright.ir.graph import BatchSize, Graph, Node, numel, times
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, is_stacked
-from fusewright.kernels.gemm.match import STEP, Factor, factors
-from fusewright.kernels.gemm.triangular_tiles import ALL, Band
+from fusewright.kernels.gemm.match import STEP, Operand, factors
+from fusewright.kernels.gemm.triangular_tiles import ALL, DiagonalBand
 from fusewright.kernels.tensor_core.tile import (
     WIDTHS,
     Tile,
@@ -22,15 +22,15 @@ from fusewright.kernels.tensor_core.variant import (
     AMPERE_RATE,
     HALF,
     SPLIT_ROWS,
-    Family,
-    Own,
+    PingpongTile,
+    Variant,
     family,
 )
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Target
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
-# takes is in `Family.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
+# takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile.  facts.md: joined tiles
@@ -47,7 +47,7 @@ def fastest(
     target: Target,
     graph: Graph,
     rules: frozenset[str] = frozenset(),
-    some: Band = ALL,
+    some: DiagonalBand = ALL,
     *,
     both: bool = False,
     ending: float = LIGHT_ENDING,
@@ -74,20 +74,20 @@ def fastest(
     if target.product == "sm90" and is_stacked(product):
         options = tuple(tile for tile in options if tile.swapped)  # phases_sm90.cuh
     shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
-    waves = Waves(product, kind, target, graph, some, shares=shares, ending=ending)
+    waves = TileCost(product, kind, target, graph, some, shares=shares, ending=ending)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
 
 
-class Waves:
+class TileCost:
     """How the tiles of a product go over the thread blocks that run at once."""
 
     def __init__(
         self,
         product: Node,
-        kind: Family,
+        kind: Variant,
         target: Target,
         graph: Graph,
-        some: Band,
+        some: DiagonalBand,
         *,
         shares: bool,
         ending: float,
@@ -124,7 +124,7 @@ class Waves:
         shares = self.shares and not tile.own
         return replace(tile, parts=self._last(tile)[1] * self.kind.cluster if shares else 0)
 
-    def _own(self, tile: Tile) -> Own:
+    def _own(self, tile: Tile) -> PingpongTile:
         return self.kind.own[tile.width, tile.swapped]
 
     def _rounds(self, tile: Tile, rounds: float) -> float:
@@ -207,9 +207,9 @@ def access(nest: Nest, tile: Tile, widest: int) -> int:
         columns = family(product).matrix(product).columns
     eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
     most = 8 if eights and nest.segment in (0, 32, 64) else 4
-    vector = gcd(most, columns.multiple if isinstance(columns, Batch) else columns, widest)
+    vector = gcd(most, columns.multiple if isinstance(columns, BatchSize) else columns, widest)
     return vector if vector >= 4 else 1
 
 
-def _elements(factor: Factor, graph: Graph) -> int:
+def _elements(factor: Operand, graph: Graph) -> int:
     return graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))

@@ -1,4 +1,4 @@
-"""Product node -> Family: which kernels compute it, and what every stage asks about them.
+"""Product node -> Variant: which kernels compute it, and what every stage asks about them.
 
 A family has one hand-written skeleton per target. To the planner and the schedule, all of them
 compute  result[batch][row][column] = sum over k of left[batch][row][k] * right[batch][column][k].
@@ -30,7 +30,7 @@ EACH = {False: (0, 1), True: (0, 1)}
 ONCE = {False: (1, 1), True: (1, 1)}
 
 
-class Own(NamedTuple):
+class PingpongTile(NamedTuple):
     """A tile that one group of a block's warps has alone.
 
     rate: as in `TILE_RATE`, while the group multiplies.  end: how many times as long as both groups
@@ -43,13 +43,17 @@ class Own(NamedTuple):
 
 
 # By width and `swapped`.  facts.md: own tiles
-OWN = {(128, False): Own(721, 3.2), (160, False): Own(742, 4.0), (192, False): Own(755, 4.0)}
-CONVOLUTION_OWN = {(160, False): Own(867, 10.0), (160, True): Own(793, 10.0)}
-TRANSPOSED_OWN = {(192, True): Own(1040, 10.0, high=SPLIT_ROWS // 2)}
+OWN = {
+    (128, False): PingpongTile(721, 3.2),
+    (160, False): PingpongTile(742, 4.0),
+    (192, False): PingpongTile(755, 4.0),
+}
+CONVOLUTION_OWN = {(160, False): PingpongTile(867, 10.0), (160, True): PingpongTile(793, 10.0)}
+TRANSPOSED_OWN = {(192, True): PingpongTile(1040, 10.0, high=SPLIT_ROWS // 2)}
 
 
 @dataclass(frozen=True)
-class Matrix:
+class GemmShape:
     """The sizes of a product.
 
     column_dims: how many trailing dimensions of its node are columns.  inner: the depth of the
@@ -65,7 +69,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Family:
+class Variant:
     """What is the same for all kernels of one kind; `swapped` is that of `Tile`.
 
     launcher: the skeleton's function.  matrix: the node's sizes.  whole: the tensors that a kernel
@@ -84,7 +88,7 @@ class Family:
     """
 
     launcher: str
-    matrix: Callable[[Node], Matrix]
+    matrix: Callable[[Node], GemmShape]
     whole: Callable[[Node], tuple[Node, ...]]
     sides: Callable[[Node], tuple[bool, ...]]
     boxed: Mapping[bool, tuple[int, ...]]
@@ -99,13 +103,13 @@ class Family:
     ends: bool = False
     widths: Callable[[Node], tuple[int, ...]] = lambda _: tuple(TILE_RATE)
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    own: Mapping[tuple[int, bool], Own] = field(default_factory=dict)
+    own: Mapping[tuple[int, bool], PingpongTile] = field(default_factory=dict)
     high: Mapping[int, int] = field(default_factory=dict)
 
 
-def _matrix(n: Node) -> Matrix:
+def _matrix(n: Node) -> GemmShape:
     left, right = factors(n)
-    return Matrix(batches(n), left.rows, right.rows, left.depth)
+    return GemmShape(batches(n), left.rows, right.rows, left.depth)
 
 
 def _tensors(n: Node) -> tuple[Node, ...]:
@@ -116,24 +120,24 @@ def _split_sides(n: Node) -> tuple[bool, ...]:
     return tuple(k == 1 for k, f in enumerate(factors(n)) if f.splits)
 
 
-def _patches(n: Node) -> Matrix:
+def _patches(n: Node) -> GemmShape:
     g = geometry(n)
     depth = g.in_channels // g.groups * g.taps
-    return Matrix(times(g.images, g.products), g.rows, g.pixels, depth, len(n.shape) - 2)
+    return GemmShape(times(g.images, g.products), g.rows, g.pixels, depth, len(n.shape) - 2)
 
 
-def _pixels(n: Node) -> Matrix:
+def _pixels(n: Node) -> GemmShape:
     g, turned = geometry(n), _patches(n)
     images, rows = (1, times(g.images, g.pixels)) if g.joined else (g.images, g.pixels)
-    return Matrix(times(images, g.products), rows, turned.rows, turned.depth)
+    return GemmShape(times(images, g.products), rows, turned.rows, turned.depth)
 
 
-def _attended(n: Node) -> Matrix:
+def _attended(n: Node) -> GemmShape:
     queries, keys, values = sides(n)
-    return Matrix(numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, inner=keys.depth)
+    return GemmShape(numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, inner=keys.depth)
 
 
-SPLIT = Family(
+SPLIT = Variant(
     "run_product",
     _matrix,
     _tensors,
@@ -164,7 +168,7 @@ HALF = replace(
     numeric="{dtype} with float32 sums",
     why="{dtype} as it is, float32 sums",
 )
-CONVOLUTION = Family(
+CONVOLUTION = Variant(
     "run_convolution",
     _patches,
     lambda n: n.args,
@@ -191,12 +195,12 @@ FULL_CONVOLUTION = replace(
 )
 
 
-def _last(ordinary: Family) -> Family:
+def _last(ordinary: Variant) -> Variant:
     name = f"{ordinary.launcher}_last"
     return replace(ordinary, launcher=name, matrix=_pixels, whole=sources, folds="")
 
 
-def _transposed(ordinary: Family) -> Family:
+def _transposed(ordinary: Variant) -> Variant:
     name = ordinary.launcher.replace("convolution", "transposed")
     why = f"{ordinary.why}, a convolution for each phase"
     own = TRANSPOSED_OWN if ordinary.own else {}
@@ -230,7 +234,7 @@ OF_STRIDE_1 = {
 }
 
 
-def _of_cells(ordinary: Family) -> Family:
+def _of_cells(ordinary: Variant) -> Variant:
     why = f"{ordinary.why}, pixels of a cell as channels"
     return replace(ordinary, launcher="run_convolution_cells", why=why)
 
@@ -246,7 +250,7 @@ WINDOWED = {
     for key, found in OF_CONVOLUTIONS.items()
     if found.launcher == CONVOLUTION.launcher
 }
-ATTENTION = Family(
+ATTENTION = Variant(
     "run_attention",
     _attended,
     lambda n: (*(f.tensor for f in sides(n)), *scores(n).tensors),
@@ -261,7 +265,7 @@ ATTENTION = Family(
 )
 
 
-def family(n: Node, *, inline: bool = False) -> Family:
+def family(n: Node, *, inline: bool = False) -> Variant:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS and n.has("cells"):
         return OF_CELLS[is_half(n), parts(n)]
