@@ -32,7 +32,7 @@ from compare import drawn, medians, ready, workers  # noqa: E402
 from fusewright.compiler.pipeline import make, resolve_target  # noqa: E402
 from fusewright.ir.graph import toposort  # noqa: E402
 from fusewright.kernels.conv import match as convolution  # noqa: E402
-from fusewright.kernels.conv.match import was_convolution  # noqa: E402
+from fusewright.kernels.conv.match import came_from_conv  # noqa: E402
 
 ROUNDS = 9
 LARGE = 2e9  # operations, from which on the mean counts
@@ -152,7 +152,7 @@ def measure(given: Trial, least: int | None, rounds: int) -> dict[str, float]:
         sides = ready(model, x, compiled=True)
         machine, _ = resolve_target("cuda")
         graph = make(given.model(), [x], machine).captured.graph
-        if any(n.has("number") and was_convolution(n) for n in toposort(graph.roots)):
+        if any(n.has("number") and came_from_conv(n) for n in toposort(graph.roots)):
             convolution.LEAST_FLOPS = dict.fromkeys(plans, 1 << 62)
             sides.append(replace(ready(model, x, compiled=False)[0], name="apart"))
     finally:

@@ -76,7 +76,7 @@ def _write(given: argparse.Namespace) -> None:
     """With whichever fusewright is imported: the text of one model, compiled once."""
     from fusewright.build.fused_module import build_all, scope_of
     from fusewright.compiler import pipeline
-    from fusewright.emit.model_source import emit_class
+    from fusewright.emit.model_source import emit_bare_class
 
     (name,) = given.names
     machine, _ = pipeline.resolve_target(given.device)
@@ -89,7 +89,7 @@ def _write(given: argparse.Namespace) -> None:
     if made.kernels:
         (why,) = build_all([runtime], time.monotonic() + 500)
         assert not why, why
-    given.write.write_text(emit_class(runtime, new), encoding="utf-8")
+    given.write.write_text(emit_bare_class(runtime, new), encoding="utf-8")
 
 
 def _texts(name: str, given: argparse.Namespace, folder: Path) -> list[str] | str:

@@ -16,7 +16,7 @@ import torch
 from product_subjects import Library, strides
 from torch import Tensor
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 PARTS = {"sm_80": "sm80", "sm_90a": "sm90"}
 WIDTHS = (64, 128)
@@ -99,7 +99,9 @@ def source(arch: str, subjects: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `subjects`, from the sections that they need."""
     words = ["run_attention", "load", "store", "where", "infinity"]
     entries = "".join(subject.text() for subject in subjects)
-    return f"{select(PARTS[arch], words)}\n{TEXT}\n{entries}\n}}  // namespace fusewright\n"
+    return (
+        f"{select_sections(PARTS[arch], words)}\n{TEXT}\n{entries}\n}}  // namespace fusewright\n"
+    )
 
 
 def packed_bytes(factor: Tensor) -> int:

@@ -21,7 +21,7 @@ from product_subjects import PARTS, Library
 from torch import Tensor
 from torch.nn import functional
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, phases
 from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
 
@@ -265,7 +265,7 @@ def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     names = [*WORDS, "run_convolution", "run_transposed", "run_convolution_cells"]
     more = ["run_convolution_last", "run_transposed_last", "run_convolution_joined"]
     names += more * (arch == "sm_90a")
-    skeleton = select(PARTS[arch], names)
+    skeleton = select_sections(PARTS[arch], names)
     every = list(some)
     bodies = BODIES + "".join(
         f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
@@ -280,7 +280,7 @@ def check_rooms(section: str, checks: str, folder: Path) -> None:
     Python does; needs nvcc and no GPU."""
     main = f"int main() {{\n  packed_image packed;\n{checks}  return 0;\n}}\n"
     text, program = folder / "check.cu", folder / "check"
-    skeleton = select("sm90", [section])
+    skeleton = select_sections("sm90", [section])
     text.write_text(f"{skeleton}\n}}\nusing namespace fusewright;\n{main}", encoding="utf-8")
     command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(program), str(text)]
     subprocess.run(command, check=True, capture_output=True)

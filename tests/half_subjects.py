@@ -17,7 +17,7 @@ import torch
 from product_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Library, Subject
 from torch import Tensor
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
 OWN_WIDTHS = (128, 160, 192)
@@ -107,7 +107,7 @@ HALVES = tuple(_chosen())
 
 def source(halves: Iterable[Half]) -> str:
     """The CUDA text with the entries of `halves`, from the sections that they need."""
-    skeleton = select("sm90", [*WORDS, "run_product_half", "keep", "read", "write"])
+    skeleton = select_sections("sm90", [*WORDS, "run_product_half", "keep", "read", "write"])
     bodies = "".join(
         f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
         for kind in KINDS.values()

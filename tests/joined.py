@@ -16,7 +16,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 
 SHUFFLED = """
 inline float __shfl_xor_sync(unsigned all, float mine, int distance) {
@@ -101,7 +101,7 @@ class Handed:
 
 def library(some: Sequence[Handed], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, …"""
-    text = text_for("sm90", {"joined_shape", "convolution_consume", *subjects.WORDS, *SPOKEN})
+    text = sections_for("sm90", {"joined_shape", "convolution_consume", *subjects.WORDS, *SPOKEN})
     for pattern, twin in (*TWINS, MULTIPLIED, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.emit.runtime import CUDA_FLAGS
 from fusewright.kernels.tensor_core.variant import SPLIT
 
@@ -211,7 +211,7 @@ def source(arch: str, subjects: Iterable[Subject]) -> str:
     """The CUDA text with the entries of `subjects`, from the sections that they need."""
     some = tuple(subjects)
     launchers = {subject.launcher for subject in some}
-    skeleton = select(PARTS[arch], [*WORDS, *launchers, "keep", "read", "write"])
+    skeleton = select_sections(PARTS[arch], [*WORDS, *launchers, "keep", "read", "write"])
     entries = "".join(subject.text() for subject in some)
     return f"{skeleton}\n{BODIES}\n{entries}\n}}  // namespace fusewright\n"
 

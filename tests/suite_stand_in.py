@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fusewright.common.timing_lock import ASK, Need, ask, settle
+from fusewright.common.timing_lock import ASK, Need, hold_timing_lock, settle
 
 REPORT: dict[str, Any] = {
     "verdict": "verified",
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
     turns = int("--no-timing" not in arguments) + ("--tune" in words)
     for _ in range(turns if behaviour == "good" else 0):
         note("asked")
-        with ask(int(words["--turn"])):
+        with hold_timing_lock(int(words["--turn"])):
             note("turn")
             time.sleep(0.3)
             note("back")

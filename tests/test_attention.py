@@ -17,7 +17,7 @@ from graphs import check_meaning, staged
 from torch import nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import words
 from fusewright.compiler.pipeline import Compilation, design, make
 from fusewright.emit.runtime import cuda_flags
@@ -293,7 +293,7 @@ def cpp_text(n: Node, number: int) -> str:
     made = function(n, "f")
     pointers = re.findall(r"const \w+\* (s\d+);", made)
     declared = "".join(f", {text}" for text in re.findall(r"const \w+\* s\d+", made))
-    text = f"""{text_for("cpp", words(made))}
+    text = f"""{sections_for("cpp", words(made))}
 {made}
 extern "C" void scores_{number}(const float* given, float* out{declared}, long batch,
     long matrices, int rows, int columns) {{

@@ -10,7 +10,7 @@ import pytest
 from attention_subjects import PARTS, SCHEDULES
 from cudac import compile_text, nvrtc_folder, nvrtc_log
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 ARCHS = tuple(PARTS)
 # Heads of 128 need most registers; those of 64, and of Hopper, run the same code with others.
@@ -42,7 +42,7 @@ def test_stages_fit_shared_memory(tmp_path: Path) -> None:
         f"static_assert(attention_tile<{w}>::shared_bytes <= 163 * 1024 - 1024);\n"
         for w in subjects.WIDTHS
     )
-    text = f"{select('sm80', ['run_attention'])}\n{checks}}}\n"
+    text = f"{select_sections('sm80', ['run_attention'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_80", "-ptx"], tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 import threads
 import torch
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 # What these sections ask of a GPU beyond threads.py: shuffles by a barrier for each warp.
 MORE = r"""
@@ -69,7 +69,7 @@ extern "C" bool doubted(float x, float seen, bool faint) {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("exact")
-    text = select("sm90", ["repair_attention", "doubtful"])
+    text = select_sections("sm90", ["repair_attention", "doubtful"])
     return threads.library_of(MORE + text + "}\n" + ENTRY, folder)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import TYPES
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.frontend.lowering import LOWER, ONLY_DEFAULT, OVERLOADS
@@ -296,6 +296,6 @@ def test_a_lowering_knows_each_of_its_overloads(name: str) -> None:
 @pytest.mark.parametrize("kind", ["int", "long"])
 def test_the_least_integer_is_a_number_of_its_type(kind: str) -> None:
     least = -(1 << (31 if kind == "int" else 63))
-    text = literal(least, kind)
+    text = cxx_literal(least, kind)
     assert eval(text.replace("L", "")) == least
     assert str(-least) not in text

@@ -12,12 +12,12 @@ from test_plan import IMAGE, ROWS, planned
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
-from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.ir.graph import BatchSize
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.loopnest.nest import nest
-from fusewright.loopnest.reduction_passes import row_plan
+from fusewright.loopnest.reduction_passes import plan_row
 from fusewright.targets.arch import TARGETS
 
 
@@ -32,13 +32,15 @@ from fusewright.targets.arch import TARGETS
     ],
 )  # fmt: skip
 def test_numbers(value: float, kind: str, text: str) -> None:
-    assert literal(value, kind) == text
+    assert cxx_literal(value, kind) == text
 
 
 @pytest.mark.parametrize("value", [math.pi, 1 / 3, 1e-38, 3.4028234e38, 1e-45, 16777217.0])
 def test_floats_keep_every_bit(value: float) -> None:
     exact = torch.tensor(value, dtype=torch.float32)
-    assert torch.tensor(float(literal(value, "float").rstrip("f")), dtype=torch.float32) == exact
+    assert (
+        torch.tensor(float(cxx_literal(value, "float").rstrip("f")), dtype=torch.float32) == exact
+    )
 
 
 def bodies(text: str, x: torch.Tensor) -> list[KernelText]:
@@ -88,14 +90,14 @@ def test_passes(text: str, passes: int, kept: int) -> None:
     made = planned(text, ROWS)
     (kernel,) = made.kernels
     layout = nest(kernel, made.graph)
-    row = row_plan(layout, schedule(layout, TARGETS["cpu"], made.graph))
+    row = plan_row(layout, schedule(layout, TARGETS["cpu"], made.graph))
     assert (len(row.passes), len(row.keeps)) == (passes, kept)
 
 
 def test_nothing_is_kept_when_the_schedule_says_so() -> None:
     made = planned("return torch.softmax(x, -1)", ROWS)
     layout = nest(made.kernels[0], made.graph)
-    assert row_plan(layout, Schedule(keep=False, keep_cost=0, threads=1, vector=1)).keeps == {}
+    assert plan_row(layout, Schedule(keep=False, keep_cost=0, threads=1, vector=1)).keeps == {}
 
 
 TEAM = Schedule(keep=False, keep_cost=0, threads=256, vector=4)
@@ -118,7 +120,7 @@ SWEEPS = [
 def test_a_maximum_and_exponentials_come_from_one_sweep(text: str, passes: int, sums: int) -> None:
     made = planned(text, ROWS)
     layout = nest(made.kernels[0], made.graph)
-    row = row_plan(layout, TEAM)
+    row = plan_row(layout, TEAM)
     assert (len(row.passes), len(row.exponentials)) == (passes, sums)
     printed = body(layout, TEAM).text
     assert printed.count("team.exponentials(") == (sums > 0)
@@ -128,5 +130,5 @@ def test_a_maximum_and_exponentials_come_from_one_sweep(text: str, passes: int, 
 @pytest.mark.parametrize("other", [replace(TEAM, keep=True), replace(TEAM, threads=1)])
 def test_two_passes_where_a_row_is_kept_or_has_one_thread(other: Schedule) -> None:
     made = planned(f"return {LOGSUMEXP}", ROWS)
-    row = row_plan(nest(made.kernels[0], made.graph), other)
+    row = plan_row(nest(made.kernels[0], made.graph), other)
     assert (len(row.passes), row.exponentials) == (2, {})

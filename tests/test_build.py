@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fusewright.build.fused_module import cross_compile, fused_module, require_tools
-from fusewright.emit.model_source import GeneratedForward, emit_class
+from fusewright.emit.model_source import GeneratedForward, emit_bare_class
 from fusewright.errors import BuildFailed, ToolMissing
 from fusewright.targets.arch import TARGETS
 
@@ -70,7 +70,9 @@ class Part(nn.Module):
 
 def test_the_twin_keeps_the_shape_of_the_tree() -> None:
     part = Part()
-    text = emit_class("", GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",)))
+    text = emit_bare_class(
+        "", GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
+    )
     twin = fused_module(part, text)
     assert twin.first is twin.second
     assert twin.first is not part.first

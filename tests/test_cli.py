@@ -346,7 +346,7 @@ def test_the_report_cannot_be_written_in_the_end(
     def explode(path: Path, text: str, *, force: bool) -> None:
         raise main.BadUsage(f"{path}: cannot write the file: No space left on device.")
 
-    monkeypatch.setattr(main, "write_whole", explode)
+    monkeypatch.setattr(main, "write_atomically", explode)
     assert run("judge", "problem.py", "candidate.py", "--report", "r.json") == 2
     assert "No space left" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.kernels.schedule import Schedule, alternatives
+from fusewright.kernels.schedule import Schedule, neighbours
 from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -157,7 +157,7 @@ def test_a_cluster_needs_no_scratch_memory() -> None:
 def test_what_else_may_be_done(rows: int, columns: int) -> None:
     made = planned(softmax, torch.empty(rows, columns))
     ((_, nest, default),) = made.kernels
-    others = alternatives(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, HOPPER, made.plan.graph)
     assert default not in others
     assert all(s.keep == (s.blocks > 1) for s in others if s.blocks > 1 or s.split)
     assert all(columns <= 32 * s.threads for s in others if s.blocks > 1)

@@ -25,7 +25,7 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import Rounds, convolution
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
-from fusewright.kernels.conv.tf32_probe import rounds_text
+from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
@@ -236,7 +236,7 @@ def test_what_the_emitted_file_asks_of_a_transposed_one() -> None:
     _, after = graphs(layer, torch.randn(shape))
     (n,) = convolutions(after)
     settings = "(2, 3), (1, 0), (1, 2), 1, (1, 1)"
-    assert rounds_text(n, "batch") == (
+    assert probe_expression(n, "batch") == (
         "_fusewright_rounds(torch.nn.functional.conv_transpose2d, (batch, 64, 36, 33), "
         f"(64, 96, 3, 3), {settings}, device)"
     )

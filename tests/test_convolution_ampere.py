@@ -27,7 +27,7 @@ from test_convolution_half import POINTWISE
 from torch import Tensor, nn
 from warps import library_of
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph
 from fusewright.kernels.conv import match
@@ -131,7 +131,7 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
         f"<= {most} + 1024);\n"
         for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2))
     )
-    text = f"{select('sm80', ['run_convolution'])}\n{checks}}}\n"
+    text = f"{select_sections('sm80', ['run_convolution'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_80", "-ptx"], tmp_path)
 
 

@@ -28,7 +28,7 @@ from convolution_subjects import (
 )
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.tensor_core import tile
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -124,7 +124,7 @@ def test_the_operands_of_a_stage_fill_it(tmp_path: Path) -> None:
         for chunk in CHUNKS
         for rows in (128, *WIDTHS)
     )
-    text = f"{select('sm90', ['run_convolution'])}\n{checks}}}\n"
+    text = f"{select_sections('sm90', ['run_convolution'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
 
 

@@ -36,7 +36,7 @@ from fusewright.kernels.tensor_core import tile
 from fusewright.kernels.tensor_core.tile import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
-from fusewright.rewrite.target_lowering import late
+from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
@@ -131,7 +131,7 @@ def planned(case: Case) -> Plan:
     module, inputs = case.model()
     graph, _ = rewrite(capture(module, inputs).graph)
     rounds = lambda _: True  # noqa: E731
-    return plan(late(convolution(graph, GPU, rounds=rounds), GPU), GPU)
+    return plan(lower_for_target(convolution(graph, GPU, rounds=rounds), GPU), GPU)
 
 
 def kernel_of(made: Plan) -> Kernel:

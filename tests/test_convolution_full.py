@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.compiler.pipeline import make
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Node, toposort
@@ -33,9 +33,9 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import Rounds, convolution
 from fusewright.kernels.schedule import schedule
-from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, family
+from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, variant_of
 from fusewright.loopnest.nest import nest
-from fusewright.report.decision_record import kernel_reports
+from fusewright.report.decision_record import step_reports
 from fusewright.targets.arch import TARGETS, Target
 
 
@@ -90,7 +90,7 @@ def test_what_eager_does_not_round(name: str) -> None:
     layer, shape = UNROUNDED[name]
     _, after = graphs(layer, torch.randn(shape), None)
     (n,) = convolutions(after)
-    assert family(n).numeric == FULL_CONVOLUTION.numeric == SPLIT.numeric
+    assert variant_of(n).numeric == FULL_CONVOLUTION.numeric == SPLIT.numeric
     assert not plan(after, GPU).libraries
 
 
@@ -105,8 +105,8 @@ def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Nod
 def test_single_pixels_are_packed_where_a_kernel_packs() -> None:
     layer, shape = LAYERS["one pixel"]
     (packed,), (read,) = (one_of(layer, shape, TARGETS[name]) for name in ("sm_90a", "sm_80"))
-    assert family(packed) is FULL_CONVOLUTION
-    assert family(read) is SPLIT
+    assert variant_of(packed) is FULL_CONVOLUTION
+    assert variant_of(read) is SPLIT
 
 
 # Rows that do not start at 16 bytes; tiles that would be half empty.
@@ -250,7 +250,7 @@ def test_predictions_know_how_pytorch_computes(*, tf32: bool) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
     try:
         found = [make(layer, [x], GPU, precision) for precision in ("eager", "ieee")]
-        eager, ieee = (kernel_reports(m.plan, {})[0] for m in found)
+        eager, ieee = (step_reports(m.plan, {})[0] for m in found)
     finally:
         torch.backends.cudnn.allow_tf32 = was
     rates = GPU.matmul_flops, GPU.tf32_flops
@@ -395,7 +395,7 @@ def test_sums_are_as_precise_as_plain_float32(name: str, *, sampled: bool) -> No
 @pytest.mark.parametrize("depth", [64, 192, 1024])
 def test_sums_of_sums_are_not_short(depth: int) -> None:
     """What a tensor core drops makes every sum smaller; the text gives it back."""
-    text = select("sm90", ["with_dropped_bits"])
+    text = select_sections("sm90", ["with_dropped_bits"])
     said = re.search(r"with_dropped_bits\(float x\) \{ return fmaf\(x, (\S+)f, x\)", text)
     assert said
     torch.manual_seed(16)

@@ -22,7 +22,7 @@ from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.schedule import schedule
-from fusewright.kernels.tensor_core.variant import CONVOLUTION, family
+from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.arch import TARGETS
@@ -78,7 +78,7 @@ def test_what_it_is_called(precision: str) -> None:
     layer, x = nn.Conv2d(64, 128, 3).bfloat16(), torch.randn(4, 64, 36, 36).bfloat16()
     before, _ = rewrite(capture(layer, [x]).graph)
     (n,) = convolutions(convolution(before, GPU, precision, rounds=never))
-    kind = family(n)
+    kind = variant_of(n)
     assert (kind.launcher, kind.numeric) == (CONVOLUTION.launcher, "{dtype} with float32 sums")
     assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time
     assert geometry(n).packed_bytes.startswith(f"{'batch * ' * 1}{36 * 36 * 64 * 2 + 20} + ")

@@ -29,9 +29,9 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
-from fusewright.kernels.conv.tf32_probe import ROUNDS, rounds_text
+from fusewright.kernels.conv.tf32_probe import ROUNDS, probe_expression
 from fusewright.kernels.schedule import schedule
-from fusewright.kernels.tensor_core.variant import family
+from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.targets.arch import TARGETS
 
@@ -101,7 +101,7 @@ def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     tail = "copy" if layer.bias is None else "add"
     assert kernels(after) == ["mul", f"convolution {tail} relu add"]
     (n,) = found_in(after)
-    g, m = geometry(n), family(n).matrix(n)
+    g, m = geometry(n), variant_of(n).matrix(n)
     each = g.out_channels // g.groups
     assert (g.last, g.joined, m.columns) == (True, dtype.itemsize == 2, each)
     assert m.batches == times(1 if g.joined else g.images, g.groups)
@@ -141,7 +141,7 @@ def test_phases_of_transposed_ones_have_products_of_their_own(
     before, after = graphs(module, x)
     assert kernels(after) == ["mul", "transposed_convolution add relu add"]
     (n,) = found_in(after)
-    g, m = geometry(n), family(n).matrix(n)
+    g, m = geometry(n), variant_of(n).matrix(n)
     assert g.phases is not None
     assert (g.phases.stacked, g.joined) == ((1, 1, 1), False)
     assert m.batches == times(g.images, 4 * g.groups)
@@ -174,7 +174,7 @@ def test_views_are_read_where_they_lie(dtype: torch.dtype) -> None:
     before, after = graphs(module, x)
     assert kernels(after) == ["convolution add sigmoid"]
     (n,) = found_in(after)
-    assert [s.op for s in family(n).whole(n)] == ["input", "parameter"]
+    assert [s.op for s in variant_of(n).whole(n)] == ["input", "parameter"]
     check_meaning(before, after, module, (x,))
 
 
@@ -252,7 +252,7 @@ def test_folds_over_channels_have_kernels_of_their_own(dtype: torch.dtype) -> No
     module = Folded(layer).to(dtype)
     before, after = graphs(module, x.to(dtype))
     assert [ops.split()[0] for ops in kernels(after)] == ["convolution", "max"]
-    assert family(found_in(after)[0]).folds == ""
+    assert variant_of(found_in(after)[0]).folds == ""
     check_meaning(before, after, module, (x.to(dtype),))
     layer.float()
 
@@ -277,7 +277,7 @@ def test_the_question_about_rounding_has_their_layout() -> None:
     for name, weights in (("plain", True), ("other weights", False)):
         layer, x = laid_out(*LAYERS[name])
         (n,) = found_in(graphs(Tailed(layer), x)[1])
-        assert rounds_text(n, "batch").endswith(f", device, last=(True, {weights}))")
+        assert probe_expression(n, "batch").endswith(f", device, last=(True, {weights}))")
 
 
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, False)])

@@ -17,7 +17,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 
 HANDED = """
 struct bias_and_residual {
@@ -140,7 +140,7 @@ SECTIONS = ("last_groups", "last_phases_tail", "describe_phases", "tile_out", "l
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not shutil.which("g++"):
         pytest.skip("no g++ here")
-    text = text_for("sm90", {*SECTIONS, *SPOKEN})
+    text = sections_for("sm90", {*SECTIONS, *SPOKEN})
     text = re.sub(r"FN void load_pixels\(.*?\n}\n", "", text, flags=re.DOTALL)
     for host in ("inline divider", "// Along one dimension"):  # runs before a launch, here too
         text, count = re.subn(f"#ifndef __CUDACC_RTC__\n{host}", f"#if 1\n{host}", text)

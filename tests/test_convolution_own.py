@@ -15,7 +15,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, TRANSPOSED_OWN
 
 # A stage holds the number of its 64 k; a copy comes late. Who waits for ever gives up.
@@ -154,7 +154,7 @@ def replaced(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = replaced(text_for("sm90", {"convolution_produce", "convolution_consume", *SPOKEN}))
+    text = replaced(sections_for("sm90", {"convolution_produce", "convolution_consume", *SPOKEN}))
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=w, swapped=s, dividers=DIVIDERS) for w, s in OWN)

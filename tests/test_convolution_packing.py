@@ -19,7 +19,7 @@ from test_convolution_full import EVEN, split
 from threads import library_of
 from torch import Tensor
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 # Warps: 32 threads that meet. What only a GPU understands, and the same in C++.
 WARPS = r"""
@@ -103,7 +103,7 @@ FULL, SUSPECT, UNEVEN = 1 << 12, 1 << 20, 1 << 21
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not shutil.which("g++"):
         pytest.skip("no g++ here")
-    text = select("sm90", ["pack_weights", "pack_image", "last_packing"])
+    text = select_sections("sm90", ["pack_weights", "pack_image", "last_packing"])
     for pattern, twin in TWINS:
         text, count = re.subn(pattern, lambda _, twin=twin: twin, text)  # type: ignore[misc]
         assert count == 1, pattern

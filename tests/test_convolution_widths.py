@@ -17,7 +17,7 @@ from emitting import emit_text
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 
 WIDTHS = (128, 160, 224, 256)
 TIMES = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")
@@ -75,7 +75,7 @@ extern "C" void run_{width}(const float* sums, const float* bias, float* out, co
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = text_for("sm90", {"convolution_consume", *SPOKEN})
+    text = sections_for("sm90", {"convolution_consume", *SPOKEN})
     for pattern, twin in (TIMES, *TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=width) for width in WIDTHS)

@@ -35,8 +35,8 @@ from fusewright.kernels.conv.pool_fusion import pooled
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.tile import Tile, tiles
 from fusewright.loopnest.nest import nest
-from fusewright.report.decision_record import kernel_reports
-from fusewright.rewrite.target_lowering import late
+from fusewright.report.decision_record import step_reports
+from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
@@ -139,7 +139,7 @@ APART: dict[str, Case] = {
 
 
 def stage(graph: Graph, rounds: bool = True) -> Graph:
-    return pooled(late(convolution(graph, GPU, rounds=lambda _: rounds), GPU), GPU)
+    return pooled(lower_for_target(convolution(graph, GPU, rounds=lambda _: rounds), GPU), GPU)
 
 
 def graphs(case: Case, rounds: bool = True) -> tuple[Graph, Graph]:
@@ -203,7 +203,7 @@ def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ampere_has_no_such_kernels(case: str) -> None:
     module, x = {**JOINED, **SUMMED}[case].model()
     ampere = TARGETS["sm_80"]
-    write = lambda g: late(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
+    write = lambda g: lower_for_target(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
     _, before = staged(module, (x,), write, "late")
     assert pooled(before, ampere) is before
     assert len(plan(before, ampere).kernels) == 2
@@ -213,7 +213,7 @@ def test_the_record_counts_all_pixels() -> None:
     module, x = JOINED["without bias"].model()  # of 9 x 17 pixels, 8 x 16 are computed
     made = make(module, [x], GPU)
     assert len(made.kernels) == 1
-    (report,) = kernel_reports(made.plan, made.tiles)
+    (report,) = step_reports(made.plan, made.tiles)
     assert 2 * 3 * 20 * 8 * 16 * 9 * 12 <= report.flops < 2 * 3 * 20 * 8 * 17 * 9 * 12
 
 

@@ -29,7 +29,7 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.kernels.schedule import alternatives
+from fusewright.kernels.schedule import neighbours
 from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -144,7 +144,7 @@ def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:
 def test_what_else_may_be_done() -> None:
     made = planned(softmax, torch.empty(64, MILLION))
     ((_, nest, default),) = made.kernels
-    others = alternatives(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, HOPPER, made.plan.graph)
     assert default not in others
     assert [(s.blocks, s.keep) for s in others if s.blocks > 1] == [(64, True), (32, True)]
 

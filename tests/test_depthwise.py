@@ -27,7 +27,7 @@ from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.conv.match import convolution
 from fusewright.loopnest import sliding_window
-from fusewright.rewrite.target_lowering import late
+from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.arch import TARGETS
 
 GPU, AMPERE = TARGETS["sm_90a"], TARGETS["sm_80"]
@@ -191,7 +191,7 @@ class Squeezed(nn.Module):
 def test_what_folds_starts_its_own_kernel() -> None:
     """A fold takes its elements one by one: nothing would be shared by neighbouring windows."""
     _, after = graphs(Squeezed().eval(), torch.randn(IMAGE))
-    made = plan(late(after, GPU), GPU)
+    made = plan(lower_for_target(after, GPU), GPU)
     assert [len(k.folds) for k in made.kernels] == [0, 1]
     assert "mean starts its own kernel: a fold would read each window alone" in made.notes
 

@@ -16,7 +16,7 @@ import pytest
 from emitting import EXAMPLES, SMALL, emit_example
 
 from fusewright.common.problem_file import load_problem
-from fusewright.emit.model_source import GeneratedForward, emit, emit_class, tidy, wrap
+from fusewright.emit.model_source import GeneratedForward, emit_bare_class, emit_file, tidy, wrap
 from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed, UnusableProblem
 
@@ -29,7 +29,7 @@ def emitted(
 ) -> str:
     source = textwrap.dedent(source).lstrip("\n")
     new = GeneratedForward(signature, call, "By kernels.", (), ("READY",), (statement,))
-    return emit(source, "p.py", ["header"], RUNTIME, new)
+    return emit_file(source, "p.py", ["header"], RUNTIME, new)
 
 
 def run(text: str) -> Any:
@@ -288,7 +288,7 @@ def test_tidy() -> None:
 
 def test_emit_class() -> None:
     new = GeneratedForward("x, y=None", "x, y", "By kernels.", (), ("READY",), ("return x * 10",))
-    assert run(emit_class(RUNTIME, new))["ModelNew"]().forward(2) == 20
+    assert run(emit_bare_class(RUNTIME, new))["ModelNew"]().forward(2) == 20
 
 
 # ---- the examples --------------------------------------------------------------------------------

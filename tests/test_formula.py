@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, count, fold, permute, where
+from fusewright.ir.builder import TensorExpr, cast, constant, count, fold, permute, pointwise, where
 from fusewright.ir.graph import BatchSize, Graph, check, node
 from fusewright.ir.interpreter import interpret
 
@@ -85,7 +85,7 @@ def test_numbers_take_the_type_of_the_tensor() -> None:
 def test_comparisons_are_bool_and_choices_have_the_type_of_what_is_chosen() -> None:
     x = leaf(3)
     assert (x > 1.0).dtype is torch.bool
-    assert apply("where", x > 1.0, x, x).dtype is torch.float64
+    assert pointwise("where", x > 1.0, x, x).dtype is torch.float64
 
 
 def test_a_cast_to_the_same_type_is_nothing() -> None:

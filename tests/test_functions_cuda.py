@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 
 # name -> C++ text of x, what it means
 FUNCTIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -40,7 +40,7 @@ extern "C" int run_{name}(const float* from, float* to, long n) {{
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("functions")
-    text = select("cuda", ["short_sigmoid", "sigmoid", "tanh", "tanh_softplus"])
+    text = select_sections("cuda", ["short_sigmoid", "sigmoid", "tanh", "tanh_softplus"])
     spelled = {n: t for n, (t, _) in FUNCTIONS.items()} | {"short_sigmoid": "short_sigmoid(x)"}
     text += "".join(KERNEL.format(name=n, text=t) for n, t in spelled.items())
     (folder / "functions.cu").write_text(text + "}\n", encoding="utf-8")
@@ -81,7 +81,7 @@ extern "C" void run(const float* from, float* to, long n) {{
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")
 def test_small_tangents_are_within_a_unit_and_right_on_average(tmp_path: Path) -> None:
     """The same text as C++: CUDA's own are 2.1 units off at most, and 1.4e-8 on average there."""
-    text = select("cuda", ["tanh"])
+    text = select_sections("cuda", ["tanh"])
     begin = text.index("FN float tanh(float x)")
     source = PROGRAM.format(text=text[begin : text.index("FN double tanh", begin)])
     (tmp_path / "tanh.cpp").write_text(source, encoding="utf-8")

@@ -31,7 +31,7 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.kernels.schedule import alternatives
+from fusewright.kernels.schedule import neighbours
 from fusewright.targets.arch import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -88,7 +88,7 @@ def test_scratch_memory_that_is_forbidden() -> None:
     made = make(Called(softmax), rows, HOPPER, rules=frozenset({"no-workspace"}))
     ((_, nest, chosen),) = made.kernels
     assert (chosen.blocks, chosen.split) == (1, False)
-    others = alternatives(chosen, nest, HOPPER, made.plan.graph, frozenset({"no-workspace"}))
+    others = neighbours(chosen, nest, HOPPER, made.plan.graph, frozenset({"no-workspace"}))
     assert all(not s.split for s in others)
 
 
@@ -124,7 +124,7 @@ def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
 def test_what_else_may_be_done() -> None:
     made = planned(softmax, torch.empty(4, MILLION))
     ((_, nest, default),) = made.kernels
-    others = alternatives(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, HOPPER, made.plan.graph)
     assert default not in others
     assert [(s.blocks, s.threads) for s in others if s.blocks > 1] == [(32, 32 * 1024)]
     assert any(s.split and s.blocks == 1 and not s.keep for s in others)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from compiled import Case, build, prepare, ready
 
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, rounded, where
+from fusewright.ir.builder import TensorExpr, cast, constant, pointwise, rounded, where
 from fusewright.ir.graph import Graph, Node, node, toposort
 from fusewright.rewrite.half_rounding import halves
 
@@ -142,12 +142,12 @@ def _rounds(n: Node) -> bool:
         (lambda x, _: call(x), 0),
         (lambda x, _: where(x > 0.0, x, 0.5), 0),
         (lambda x, _: where(x > 0.0, x, 0.1), 1),
-        (lambda x, y: apply("maximum", x, -y), 0),
+        (lambda x, y: pointwise("maximum", x, -y), 0),
         (lambda x, _: cast(cast(x, torch.float32) * 3.0, torch.float16, rounds=True), 0),
         (lambda x, _: cast(cast(x, torch.float32) * 3.0, torch.float16), 1),
         (lambda x, y: x * y, 1),
-        (lambda x, y: apply("floor", x * y), 1),
-        (lambda x, y: apply("relu", x + y), 1),
+        (lambda x, y: pointwise("floor", x * y), 1),
+        (lambda x, y: pointwise("relu", x + y), 1),
         (lambda x, _: x + constant(0.1, torch.float16), 1),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.ir.builder import TensorExpr, apply, fold, reshape
+from fusewright.ir.builder import TensorExpr, fold, pointwise, reshape
 from fusewright.ir.graph import (
     BatchSize,
     Graph,
@@ -14,11 +14,11 @@ from fusewright.ir.graph import (
     base,
     broadcast,
     check,
-    concrete,
     node,
     numel,
     rebuild,
     show,
+    size_at_batch,
     times,
     toposort,
 )
@@ -54,7 +54,7 @@ def test_sizes_with_a_batch() -> None:
     assert times(BatchSize(2), 3) == BatchSize(6)
     assert times(BatchSize(2), 0) == 0
     assert numel((BatchSize(2), 3, 4)) == BatchSize(24)
-    assert concrete(BatchSize(3), 5) == 15
+    assert size_at_batch(BatchSize(3), 5) == 15
     with pytest.raises(InternalError, match="quadratic"):
         times(BatchSize(1), BatchSize(1))
 
@@ -97,10 +97,10 @@ def test_toposort_has_arguments_first_and_each_node_once() -> None:
 
 def test_rebuild_changes_what_depends_on_a_change() -> None:
     x = leaf()
-    graph = Graph((x.node,), ((apply("exp", x) + 1.0).node,))
+    graph = Graph((x.node,), ((pointwise("exp", x) + 1.0).node,))
 
     def to_tanh(n: Node) -> Node:
-        return apply("tanh", TensorExpr(n.args[0])).node if n.op == "exp" else n
+        return pointwise("tanh", TensorExpr(n.args[0])).node if n.op == "exp" else n
 
     assert [n.op for n in toposort(rebuild(graph, to_tanh).roots)] == [
         "input",
@@ -117,7 +117,7 @@ def test_base_sees_through_views() -> None:
 
 def test_show() -> None:
     x = leaf()
-    graph = Graph((x.node,), (fold("sum", apply("exp", x), [-1]).node,))
+    graph = Graph((x.node,), (fold("sum", pointwise("exp", x), [-1]).node,))
     assert show(graph) == (
         "%0 = input(position=0): float32[batch, 6]\n"
         "%1 = exp(%0): float32[batch, 6]\n"

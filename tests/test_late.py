@@ -20,9 +20,9 @@ from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import Graph, base, toposort
 from fusewright.ir.interpreter import interpret
-from fusewright.ir.strided_view import part_of
+from fusewright.ir.strided_view import strided_view
 from fusewright.rewrite.simplify import rewrite
-from fusewright.rewrite.target_lowering import late, written
+from fusewright.rewrite.target_lowering import lower_for_target, written
 from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
@@ -136,7 +136,7 @@ def calls(graph: Graph) -> list[object]:
 
 @pytest.mark.parametrize("row", [*MOVED, *FOLDED])
 def test_the_rewritten_graph_has_the_same_meaning(row: str) -> None:
-    after = late(graph_of(row), GPU)
+    after = lower_for_target(graph_of(row), GPU)
     assert not calls(after)
     x = image()
     (found,) = interpret(after, [x], {}, dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_the_rewritten_graph_has_the_same_meaning(row: str) -> None:
 
 @pytest.mark.parametrize("row", KEPT)
 def test_what_has_no_map_or_no_fast_one_stays(row: str) -> None:
-    assert len(calls(late(graph_of(row), GPU))) == 1
+    assert len(calls(lower_for_target(graph_of(row), GPU))) == 1
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_the_cpu_folds_floats_across_memory_where_it_pays(
 ) -> None:
     x = torch.ones(4, 6, beside, dtype=dtype)
     graph, _ = rewrite(capture(Called(row), [x]).graph)
-    assert bool(calls(late(graph, TARGETS["cpu"]))) == stays
+    assert bool(calls(lower_for_target(graph, TARGETS["cpu"]))) == stays
 
 
 @pytest.mark.parametrize("row", ["F.max_pool2d(x, 1)", "F.avg_pool2d(x, 1, 2)", "x.roll(24, -1)"])
 def test_what_moves_nothing_is_still_new_memory(row: str) -> None:
-    (output,) = late(graph_of(row), GPU).outputs
+    (output,) = lower_for_target(graph_of(row), GPU).outputs
     assert output.row.kind == "map"
 
 
@@ -187,7 +187,7 @@ def test_equal_results_are_two_tensors() -> None:
             return x.argmin(1, keepdim=True), x.min(1)[1]
 
     graph, _ = rewrite(capture(Twice(), [image()]).graph)
-    first, second = late(graph, GPU).outputs
+    first, second = lower_for_target(graph, GPU).outputs
     assert base(first) is not base(second)
 
 
@@ -212,7 +212,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     rows = [*MOVED, *FOLDED, *POOLED]
     path.write_text(MODEL.format(results=",\n            ".join(rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "late", lambda graph, _: written(graph))
+        patch.setattr(passes, "lower_for_target", lambda graph, _: written(graph))
         case = prepare(path)
     (module,) = build([case], folder)
     return case, module.ModelNew()
@@ -234,7 +234,7 @@ def test_pieces_are_read_where_they_lie(compiled: tuple[Case, nn.Module]) -> Non
     """No kernel asks PyTorch for a padded, turned or cut tensor."""
     case, _ = compiled
     views = [n for k in case.made.plan.kernels for n in k.leaves if n.row.kind == "view"]
-    assert [n for n in views if part_of(n)] == []
+    assert [n for n in views if strided_view(n)] == []
 
 
 @pytest.mark.gpu

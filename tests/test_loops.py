@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, loops
-from fusewright.ir.builder import TensorExpr, apply, fold, permute, reshape
+from fusewright.ir.builder import TensorExpr, fold, permute, pointwise, reshape
 from fusewright.ir.graph import BatchSize, Node, Size, node, toposort
 
 BATCH = BatchSize(1)
@@ -27,7 +27,7 @@ def axis_sizes(found: LoopAxes, axes: frozenset[int]) -> list[Size]:
 
 def test_a_map_has_rows_only() -> None:
     x = leaf(BATCH, 6)
-    found = common(apply("exp", x) + 1.0)
+    found = common(pointwise("exp", x) + 1.0)
     assert sorted(map(str, axis_sizes(found, found.rows))) == sorted(map(str, [BATCH, 6]))
     assert found.inner == frozenset()
 
@@ -41,7 +41,7 @@ def test_a_fold_runs_over_its_dimensions() -> None:
 
 def test_a_reshape_splits_an_axis_everywhere() -> None:
     x = leaf(BATCH, 12)
-    y = apply("exp", x)
+    y = pointwise("exp", x)
     grouped = reshape(y, (BATCH, 3, 4))
     total = fold("sum", grouped, [2], keepdim=True)
     found = common(reshape(grouped * total, (BATCH, 12)) + 1.0, total)
@@ -51,7 +51,7 @@ def test_a_reshape_splits_an_axis_everywhere() -> None:
 
 def test_a_permute_between_members_costs_nothing() -> None:
     x = leaf(3, 4)
-    y = apply("exp", x)
+    y = pointwise("exp", x)
     z = permute(y, (1, 0)) + 1.0
     found = common(z)
     assert found.dims[id(z.node)] == tuple(reversed(found.dims[id(y.node)]))
@@ -67,7 +67,7 @@ def test_a_tensor_and_its_transpose_are_read_apart() -> None:
 
 
 def build_transpose() -> list[TensorExpr]:
-    y = apply("exp", leaf(4, 4))
+    y = pointwise("exp", leaf(4, 4))
     return [y + permute(y, (1, 0))]
 
 
@@ -77,8 +77,8 @@ def build_two_folds() -> list[TensorExpr]:
 
 
 def build_prime_reshape() -> list[TensorExpr]:
-    y = apply("exp", leaf(4, 9))
-    return [apply("exp", reshape(y, (6, 6)))]
+    y = pointwise("exp", leaf(4, 9))
+    return [pointwise("exp", reshape(y, (6, 6)))]
 
 
 def build_fold_of_fold() -> list[TensorExpr]:
@@ -86,7 +86,7 @@ def build_fold_of_fold() -> list[TensorExpr]:
 
 
 def build_two_position_orders() -> list[TensorExpr]:
-    y = apply("exp", leaf(4, 6))
+    y = pointwise("exp", leaf(4, 6))
     return [fold("argmax", y, [0, 1]), fold("argmax", permute(y, (1, 0)), [0, 1])]
 
 
@@ -115,7 +115,7 @@ def test_positions_are_counted_in_the_order_of_the_argument() -> None:
 
 def test_members_are_reached_once_each() -> None:
     x = leaf(BATCH, 6)
-    y = apply("exp", x)
+    y = pointwise("exp", x)
     members: list[Node] = [y.node, (y * y).node]
     found = loops(members)
     assert [found.edges[id(members[1]), k] for k in (0, 1)] == [y.node, y.node]

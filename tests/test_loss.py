@@ -12,7 +12,7 @@ from fusewright.frontend.capture import capture
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
-from fusewright.rewrite.target_lowering import late
+from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.arch import TARGETS
 
 CPU = TARGETS["cpu"]
@@ -58,7 +58,7 @@ def inputs() -> list[Tensor]:
 
 
 def planned(row: str) -> Graph:
-    return late(rewrite(capture(Called(row), inputs()).graph)[0], CPU)
+    return lower_for_target(rewrite(capture(Called(row), inputs()).graph)[0], CPU)
 
 
 def calls(row: str) -> list[object]:

@@ -16,7 +16,7 @@ from warps import library_of
 
 import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source, workspace
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.compiler.pipeline import make
 from fusewright.targets.arch import TARGETS
 
@@ -37,7 +37,7 @@ extern "C" int packed_bytes(const float* data, long batch_stride, long row_strid
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("pack")
-    return library_of(select("sm90", ["pack"]) + "\n}\n" + ENTRY, folder)
+    return library_of(select_sections("sm90", ["pack"]) + "\n}\n" + ENTRY, folder)
 
 
 def packed(library: ctypes.CDLL, x: torch.Tensor, *, quads: bool) -> torch.Tensor:

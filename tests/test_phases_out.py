@@ -19,7 +19,7 @@ from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 from torch import Tensor
 
-from fusewright.codegen.device_library import sections, text_for
+from fusewright.codegen.device_library import sections, sections_for
 
 GROUP = (
     (r"FN bool group_any\(.*?\n}\n",
@@ -119,7 +119,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         for name in ("divider", *["describe_phases"] * 2)
     )
     host = divider[2].partition("#endif")[0] + head[0] + phases[2].partition("#endif")[0]
-    text = text_for("sm90", {"phases_out", *SPOKEN})
+    text = sections_for("sm90", {"phases_out", *SPOKEN})
     for pattern, twin in GROUP:
         text = re.sub(pattern, twin, text, flags=re.DOTALL)
     for pattern, twin in (*TWINS, *MORE_TWINS):

@@ -21,12 +21,12 @@ from fusewright.compiler.pipeline import Compilation, emitted_text, make, optimi
 from fusewright.errors import BadUsage
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan
-from fusewright.ir.graph import Graph, Node, base, concrete, show, toposort
+from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
 from fusewright.ir.interpreter import interpret
-from fusewright.kernels.gemm.match import Operand, batches, factors, product
+from fusewright.kernels.gemm.match import Operand, batches, operands, product
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.loopnest.buffer_reuse import storage
+from fusewright.loopnest.buffer_reuse import buffer_reuse
 from fusewright.loopnest.nest import Nest, nest
 from fusewright.rewrite.norm_rounding import once
 from fusewright.rewrite.simplify import rewrite
@@ -172,7 +172,7 @@ def test_views_that_do_not_lie_evenly_are_copied_by_kernels() -> None:
     before, after, module = graphs(text, inputs)
     (found,) = products(after)
     assert [base(f).op for f in found.args] == ["copy", "copy"]
-    assert [f.tensor.op for f in factors(found)] == ["copy", "copy"]
+    assert [f.tensor.op for f in operands(found)] == ["copy", "copy"]
     check_meaning(before, after, module, inputs)
 
 
@@ -183,7 +183,7 @@ def walked(factor: Operand, graph: Graph, inputs: tuple[torch.Tensor, ...], modu
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     (tensor,) = interpret(only, inputs, state)
     memory = tensor.permute(factor.tensor.order) if factor.tensor.order else tensor
-    steps = [concrete(s, graph.batch) for s in factor.strides]
+    steps = [size_at_batch(s, graph.batch) for s in factor.strides]
     sizes = [count, graph.hint(factor.rows), graph.hint(factor.depth)]
     return memory.contiguous().as_strided(sizes, steps)
 
@@ -195,7 +195,7 @@ def test_factors_are_found_by_their_strides(form: str) -> None:
     n = products(graph)[0]
     count = graph.hint(batches(n))
     with torch.no_grad():
-        left, right = (walked(f, graph, inputs, module, count) for f in factors(n))
+        left, right = (walked(f, graph, inputs, module, count) for f in operands(n))
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         (wanted,) = interpret(Graph(graph.inputs, (n,), batch=graph.batch), inputs, state)
     found = left.double() @ right.double().transpose(1, 2)
@@ -341,7 +341,7 @@ def test_a_factor_is_never_overwritten() -> None:
         ("z = torch.cumsum(x, 0)\nreturn self.plain(z) + z", 0),
         ("z = torch.cumsum(x, 0)\nreturn self.plain(x) + z", 1),
     ):
-        found = storage(planned(text, X))
+        found = buffer_reuse(planned(text, X))
         assert [len(p) for p in found.in_place.values()] == [pairs]
 
 

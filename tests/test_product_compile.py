@@ -15,7 +15,7 @@ import pytest
 from cudac import compile_text, nvrtc_folder, nvrtc_log, usages
 from product_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.tensor_core import tile
 
 ARCHS = tuple(PARTS)
@@ -72,7 +72,7 @@ def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
         for width in (*WIDTHS, *(s.width for s in subjects.known_to(arch, BETWEEN)))
         for struct in structs[: len(structs) if width in WIDTHS else 1]
     )
-    text = f"{select(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
+    text = f"{select_sections(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)
 
 

@@ -20,7 +20,7 @@ from fusewright.kernels.tensor_core.tile_cost import (
     LARGE_ENDING,
     LIGHT_ENDING,
     ending,
-    fastest,
+    rank_tiles,
 )
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.arch import TARGETS
@@ -80,7 +80,7 @@ def test_what_follows_a_product_chooses_its_tile(
     graph = planned(RELU, torch.empty(left).bfloat16(), torch.empty(right).bfloat16()).graph
     (made,) = products(graph)
     hopper = TARGETS["sm_90a"]
-    assert fastest(made, segment, hopper, graph, ending=ending)[0] == wanted
+    assert rank_tiles(made, segment, hopper, graph, ending=ending)[0] == wanted
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> No
     graph = planned(RELU, *inputs).graph
     (made,) = products(graph)
     target = TARGETS["sm_90a"]
-    assert fastest(made, 0, target, graph)[0].parts > 0
-    assert {tile.parts for tile in fastest(made, 0, target, graph, frozenset({rule}))} == {0}
+    assert rank_tiles(made, 0, target, graph)[0].parts > 0
+    assert {tile.parts for tile in rank_tiles(made, 0, target, graph, frozenset({rule}))} == {0}
 
 
 ALIGNED = ("x_aligned", "gemm_weight_aligned")

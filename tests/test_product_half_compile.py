@@ -16,7 +16,7 @@ from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
 from half_subjects import HALVES, KINDS, LAYOUTS, OWN_WIDTHS, Half
 from product_subjects import SHARED_BYTES, WIDTHS
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.tensor_core import tile
 from fusewright.kernels.tensor_core.variant import OWN
 
@@ -54,7 +54,7 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
         f"static_assert(half_stage<{width}>::count > HEAD_START + 1);\n"
         for width in {*WIDTHS, *OWN_WIDTHS}
     )
-    text = f"{select('sm90', ['run_product_half'])}\n{checks}}}\n"
+    text = f"{select_sections('sm90', ['run_product_half'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
 
 

@@ -16,7 +16,7 @@ from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, mode
 
 import fusewright.kernels.gemm.match
 from fusewright.codegen.body import body
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
@@ -80,7 +80,7 @@ def build(found: list[Tail], folder: Path) -> ctypes.CDLL:
 
 def text_of(number: int, tail: Tail) -> str:
     """The skeleton and the struct in a namespace of their own, and a loop over the rows."""
-    sections = text_for("cpp", {*tail.printed.words, "load", "box", "solo"})
+    sections = sections_for("cpp", {*tail.printed.words, "load", "box", "solo"})
     columns = tail.product.shape[-1]
     piece = f"box{{0, 1, 0, {columns}, {columns}}}, " if tail.printed.is_map else ""
     product = f"load(product, row * {tail.layout.segment or columns})"

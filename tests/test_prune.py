@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from emitting import emit_example
 
-from fusewright.codegen.dead_code import definitions, for_nvcc, prune
-from fusewright.codegen.device_library import sections, select
+from fusewright.codegen.dead_code import definitions, drop_unreached, for_nvcc
+from fusewright.codegen.device_library import sections, select_sections
 from fusewright.codegen.kernel_text import words
 
 # What others do not call by a name of its own: it stays.
@@ -63,7 +63,7 @@ def test_the_skeletons_are_understood(language: str) -> None:
     for section in sections(language):
         found = definitions(section.text)
         everything = section.text + "".join(f" .{word}" for word in words(section.text))
-        assert prune(section.text, everything) == section.text
+        assert drop_unreached(section.text, everything) == section.text
         for d in found:
             code = [x for x in d.text.split("\n") if not x.startswith("//")]
             assert d.names or not code or NAMELESS.match(code[0]), f"{section.name}: {d.text}"
@@ -85,7 +85,10 @@ def test_all_sections_go_together(language: str, command: tuple[str, ...], tmp_p
     """A model may need any of them beside any other, so no name may mean two things."""
     if not shutil.which(command[0]):
         pytest.skip(f"no {command[0]} here")
-    text = select(language, [s.name for s in sections(language)]) + "\n}  // namespace fusewright\n"
+    text = (
+        select_sections(language, [s.name for s in sections(language)])
+        + "\n}  // namespace fusewright\n"
+    )
     name = "all.cpp" if language == "cpp" else "all.cu"
     (tmp_path / name).write_text(text)
     done = subprocess.run(
@@ -95,32 +98,35 @@ def test_all_sections_go_together(language: str, command: tuple[str, ...], tmp_p
 
 
 def test_what_is_reached_stays() -> None:
-    assert names(prune(SKELETON, "size(2)")) == ["MORE SIZE", "size", "size"]
-    assert "// Of all types." in prune(SKELETON, "box<int>()")
-    assert names(prune(SKELETON, "other()")) == ["MORE SIZE", "size", "size", "other"]
-    assert prune(SKELETON, '"other"  // size') == ""
+    assert names(drop_unreached(SKELETON, "size(2)")) == ["MORE SIZE", "size", "size"]
+    assert "// Of all types." in drop_unreached(SKELETON, "box<int>()")
+    assert names(drop_unreached(SKELETON, "other()")) == ["MORE SIZE", "size", "size", "other"]
+    assert drop_unreached(SKELETON, '"other"  // size') == ""
 
 
 def test_a_specialisation_goes_with_its_type() -> None:
-    assert names(prune(SKELETON, "box<int>")) == ["box"]
+    assert names(drop_unreached(SKELETON, "box<int>")) == ["box"]
     both = ["box", "box", "odd", "static_assert(sizeof(odd) == 1);"]
-    assert names(prune(SKELETON, "box<odd>")) == both
+    assert names(drop_unreached(SKELETON, "box<odd>")) == both
 
 
 def test_macros_reach_what_they_paste() -> None:
-    text = prune(SKELETON, "box<int>().first()")
+    text = drop_unreached(SKELETON, "box<int>().first()")
     assert names(text) == ["box", "FUSEWRIGHT_MAKE", "first_of"]
     assert "second" not in text
-    assert names(prune(SKELETON, "WIDE(4)")) == ["WIDE_4", "WIDE_8", "WIDE"]
+    assert names(drop_unreached(SKELETON, "WIDE(4)")) == ["WIDE_4", "WIDE_8", "WIDE"]
 
 
 def test_conditions_stay_around_what_they_are_for() -> None:
-    text = prune(SKELETON, "host()")
+    text = drop_unreached(SKELETON, "host()")
     assert text == "\n".join(
         ["#ifndef __CUDACC_RTC__", "// On the host.", "FN int host() { return 1; }", "#endif"]
     )
     assert for_nvcc(text) == "// On the host.\nFN int host() { return 1; }"
-    assert for_nvcc(prune(SKELETON, "run()")).split("\n")[-1] == "inline int run() { return MORE; }"
+    assert (
+        for_nvcc(drop_unreached(SKELETON, "run()")).split("\n")[-1]
+        == "inline int run() { return MORE; }"
+    )
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])

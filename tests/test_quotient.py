@@ -17,7 +17,7 @@ from threads import library_of
 from torch import Tensor
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.targets.arch import TARGETS
 
 PROGRAM = r"""
@@ -80,7 +80,7 @@ extern "C" long doubted() {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = select("cuda", ["denominator"]) + PROGRAM + "}\n"
+    text = select_sections("cuda", ["denominator"]) + PROGRAM + "}\n"
     return library_of(text, tmp_path_factory.mktemp("quotient"))
 
 

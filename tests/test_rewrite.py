@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, copy, expand, permute, reshape
+from fusewright.ir.builder import (
+    TensorExpr,
+    cast,
+    constant,
+    copy,
+    expand,
+    permute,
+    pointwise,
+    reshape,
+)
 from fusewright.ir.graph import BatchSize, BufferUpdate, Graph, Node, base, check, node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
@@ -55,7 +64,7 @@ def test_a_number_known_at_run_time_stays() -> None:
 )
 def test_views_and_copies(build: object, wanted: list[str]) -> None:
     x = leaf(4, 6)
-    (result,) = rewritten(x, apply("exp", build(x)))  # type: ignore[operator]
+    (result,) = rewritten(x, pointwise("exp", build(x)))  # type: ignore[operator]
     assert operators(result) == wanted
 
 
@@ -67,7 +76,7 @@ def test_an_output_never_becomes_the_input() -> None:
 
 def test_two_outputs_never_become_one() -> None:
     x = leaf(4, 6)
-    y = apply("relu", x)
+    y = pointwise("relu", x)
     first, second = rewritten(x, y, y * 1.0)
     assert first.op == "relu"
     assert second.op == "copy"
@@ -92,7 +101,7 @@ def test_an_order_in_memory_is_kept() -> None:
 
 def test_rules_hold_for_any_order_in_memory() -> None:
     x = leaf(2, 3, 4, 5)
-    power = apply("pow", x, 3.0).node
+    power = pointwise("pow", x, 3.0).node
     made = node("pow", power.args, shape=x.shape, dtype=x.dtype, order=(0, 2, 3, 1))
     (result,) = rewritten(x, TensorExpr(made))
     assert operators(result) == ["input", "mul", "mul"]

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from fusewright.ir.builder import TensorExpr, apply
+from fusewright.ir.builder import TensorExpr, pointwise
 from fusewright.ir.graph import Graph, Node, node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.algebra_rules import ALGEBRA, NO_ALGEBRA, RULES, SPELLING, Rule, allowed
@@ -76,10 +76,10 @@ def test_the_right_side_costs_less(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
 def test_it_fires(rule: Rule) -> None:
     left, right, _, leaves = sides(rule, numbers(rule)[-1], torch.float32)
-    result = apply("exp", TensorExpr(left)).node
+    result = pointwise("exp", TensorExpr(left)).node
     graph, used = rewrite(Graph(tuple(leaves), (result,)))
     assert rule.name in used
-    assert cost(graph.outputs[0]) <= cost(apply("exp", TensorExpr(right)).node)
+    assert cost(graph.outputs[0]) <= cost(pointwise("exp", TensorExpr(right)).node)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_algebra_can_be_switched_off() -> None:
     assert {rule.kind for rule in left} == {SPELLING}
     assert {rule.kind for rule in RULES} == {ALGEBRA, SPELLING}
     x = TensorExpr(node("input", position=0, shape=(4,), dtype=torch.float32))
-    result = (apply("relu", apply("relu", x)) / 4.0).node
+    result = (pointwise("relu", pointwise("relu", x)) / 4.0).node
     _, used = rewrite(Graph((x.node,), (result,)), left)
     assert used == ("over-power-of-two",)
     _, used = rewrite(Graph((x.node,), (result,)), allowed(frozenset()))

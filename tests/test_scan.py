@@ -32,7 +32,7 @@ from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS
 from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, scan
-from fusewright.kernels.schedule import alternatives, schedule
+from fusewright.kernels.schedule import neighbours, schedule
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.arch import TARGETS
 
@@ -264,7 +264,7 @@ def test_chunks_of_rows_of_any_length_have_no_vectors(row: str, length: int) -> 
     made = make(Called(row), [x, x], GPU)
     ((_, nest, chosen),) = made.kernels
     assert chosen.each
-    every = [chosen, *alternatives(chosen, nest, GPU, made.plan.graph)]
+    every = [chosen, *neighbours(chosen, nest, GPU, made.plan.graph)]
     assert {s.vector for s in every} == {1}
 
 
@@ -285,7 +285,7 @@ def test_few_long_rows_may_have_a_block_each() -> None:
     x = torch.empty(63, 1 << 20, device="meta")
     made = make(Called("x.cumsum(1)"), [x, x], GPU)
     ((body, nest, chosen),) = made.kernels
-    others = alternatives(chosen, nest, GPU, made.captured.graph)
+    others = neighbours(chosen, nest, GPU, made.captured.graph)
     texts = [cuda_source([(body, nest, s)], GPU) for s in others]
     for launch in ("run_row_chunks<1024, 4, 16>", "run_row_chunks_shared<6, 128, 4, 16>"):
         assert any(launch in text for text in texts)
@@ -379,7 +379,7 @@ def text_of(made: Compilation) -> str:
     """The kernels of a plan, each with its default schedule and with every other one."""
     machine, graph, kernels = made.plan.target, made.captured.graph, []
     for printed, nest, default in made.kernels:
-        every = (default, *alternatives(default, nest, machine, graph))
+        every = (default, *neighbours(default, nest, machine, graph))
         for k, chosen in enumerate(every):
             other = body(nest, chosen, made.layout.in_place[printed.name])
             name = f"{printed.name}_{k}"

@@ -14,7 +14,7 @@ import torch
 from compiled import FLAGS
 from torch import Tensor
 
-from fusewright.codegen.device_library import FILES, sections, select
+from fusewright.codegen.device_library import FILES, sections, select_sections
 
 PACKAGE = Path(__file__).parent.parent / "fusewright"
 # Without threaded jumps gcc does not see that what it warns of is never read.
@@ -62,7 +62,7 @@ def test_each_section_names_what_it_needs(tmp_path: Path) -> None:
     sources = []
     for section in sections("cpp"):
         source = tmp_path / f"{section.name}.cpp"
-        source.write_text(select("cpp", [section.name]) + "\n}  // namespace fusewright\n")
+        source.write_text(select_sections("cpp", [section.name]) + "\n}  // namespace fusewright\n")
         sources.append(str(source))
     assert len(sources) > 50
     compiler("-fsyntax-only", *sources)
@@ -117,7 +117,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
             entries.append(ENTRY.format(name=name, tag=a, a=a, r=r))
     entries += [ENTRY.format(name=name, tag="long", a="long", r="long") for name in INTEGER_PAIRS]
     names = {*ULPS, *TESTS, *PAIRS, "where", "load", "store", "run_map"}
-    text = select("cpp", sorted(names)) + "".join(bodies) + "}  // namespace fusewright\n"
+    text = select_sections("cpp", sorted(names)) + "".join(bodies) + "}  // namespace fusewright\n"
     return library(tmp_path_factory.mktemp("functions"), text + "".join(entries))
 
 
@@ -402,7 +402,7 @@ THREADS = (1, 2, 5)
 @pytest.fixture(scope="module")
 def teams(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     words = [s.name for s in sections("cpp")]
-    text = select("cpp", words) + BODIES + "}  // namespace fusewright\n" + team_entries()
+    text = select_sections("cpp", words) + BODIES + "}  // namespace fusewright\n" + team_entries()
     return library(tmp_path_factory.mktemp("teams"), text)
 
 

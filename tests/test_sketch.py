@@ -310,7 +310,7 @@ def test_what_is_remembered_of_tuning_draws_nothing(
     given = example(problem)
     made = pipeline.make(problem.make_model(), given.inputs, TARGETS["cpu"])
     told = TuneResult(TuneChoice(), (), {})
-    monkeypatch.setattr(pipeline, "remembered", lambda *_: told)
+    monkeypatch.setattr(pipeline, "cached_or", lambda *_: told)
     about: dict[str, Any] = {"problem": problem, "given": given, "turn": nullcontext}
     found = pipeline._tuned(
         replace(made, replaced=True), lambda _: None, level="quick", rules=NO_RULES, **about

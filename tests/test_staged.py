@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.kernels.schedule import alternatives
+from fusewright.kernels.schedule import neighbours
 from fusewright.targets.arch import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
@@ -120,7 +120,7 @@ def test_the_cpu_has_no_stages() -> None:
 def test_a_tuner_tries_the_others() -> None:
     made = made_of(LAST, [tensor((3, 64, 10, 18))])
     ((_, nest, default),) = made.kernels
-    others = alternatives(default, nest, TARGETS["sm_90a"], made.captured.graph)
+    others = neighbours(default, nest, TARGETS["sm_90a"], made.captured.graph)
     assert [(s.staged, s.across, s.vector) for s in (default, *others)] == [
         (1, 32, 4), (0, 32, 4), (0, 1, 4),
     ]  # fmt: skip

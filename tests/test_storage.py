@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_plan import IMAGE, ROWS, planned
 
-from fusewright.loopnest.buffer_reuse import storage
+from fusewright.loopnest.buffer_reuse import buffer_reuse
 
 # forward, an input, what is overwritten
 CASES = [
@@ -30,7 +30,7 @@ CASES = [
     ("text", "x", "wanted"), CASES, ids=[c[0].replace("\n", "; ") for c in CASES]
 )
 def test_what_is_overwritten(text: str, x: torch.Tensor, wanted: list[str]) -> None:
-    made = storage(planned(text, x))
+    made = buffer_reuse(planned(text, x))
     pairs = [pair for pairs in made.in_place.values() for pair in pairs]
     assert [leaf.op for _, leaf in pairs] == wanted
     for output, leaf in pairs:

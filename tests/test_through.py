@@ -19,7 +19,7 @@ from fusewright.ir.interpreter import interpret
 from fusewright.rewrite import sink_views
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.sink_views import through
-from fusewright.rewrite.target_lowering import late, written
+from fusewright.rewrite.target_lowering import lower_for_target, written
 from fusewright.targets.arch import TARGETS
 
 GPU, CPU = TARGETS["sm_90a"], TARGETS["cpu"]
@@ -108,7 +108,7 @@ def images(batch: int = 6) -> list[Tensor]:
 @cache
 def graph_of(row: str) -> Graph:
     graph, _ = rewrite(capture(Called(row), images()).graph)
-    return late(graph, GPU)
+    return lower_for_target(graph, GPU)
 
 
 @pytest.mark.parametrize("row", ONE)
@@ -165,7 +165,7 @@ def test_an_output_and_what_is_read_as_a_whole_stay() -> None:
             return z, torch.cat([z, y], 1)
 
     graph, _ = rewrite(capture(Both(), images()).graph)
-    graph = late(graph, GPU)
+    graph = lower_for_target(graph, GPU)
     assert through(graph, GPU) is graph
 
 
@@ -175,7 +175,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]
     path = folder / "rows.py"
     path.write_text(MODEL.format(results=",\n            ".join(RUN)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "late", lambda graph, _: written(graph))
+        patch.setattr(passes, "lower_for_target", lambda graph, _: written(graph))
         patch.setattr(sink_views, "PRICES", {"cpp": sink_views.PRICES["cuda"]})
         case = prepare(path)
     (emitted,) = build([case], folder)

@@ -31,10 +31,10 @@ from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import SPLIT
 from fusewright.targets.arch import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
-from fusewright.tune.cache import TuneCache, TuneResult, key_of
-from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, paired
+from fusewright.tune.cache import TuneCache, TuneResult, cache_key
+from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pairs
 from fusewright.tune.search_space import MODEL, SearchSpace, choices
-from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, level_of, remembered, tune
+from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, cached_or, level_of, tune
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = Schedule(True, 0, 256, 4)
@@ -285,7 +285,7 @@ def test_turns_are_paired() -> None:
 
         return run
 
-    samples = paired({FIRST: side(1.0), AGAIN: side(1.0), "x": side(0.5)}, 10.0, clock)
+    samples = time_in_pairs({FIRST: side(1.0), AGAIN: side(1.0), "x": side(0.5)}, 10.0, clock)
     found = gain(samples, "x", WHOLE)
     assert found.faster
     assert abs(found.times - 2.0) < 0.05
@@ -312,16 +312,16 @@ def test_what_full_has_found_serves_quick(tmp_path: Path) -> None:
         worked.append(1)
         return replace(FOUND, facts={"run": len(worked), "tried": 1})
 
-    runs = [remembered(memory, level, ["a"], work).facts["run"] for level in
+    runs = [cached_or(memory, level, ["a"], work).facts["run"] for level in
             ("quick", "quick", "full", "full", "quick")]  # fmt: skip
     assert runs == [1, 1, 2, 2, 2]
-    assert remembered(memory, "quick", ["b"], work).facts["run"] == 3
+    assert cached_or(memory, "quick", ["b"], work).facts["run"] == 3
 
 
 def test_what_was_not_tried_is_not_remembered(tmp_path: Path) -> None:
     memory = TuneCache(tmp_path / "tuned.sqlite")
-    remembered(memory, "quick", ["a"], lambda: replace(FOUND, facts={"tried": 0}))
-    assert memory.get(key_of(["quick", "a"])) is None
+    cached_or(memory, "quick", ["a"], lambda: replace(FOUND, facts={"tried": 0}))
+    assert memory.get(cache_key(["quick", "a"])) is None
 
 
 def test_a_damaged_store_is_a_warning(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.codegen.device_library import select
+from fusewright.codegen.device_library import select_sections
 from fusewright.emit.runtime import CPP_FLAGS
 
 # Function -> instructions for 16 floats, loads, stores and the loop's own three included.
@@ -56,7 +56,7 @@ def vector_loop(lines: list[str]) -> int:
     platform.machine() != "x86_64" or version() != "12", reason="the numbers are those of gcc 12"
 )
 def test_a_vector_takes_no_more_instructions(tmp_path: Path) -> None:
-    text = select("cpp", sorted(MOST)) + "}  // namespace fusewright\n"
+    text = select_sections("cpp", sorted(MOST)) + "}  // namespace fusewright\n"
     source = tmp_path / "functions.cpp"
     source.write_text(text + "".join(ENTRY.format(name=name) for name in MOST), encoding="utf-8")
     command = ["g++", "-march=skylake-avx512", *CPP_FLAGS, "-S", str(source), "-o", "-"]

@@ -19,7 +19,7 @@ from fusewright.ir.graph import Graph, check, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.loopnest import sliding_window
 from fusewright.rewrite.simplify import rewrite
-from fusewright.rewrite.target_lowering import late, written
+from fusewright.rewrite.target_lowering import lower_for_target, written
 from fusewright.targets.arch import TARGETS
 
 GPU = TARGETS["sm_90a"]
@@ -120,7 +120,7 @@ def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
 @pytest.mark.parametrize("name", POOLS)
 def test_it_shares_a_kernel_with_what_follows(name: str) -> None:
     pool, shape = POOLS[name]
-    made = plan(late(graph_of(Tailed(pool), torch.randn(shape)), GPU), GPU)
+    made = plan(lower_for_target(graph_of(Tailed(pool), torch.randn(shape)), GPU), GPU)
     (kernel,) = made.kernels
     assert not made.libraries
     assert kernel.members[-1].op == "sigmoid"
@@ -130,13 +130,13 @@ def test_it_shares_a_kernel_with_what_follows(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_other_windows_stay_library_calls(name: str) -> None:
     pool, shape = KEPT[name]
-    assert len(library_calls(late(graph_of(Pair(pool), torch.randn(shape)), GPU))) == 1
+    assert len(library_calls(lower_for_target(graph_of(Pair(pool), torch.randn(shape)), GPU))) == 1
 
 
 def test_the_cpu_has_maps_of_pieces_too() -> None:
     before = graph_of(nn.MaxPool2d(2), torch.randn(IMAGE))
     assert library_calls(before)
-    assert not library_calls(late(before, TARGETS["cpu"]))
+    assert not library_calls(lower_for_target(before, TARGETS["cpu"]))
 
 
 class Overlapping(nn.Module):

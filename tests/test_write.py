@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.common.atomic_write import check_writable, write_whole
+from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.errors import BadUsage
 
 
@@ -15,7 +15,7 @@ def test_new_file_obeys_the_umask(tmp_path: Path) -> None:
     path = tmp_path / "new.py"
     previous = os.umask(0o027)
     try:
-        write_whole(path, "naïve\n", force=False)
+        write_atomically(path, "naïve\n", force=False)
     finally:
         os.umask(previous)
     assert path.read_bytes() == "naïve\n".encode()
@@ -27,9 +27,9 @@ def test_existing_file_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "old.py"
     path.write_text("old")
     with pytest.raises(BadUsage, match="--force"):
-        write_whole(path, "new", force=False)
+        write_atomically(path, "new", force=False)
     assert path.read_text() == "old"
-    write_whole(path, "new", force=True)
+    write_atomically(path, "new", force=True)
     assert path.read_text() == "new"
 
 
@@ -52,7 +52,7 @@ def test_refused_before_and_after_the_work(
     with pytest.raises(BadUsage, match=words):
         check_writable(tmp_path / place, force=force)
     with pytest.raises(BadUsage, match=words):
-        write_whole(tmp_path / place, "text", force=force)
+        write_atomically(tmp_path / place, "text", force=force)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -72,6 +72,6 @@ def test_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BadUsage, match="No space left on device"):
-        write_whole(path, "new", force=True)
+        write_atomically(path, "new", force=True)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

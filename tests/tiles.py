@@ -14,7 +14,7 @@ from pathlib import Path
 from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText
 
 SECTIONS = ("tile_out", "turned_body", "turned_source")
@@ -143,7 +143,7 @@ def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CD
 
 def compiled(words: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
     """The sections that are called `words`, and more text behind them."""
-    text = text_for("sm90", words)
+    text = sections_for("sm90", words)
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     text += more

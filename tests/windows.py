@@ -15,7 +15,7 @@ from cudac import SPOKEN
 from threads import BEFORE, TWINS, built
 from tiles import MORE_TWINS, WARP
 
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText
 
 Sizes = tuple[int, ...]
@@ -213,7 +213,7 @@ def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CD
     pixels are folded, with its width, 0 for boxes, and vectors."""
     words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
     text = re.sub(
-        r"FN void load_pixels\(.*?\n}\n", ENGINE, text_for("sm90", words), flags=re.DOTALL
+        r"FN void load_pixels\(.*?\n}\n", ENGINE, sections_for("sm90", words), flags=re.DOTALL
     )
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)

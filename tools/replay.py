@@ -42,11 +42,11 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.device_library import sections
 from fusewright.codegen.kernel_text import KernelText
-from fusewright.common.atomic_write import write_whole
+from fusewright.common.atomic_write import write_atomically
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.compiler import pipeline
 from fusewright.compiler.pipeline import Compilation, design
-from fusewright.emit.model_source import emit_class
+from fusewright.emit.model_source import emit_bare_class
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
@@ -280,7 +280,7 @@ def _emitted(
     if loaded.problem is None:
         made = pipeline.make(loaded.module, loaded.given.inputs, machine, precision, rules)
         runtime, forward = pipeline._code(made, loaded.module, scope_of(loaded.module))
-        texts = [("file", emit_class(runtime, forward)), ("record", made.record(loaded.name))]
+        texts = [("file", emit_bare_class(runtime, forward)), ("record", made.record(loaded.name))]
         return texts, [made]
     about = loaded.problem, loaded.module, loaded.given, machine, precision, rules
     file = pipeline._file(*about, untuned, lambda _: None)
@@ -403,9 +403,9 @@ def write(record: Record, folder: Path) -> None:
     """The texts first: a manifest that is there is a whole record."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"paragraphs": list(record.paragraphs), "texts": record.texts}
-    write_whole(folder / TEXTS, f"{json.dumps(texts)}\n", force=True)
+    write_atomically(folder / TEXTS, f"{json.dumps(texts)}\n", force=True)
     manifest = json.dumps(record.keys, indent=0, sort_keys=True)
-    write_whole(folder / MANIFEST, f"{manifest}\n", force=True)
+    write_atomically(folder / MANIFEST, f"{manifest}\n", force=True)
 
 
 def read(folder: Path) -> Record:

@@ -38,9 +38,9 @@ from fusewright.cli.options import (
     parse_names,
     parse_settings,
 )
-from fusewright.common.atomic_write import write_whole
+from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import progress
-from fusewright.common.timing_lock import Need, ask, settle
+from fusewright.common.timing_lock import Need, hold_timing_lock, settle
 from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
 from fusewright.report.run_report import (
     Report,
@@ -214,7 +214,7 @@ def optimize(
                 force=force,
                 timing=timing,
                 level=tune,
-                turn=nullcontext if line is None else partial(ask, line),
+                turn=nullcontext if line is None else partial(hold_timing_lock, line),
                 progress=step,
                 site=site,
                 settle=_at_once if line is None else partial(settle, line),
@@ -410,10 +410,10 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
         report, code = work()
     except FusewrightError as error:
         if path is not None:
-            write_whole(path, to_json(error_report(error)), force=True)
+            write_atomically(path, to_json(error_report(error)), force=True)
         raise
     if path is not None:
-        write_whole(path, to_json(report), force=True)
+        write_atomically(path, to_json(report), force=True)
     return code
 
 

@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from fusewright.codegen.cxx_literal import literal
+from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
     KernelText,
     PassText,
     Pointer,
-    computed,
+    compute_type,
     counting,
     operators,
     slots,
@@ -33,7 +33,7 @@ from fusewright.kernels.rowwise.row_cooperation import deferred_reads, part_vect
 from fusewright.kernels.rowwise.simd_rows import turns
 from fusewright.kernels.schedule import Schedule, known_factor
 from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
-from fusewright.loopnest.reduction_passes import RowPass, read_key, row_plan
+from fusewright.loopnest.reduction_passes import RowPass, plan_row, read_key
 from fusewright.loopnest.staged_transpose import staged_reads
 
 
@@ -47,7 +47,7 @@ class _Printer:
         self, nest: Nest, schedule: Schedule, in_place: tuple[tuple[Node, Node], ...]
     ) -> None:
         self.nest, self.kernel = at_batch(nest, schedule.batch), nest.kernel
-        self.row = row_plan(nest, schedule)
+        self.row = plan_row(nest, schedule)
         vectors = part_vectors(nest, schedule.threads * schedule.vector, schedule.batch)
         self.placed = deferred_reads(self.nest, vectors) if schedule.deferred else {}
         self.in_place, self.is_map = in_place, not self.kernel.folds
@@ -113,7 +113,7 @@ class _Printer:
 
     def _kind(self, n: Node) -> str:
         """The type of a member or of what is read, as the text calls it."""
-        return ABREAST[computed(n)] if self.abreast else computed(n)
+        return ABREAST[compute_type(n)] if self.abreast else compute_type(n)
 
     def _kinds(self) -> list[str]:
         """What `real`, `truth` and `whole` are to this team."""
@@ -163,7 +163,7 @@ class _Printer:
         elif first.op == "mean":
             summed = self._kind(first.args[0])
             self._team_call("sum", f"const {summed} {name}_sum = ", text)
-            count = literal(times(self.nest.outer, self.nest.columns), computed(first))
+            count = cxx_literal(times(self.nest.outer, self.nest.columns), compute_type(first))
             total = f"{name}_sum" if summed == kind else f"({kind}){name}_sum"
             self.lines.append(f"const {kind} {name} = {total} / {count};")
         else:
@@ -221,7 +221,7 @@ class _Printer:
         if id(m) in text.known:
             return text.known[id(m)]
         if m is self.kernel.product:
-            return text.read(id(m), computed(m), "product")
+            return text.read(id(m), compute_type(m), "product")
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
@@ -308,7 +308,7 @@ class _Printer:
         if key not in self.row_reads:
             self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
             value = self._row_value(leaf, access)
-            kind = self._kind(leaf) if access.beside else computed(leaf)
+            kind = self._kind(leaf) if access.beside else compute_type(leaf)
             self.lines.append(f"const {kind} {self.row_reads[key]} = {value};")
         return self.row_reads[key]
 
@@ -325,7 +325,7 @@ class _Printer:
     def _number(self, value: Attribute, leaf: Node) -> str:
         """A number as text of the type in which the leaf is computed."""
         assert isinstance(value, int | float | bool | BatchSize)
-        return literal(value, computed(leaf))
+        return cxx_literal(value, compute_type(leaf))
 
     # -- spelling
 
@@ -342,13 +342,13 @@ class _Printer:
     def _load(self, leaf: Node, access: AffineAccess) -> str:
         """The operand of a value that varies along the row; only some of its elements may exist."""
         if leaf.op == "constant":
-            inner = f"everywhere<{computed(leaf)}>({self._number(leaf['value'], leaf)})"
+            inner = f"everywhere<{compute_type(leaf)}>({self._number(leaf['value'], leaf)})"
         else:
             inner = self._operand("load", self.pointer_of[id(leaf)], access)
             inner = self.placed.get(read_key(access), "{}").format(inner)
         if not access.limits:
             return inner
-        fill = f"({computed(leaf)}){self._number(access.fill, leaf)}"
+        fill = f"({compute_type(leaf)}){self._number(access.fill, leaf)}"
         exists = f"[&](long o) {{ return {access.limits}; }}"
         return f"within<{self.nest.index}>({inner}, {fill}, {exists})"
 

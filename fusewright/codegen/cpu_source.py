@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import prune
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.dead_code import drop_unreached
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.ir.graph import BatchSize, numel, size_text, times
 
@@ -19,7 +19,7 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
     for body in bodies:
         parts += [body.text, _entry(body)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-    return f"{prune(text_for('cpp', words(generated)), generated)}\n\n{generated}"
+    return f"{drop_unreached(sections_for('cpp', words(generated)), generated)}\n\n{generated}"
 
 
 def _launch(body: KernelText) -> str:

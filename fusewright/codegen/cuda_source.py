@@ -13,17 +13,17 @@ from dataclasses import replace
 import torch
 
 from fusewright.codegen.body import body as print_body
-from fusewright.codegen.dead_code import prune
-from fusewright.codegen.device_library import text_for
+from fusewright.codegen.dead_code import drop_unreached
+from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.ir.graph import size_text, times
 from fusewright.kernels.gemm import launch
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
-from fusewright.kernels.rowwise.row_cooperation import part_vectors, still_reads
+from fusewright.kernels.rowwise.row_cooperation import part_vectors, resident_reads
 from fusewright.kernels.scan.chunks import CHUNK_EACH
-from fusewright.kernels.schedule import Schedule, otherwise
+from fusewright.kernels.schedule import Schedule, fallback
 from fusewright.loopnest.nest import Nest, at_batch
-from fusewright.loopnest.staged_transpose import staging
+from fusewright.loopnest.staged_transpose import staged_transpose
 from fusewright.targets.arch import Target
 
 # kernels/rowwise/cuda/split_rows.cuh asserts the same numbers
@@ -53,8 +53,8 @@ def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
         texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-    skeletons = text_for(target.product or "cuda", _words(kernels, generated))
-    return f"{prune(skeletons, generated)}\n\n{generated}"
+    skeletons = sections_for(target.product or "cuda", _words(kernels, generated))
+    return f"{drop_unreached(skeletons, generated)}\n\n{generated}"
 
 
 def launcher(body: KernelText, nest: Nest, schedule: Schedule) -> str:
@@ -97,7 +97,7 @@ def whole(nest: Nest) -> list[str]:
 
 def _spare(body: KernelText, nest: Nest, schedule: Schedule) -> Spare:
     """The kernel as it runs where what keeps its rows cannot, if that may be."""
-    if not (other := otherwise(schedule, nest)):
+    if not (other := fallback(schedule, nest)):
         return []
     again, name = print_body(nest, other, body.in_place), f"{body.name}_again"
     text = again.text.replace(f"struct {body.name} ", f"struct {name} ", 1)
@@ -168,7 +168,7 @@ def _launch(body: KernelText, nest: Nest, schedule: Schedule, vector: int) -> st
     if schedule.tile and nest.kernel.product:
         return launch.launch(nest, nest.kernel.product, schedule.tile, vector)
     rows = size_text(nest.rows)
-    if schedule.staged and (found := staging(nest)):
+    if schedule.staged and (found := staged_transpose(nest)):
         sizes = ", ".join(map(size_text, (nest.rows, nest.columns, found.side, found.step)))
         parameters = f"{vector}, {len(found.reads)}"
         return f"{launcher(body, nest, schedule)}<{parameters}>(body, {sizes}, device, stream)"
@@ -222,7 +222,7 @@ def _part(nest: Nest, schedule: Schedule) -> str:
     how many tensors its registers keep as much."""
     vectors = part_vectors(nest, schedule.threads * schedule.vector, schedule.batch)
     size = vectors * 16 * schedule.threads // schedule.blocks
-    still = len(still_reads(at_batch(nest, schedule.batch), vectors))
+    still = len(resident_reads(at_batch(nest, schedule.batch), vectors))
     return f", {size}" + f", {still}" * (still > 0)
 
 

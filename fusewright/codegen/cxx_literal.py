@@ -9,7 +9,7 @@ import torch
 from fusewright.ir.graph import BatchSize, Size, size_text
 
 
-def literal(value: Size | float | bool, kind: str) -> str:
+def cxx_literal(value: Size | float | bool, kind: str) -> str:
     """A number as C++ text of type `kind`; floats keep every bit."""
     if isinstance(value, BatchSize):
         return f"({kind})({size_text(value)})"
@@ -18,7 +18,7 @@ def literal(value: Size | float | bool, kind: str) -> str:
     if kind not in ("float", "double"):
         least = {"int": -(1 << 31), "long": -(1 << 63)}.get(kind)
         if value == least:  # its absolute value is of a wider type
-            return f"({literal(int(value) + 1, kind)} - 1)"
+            return f"({cxx_literal(int(value) + 1, kind)} - 1)"
         narrow = "" if kind in ("int", "long") else f"({kind})"
         return narrow + str(int(value)) + ("L" if kind == "long" else "")
     suffix = "f" if kind == "float" else ""

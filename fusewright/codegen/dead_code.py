@@ -41,7 +41,7 @@ class Definition:
         return self.names if TYPE.search(self.text) else NOTHING
 
 
-def prune(skeletons: str, generated: str) -> str:
+def drop_unreached(skeletons: str, generated: str) -> str:
     """The definitions in `skeletons` that `generated` reaches, in order."""
     given = definitions(skeletons)
     known = NOTHING.union(*(d.names for d in given))

@@ -134,7 +134,7 @@ def cut(text: str) -> list[DeviceSection]:
     return found
 
 
-def select(language: str, words: Iterable[str]) -> str:
+def select_sections(language: str, words: Iterable[str]) -> str:
     """The text of the sections called `words` and of all they need; unknown words are an error."""
     table = {s.name: s for s in sections(language)}
     wanted: set[str] = set()
@@ -149,6 +149,6 @@ def select(language: str, words: Iterable[str]) -> str:
     return "\n\n".join(s.text for s in sections(language) if s.name in wanted)
 
 
-def text_for(language: str, words: Iterable[str]) -> str:
-    """`select`, where not every word is a section."""
-    return select(language, sorted({s.name for s in sections(language)} & set(words)))
+def sections_for(language: str, words: Iterable[str]) -> str:
+    """`select_sections`, where not every word is a section."""
+    return select_sections(language, sorted({s.name for s in sections(language)} & set(words)))

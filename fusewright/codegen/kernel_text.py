@@ -38,7 +38,7 @@ WORD = re.compile(r"(\.(?:template )?)?\b([A-Za-z_]\w*)")
 ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "long": "whole"}
 
 
-def computed(n: Node) -> str:
+def compute_type(n: Node) -> str:
     """The C++ type in which the node is computed; of some convolutions, a window at a time."""
     if n.has("windows"):
         return f"window_of<{prod(known(n['windows']))}>"
@@ -157,7 +157,7 @@ def slots(row: RowPlan) -> dict[Hashable, str]:
     slots: dict[Hashable, str] = {}
     busy: list[tuple[str, str, int]] = []  # slot, type, last pass
     for keep in sorted(row.keeps.values(), key=lambda k: k.first):
-        kind = computed(keep.node)
+        kind = compute_type(keep.node)
         free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
         name = free[0] if free else f"k{len(busy)}"
         busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]

@@ -13,7 +13,7 @@ from fusewright.errors import BadUsage
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Raise what `write_whole` would raise, before the work whose result is to be written."""
+    """Raise what `write_atomically` would raise, before the work whose result is to be written."""
     if path.is_dir():
         raise BadUsage(f"{path}: this is a folder; name the file to write.")
     if path.exists() and not path.is_file():
@@ -29,7 +29,7 @@ def check_writable(path: Path, *, force: bool) -> None:
         raise BadUsage(f"{path}: no permission to write into {folder}. Choose another folder.")
 
 
-def write_whole(path: Path, text: str, *, force: bool) -> None:
+def write_atomically(path: Path, text: str, *, force: bool) -> None:
     """Write `text` to `path`, replacing an existing file only with `force`."""
     check_writable(path, force=force)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

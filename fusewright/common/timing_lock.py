@@ -2,10 +2,10 @@
 
 So has a run that had too little memory beside others, from its beginning to its end.
 
-A run asks for its turn over a socket before it times anything, and says when it is over: `ask` in
-the run, `TimingLock` in the suite that started it. Whoever waits comes before whoever would start.
-Once it knows how much memory it will take at most, it waits until there is as much, which it has
-until its end: `settle`, likewise.
+A run asks for its turn over a socket before it times anything, and says when it is over:
+`hold_timing_lock` in the run, `TimingLock` in the suite that started it. Whoever waits comes before
+whoever would start. Once it knows how much memory it will take at most, it waits until there is as
+much, which it has until its end: `settle`, likewise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 @contextmanager
-def ask(descriptor: int) -> Iterator[None]:
+def hold_timing_lock(descriptor: int) -> Iterator[None]:
     """Wait for the turn on the line with this descriptor; raises NotVerifiable if none can come."""
     os.set_inheritable(descriptor, False)  # the judge's workers are no business of the suite
     with socket.socket(fileno=os.dup(descriptor)) as line:

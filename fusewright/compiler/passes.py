@@ -21,11 +21,11 @@ from fusewright.rewrite.huge_pages import pages
 from fusewright.rewrite.norm_rounding import once
 from fusewright.rewrite.simplify import apart
 from fusewright.rewrite.sink_views import through
-from fusewright.rewrite.target_lowering import late
+from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.arch import Target
 
 
-def staged(
+def run_passes(
     graph: Graph,
     machine: Target,
     precision: str,
@@ -57,6 +57,6 @@ def staged(
 
 def _late(graph: Graph, machine: Target) -> Graph:
     """What is a call until the target is known, and what that leaves of pieces of tensors."""
-    for step in (late, once, pooled, masked, joint, through):
+    for step in (lower_for_target, once, pooled, masked, joint, through):
         graph = step(graph, machine)
     return graph

@@ -32,24 +32,24 @@ from fusewright.build.fused_module import (
 from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source, workspace
 from fusewright.codegen.kernel_text import KernelText
-from fusewright.common.atomic_write import check_writable, write_whole
+from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
-from fusewright.compiler.passes import staged
+from fusewright.compiler.passes import run_passes
 from fusewright.emit.forward import forward_lines
 from fusewright.emit.guard import class_text, guard
-from fusewright.emit.header import as_it_was, header, header_of_parts
+from fusewright.emit.header import header, header_of_parts, unchanged_header
 from fusewright.emit.model_source import (
     GeneratedForward,
     NewClass,
     alias,
-    emit,
-    emit_class,
+    emit_bare_class,
     emit_classes,
+    emit_file,
     emit_parts,
-    rename,
+    rename_only,
 )
 from fusewright.emit.python_text import NameScope, parameters, signature_text
 from fusewright.emit.runtime import cpp_runtime, cuda_runtime
@@ -58,7 +58,7 @@ from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
-from fusewright.fusion.batch_counters import count_in_kernels
+from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.planner import Plan, numbered, plan
 from fusewright.judge import judge
 from fusewright.judge.evidence.pytree import tensors
@@ -66,19 +66,19 @@ from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
-from fusewright.kernels.conv.tf32_probe import asks_here
+from fusewright.kernels.conv.tf32_probe import probe_this_gpu
 from fusewright.kernels.schedule import Schedule, TuneChoice, schedule
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.loopnest.buffer_reuse import BufferReuse, storage
+from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
 from fusewright.loopnest.nest import Nest
 from fusewright.report.decision_record import (
     AS_IT_WAS,
+    changes_anything,
     explain,
     explain_parts,
     is_degenerate,
     is_worth_it,
-    kernel_reports,
-    replaces,
+    step_reports,
 )
 from fusewright.report.run_report import OptimizeResult, StepReport
 from fusewright.rewrite.algebra_rules import allowed
@@ -88,7 +88,7 @@ from fusewright.targets.arch import TARGETS, Target, target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
 from fusewright.tune.search_space import MODEL, choices
-from fusewright.tune.tuner import DEFAULT, level_of, remembered, tune, untuned
+from fusewright.tune.tuner import DEFAULT, cached_or, level_of, tune, untuned
 
 Progress = Callable[[str], None]
 Settle = Callable[[Need], None]
@@ -169,14 +169,14 @@ def design(
     graph, used = rewrite(given.graph, allowed(rules))
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
-    rounds = asks_here(graph.batch) if machine is _this_gpu() else None
-    graph = staged(graph, machine, precision, rules, rounds, choice.library)
+    rounds = probe_this_gpu(graph.batch) if machine is _this_gpu() else None
+    graph = run_passes(graph, machine, precision, rules, rounds, choice.library)
     captured = replace(given, graph=graph)
-    planned = count_in_kernels(plan(captured.graph, machine, precision))
+    planned = move_counters_into_kernels(plan(captured.graph, machine, precision))
     planned = numbered(planned, first)
-    layout = storage(planned)
+    layout = buffer_reuse(planned)
     made = Compilation(
-        given, captured, planned, layout, (), used, replaced=replaces(given.graph, planned)
+        given, captured, planned, layout, (), used, replaced=changes_anything(given.graph, planned)
     )
     return _scheduled(made, rules, choice)
 
@@ -216,7 +216,7 @@ def _tuned(
     def write(choice: TuneChoice) -> CandidateText:
         chosen = other(choice)
         runtime, forward = _code(chosen, module, scope_of(module))
-        return CandidateText(runtime, emit_class(runtime, forward), bool(chosen.kernels))
+        return CandidateText(runtime, emit_bare_class(runtime, forward), bool(chosen.kernels))
 
     def work() -> TuneResult:
         progress("tuning")
@@ -232,7 +232,7 @@ def _tuned(
     module, machine = problem.make_model(), made.plan.target
     about = [__version__, write(DEFAULT).kind, *sorted(rules), *about_machine(machine)]
     about += about_inputs(given.inputs, made.captured.graph)
-    found = remembered(TuneCache(cache_folder() / TUNED), level, about, work)
+    found = cached_or(TuneCache(cache_folder() / TUNED), level, about, work)
     return replace(other(found.choice), tuned=found)
 
 
@@ -245,11 +245,11 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
     """The text of the emitted file, and its block that compiles kernels, or ""."""
     path, record = str(problem.path), made.record(problem.path.name)
     if not made.replaced:
-        return rename(problem.source, path, as_it_was(record)), ""
+        return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
     lines = header(record, made.kernels, made.plan, problem.path.name)
-    return emit(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
+    return emit_file(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
 
 
 def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
@@ -336,9 +336,9 @@ def optimize_file(
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
         if not here:
             why = _compiled_elsewhere(file, machine, progress)
-            write_whole(out, file.text, force=force)
+            write_atomically(out, file.text, force=force)
             return replace(outcome, why_not=why)
-        write_whole(out, file.text, force=force)
+        write_atomically(out, file.text, force=force)
         compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
@@ -419,7 +419,7 @@ def optimize(
         runtime, new = _code(made, module, scope_of(module))
     except CaptureFailed as error:
         return _optimize_parts(module, inputs, machine, str(error))
-    fused = fused_module(module, emit_class(runtime, new))
+    fused = fused_module(module, emit_bare_class(runtime, new))
     warn_if_refused(fused, new.signature, new.prelude, new.conditions, inputs, machine.device)
     return fused
 
@@ -633,7 +633,7 @@ def _file(
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
         text, runtime = _emitted(made, module, problem)
-        reports = kernel_reports(made.plan, made.tiles)
+        reports = step_reports(made.plan, made.tiles)
         degenerate = is_degenerate(made.captured.graph)
         about = made.record(name), made.kernels, reports, degenerate, made.tuning
         return _File(text, runtime, *about)
@@ -657,7 +657,7 @@ def _file(
         )
     # The file shall not depend on where the problem lies.
     record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
-    reports = tuple(r for m in parts.made for r in kernel_reports(m.plan, m.tiles))
+    reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.tiles))
     text, runtime = _text_of_parts(parts, problem, record, scope)
     return _File(text, runtime, record, parts.kernels, reports, parts=parts.facts)
 
@@ -674,9 +674,9 @@ def _text_of_parts(
         lines = header_of_parts(record, parts.kernels, plans, problem.path.name)
         return emit_parts(problem.source, path, lines, runtime, classes), runtime
     try:
-        return rename(problem.source, path, as_it_was(record)), ""
+        return rename_only(problem.source, path, unchanged_header(record)), ""
     except CaptureFailed:  # not a plain class of the file
-        return alias(problem.source, path, as_it_was(record)), ""
+        return alias(problem.source, path, unchanged_header(record)), ""
 
 
 def _own_classes(problem: Problem) -> dict[type, str]:

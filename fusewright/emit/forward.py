@@ -16,13 +16,13 @@ from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float_product, writes_itself
-from fusewright.fusion.batch_counters import counted
+from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
 from fusewright.ir.graph import BatchSize, Graph, Node, Size, base, times, toposort
 from fusewright.ir.interpreter import python_text
-from fusewright.ir.strided_view import numbers
+from fusewright.ir.strided_view import as_ints
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.variant import family
+from fusewright.kernels.tensor_core.variant import variant_of
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _ForwardPrinter:
         self.dense: dict[int, str] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
         self.shown = _shown(self.graph)
-        self.counted = counted(plan)
+        self.counted = call_counters(plan)
         joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
         wholes = {id(piece): n for n in joints if not n.has("inside") for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.has("inside")}
@@ -223,7 +223,7 @@ class _ForwardPrinter:
         if id(whole) not in self.text:
             self._define(whole, self.guard.names.fresh("joined"), self._empty(whole))
             self.fresh.add(id(whole))
-        dim, start, _ = numbers(n["inside"])
+        dim, start, _ = as_ints(n["inside"])
         return f"{self.text[id(whole)]}.narrow({dim}, {start}, {n.shape[dim]})"
 
     def _factors(self, kernel: Kernel) -> list[str]:
@@ -231,7 +231,7 @@ class _ForwardPrinter:
         if kernel.product is None:
             return []
         tile = self.tiles[kernel.name]
-        kind = family(kernel.product, inline=tile.inline)
+        kind = variant_of(kernel.product, inline=tile.inline)
         found = kind.whole(kernel.product)
         names = [self._operand(n) for n in found]
         aligned: dict[str, str] = {}
@@ -334,7 +334,7 @@ def _given(body: KernelText) -> list[Node]:
 
 def _walked(kernel: Kernel) -> list[Node]:
     """The tensors whose addresses and strides a kernel takes."""
-    whole = family(kernel.product).whole(kernel.product) if kernel.product else ()
+    whole = variant_of(kernel.product).whole(kernel.product) if kernel.product else ()
     return [*kernel.leaves, *whole]
 
 

@@ -27,8 +27,8 @@ from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import FUNCTION, is_plain
 from fusewright.frontend.capture import Captured
 from fusewright.ir.graph import BatchSize, Node, numel, size_text, toposort
-from fusewright.kernels.conv.match import rounds_as_tf32, was_convolution
-from fusewright.kernels.conv.tf32_probe import rounds_text
+from fusewright.kernels.conv.match import came_from_conv, rounds_as_tf32
+from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.targets.arch import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method
@@ -368,9 +368,9 @@ class _Guard:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
         nodes = toposort(self.captured.graph.roots)
         found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
-        if self.precision == "eager" and not all(map(was_convolution, found)):
+        if self.precision == "eager" and not all(map(came_from_conv, found)):
             yield "_fusewright_full_float32()"
-        asked = (rounds_text(n, self.batch) for n in found if rounds_as_tf32(n))
+        asked = (probe_expression(n, self.batch) for n in found if rounds_as_tf32(n))
         yield from dict.fromkeys(asked)
 
     def _reads_default_dtype(self) -> bool:

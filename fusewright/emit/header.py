@@ -11,7 +11,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
 from fusewright.ir.graph import Node
 from fusewright.kernels.schedule import Schedule
-from fusewright.kernels.tensor_core.variant import family
+from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import Nest
 
 SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -56,7 +56,7 @@ def header_of_parts(
     return [*lines, *kept, *_numeric_classes(kernels, first), ""]
 
 
-def as_it_was(record: str) -> list[str]:
+def unchanged_header(record: str) -> list[str]:
     """For a file in which nothing is replaced."""
     kept = [line for line in record.splitlines() if line.strip()]
     return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
@@ -79,5 +79,5 @@ def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, Schedule]], plan:
 
 def _product_class(product: Node) -> str:
     """In which precision a kernel computes its product."""
-    numeric = family(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
+    numeric = variant_of(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
     return f", its {product.op} as {numeric}"

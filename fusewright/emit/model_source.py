@@ -48,7 +48,7 @@ class NewClass:
     forward: GeneratedForward
 
 
-def emit(
+def emit_file(
     source: str, path: str, header: Sequence[str], runtime: str, forward: GeneratedForward
 ) -> str:
     """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
@@ -68,8 +68,8 @@ def emit(
     return _under(header, text)
 
 
-def rename(source: str, path: str, header: Sequence[str]) -> str:
-    """The user's text with no other change than the name of its class; raises as `emit`."""
+def rename_only(source: str, path: str, header: Sequence[str]) -> str:
+    """The user's text with no other change than the name of its class; raises as `emit_file`."""
     source = _renamed(source, path)
     _class(ast.parse(source), path)
     return _under(header, source.split("\n"))
@@ -97,7 +97,7 @@ def alias(source: str, path: str, header: Sequence[str]) -> str:
     return _under(header, [*source.rstrip().split("\n"), "", "ModelNew = Model"])
 
 
-def emit_class(runtime: str, forward: GeneratedForward) -> str:
+def emit_bare_class(runtime: str, forward: GeneratedForward) -> str:
     """Runtime and a bare `class ModelNew` with the new `forward`, for a module that has no file."""
     return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
 

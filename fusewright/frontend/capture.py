@@ -26,9 +26,14 @@ from fusewright.errors import CaptureFailed
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
 from fusewright.frontend.export import Exported, export, multiple, runtime_number
-from fusewright.frontend.forward_trace import ForwardTrace, ReadAttribute, seen, unchanged
+from fusewright.frontend.forward_trace import (
+    ForwardTrace,
+    ReadAttribute,
+    no_attribute_changes,
+    trace_forward,
+)
 from fusewright.frontend.library_calls import library_call, product_flops
-from fusewright.frontend.lowering import lower, reordered
+from fusewright.frontend.lowering import lower, with_memory_order
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
@@ -40,13 +45,13 @@ from fusewright.ir.graph import (
     Node,
     Size,
     check,
-    concrete,
-    copied,
     fresh_copy,
     memory_of,
     node,
     numel,
     on_other_memory,
+    own_memory_copy,
+    size_at_batch,
 )
 
 
@@ -104,7 +109,7 @@ def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") ->
 
     device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
     """
-    with unchanged(module), _own_hooks_off(module):
+    with no_attribute_changes(module), _own_hooks_off(module):
         found, run = _exported(module, inputs, device)
     builder = _GraphBuilder(found.batch, module, run)
     graph = check(builder.build(found.program), "capture")
@@ -119,7 +124,7 @@ def _exported(
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
     try:
-        run = seen(module, inputs)
+        run = trace_forward(module, inputs)
     except (Unsettled, HasEffects):
         raise
     except CaptureFailed:
@@ -289,7 +294,7 @@ class _GraphBuilder:
             lowered = library_call(call, self.effects, alone=_alone(n))
         if isinstance(lowered, tuple):
             return lowered
-        return reordered(lowered, call.results[0].order)
+        return with_memory_order(lowered, call.results[0].order)
 
     def _number(self, n: torch.fx.Node) -> object:
         """A number that only the data knows."""
@@ -380,7 +385,7 @@ class _GraphBuilder:
             whole = memory_of(n)
             return on_other_memory(n, whole, fresh_copy(whole, whole.order, memory))
         if shared or exposed or n.op == "constant" or _moved(n, order):
-            return copied(n, order, memory)
+            return own_memory_copy(n, order, memory)
         return n
 
     def _leaf_of(
@@ -510,9 +515,9 @@ def _eager_call(call: AtenCall, batch: int) -> EagerStep:
     tensors = [
         a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, TensorExpr)
     ]
-    read = sum(concrete(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
-    written = sum(concrete(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
-    results = sum(concrete(numel(r.shape), batch) for r in call.results[:1])
+    read = sum(size_at_batch(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
+    written = sum(size_at_batch(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
+    results = sum(size_at_batch(numel(r.shape), batch) for r in call.results[:1])
     flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
     half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
     return EagerStep(call.name, read + written, flops or results, half)

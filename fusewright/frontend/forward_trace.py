@@ -76,7 +76,7 @@ def put_back(module: nn.Module) -> Iterator[list[str]]:
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def no_attribute_changes(module: nn.Module) -> Iterator[None]:
     """Raise CaptureFailed if the block changes a plain attribute; the old values are put back."""
     with put_back(module) as changed:
         yield
@@ -89,7 +89,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         )
 
 
-def seen(module: nn.Module, inputs: Sequence[object]) -> ForwardTrace:
+def trace_forward(module: nn.Module, inputs: Sequence[object]) -> ForwardTrace:
     """Run `forward` on fake tensors and note what it reads and returns: once, or, where it replaces
     attributes, until these have settled."""
     with noted(module) as places:

@@ -16,7 +16,16 @@ import torch
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.data_scalars import Number
 from fusewright.ir.builder import TensorExpr
-from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, concrete, node, numel, size_text
+from fusewright.ir.graph import (
+    Attribute,
+    BatchSize,
+    Node,
+    Shape,
+    node,
+    numel,
+    size_at_batch,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from fusewright.frontend.lowering.call import AtenCall
@@ -108,14 +117,14 @@ def writes_itself(n: Node) -> bool:
     return n.op == "library" and str(n["name"]).endswith("_")
 
 
-def stays(n: Node, why: str) -> Node:
+def because(n: Node, why: str) -> Node:
     """The same library call, with the reason why no kernel of ours takes its place."""
     attributes: Mapping[str, Attribute] = {**dict(n.attributes), "why": why}
     return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=n.order, **attributes)
 
 
-def unbiased(n: Node, why: str) -> Node:
-    """`stays` without the last of its tensors."""
+def without_bias(n: Node, why: str) -> Node:
+    """`because` without the last of its tensors."""
     *args, _ = n.args
     call = str(n["call"]).replace(f"{{{len(args)}}}", "None")
     attributes: Mapping[str, Attribute] = {**dict(n.attributes), "call": call, "why": why}
@@ -124,16 +133,16 @@ def unbiased(n: Node, why: str) -> Node:
 
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
-    elements = concrete(numel(result), batch)
+    elements = size_at_batch(numel(result), batch)
     if name in PLAIN_PRODUCTS:
-        return 2 * elements * concrete(tensors[0][-1], batch) if tensors[0] else 0
+        return 2 * elements * size_at_batch(tensors[0][-1], batch) if tensors[0] else 0
     if name in ADDED_PRODUCTS:
-        return 2 * elements * concrete(tensors[1][-1], batch)
+        return 2 * elements * size_at_batch(tensors[1][-1], batch)
     if "conv_transpose" in name:
-        pixels = concrete(numel(tensors[0]), batch)
-        return 2 * pixels * concrete(numel(tensors[1][1:]), batch)
+        pixels = size_at_batch(numel(tensors[0]), batch)
+        return 2 * pixels * size_at_batch(numel(tensors[1][1:]), batch)
     if "conv" in name and len(tensors) > 1:
-        return 2 * elements * concrete(numel(tensors[1][1:]), batch)
+        return 2 * elements * size_at_batch(numel(tensors[1][1:]), batch)
     return 0
 
 

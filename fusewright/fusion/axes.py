@@ -16,7 +16,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, base, times, toposort
-from fusewright.ir.strided_view import PIECES, AffineIndex, StridedView, lies, part_of
+from fusewright.ir.strided_view import (
+    PIECES,
+    AffineIndex,
+    StridedView,
+    strided_view,
+    strides_in_memory,
+)
 
 Dims = tuple[tuple[int, ...], ...]
 Strides = dict[int, Size]  # of each axis, in one tensor
@@ -58,7 +64,7 @@ class LoopAxes:
     short: int = 0
 
 
-def walked(m: Node) -> range:
+def elementwise_args(m: Node) -> range:
     """The arguments of a member that go along its axes; a product reads its own as a whole."""
     return range(0 if m.row.kind == "product" else len(m.args))
 
@@ -93,7 +99,7 @@ class _AxisSolver:
     def solve(self) -> LoopAxes:
         for m in reversed(self.members):
             dims = self.dims.setdefault(id(m), self._fresh_dims(m.shape))
-            for k in walked(m):
+            for k in elementwise_args(m):
                 arg = m.args[k]
                 self._reach(m, k, arg, self._argument_dims(m, arg, dims))
         self._meet()
@@ -220,7 +226,7 @@ class _AxisSolver:
         """A piece of a tensor is read where it lies; pieces of what is computed here are not."""
         if id(base(view)) in self.inside:
             raise Incompatible("a piece of a value is read from memory")
-        found = part_of(view)
+        found = strided_view(view)
         self.edges[id(m), k] = Load(
             *((view, dims) if found is None else (found[0], dims, found[1]))
         )
@@ -361,13 +367,13 @@ def walks(found: LoopAxes, outputs: Sequence[Node]) -> dict[tuple[int, int], Ten
         if isinstance(edge, Load):
             result[key] = _walk(edge, found.sizes)
     for n in outputs:
-        steps = axis_strides(found.dims[id(n)], lies(n), found.sizes)
+        steps = axis_strides(found.dims[id(n)], strides_in_memory(n), found.sizes)
         result[id(n), -1] = TensorWalk(n, steps)
     return result
 
 
 def _walk(edge: Load, sizes: Mapping[int, Size]) -> TensorWalk:
-    part = edge.part or StridedView(AffineIndex(0, lies(edge.leaf)))
+    part = edge.part or StridedView(AffineIndex(0, strides_in_memory(edge.leaf)))
     limits = tuple(
         AxisBound(
             axis_strides(edge.dims, g.form.strides, sizes), g.form.offset, g.size, g.beyond, g.wrap

@@ -12,7 +12,7 @@ from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Node, toposort
 
 
-def counted(plan: Plan) -> dict[int, Node]:
+def call_counters(plan: Plan) -> dict[int, Node]:
     """The numbers that only count how often they were asked for, and where they stand."""
     graph, alone = plan.graph, {id(step.node) for step in plan.libraries}
     seen = {*(id(a) for n in toposort(graph.roots) for a in n.args), *map(id, graph.outputs)}
@@ -24,11 +24,11 @@ def counted(plan: Plan) -> dict[int, Node]:
     }
 
 
-def count_in_kernels(plan: Plan) -> Plan:
+def move_counters_into_kernels(plan: Plan) -> Plan:
     """Let each kernel whose folds change a module's state count that module's calls."""
     if plan.target.language != "cuda":
         return plan
-    graph, owner = plan.graph, {n: _owner(target) for n, target in counted(plan).items()}
+    graph, owner = plan.graph, {n: _owner(target) for n, target in call_counters(plan).items()}
     read = [id(a) for n in toposort(graph.roots) for a in n.args] + [id(o) for o in graph.outputs]
     waiting = [s.node for s in plan.libraries if id(s.node) in owner]
     waiting = [n for n in waiting if read.count(id(n.args[0])) == 1 and _is_number(n.args[1])]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.fusion.axes import Incompatible, Load, LoopAxes, loops, walked
+from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_args, loops
 from fusewright.ir.graph import Graph, Node, numel, toposort
 from fusewright.kernels.scan.match import in_chunks
-from fusewright.kernels.tensor_core.tile import tail
+from fusewright.kernels.tensor_core.tile import epilogue
 from fusewright.targets.arch import Target
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
@@ -206,7 +206,7 @@ class _FusionPlanner:
 
     def _sources(self, n: Node) -> list[Node]:
         found: list[Node] = []
-        for a in n.args[: len(walked(n))]:
+        for a in n.args[: len(elementwise_args(n))]:
             while a.row.kind == "view":
                 (a,) = a.args
             found.append(a)
@@ -254,7 +254,7 @@ class _FusionPlanner:
             if found.short and self.target.language != "cuda":
                 raise Incompatible("rows and what is stored of them have different lengths")
             if _products(members):
-                tail(members, found, self._outputs(members))
+                epilogue(members, found, self._outputs(members))
         except Incompatible as error:
             self.notes.append(f"{members[-1].op} starts its own kernel: {error}")
             return False

@@ -43,43 +43,43 @@ class TensorExpr:
         return self.node.dtype
 
     def __add__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("add", self, other)
+        return pointwise("add", self, other)
 
     def __sub__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("sub", self, other)
+        return pointwise("sub", self, other)
 
     def __mul__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("mul", self, other)
+        return pointwise("mul", self, other)
 
     def __truediv__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("div", self, other)
+        return pointwise("div", self, other)
 
     def __radd__(self, other: Number) -> TensorExpr:
-        return apply("add", other, self)
+        return pointwise("add", other, self)
 
     def __rsub__(self, other: Number) -> TensorExpr:
-        return apply("sub", other, self)
+        return pointwise("sub", other, self)
 
     def __rmul__(self, other: Number) -> TensorExpr:
-        return apply("mul", other, self)
+        return pointwise("mul", other, self)
 
     def __rtruediv__(self, other: Number) -> TensorExpr:
-        return apply("div", other, self)
+        return pointwise("div", other, self)
 
     def __neg__(self) -> TensorExpr:
-        return apply("neg", self)
+        return pointwise("neg", self)
 
     def __gt__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("gt", self, other)
+        return pointwise("gt", self, other)
 
     def __ge__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("ge", self, other)
+        return pointwise("ge", self, other)
 
     def __lt__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("lt", self, other)
+        return pointwise("lt", self, other)
 
     def __le__(self, other: TensorExpr | Number) -> TensorExpr:
-        return apply("le", self, other)
+        return pointwise("le", self, other)
 
 
 def constant(value: Number, dtype: torch.dtype) -> TensorExpr:
@@ -97,7 +97,7 @@ def _wrapped(value: int, dtype: torch.dtype) -> int:
     return (value - info.min) % (1 << info.bits) + info.min
 
 
-def apply(op: str, *operands: TensorExpr | Number) -> TensorExpr:
+def pointwise(op: str, *operands: TensorExpr | Number) -> TensorExpr:
     """The map `op` of the table; numbers take the type of the (last) tensor operand."""
     dtype = [o.dtype for o in operands if isinstance(o, TensorExpr)][-1]
     values = [o if isinstance(o, TensorExpr) else constant(o, dtype) for o in operands]
@@ -110,7 +110,7 @@ def where(condition: TensorExpr, a: TensorExpr | Number, b: TensorExpr | Number)
     """`a` where the condition holds, else `b`."""
     dtype = (a if isinstance(a, TensorExpr) else b).dtype  # type: ignore[union-attr]
     wrap = [v if isinstance(v, TensorExpr) else constant(v, dtype) for v in (a, b)]
-    return apply("where", condition, *wrap)
+    return pointwise("where", condition, *wrap)
 
 
 def cast(x: TensorExpr, dtype: torch.dtype, *, rounds: bool = False) -> TensorExpr:
@@ -220,7 +220,7 @@ def expand(x: TensorExpr, shape: Shape) -> TensorExpr:
     )
 
 
-def everywhere(shape: Shape) -> TensorExpr:
+def all_true(shape: Shape) -> TensorExpr:
     """True for every element of a shape."""
     one = node("constant", shape=(1,) * len(shape), dtype=torch.bool, value=True)
     return expand(TensorExpr(one), shape)

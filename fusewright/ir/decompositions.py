@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, count, fold, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, constant, count, fold, pointwise, reshape, where
 from fusewright.ir.graph import BatchSize, Size
 
 SQRT_HALF = 0.7071067811865476
@@ -21,21 +21,21 @@ SELU_SCALE = 1.0507009873554805
 
 def clamp(x: TensorExpr, low: float | None = None, high: float | None = None) -> TensorExpr:
     """min(max(x, low), high), NaN stays NaN, and so does a zero that equals a bound."""
-    x = x if low is None else apply("maximum", low, x)
-    return x if high is None else apply("minimum", high, x)
+    x = x if low is None else pointwise("maximum", low, x)
+    return x if high is None else pointwise("minimum", high, x)
 
 
 def gelu(x: TensorExpr, approximate: str = "none") -> TensorExpr:
     """x times the normal distribution function, exact or by tanh."""
     if approximate == "tanh":
         inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))
-        return 0.5 * x * (1.0 + apply("tanh", inner))
-    return x * 0.5 * (1.0 + apply("erf", x * SQRT_HALF))
+        return 0.5 * x * (1.0 + pointwise("tanh", inner))
+    return x * 0.5 * (1.0 + pointwise("erf", x * SQRT_HALF))
 
 
 def softplus(x: TensorExpr, beta: float = 1.0, threshold: float = 20.0) -> TensorExpr:
     """log(1 + exp(beta x)) / beta, the identity beyond the threshold."""
-    soft = apply("log1p", apply("exp", x * beta)) / beta
+    soft = pointwise("log1p", pointwise("exp", x * beta)) / beta
     return where(x * beta > threshold, x, soft)
 
 
@@ -43,7 +43,7 @@ def elu(
     x: TensorExpr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> TensorExpr:
     """scale x for x > 0, else scale alpha (exp(input_scale x) - 1)."""
-    return where(x > 0.0, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
+    return where(x > 0.0, x * scale, pointwise("expm1", x * input_scale) * (alpha * scale))
 
 
 def hardtanh(x: TensorExpr, low: float = -1.0, high: float = 1.0) -> TensorExpr:
@@ -53,15 +53,15 @@ def hardtanh(x: TensorExpr, low: float = -1.0, high: float = 1.0) -> TensorExpr:
 
 def log_sigmoid(x: TensorExpr) -> TensorExpr:
     """min(x, 0) - log(1 + exp(-|x|))."""
-    return apply("minimum", x, 0.0) - apply("log1p", apply("exp", -apply("abs", x)))
+    return pointwise("minimum", x, 0.0) - pointwise("log1p", pointwise("exp", -pointwise("abs", x)))
 
 
 ACTIVATIONS: dict[str, Callable[..., TensorExpr]] = {
-    "aten.relu": lambda x: apply("relu", x),
+    "aten.relu": lambda x: pointwise("relu", x),
     "aten.relu6": lambda x: clamp(x, 0.0, 6.0),
     "aten.gelu": gelu,
-    "aten.silu": lambda x: x * apply("sigmoid", x),
-    "aten.mish": lambda x: x * apply("tanh_softplus", x),
+    "aten.silu": lambda x: x * pointwise("sigmoid", x),
+    "aten.mish": lambda x: x * pointwise("tanh_softplus", x),
     "aten.softplus": softplus,
     "aten.log_sigmoid": log_sigmoid,
     "aten.elu": elu,
@@ -79,26 +79,26 @@ ACTIVATIONS: dict[str, Callable[..., TensorExpr]] = {
 
 def _logit(x: TensorExpr, eps: float | None) -> TensorExpr:
     z = x if eps is None else clamp(x, eps, 1.0 - eps)
-    return apply("log", z / (1.0 - z))
+    return pointwise("log", z / (1.0 - z))
 
 
 def softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """exp(x - max) / sum."""
-    e = apply("exp", x - fold("max", x, dims, keepdim=True))
+    e = pointwise("exp", x - fold("max", x, dims, keepdim=True))
     return e / fold("sum", e, dims, keepdim=True)
 
 
 def log_softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """x - max - log(sum(exp(x - max)))."""
     shifted = x - fold("max", x, dims, keepdim=True)
-    return shifted - apply("log", fold("sum", apply("exp", shifted), dims, keepdim=True))
+    return shifted - pointwise("log", fold("sum", pointwise("exp", shifted), dims, keepdim=True))
 
 
 def logsumexp(x: TensorExpr, dims: Sequence[int], keepdim: bool = False) -> TensorExpr:
     """log(sum(exp(x))), shifted by the maximum where that is finite."""
     top = fold("max", x, dims, keepdim=True)
-    shift = where(apply("isinf", top), 0.0, top)
-    total = apply("log", fold("sum", apply("exp", x - shift), dims, keepdim=True)) + shift
+    shift = where(pointwise("isinf", top), 0.0, top)
+    total = pointwise("log", fold("sum", pointwise("exp", x - shift), dims, keepdim=True)) + shift
     kept = tuple(s for i, s in enumerate(x.shape) if i not in {d % len(x.shape) for d in dims})
     return total if keepdim else reshape(total, kept)
 
@@ -125,15 +125,15 @@ def normalise(
     shifted: whether PyTorch's own norm on a CPU is x scale + shift, which rounds once.
     """
     mean, m2 = fold("mean", x, dims, keepdim=True), fold("m2", x, dims, keepdim=True)
-    scale = apply("rsqrt", m2 / _number(x, count(x, dims)) + eps)
-    y = apply("normalised", x, mean, m2, scale) if shifted else (x - mean) * scale
+    scale = pointwise("rsqrt", m2 / _number(x, count(x, dims)) + eps)
+    y = pointwise("normalised", x, mean, m2, scale) if shifted else (x - mean) * scale
     return y, mean, m2
 
 
 def affine(x: TensorExpr, weight: TensorExpr | None, bias: TensorExpr | None) -> TensorExpr:
     """x weight + bias, either may be absent; nothing of the model's lies between the two."""
     if weight is not None and bias is not None:
-        return apply("fma", x, weight, bias)
+        return pointwise("fma", x, weight, bias)
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 

@@ -50,7 +50,7 @@ def numel(shape: Iterable[Size]) -> Size:
     return total
 
 
-def concrete(size: Size, batch: int) -> int:
+def size_at_batch(size: Size, batch: int) -> int:
     """The size as a number, for a batch size of `batch`."""
     return size.multiple * batch if isinstance(size, BatchSize) else size
 
@@ -160,7 +160,7 @@ class Graph:
 
     def hint(self, size: Size) -> int:
         """`size` at the captured batch size."""
-        return concrete(size, self.batch)
+        return size_at_batch(size, self.batch)
 
 
 def base(n: Node) -> Node:
@@ -205,7 +205,7 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
 
 
-def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
+def own_memory_copy(n: Node, order: tuple[int, ...], number: int) -> Node:
     """`n` in memory of its own, as an output that must be nobody else's tensor.
 
     A piece keeps its gaps, so all of its memory is copied. number: keeps two copies apart.
@@ -215,7 +215,7 @@ def copied(n: Node, order: tuple[int, ...], number: int) -> Node:
         pieces, whole = whole.op == "narrow", whole.args[0]
     if pieces:
         memory = base(n)
-        return on_other_memory(n, memory, copied(memory, memory.order, number))
+        return on_other_memory(n, memory, own_memory_copy(memory, memory.order, number))
     return fresh_copy(n, order, number)
 
 

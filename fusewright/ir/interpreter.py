@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fusewright.ir.graph import BatchSize, Graph, Node, base, concrete, toposort
+from fusewright.ir.graph import BatchSize, Graph, Node, base, size_at_batch, toposort
 from fusewright.ir.operators import meaning
 
 
@@ -62,7 +62,7 @@ def _value(
     kind = dtype if dtype and n.dtype.is_floating_point else n.dtype
     if n.op == "constant":
         value = n["value"]
-        number = concrete(value, batch) if isinstance(value, BatchSize) else value
+        number = size_at_batch(value, batch) if isinstance(value, BatchSize) else value
         return torch.tensor(number, dtype=kind).reshape((1,) * len(n.shape))
     args = [values[id(a)] for a in n.args]
     if n.op == "library":
@@ -117,7 +117,7 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
 def python_text(value: object, batch: int) -> str:
     """An attribute as Python source; numpy's numbers and enumerations as plain numbers."""
     if isinstance(value, BatchSize):
-        return str(concrete(value, batch))
+        return str(size_at_batch(value, batch))
     if isinstance(value, list):
         return f"[{', '.join(python_text(v, batch) for v in value)}]"
     if isinstance(value, tuple):

@@ -57,20 +57,20 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
     return tuple(result)
 
 
-def lies(n: Node) -> tuple[Size, ...]:
+def strides_in_memory(n: Node) -> tuple[Size, ...]:
     """The strides of a tensor in memory, which may lie inside of a larger one."""
     if not n.has("inside"):
         return strides(n.shape, n.order)
-    dim, _, size = numbers(n["inside"])
+    dim, _, size = as_ints(n["inside"])
     return strides((*n.shape[:dim], size, *n.shape[dim + 1 :]))
 
 
 @lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
-def part_of(n: Node) -> tuple[Node, StridedView] | None:
+def strided_view(n: Node) -> tuple[Node, StridedView] | None:
     """The tensor that a chain of views shows, and where; None if no Part describes it."""
     if n.row.kind != "view":
-        return n, StridedView(AffineIndex(0, lies(n)))
-    found = part_of(n.args[0])
+        return n, StridedView(AffineIndex(0, strides_in_memory(n)))
+    found = strided_view(n.args[0])
     if found is None:
         return None
     leaf, part = found
@@ -96,19 +96,19 @@ def _moved(n: Node, form: AffineIndex, *, guards: bool = False) -> AffineIndex |
     steps = list(form.strides)
     shape = n.args[0].shape
     if n.op == "permute":
-        return form._replace(strides=tuple(steps[p] for p in numbers(n["permutation"])))
+        return form._replace(strides=tuple(steps[p] for p in as_ints(n["permutation"])))
     if n.op == "expand":
         wide = zip(shape, steps, strict=True)
         return form._replace(strides=tuple(0 if size == 1 else s for size, s in wide))
     if n.op == "reshape":
         return _reshaped(form, shape, n.shape)
     if n.op == "narrow":
-        dim, start, step = numbers((n["dim"], n["start"], n["step"]))
+        dim, start, step = as_ints((n["dim"], n["start"], n["step"]))
         return _shifted(form, {dim: start}, {dim: step})
     if n.op == "pad":
-        return _shifted(form, {d: -low for d, (low, _) in enumerate(sides_of(n))}, {})
+        return _shifted(form, {d: -low for d, (low, _) in enumerate(pad_sides(n))}, {})
     if n.op == "flip":
-        dims = numbers(n["dims"])
+        dims = as_ints(n["dims"])
         last = {d: size - 1 for d, size in enumerate(shape) if d in dims and isinstance(size, int)}
         return _shifted(form, last, dict.fromkeys(dims, -1)) if len(last) == len(dims) else None
     if n.op == "roll":
@@ -165,13 +165,13 @@ def _guards(n: Node) -> tuple[AffineBound, ...]:
     if n.op == "pad":
         padded = [d for d in range(rank) if n.shape[d] != n.args[0].shape[d]]
         units = {d: tuple(int(k == d) for k in range(rank)) for d in padded}
-        lows = [low for low, _ in sides_of(n)]
+        lows = [low for low, _ in pad_sides(n)]
         shape = n.args[0].shape
         return tuple(
             AffineBound(AffineIndex(-lows[d], units[d]), shape[d], beyond=True) for d in padded
         )
     if n.op in ("triu", "tril"):
-        diagonal, sign = numbers((n["diagonal"], 1 if n.op == "triu" else -1))
+        diagonal, sign = as_ints((n["diagonal"], 1 if n.op == "triu" else -1))
         form = AffineIndex(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
         known = [s for s in n.shape[-2:] if isinstance(s, int)]
         size = sum(known) + abs(diagonal) if len(known) == 2 else MANY
@@ -181,7 +181,7 @@ def _guards(n: Node) -> tuple[AffineBound, ...]:
 
 def _turned(n: Node) -> dict[int, tuple[int, int]]:
     """The dimensions of a roll: how far they go, forwards or back, and their sizes."""
-    by = zip(numbers(n["dims"]), numbers(n["shifts"]), strict=True)
+    by = zip(as_ints(n["dims"]), as_ints(n["shifts"]), strict=True)
     sizes = [(d, far, size) for d, far in by if isinstance(size := n.shape[d], int)]
     return {d: (far - size * (2 * far > size), size) for d, far, size in sizes}
 
@@ -207,13 +207,13 @@ def _excludes(guard: AffineBound, shape: Shape) -> bool:
     return lowest < 0 or highest >= size
 
 
-def sides_of(n: Node) -> tuple[tuple[int, int], ...]:
+def pad_sides(n: Node) -> tuple[tuple[int, int], ...]:
     """What a pad adds before and behind each dimension; PyTorch counts from the last one."""
-    pads = numbers(n["pads"])
+    pads = as_ints(n["pads"])
     return tuple(zip(pads[::2], pads[1::2], strict=True))[::-1]
 
 
-def numbers(values: Any) -> Any:
+def as_ints(values: Any) -> Any:
     """Attributes that are whole numbers."""
     assert all(isinstance(v, int) for v in values)
     return values

@@ -12,7 +12,7 @@ from math import gcd
 from fusewright.frontend.lowering.call import LANES
 from fusewright.ir.graph import BatchSize, Graph, Size
 from fusewright.kernels.gemm.triangular_tiles import band
-from fusewright.kernels.rowwise.memory_bound import is_light, only_reads
+from fusewright.kernels.rowwise.memory_bound import is_memory_bound, is_read_only_stream
 from fusewright.kernels.rowwise.row_cooperation import (
     BUSY_THREADS,
     LEAST_ACROSS,
@@ -22,27 +22,27 @@ from fusewright.kernels.rowwise.row_cooperation import (
     STRIPE_THREADS,
     RowShape,
     clusters,
-    deferrable,
     deferred,
     gathered,
+    is_pipelinable,
     more_threads,
     row_in_place,
-    threads_for,
+    row_threads,
 )
 from fusewright.kernels.rowwise.simd_rows import runs_abreast
 from fusewright.kernels.scan.chunks import (
     ScanChunks,
     chunk_moves,
-    elements_each,
+    elements_per_thread,
     row_chunks,
     stripe_chunks,
 )
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.tile_cost import access, ending, fastest
+from fusewright.kernels.tensor_core.tile_cost import access, ending, rank_tiles
 from fusewright.loopnest.nest import AffineAccess, Nest
-from fusewright.loopnest.reduction_passes import row_plan
+from fusewright.loopnest.reduction_passes import plan_row
 from fusewright.loopnest.sliding_window import results
-from fusewright.loopnest.staged_transpose import lies_across, staged_vector
+from fusewright.loopnest.staged_transpose import is_column_major, staged_vector
 from fusewright.targets.arch import Target
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
@@ -142,7 +142,7 @@ def schedule(
     if nest.kernel.product:
         some = band(nest.kernel)
         product, end = nest.kernel.product, ending(nest)
-        chosen = fastest(product, nest.segment, target, graph, rules, some, ending=end)[0]
+        chosen = rank_tiles(product, nest.segment, target, graph, rules, some, ending=end)[0]
         vector = access(nest, chosen, _vector(nest))
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if nest.kernel.in_chunks:
@@ -155,20 +155,20 @@ def schedule(
     wide, multiples = staged_vector(nest, graph)
     if wide:
         return Schedule(False, 0, 1, wide, across=TILE_ROWS, staged=multiples)
-    if not nest.kernel.scans and lies_across(nest, graph):
+    if not nest.kernel.scans and is_column_major(nest, graph):
         if not nest.kernel.folds:
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
         return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
-    threads = threads_for(inner, vector)
+    threads = row_threads(inner, vector)
     if nest.kernel.scans and threads <= 32 and threads * vector * 3 < inner:
         threads *= 2  # two vectors each: facts.md, scans of short rows
     if nest.kernel.loops.short:  # each has several rows, and adds up what fewer threads have
         threads = max(threads // 2, 1)
-    light = is_light(nest, row_plan(nest, Schedule(True, 0, 1, 1)), graph)
+    light = is_memory_bound(nest, plan_row(nest, Schedule(True, 0, 1, 1)), graph)
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
     keeps = fixed and inner <= threads * REGISTERS
-    if keeps and nest.kernel.folds and not nest.kernel.scans and not only_reads(nest):
+    if keeps and nest.kernel.folds and not nest.kernel.scans and not is_read_only_stream(nest):
         threads = more_threads(threads, inner // vector, graph.hint(nest.rows))
     if not fixed and not nest.kernel.scans:
         threads = _fewer(threads, inner // vector, graph.hint(nest.rows))
@@ -182,8 +182,10 @@ def schedule(
     if soon and target.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
     split = long and _may_meet(nest, graph, rules)
-    single = len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) == 1
-    once = light and (single or not split) and threads >= PAIRED_THREADS and only_reads(nest)
+    single = len(plan_row(nest, Schedule(False, 0, 2, 1)).passes) == 1
+    once = (
+        light and (single or not split) and threads >= PAIRED_THREADS and is_read_only_stream(nest)
+    )
     return Schedule(keeps, 0, threads, vector, split, once=once)
 
 
@@ -201,15 +203,15 @@ def _fewer(threads: int, vectors: int, rows: int) -> int:
 def _alone(nest: Nest, graph: Graph, threads: int, vector: int) -> Schedule | None:
     """One block that keeps a short row at the example's batch size, if the row is read again."""
     needed = graph.hint(nest.columns) * graph.hint(nest.outer)
-    needed *= row_plan(nest, Schedule(True, 0, 1, 1)).registers
+    needed *= plan_row(nest, Schedule(True, 0, 1, 1)).registers
     while threads * REGISTERS < needed:
         threads *= 2
-    again = needed > 0 and len(row_plan(nest, Schedule(False, 0, 2, 1)).passes) > 1
+    again = needed > 0 and len(plan_row(nest, Schedule(False, 0, 2, 1)).passes) > 1
     few = threads <= MAX_THREADS
     return Schedule(True, 0, threads, vector, batch=graph.batch) if again and few else None
 
 
-def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
+def fallback(chosen: Schedule, nest: Nest) -> Schedule | None:
     """What is done at other batch sizes, where so many blocks do not run at once, and without
     vectors, if single elements of a sheet, each with an address, would not fit registers."""
     if chosen.batch and chosen.blocks == 1:
@@ -221,7 +223,7 @@ def otherwise(chosen: Schedule, nest: Nest) -> Schedule | None:
     return Schedule(False, 0, MAX_THREADS, chosen.vector, split)
 
 
-def alternatives(
+def neighbours(
     default: Schedule, nest: Nest, target: Target, graph: Graph, rules: frozenset[str] = frozenset()
 ) -> tuple[Schedule, ...]:
     """What else a kernel may do, the most promising first. Some may come to the same text."""
@@ -235,7 +237,9 @@ def alternatives(
     if nest.kernel.product and default.tile:
         some = band(nest.kernel)
         product, end = nest.kernel.product, ending(nest)
-        others = fastest(product, nest.segment, target, graph, rules, some, both=True, ending=end)
+        others = rank_tiles(
+            product, nest.segment, target, graph, rules, some, both=True, ending=end
+        )
         tiles = [replace(default.tile, parts=0), *others]
         more = ((t, access(nest, t, _vector(nest))) for t in tiles if t != default.tile)
         return tuple(replace(default, tile=t, vector=v) for t, v in more)
@@ -269,7 +273,7 @@ def _team_moves(default: Schedule, nest: Nest, inner: int) -> list[Schedule]:
         found = [replace(default, down=n) for n in (default.down // 2, default.down * 2) if n]
         return found + [replace(default, vector=1)] * (vector > 1)
     if default.blocks > 1:
-        return [Schedule(False, 0, threads_for(inner, vector), vector)]
+        return [Schedule(False, 0, row_threads(inner, vector), vector)]
     if default.staged:
         return [Schedule(False, 0, 1, _vector(nest), across=n) for n in (TILE_ROWS, 1)]
     if not nest.kernel.folds:
@@ -300,8 +304,8 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if not nest.kernel.folds or nest.kernel.scans or row_in_place(nest, graph):
         return []
-    registers = row_plan(nest, Schedule(True, 0, 1, 1)).registers
-    passes = row_plan(nest, Schedule(False, 0, 2, 1)).passes  # where nothing is kept
+    registers = plan_row(nest, Schedule(True, 0, 1, 1)).registers
+    passes = plan_row(nest, Schedule(False, 0, 2, 1)).passes  # where nothing is kept
     least = LEAST_KEPT if registers == 1 else MAX_THREADS * REGISTERS
     if registers == 0 or (free and (len(passes) == 1 or inner <= least)):
         return []
@@ -309,7 +313,7 @@ def _shared(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     row = RowShape(inner, graph.hint(nest.rows), registers, vector)
     meets = row.rows < FEW_ROWS and len(passes) > 1 and "no-workspace" not in rules
     shapes = clusters(row, target)
-    shapes += deferred(row, target) if meets and deferrable(nest, passes, vector) else []
+    shapes += deferred(row, target) if meets and is_pipelinable(nest, passes, vector) else []
     shapes += gathered(row, target) if meets else []
     return [
         Schedule(s.keep, 0, s.blocks * s.threads, vector, s.split, blocks=s.blocks, batch=batch)
@@ -333,14 +337,14 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     """How the rows of a scan are taken in chunks."""
     rows, inner = graph.hint(nest.rows), graph.hint(nest.columns) * graph.hint(nest.outer)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
-    each = elements_each(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
+    each = elements_per_thread(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
     # Chunks have whole vectors only, also where every element is moved alone.
     vector = gcd(_vector(nest), _power_in([nest.columns]))
     meets = _may_meet(nest, graph, rules)
-    if lies_across(nest, graph):
+    if is_column_major(nest, graph):
         vector, found = 1, stripe_chunks(rows, inner, each, meets)
     else:
-        single = row_plan(nest, Schedule(True, 0, 1, 1)).registers == 1
+        single = plan_row(nest, Schedule(True, 0, 1, 1)).registers == 1
         found = row_chunks(rows, inner, max(each, vector), single, target.processors * meets)
     return _in_chunks(found, vector)
 

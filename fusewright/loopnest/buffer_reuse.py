@@ -13,7 +13,7 @@ from fusewright.fusion.axes import Load
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, base, readers, toposort
 from fusewright.loopnest.nest import Nest, nest
-from fusewright.loopnest.sliding_window import down
+from fusewright.loopnest.sliding_window import sliding_window
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,12 @@ class BufferReuse:
     in_place: Mapping[str, tuple[tuple[Node, Node], ...]]
 
 
-def storage(plan: Plan) -> BufferReuse:
+def buffer_reuse(plan: Plan) -> BufferReuse:
     """Lay out every kernel and decide what is computed in place."""
     downs = plan.target.language == "cuda"
-    nests = {k.name: nest(k, plan.graph, down(k) if downs else None) for k in plan.kernels}
+    nests = {
+        k.name: nest(k, plan.graph, sliding_window(k) if downs else None) for k in plan.kernels
+    }
     read_by = readers(toposort(plan.graph.roots))
     chosen = {k.name: _in_place(k, nests[k.name], read_by, plan) for k in plan.kernels}
     return BufferReuse(nests, chosen)

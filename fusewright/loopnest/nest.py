@@ -22,13 +22,13 @@ from fusewright.ir.graph import (
     Graph,
     Node,
     Size,
-    concrete,
     numel,
+    size_at_batch,
     size_text,
     times,
 )
-from fusewright.kernels.tensor_core.tile import tail
-from fusewright.loopnest.sliding_window import SlidingWindow, further
+from fusewright.kernels.tensor_core.tile import epilogue
+from fusewright.loopnest.sliding_window import SlidingWindow, shift
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Nest:
 def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nest:
     """Order and merge the axes of `kernel`. down: what its windows are to go along."""
     tensors = walks(kernel.loops, kernel.outputs)
-    behind = tail(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
+    behind = epilogue(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
     if down:
         rows, inner = [a for a in rows if a not in (down.axis, down.beside)], []
@@ -141,7 +141,7 @@ def _heads(
     down: SlidingWindow, access: Callable[[TensorWalk], AffineAccess]
 ) -> tuple[tuple[AffineAccess, ...], ...]:
     places = zip(down.heads, map(range, down.widths), strict=True)
-    return tuple(tuple(access(further(h, down.beside, n)) for n in each) for h, each in places)
+    return tuple(tuple(access(shift(h, down.beside, n)) for n in each) for h, each in places)
 
 
 def _from_memory(
@@ -167,7 +167,7 @@ def _order(
     place: dict[int, tuple[int, int]] = {}
     for rank, (_, walk) in enumerate(ranked):
         for axis, step in walk.strides.items():
-            place.setdefault(axis, (rank, -abs(concrete(step, graph.batch))))
+            place.setdefault(axis, (rank, -abs(size_at_batch(step, graph.batch))))
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))
 
 
@@ -259,7 +259,7 @@ class _AddressPrinter:
         return steps[-1]
 
     def _gather(self, steps: list[Size], column: Size) -> str:
-        coordinates = digits("o", [a.size for a in self.outer])
+        coordinates = mixed_radix("o", [a.size for a in self.outer])
         terms = [term(c, s) for c, s in zip(coordinates, steps, strict=True) if s != 0]
         return summed([*terms, *([term("i", column)] if column != 0 else [])])
 
@@ -295,7 +295,7 @@ class _AddressPrinter:
         return step
 
     def coordinates(self) -> tuple[str, ...]:
-        places = digits("row", [a.size for a in self.rows])
+        places = mixed_radix("row", [a.size for a in self.rows])
         return tuple(f"const long r{k} = {places[k]};" for k in sorted(self.used))
 
 
@@ -303,7 +303,7 @@ def _divisor(sizes: Sequence[Size]) -> int:
     return gcd(*(s.multiple if isinstance(s, BatchSize) else s for s in sizes))
 
 
-def digits(name: str, sizes: list[Size]) -> list[str]:
+def mixed_radix(name: str, sizes: list[Size]) -> list[str]:
     """The digits of a number written in mixed radix `sizes`, outermost first, as text."""
     result: list[str] = []
     for k, size in enumerate(sizes):
@@ -337,4 +337,6 @@ def at_batch(nest: Nest, batch: int) -> Nest:
     """Rows as long as they are at this batch size, unless it is 0."""
     if not batch:
         return nest
-    return replace(nest, outer=concrete(nest.outer, batch), columns=concrete(nest.columns, batch))
+    return replace(
+        nest, outer=size_at_batch(nest.outer, batch), columns=size_at_batch(nest.columns, batch)
+    )

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fusewright.fusion.axes import Load, walked
+from fusewright.fusion.axes import Load, elementwise_args
 from fusewright.ir.graph import Node
 from fusewright.loopnest.nest import AffineAccess, Nest
 
@@ -81,7 +81,7 @@ class RowPlan:
         return max(sum(size for k, size in kept if k.first <= end < k.last) for end in ends)
 
 
-def row_plan(nest: Nest, schedule: KeepPolicy) -> RowPlan:
+def plan_row(nest: Nest, schedule: KeepPolicy) -> RowPlan:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
@@ -107,7 +107,7 @@ def _element(nest: Nest) -> frozenset[int]:
     """The members that vary along a row."""
     found: set[int] = set()
     for m in nest.kernel.members:
-        for k in walked(m):
+        for k in elementwise_args(m):
             edge = nest.kernel.loops.edges[id(m), k]
             varies = nest.reads[id(m), k].varies if isinstance(edge, Load) else id(edge) in found
             if varies and m.row.kind != "fold":
@@ -138,7 +138,7 @@ def _ahead(
     found = {
         read_key(nest.reads[id(m), k]): (m, k)
         for m in nest.kernel.members
-        for k in walked(m)
+        for k in elementwise_args(m)
         if isinstance(nest.kernel.loops.edges[id(m), k], Load)
     }
     kept = {key: keep for key, keep in keeps.items() if key in found and keep.first < some}
@@ -151,7 +151,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     """How many folds, one after the other, must be done before a member is known."""
     level: dict[int, int] = {}
     for m in nest.kernel.members:
-        edges = [nest.kernel.loops.edges[id(m), k] for k in walked(m)]
+        edges = [nest.kernel.loops.edges[id(m), k] for k in elementwise_args(m)]
         below = [level[id(e)] for e in edges if not isinstance(e, Load)]
         level[id(m)] = max(below, default=0) + (m.row.kind in ("fold", "scan"))
     return level
@@ -163,7 +163,7 @@ def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Map
     needed, edges = set[int](), nest.kernel.loops.edges
     for m in reversed(nest.kernel.members):
         if id(m) in needed or id(m) in wanted or m.row.kind == "fold":
-            below = [edges[id(m), k] for k in walked(m)]
+            below = [edges[id(m), k] for k in elementwise_args(m)]
             needed |= {id(m)} | {id(e) for e in below if not isinstance(e, Load)}
     last = max(level.values()) + 1
     return {m: at if m in needed else last for m, at in level.items()}
@@ -270,7 +270,7 @@ class _Walker:
             return
         if self._visit(id(m), m, m.row.kind == "scan" or self._worth(m)):
             return
-        for k in walked(m):
+        for k in elementwise_args(m):
             self.argument(m, k)
 
     def _visit(self, key: Hashable, n: Node, worth: bool) -> bool:
@@ -293,7 +293,7 @@ class _Walker:
         if m.row.kind == "scan":
             return 0
         total = m.row.cost
-        for k in walked(m):
+        for k in elementwise_args(m):
             edge = self.nest.kernel.loops.edges[id(m), k]
             inside = not isinstance(edge, Load) and id(edge) in self.element
             if inside and id(edge) not in self.keeps and total < enough:

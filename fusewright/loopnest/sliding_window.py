@@ -54,7 +54,7 @@ class SlidingWindow:
         return sum((results - 1 + length) * (vector - 1 + width) for length, width in sizes)
 
 
-def down(kernel: Kernel) -> SlidingWindow | None:
+def sliding_window(kernel: Kernel) -> SlidingWindow | None:
     """How a map of overlapping windows is taken, None where nothing is gained."""
     if kernel.folds or kernel.product:
         return None
@@ -172,7 +172,7 @@ def _head(
     return first._replace(limits=tuple(limits.values()), fill=fill), places
 
 
-def further(walk: TensorWalk, axis: int, places: int) -> TensorWalk:
+def shift(walk: TensorWalk, axis: int, places: int) -> TensorWalk:
     """The same elements so many places further along an axis."""
     offset = walk.offset + walk.strides.get(axis, 0) * places  # type: ignore[operator]
     limits = tuple(_shifted(x, axis, places) for x in walk.limits)

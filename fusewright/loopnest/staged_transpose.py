@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from math import gcd
 
 from fusewright.frontend.lowering.call import LEAST_BESIDE
-from fusewright.ir.graph import Graph, Size, concrete, numel
+from fusewright.ir.graph import Graph, Size, numel, size_at_batch
 from fusewright.loopnest.nest import AffineAccess, Nest
 
 LEAST_SIDE, LEAST_STAGED = 32, 4  # half of a tile; elements of a vector
 MOST_STAGED_BYTES = 4 * 2  # tensors of a tile, each a word of 4 bytes for each element
 
 
-def lies_across(nest: Nest, graph: Graph) -> bool:
+def is_column_major(nest: Nest, graph: Graph) -> bool:
     """Whether neighbours in memory are mostly of different rows."""
     if graph.hint(nest.beside) < LEAST_BESIDE:
         return False
@@ -40,7 +40,7 @@ class StagedTranspose:
     step: Size
 
 
-def staging(nest: Nest) -> StagedTranspose | None:
+def staged_transpose(nest: Nest) -> StagedTranspose | None:
     """How the tensors of a map lie, if it reads rows side by side and writes along columns."""
     moved = [a for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
     turned = [a for a in moved if a.columns != 1]
@@ -59,14 +59,14 @@ def staging(nest: Nest) -> StagedTranspose | None:
 
 def staged_reads(nest: Nest) -> tuple[AffineAccess, ...]:
     """What a staged map brings through shared memory, slot by slot."""
-    found = staging(nest)
+    found = staged_transpose(nest)
     return found.reads if found else ()
 
 
 def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
     """Elements of a vector on both sides, and a number that the batch size has to be a multiple of
     for that; (0, 0) where that does not work, or not pay."""
-    found = staging(nest)
+    found = staged_transpose(nest)
     if not found or min(graph.hint(found.side), graph.hint(nest.columns)) < LEAST_SIDE:
         return 0, 0
     batches = [k for k in (1, 2, 4, 8, 16) if graph.batch % k == 0]
@@ -78,7 +78,7 @@ def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
 
 def _width(nest: Nest, found: StagedTranspose, batch: int) -> int:
     """The widest vector of at most 16 bytes at batch sizes that are multiples of `batch`."""
-    width = gcd(16, *(concrete(size, batch) for size in (nest.columns, found.side)))
+    width = gcd(16, *(size_at_batch(size, batch) for size in (nest.columns, found.side)))
     for access in (a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies):
         width = min(width, 16 // access.leaf.dtype.itemsize)
         sizes = [access.offset, *access.rows]
@@ -87,5 +87,5 @@ def _width(nest: Nest, found: StagedTranspose, batch: int) -> int:
         if access.limits or access.gather:
             width = gcd(width, access.alignment)
         else:
-            width = gcd(width, *(concrete(size, batch) for size in sizes))
+            width = gcd(width, *(size_at_batch(size, batch) for size in sizes))
     return width

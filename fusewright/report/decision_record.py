@@ -25,7 +25,7 @@ from fusewright.kernels.conv.match import allows_tf32
 from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.variant import SPLIT, family
+from fusewright.kernels.tensor_core.variant import SPLIT, variant_of
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
 from fusewright.rewrite import diagonal_matmul
@@ -39,7 +39,7 @@ SAME = 1e-3  # predictions that are so near to each other tell nothing
 AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
 
 
-def replaces(given: Graph, plan: Plan) -> bool:
+def changes_anything(given: Graph, plan: Plan) -> bool:
     """Whether a plan is anything else than the calls that the model makes itself."""
     return bool(plan.kernels) or _calls(given) != _calls(plan.graph) or plan.precision != "eager"
 
@@ -48,7 +48,7 @@ def is_worth_it(captured: Captured, plan: Plan, tiles: Mapping[str, Tile]) -> bo
     """Whether kernels for a part of a model gain anything: a single call of eager has to be
     predicted to take less time; of several, some are saved memory, and none takes longer."""
     before = _eager_seconds(captured, plan)
-    after = sum(r.predicted_s for r in kernel_reports(plan, tiles))
+    after = sum(r.predicted_s for r in step_reports(plan, tiles))
     several = sum(bool(c.bytes) for c in captured.calls) > 1
     return after < before * (1 - SAME) or (several and after < before * (1 + SAME))
 
@@ -58,7 +58,7 @@ def _calls(graph: Graph) -> Counter[str]:
     return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
 
 
-def kernel_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[StepReport, ...]:
+def step_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[StepReport, ...]:
     """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
 
     tiles: of the kernels with a product, by name.
@@ -110,7 +110,7 @@ def explain(
     source: str,
 ) -> str:
     """The decision record as text."""
-    reports = kernel_reports(plan, tiles)
+    reports = step_reports(plan, tiles)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     factors = {id(base(n)) for k in plan.kernels if k.product for n in k.product.args}
     for step, report in zip(plan.steps, reports, strict=True):
@@ -139,7 +139,7 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> StepReport:
     if step.product is None:
         return StepReport(step.name, "fused", step.operators, moved, flops)
     tile = tiles[step.name]
-    kind = family(step.product, inline=tile.inline)
+    kind = variant_of(step.product, inline=tile.inline)
     whole = kind.whole(step.product)
     every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
     moved += sum(passes * nbytes(n, graph) for passes, n in every)
@@ -152,7 +152,7 @@ def _product_flops(kernel: Kernel, graph: Graph) -> int:
     n = kernel.product
     if n is None:
         return 0
-    matrix = family(n).matrix(n)
+    matrix = variant_of(n).matrix(n)
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
     pixels = math.prod(known(n["windows"])) if n.has("windows") else 1  # of an element
     rest = band(kernel).share(*map(graph.hint, n.shape[-2:]))
@@ -195,7 +195,7 @@ def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
     if kernel.product:
         tile = tiles[kernel.name]
-        kind = family(kernel.product, inline=tile.inline)
+        kind = variant_of(kernel.product, inline=tile.inline)
         passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=False)
         packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
         verb = "is" if len(packed) == 1 else "are"
@@ -267,7 +267,7 @@ def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
         return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
     if step.product is None:
         return math.inf
-    split = family(step.product).numeric == SPLIT.numeric
+    split = variant_of(step.product).numeric == SPLIT.numeric
     return plan.target.product_flops if split else plan.target.half_flops
 
 

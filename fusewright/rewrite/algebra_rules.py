@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusewright.ir.builder import TensorExpr, apply, where
+from fusewright.ir.builder import TensorExpr, pointwise, where
 
 ALGEBRA, SPELLING = "algebra", "spelling"
 NO_ALGEBRA = "no-algebra"  # the restriction that switches these rules off
@@ -47,19 +47,19 @@ def _power_of_two(c: float) -> bool:
 
 
 def _abs(x: TensorExpr) -> TensorExpr:
-    return apply("abs", x)
+    return pointwise("abs", x)
 
 
 def _relu(x: TensorExpr) -> TensorExpr:
-    return apply("relu", x)
+    return pointwise("relu", x)
 
 
 def _tanh_softplus(x: TensorExpr) -> TensorExpr:
-    return apply("tanh", where(x > 20.0, x, apply("log1p", apply("exp", x))))
+    return pointwise("tanh", where(x > 20.0, x, pointwise("log1p", pointwise("exp", x))))
 
 
 def _pow(x: TensorExpr, c: float) -> TensorExpr:
-    return apply("pow", x, c)
+    return pointwise("pow", x, c)
 
 
 RULES = (
@@ -74,17 +74,18 @@ RULES = (
     Rule("minus-zero", "xc", lambda x, c: x - c, lambda x, _c: x, _is(0.0)),
     Rule("over-power-of-two", "xc", lambda x, c: x / c, lambda x, c: x * (1.0 / c),
          _power_of_two, SPELLING),
-    Rule("max-self", "x", lambda x: apply("maximum", x, x), lambda x: x),
-    Rule("min-self", "x", lambda x: apply("minimum", x, x), lambda x: x),
-    Rule("max-zero", "xc", lambda x, c: apply("maximum", x, c), lambda x, _c: _relu(x),
+    Rule("max-self", "x", lambda x: pointwise("maximum", x, x), lambda x: x),
+    Rule("min-self", "x", lambda x: pointwise("minimum", x, x), lambda x: x),
+    Rule("max-zero", "xc", lambda x, c: pointwise("maximum", x, c), lambda x, _c: _relu(x),
          _is(0.0), SPELLING),
-    Rule("zero-max", "xc", lambda x, c: apply("maximum", c, x), lambda x, _c: _relu(x),
+    Rule("zero-max", "xc", lambda x, c: pointwise("maximum", c, x), lambda x, _c: _relu(x),
          _is(0.0), SPELLING),
-    Rule("tanh-softplus", "x", _tanh_softplus, lambda x: apply("tanh_softplus", x), kind=SPELLING),
+    Rule("tanh-softplus", "x", _tanh_softplus, lambda x: pointwise("tanh_softplus", x),
+         kind=SPELLING),
     Rule("pow-one", "xc", _pow, lambda x, _c: x, _is(1.0)),
     Rule("pow-two", "xc", _pow, lambda x, _c: x * x, _is(2.0), SPELLING),
     Rule("pow-three", "xc", _pow, lambda x, _c: x * x * x, _is(3.0), SPELLING),
-    Rule("pow-minus-one", "xc", _pow, lambda x, _c: apply("reciprocal", x), _is(-1.0),
+    Rule("pow-minus-one", "xc", _pow, lambda x, _c: pointwise("reciprocal", x), _is(-1.0),
          SPELLING),
     Rule("where-same", "bx", lambda b, x: where(b, x, x), lambda _b, x: x),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Attribute, Graph, Node, base, node, numel, rebuild, times, toposort
-from fusewright.ir.strided_view import sides_of
+from fusewright.ir.strided_view import pad_sides
 from fusewright.rewrite.sink_views import PRICES, SinkableMaps
 from fusewright.targets.arch import Target
 
@@ -65,14 +65,14 @@ def _joined(n: Node) -> Concat | None:
         return None
     while rest.op == "where":
         inside, view, rest = rest.args
-        same = inside.op == view.op == "pad" and sides_of(inside) == sides_of(view)
+        same = inside.op == view.op == "pad" and pad_sides(inside) == pad_sides(view)
         if not same or base(inside).op != "constant":
             return None
         placed.append(view)
     placed.append(rest)
     if len(placed) < 2 or any(v.op != "pad" or not v.has("free") for v in placed):
         return None
-    sides = [{d: side for d, side in enumerate(sides_of(v)) if any(side)} for v in placed]
+    sides = [{d: side for d, side in enumerate(pad_sides(v)) if any(side)} for v in placed]
     dims = {d for each in sides for d in each}
     if len(dims) != 1 or not all(sides):
         return None

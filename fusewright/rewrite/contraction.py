@@ -25,11 +25,11 @@ class Contraction:
 
 
 def _plain(a: Node, b: Node) -> Contraction:
-    right = transposed(b)
+    right = swap_last_dims(b)
     if len(right.shape) < 3 or len(a.shape) < 2:
         return Contraction(a, right)
     batches = _broadcast(a.shape[:-2], right.shape[:-2])
-    return Contraction(spread(a, batches), spread(right, batches))
+    return Contraction(broadcast_batches(a, batches), broadcast_batches(right, batches))
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape:
@@ -39,7 +39,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(y if x == 1 else x for x, y in zip(*filled, strict=True))
 
 
-def spread(n: Node, batches: Shape) -> Node:
+def broadcast_batches(n: Node, batches: Shape) -> Node:
     """`n` for all of these batches, without a copy."""
     shape = (1,) * (len(batches) + 2 - len(n.shape)) + tuple(n.shape)
     whole = (*batches, *n.shape[-2:])
@@ -49,7 +49,9 @@ def spread(n: Node, batches: Shape) -> Node:
 def _added(c: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Contraction | None:
     """None for 0 times a product, which BLAS does not compute: no NaN comes of it."""
     return (
-        Contraction(a, transposed(b), c if beta != 0 else None, beta, alpha) if alpha != 0 else None
+        Contraction(a, swap_last_dims(b), c if beta != 0 else None, beta, alpha)
+        if alpha != 0
+        else None
     )
 
 
@@ -70,7 +72,7 @@ FORMS: Mapping[str, Callable[..., Contraction | None]] = {
 }
 
 
-def transposed(b: Node) -> Node:
+def swap_last_dims(b: Node) -> Node:
     rank = len(b.shape)
     turned = (*range(rank - 2), rank - 1, rank - 2)
     if rank < 2:

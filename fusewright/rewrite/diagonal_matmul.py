@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 
-from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
 from fusewright.ir.graph import Graph, Node, rebuild
-from fusewright.kernels.gemm.match import form_of, written
+from fusewright.kernels.gemm.match import apply_contraction, contraction_of
 from fusewright.rewrite.algebra_rules import NO_ALGEBRA
-from fusewright.rewrite.contraction import FORMS, transposed
+from fusewright.rewrite.contraction import FORMS, swap_last_dims
 from fusewright.rewrite.simplify import apart, traced
 
 RULE = "diagonal"
@@ -37,25 +37,25 @@ def diagonal(graph: Graph, rules: frozenset[str]) -> tuple[Graph, tuple[str, ...
 
 
 def _scaled(n: Node) -> Node | None:
-    form = form_of(n)
+    form = contraction_of(n)
     if form is None or n.order or not n.dtype.is_floating_point:
         return None
     if min(len(form.left.shape), len(form.right.shape)) < 2:
         return None
     if v := _vector(form.left):
-        other, by, along = TensorExpr(transposed(form.right)), reshape(v, (*v.shape, 1)), -2
+        other, by, along = TensorExpr(swap_last_dims(form.right)), reshape(v, (*v.shape, 1)), -2
     elif v := _vector(form.right):
         other, by, along = TensorExpr(form.left), reshape(v, (*v.shape[:-1], 1, v.shape[-1])), -1
     else:
         return None
     made = _times(other, by, len(other.shape) + along)
     fits = made.shape == n.shape and {v.dtype, other.dtype} == {n.dtype}
-    return written(form, made.node) if fits else None
+    return apply_contraction(form, made.node) if fits else None
 
 
 def _times(x: TensorExpr, by: TensorExpr, dim: int) -> TensorExpr:
     """x * by, but NaN where any other element along `dim` is not finite."""
-    bad = cast(apply("logical_not", apply("isfinite", x)), x.dtype)
+    bad = cast(pointwise("logical_not", pointwise("isfinite", x)), x.dtype)
     count = fold("sum", bad, [dim], keepdim=True)
     return where(count > bad, math.nan, x * by + 0.0)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, constant, pointwise, reshape, where
 from fusewright.ir.graph import Graph, Node, base, broadcast, node, rebuild
 from fusewright.targets.arch import Target
 
@@ -30,7 +30,7 @@ class _Norm:
 
     def written(self, n: Node) -> Node:
         scale, shift = (cast(v, self.x.dtype) for v in (self.scale, self.shift))
-        return _as(n, apply("fma", self.x, scale, shift))
+        return _as(n, pointwise("fma", self.x, scale, shift))
 
 
 def once(graph: Graph, machine: Target) -> Graph:
@@ -63,7 +63,7 @@ def _shifted(n: Node) -> _Norm:
     along = mean.shape[-1] == 1 and not x.node.order
     if along and x.dtype is torch.float32:
         scale, mean, m2 = _wide(scale, m2), _unrounded(mean), _unrounded(m2)
-    scale = where(apply("eq", m2, 0.0), 0.0, scale)
+    scale = where(pointwise("eq", m2, 0.0), 0.0, scale)
     return _Norm(x, scale, -(mean * scale))
 
 
@@ -83,7 +83,7 @@ def _wide(v: TensorExpr, m2: TensorExpr) -> TensorExpr:
         return _unrounded(v)
     if v.node.op == "constant":
         return constant(v.node["value"], torch.float64)  # type: ignore[arg-type]
-    return apply(v.node.op, *(_wide(TensorExpr(a), m2) for a in v.node.args))
+    return pointwise(v.node.op, *(_wide(TensorExpr(a), m2) for a in v.node.args))
 
 
 def _unrounded(v: TensorExpr) -> TensorExpr:
@@ -111,7 +111,7 @@ def _fraction(n: Node) -> Node:
     if n.op == "mul":
         for x, s in (n.args, n.args[::-1]):
             if s.op == "sigmoid" and s.args[0] is x:
-                return _as(n, apply("silu", TensorExpr(x)))
+                return _as(n, pointwise("silu", TensorExpr(x)))
     return n
 
 

@@ -19,12 +19,12 @@ from fusewright.ir.graph import (
     Graph,
     Node,
     Size,
-    copied,
     fresh_copy,
     memory_of,
     node,
     numel,
     on_other_memory,
+    own_memory_copy,
     rebuild,
     shown_by,
     times,
@@ -119,7 +119,7 @@ def _in_any_order(updates: Sequence[BufferUpdate]) -> tuple[BufferUpdate, ...]:
     targets = {id(u.target) for u in updates}
     shown = [id(memory_of(u.value)) in targets for u in updates]
     return tuple(
-        replace(u, value=copied(u.value, u.target.order, -1 - k)) if shows else u
+        replace(u, value=own_memory_copy(u.value, u.target.order, -1 - k)) if shows else u
         for k, (u, shows) in enumerate(zip(updates, shown, strict=True))
     )
 

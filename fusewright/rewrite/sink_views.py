@@ -19,8 +19,8 @@ import torch
 
 from fusewright.ir.builder import (
     TensorExpr,
+    all_true,
     constant,
-    everywhere,
     expand,
     flip,
     fold,
@@ -42,7 +42,7 @@ from fusewright.ir.graph import (
     rebuild,
     toposort,
 )
-from fusewright.ir.strided_view import PIECES, numbers, part_of, sides_of
+from fusewright.ir.strided_view import PIECES, as_ints, pad_sides, strided_view
 from fusewright.kernels.conv.geometry import TRANSPOSED
 from fusewright.targets.arch import Target
 
@@ -166,7 +166,7 @@ class SinkableMaps:
         Pieces that overlap would read several tensors again and again.
         """
         pieces = list(self._cut(n))
-        if not all(part_of(x) for v in pieces for x in (v, *_arguments(v))):
+        if not all(strided_view(x) for v in pieces for x in (v, *_arguments(v))):
             return False
         whole, sizes = self._size(n), [self._size(v) for v in pieces]
         made = self.expression(n)
@@ -225,7 +225,7 @@ def _pulled(v: Node) -> Node:
     shape = broadcast([a.shape for a in args])
     made = TensorExpr(node(n.op, args, shape=shape, dtype=n.dtype, order=(), **dict(n.attributes)))
     exists = _existing(v)
-    found, guarded = part_of(v), part_of(exists)
+    found, guarded = strided_view(v), strided_view(exists)
     assert found is not None, "who wants this has looked"
     assert guarded is not None, "it is the same part"
     if _filled(v) and not all(g.wrap for g in guarded[1].guards):
@@ -271,7 +271,7 @@ def _filled(v: Node) -> bool:
 def _existing(v: Node) -> Node:
     """Which elements of a piece are elements of the map."""
     if v.row.kind != "view":
-        return everywhere(v.shape).node
+        return all_true(v.shape).node
     (x,) = v.args
     attributes = {**dict(v.attributes), **({"value": False} if v.op == "pad" else {})}
     return node(v.op, [_existing(x)], shape=v.shape, dtype=torch.bool, order=(), **attributes)
@@ -295,28 +295,28 @@ def _below(v: Node, a: TensorExpr) -> TensorExpr:
 
 
 def _narrowed(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
-    dim, start, end, step = numbers(tuple(v[name] for name in ("dim", "start", "end", "step")))
+    dim, start, end, step = as_ints(tuple(v[name] for name in ("dim", "start", "end", "step")))
     return narrow(x, dim, start, end, step) if dim in wide else x
 
 
 def _padded(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
     """Nobody looks at what is added; it is 1, since integers are divided, too."""
-    sides = [side if d in wide else (0, 0) for d, side in enumerate(sides_of(v))]
+    sides = [side if d in wide else (0, 0) for d, side in enumerate(pad_sides(v))]
     return pad(x, sides, 1 if x.dtype is not torch.bool else False, free=True)
 
 
 def _rolled(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
-    by = zip(numbers(v["dims"]), numbers(v["shifts"]), strict=True)
+    by = zip(as_ints(v["dims"]), as_ints(v["shifts"]), strict=True)
     return roll(x, {d: far for d, far in by if d in wide})
 
 
 # What each view does to an argument; those that only exclude elements do nothing.
 VIEWS: Mapping[str, Callable[[Node, TensorExpr, list[int]], TensorExpr]] = MappingProxyType(
     {
-        "permute": lambda v, x, _: permute(x, numbers(v["permutation"])),
+        "permute": lambda v, x, _: permute(x, as_ints(v["permutation"])),
         "narrow": _narrowed,
         "pad": _padded,
-        "flip": lambda v, x, wide: flip(x, [d for d in numbers(v["dims"]) if d in wide]),
+        "flip": lambda v, x, wide: flip(x, [d for d in as_ints(v["dims"]) if d in wide]),
         "roll": _rolled,
     }
 )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import OF_KERNELS
-from fusewright.frontend.lowering import as_stored, lower, reductions, reordered
+from fusewright.frontend.lowering import as_stored, lower, reductions, with_memory_order
 from fusewright.frontend.lowering.call import (
     LANES,
     LEAST_BESIDE,
@@ -27,7 +27,7 @@ from fusewright.frontend.lowering.losses import LOSSES
 from fusewright.frontend.lowering.pooling import POOLS
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebuild, toposort
-from fusewright.ir.strided_view import PIECES, part_of
+from fusewright.ir.strided_view import PIECES, strided_view
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.arch import Target
@@ -74,7 +74,7 @@ class _Given:
     kwargs: Mapping[str, Any]
 
 
-def late(graph: Graph, target: Target) -> Graph:
+def lower_for_target(graph: Graph, target: Target) -> Graph:
     """Write the library calls of the tables above with our operators, where these are faster."""
     return written(graph, ACROSS[target.language], TABLES[target.language])
 
@@ -95,7 +95,7 @@ def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n
         fresh = base(made.node).row.kind in ("map", "fold")
-        ours = reordered(made if fresh else copy(made), n.order).node
+        ours = with_memory_order(made if fresh else copy(made), n.order).node
         return ours if ours.order == n.order else n
 
     # Once more, for the pieces that the first time has made.
@@ -108,7 +108,7 @@ def _through_copy(n: Node) -> Node:
     if x.op != "copy" or x.has("distinct") or x.args[0].op not in PIECES:
         return n
     deeper = on_other_memory(n, x, x.args[0])
-    return n if part_of(deeper) is None else deeper
+    return n if strided_view(deeper) is None else deeper
 
 
 def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> TensorExpr | None:

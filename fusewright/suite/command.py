@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fusewright.common.atomic_write import write_whole
+from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
 from fusewright.report.run_report import to_json
 from fusewright.suite.process_runner import Program, SuiteOptions
 from fusewright.suite.row import EAGER, SuiteRow, geometric_mean, totals
-from fusewright.suite.run_all import batch, find
+from fusewright.suite.run_all import find_problems, run_all
 from fusewright.suite.table import page_text, show_suite, suite_report
 
 
@@ -35,7 +35,7 @@ def suite(
     program: runs an `optimize` command.  say: for what is not part of the result.  Raises BadUsage
     for a folder without problem files and for an `output` that cannot be written.
     """
-    problems = find(folder, options, output)
+    problems = find_problems(folder, options, output)
     done: list[SuiteRow] = []
     with bar(Console(stderr=True), len(problems)) as step:
 
@@ -44,7 +44,7 @@ def suite(
             mean = geometric_mean(done, EAGER)
             step(f"{result.name}: {result.word}" + (f"; mean {mean:.3f}x" if mean else ""))
 
-        results, lost = batch(
+        results, lost = run_all(
             problems, options, output, program, jobs=jobs, resume=resume, told=told
         )
     summed = totals(results)
@@ -53,7 +53,7 @@ def suite(
         say(f"fusewright: {why}: --resume will run this problem again.")
     about = {"folder": str(folder), "jobs": jobs} | asdict(options)
     if report is not None:
-        write_whole(report, to_json(suite_report(results, summed, about)), force=True)
+        write_atomically(report, to_json(suite_report(results, summed, about)), force=True)
     if page is not None:
-        write_whole(page, page_text(results, summed, about), force=True)
+        write_atomically(page, page_text(results, summed, about), force=True)
     return summed.exit_code

@@ -38,7 +38,7 @@ class SuiteProblem:
     why: str = ""
 
 
-def find(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
+def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
     """The problem files below `folder`, by name: the path without the suffix.
 
     Raises BadUsage where there is none.
@@ -56,7 +56,7 @@ def find(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProble
     return tuple(_problem(folder, path, about) for path in paths)
 
 
-def batch(
+def run_all(
     problems: Sequence[SuiteProblem],
     options: SuiteOptions,
     output: Path,

@@ -219,7 +219,7 @@ def distance(ours: Outputs, theirs: Outputs) -> float:
     return max((_apart(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
 
 
-def coarseness(outputs: Outputs) -> float:
+def output_epsilon(outputs: Outputs) -> float:
     """The rounding of the coarsest type among the floating-point outputs."""
     kinds = [v.dtype for v in outputs if isinstance(v, Tensor) and v.dtype.is_floating_point]
     return max((torch.finfo(kind).eps for kind in kinds), default=0.0)

@@ -75,7 +75,7 @@ class TuneCache:
             )
 
 
-def key_of(facts: Sequence[str]) -> str:
+def cache_key(facts: Sequence[str]) -> str:
     """The key of a model whose tuning depends on these facts."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

@@ -41,7 +41,7 @@ class Speedup:
         return math.exp(self.log)
 
 
-def paired(
+def time_in_pairs(
     sides: Mapping[str, Callable[[], Times]], seconds: float, clock: Callable[[], float]
 ) -> Samples:
     """Time the sides for so long; the last ones are left out where there is no time for all.

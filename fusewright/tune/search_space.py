@@ -14,7 +14,7 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.schedule import Schedule, TuneChoice, alternatives
+from fusewright.kernels.schedule import Schedule, TuneChoice, neighbours
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Target
@@ -59,7 +59,7 @@ def choices(
     for printed, nest, default in kernels:
         in_place = layout.in_place[printed.name]
         seen = {_text((printed, nest, default), machine)}
-        for other in alternatives(default, nest, machine, planned.graph, rules):
+        for other in neighbours(default, nest, machine, planned.graph, rules):
             text = _text((body(nest, other, in_place), nest, other), machine)
             if text not in seen:
                 seen.add(text)

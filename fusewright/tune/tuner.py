@@ -17,9 +17,17 @@ from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.targets.arch import Target
-from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, coarseness, distance
-from fusewright.tune.cache import TuneCache, TuneResult, key_of
-from fusewright.tune.paired_timing import AGAIN, FEWEST_TURNS, FIRST, Samples, Speedup, gain, paired
+from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon
+from fusewright.tune.cache import TuneCache, TuneResult, cache_key
+from fusewright.tune.paired_timing import (
+    AGAIN,
+    FEWEST_TURNS,
+    FIRST,
+    Samples,
+    Speedup,
+    gain,
+    time_in_pairs,
+)
 from fusewright.tune.search_space import MODEL, SearchSpace
 
 DEFAULT = TuneChoice()
@@ -50,7 +58,7 @@ def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) ->
     return level
 
 
-def remembered(
+def cached_or(
     memory: TuneCache, level: str, about: Sequence[str], work: Callable[[], TuneResult]
 ) -> TuneResult:
     """What is known already at this level or a higher one; else what `work` finds, kept.
@@ -59,11 +67,11 @@ def remembered(
     """
     names = list(LEVELS)
     for name in reversed(names[names.index(level) :]):
-        if known := memory.get(key_of([name, *about])):
+        if known := memory.get(cache_key([name, *about])):
             return known
     found = work()
     if found.facts.get("tried"):
-        memory.put(key_of([level, *about]), found)
+        memory.put(cache_key([level, *about]), found)
     return found
 
 
@@ -113,7 +121,7 @@ class _Tuning:
             return untuned(self.given, self.level, why)
         others = [self._outputs(choice) for choice in (None, DEFAULT)]
         unlike = max(distance(default, other) for other in others)
-        allowed = max(ROUNDINGS * coarseness(default), TIMES_UNLIKE * unlike)
+        allowed = max(ROUNDINGS * output_epsilon(default), TIMES_UNLIKE * unlike)
         right = []
         for choice in built[1:]:
             if self._fits(1 + 3 * FEWEST_TURNS) and self._is_right(choice, default, allowed):
@@ -125,7 +133,7 @@ class _Tuning:
         measure = self.bench.kernel_times
         sides = {str(k): partial(measure, choice) for k, choice in enumerate(rounds)}
         sides = {FIRST: partial(measure, DEFAULT), AGAIN: partial(measure, DEFAULT), **sides}
-        samples = paired(sides, self._left() * KERNEL_SHARE, self.clock) if rounds else {}
+        samples = time_in_pairs(sides, self._left() * KERNEL_SHARE, self.clock) if rounds else {}
         timed = [choice for k, choice in enumerate(rounds) if str(k) in samples]
         schedules, gains = _winners(timed, samples)
         found = TuneChoice(schedules)
@@ -181,7 +189,7 @@ class _Tuning:
         if found == DEFAULT:
             del by_side[CHOSEN]
         sides = {n: partial(self.bench.whole_time, choice) for n, choice in by_side.items()}
-        samples = paired(sides, self._left(), self.clock)
+        samples = time_in_pairs(sides, self._left(), self.clock)
         best, side = found, CHOSEN if found != DEFAULT else FIRST
         if CHOSEN in samples and gain(samples, CHOSEN, WHOLE).slower:
             best, side = DEFAULT, FIRST

@@ -131,7 +131,7 @@ def _odd(call: AtenCall) -> bool:
     return any(dtype not in OF_KERNELS or numel(shape) == 0 for dtype, shape in kinds)
 
 
-def reordered(value: TensorExpr, order: tuple[int, ...]) -> TensorExpr:
+def with_memory_order(value: TensorExpr, order: tuple[int, ...]) -> TensorExpr:
     """Give the last map the memory order that eager's result has.
 
     What is computed row-major and only seen in another shape is copied into that order.

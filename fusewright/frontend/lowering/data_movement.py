@@ -19,9 +19,9 @@ import torch
 
 from fusewright.ir.builder import (
     TensorExpr,
+    all_true,
     cast,
     copy,
-    everywhere,
     expand,
     flip,
     narrow,
@@ -44,7 +44,7 @@ Span = tuple[int, Take]  # where a piece begins along one dimension, and which
 Ends = Callable[[int, int, int], tuple[Take, Take]]  # size, low, high -> what stands at both sides
 
 
-def joined(
+def concat_as_select(
     pieces: Sequence[Piece], shape: Shape, dtype: torch.dtype, most: int = MOST_PIECES
 ) -> TensorExpr | None:
     """One tensor of pieces that cover it; None if they are too many or too narrow."""
@@ -58,7 +58,7 @@ def joined(
     *others, final = pieces
     result = cast(_placed(final, shape, free=True), dtype)
     for view, starts in reversed(others):
-        inside = _placed((everywhere(view.shape), starts), shape)
+        inside = _placed((all_true(view.shape), starts), shape)
         result = where(inside, cast(_placed((view, starts), shape, free=True), dtype), result)
     return result
 
@@ -87,7 +87,7 @@ def _cat(
     starts = [tuple(sum(lengths[:k]) * (d == dim) for d in range(rank)) for k in range(len(sizes))]
     shape = tensors[0].shape
     whole = (*shape[:dim], sum(lengths), *shape[dim + 1 :])
-    return joined(list(zip(tensors, starts, strict=True)), whole, dtype, most)
+    return concat_as_select(list(zip(tensors, starts, strict=True)), whole, dtype, most)
 
 
 def _stack(tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr | None:
@@ -114,7 +114,7 @@ def _spread(x: TensorExpr, spans: Mapping[int, Sequence[Span]], shape: Shape) ->
         for d, (start, take) in zip(spans, chosen, strict=True):
             view, starts[d] = take(view, d), start
         pieces.append((view, tuple(starts)))
-    return joined(pieces, shape, x.dtype)
+    return concat_as_select(pieces, shape, x.dtype)
 
 
 def _roll(x: TensorExpr, shifts: Any, dims: Any = ()) -> TensorExpr | None:

@@ -15,7 +15,7 @@ import torch
 
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import abreast, trailing
-from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 
@@ -59,14 +59,14 @@ def _squared(x: TensorExpr, y: TensorExpr, _: float) -> TensorExpr:
 
 def _smooth(x: TensorExpr, y: TensorExpr, beta: float) -> TensorExpr:
     """d^2 / (2 beta) for a difference below beta, else d - beta / 2."""
-    d = apply("abs", x - y)
-    return where(apply("lt", d, beta), 0.5 * d * d / beta, d - 0.5 * beta)
+    d = pointwise("abs", x - y)
+    return where(pointwise("lt", d, beta), 0.5 * d * d / beta, d - 0.5 * beta)
 
 
 def _huber(x: TensorExpr, y: TensorExpr, delta: float) -> TensorExpr:
     """d^2 / 2 for a difference up to delta, else delta (d - delta / 2)."""
-    d = apply("abs", x - y)
-    return where(apply("le", d, delta), 0.5 * d * d, delta * (d - 0.5 * delta))
+    d = pointwise("abs", x - y)
+    return where(pointwise("le", d, delta), 0.5 * d * d, delta * (d - 0.5 * delta))
 
 
 def _divergence(
@@ -77,11 +77,11 @@ def _divergence(
         return None
     a, b = wide(x), wide(y)
     if log_target:
-        return _reduced(apply("exp", b) * (b - a), reduction, x.dtype)
+        return _reduced(pointwise("exp", b) * (b - a), reduction, x.dtype)
     # One product, since two would each be rounded where the logarithms cancel; of infinity it
     # takes two to be as undefined as eager.
-    apart = where(apply("eq", b, 0.0), 0.0, apply("log", b)) - a
-    return _reduced(where(apply("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
+    apart = where(pointwise("eq", b, 0.0), 0.0, pointwise("log", b)) - a
+    return _reduced(where(pointwise("eq", b, inf), b - b * a, b * apart), reduction, x.dtype)
 
 
 def _cosine(x: TensorExpr, y: TensorExpr, dim: int = 1, eps: float = 1e-8) -> TensorExpr | None:
@@ -93,8 +93,8 @@ def _cosine(x: TensorExpr, y: TensorExpr, dim: int = 1, eps: float = 1e-8) -> Te
 
 
 def _unit(x: TensorExpr, dim: int, eps: float) -> TensorExpr:
-    length = apply("sqrt", fold("sum", x * x, [dim], keepdim=True))
-    return x / apply("maximum", length, eps)
+    length = pointwise("sqrt", fold("sum", x * x, [dim], keepdim=True))
+    return x / pointwise("maximum", length, eps)
 
 
 def _cross_entropy(
@@ -128,9 +128,9 @@ def _cross_entropy(
     )
     less = TensorExpr(made)
     top = fold("max", wide(x), [1], keepdim=True)
-    total = fold("sum", apply("exp", wide(x) - top), [1])
-    counts = apply("ne", target, ignore)
-    each = where(counts, apply("log", total) + (wide(less) + reshape(top, kept)), 0.0)
+    total = fold("sum", pointwise("exp", wide(x) - top), [1])
+    counts = pointwise("ne", target, ignore)
+    each = where(counts, pointwise("log", total) + (wide(less) + reshape(top, kept)), 0.0)
     if reduction not in OPS:
         return cast(each, x.dtype)
     dims = range(len(kept))

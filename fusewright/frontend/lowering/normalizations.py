@@ -8,7 +8,7 @@ import torch
 
 from fusewright.frontend.lowering.call import AtenCall, Lowered, wide
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, apply, cast, fold, reshape
+from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape
 from fusewright.ir.graph import BatchSize, numel, times
 
 
@@ -33,7 +33,7 @@ def _rms_norm(call: AtenCall) -> Lowered:
     inner = decompositions.wide(x)
     given = call.get(3, "eps")
     eps = torch.finfo(inner.dtype).eps if given is None else given
-    y = inner * apply("rsqrt", fold("mean", inner * inner, dims, keepdim=True) + eps)
+    y = inner * pointwise("rsqrt", fold("mean", inner * inner, dims, keepdim=True) + eps)
     return cast(decompositions.affine(y, weight, None), call.dtype)
 
 
@@ -108,8 +108,8 @@ def _batch_norm_eval(call: AtenCall) -> Lowered:
     mean, var, weight, bias = _per_channel(x, *wide([mean, var, weight, bias]))
     assert mean is not None, "eval mode without statistics is another call"
     assert var is not None, "the variance comes with the mean"
-    scale = apply("rsqrt", var + eps)
-    y = apply("normalised", decompositions.wide(x), mean, 1.0, scale)
+    scale = pointwise("rsqrt", var + eps)
+    y = pointwise("normalised", decompositions.wide(x), mean, 1.0, scale)
     return cast(decompositions.affine(y, weight, bias), call.dtype), None, None
 
 

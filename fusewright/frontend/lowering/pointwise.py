@@ -13,7 +13,7 @@ from fusewright.common.dtypes import FLOATS, HALF, INTEGERS
 from fusewright.frontend.data_scalars import Number
 from fusewright.frontend.lowering.call import AtenCall, Lowered, common_type, promoted
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, apply, cast, constant, copy, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, constant, copy, pointwise, reshape, where
 from fusewright.ir.graph import BatchSize, Shape
 from fusewright.ir.operators import OPS
 
@@ -48,7 +48,7 @@ def _map(op: str, arity: int) -> Lowering:
             return None
         if OPS[op].result == "bool":
             return _compare(op, call)
-        return apply(op, *promoted(call.args, call.dtype))
+        return pointwise(op, *promoted(call.args, call.dtype))
 
     return build
 
@@ -57,7 +57,7 @@ def _compare(op: str, call: AtenCall) -> TensorExpr:
     """Comparisons happen in the common type; a number is rounded to it first, as PyTorch does."""
     dtype = common_type(call.args)
     numbers = [_as_compared(a, dtype) for a in call.args]
-    return apply(op, *promoted(numbers, dtype))
+    return pointwise(op, *promoted(numbers, dtype))
 
 
 def _as_compared(
@@ -107,7 +107,7 @@ def _power(call: AtenCall) -> Lowered:
         return None
     root = None if isinstance(exponent, TensorExpr) else {0.5: "sqrt", -0.5: "rsqrt"}.get(exponent)
     if root:
-        return apply(root, *promoted(call.args[:1], call.dtype))
+        return pointwise(root, *promoted(call.args[:1], call.dtype))
     return _map("pow", 2)(call)
 
 
@@ -117,7 +117,7 @@ def _scaled(op: str) -> Lowering:
     def build(call: AtenCall) -> Lowered:
         a, b = promoted(call.args[:2], call.dtype)
         alpha = call.get(2, "alpha", 1)
-        return apply(op, a, b if alpha == 1 else b * alpha)
+        return pointwise(op, a, b if alpha == 1 else b * alpha)
 
     return build
 
@@ -137,7 +137,7 @@ def _bitwise(op: str) -> Lowering:
 
 def _not(call: AtenCall) -> Lowered:
     (x,) = call.args
-    return apply("logical_not" if x.dtype is torch.bool else "bitwise_not", x)
+    return pointwise("logical_not" if x.dtype is torch.bool else "bitwise_not", x)
 
 
 def _shift(op: str) -> Lowering:
@@ -148,12 +148,12 @@ def _shift(op: str) -> Lowering:
 
 
 def _truth(x: TensorExpr) -> TensorExpr:
-    return x if x.dtype is torch.bool else apply("ne", x, constant(0, x.dtype))
+    return x if x.dtype is torch.bool else pointwise("ne", x, constant(0, x.dtype))
 
 
 def _logical(op: str) -> Lowering:
     def build(call: AtenCall) -> Lowered:
-        return apply(op, *map(_truth, call.args[:2]))
+        return pointwise(op, *map(_truth, call.args[:2]))
 
     return build
 
@@ -190,7 +190,7 @@ def _without_nan(bound: TensorExpr | float, end: float) -> TensorExpr | float:
     if isinstance(bound, Number):
         if bound.dtype not in FLOATS:
             return bound
-        open_ = where(apply("isnan", bound), constant(end, bound.dtype), TensorExpr(bound.node))
+        open_ = where(pointwise("isnan", bound), constant(end, bound.dtype), TensorExpr(bound.node))
         return replace(bound, node=open_.node)
     return end if isinstance(bound, float) and math.isnan(bound) else bound
 
@@ -198,7 +198,7 @@ def _without_nan(bound: TensorExpr | float, end: float) -> TensorExpr | float:
 def _bounded(op: str, x: TensorExpr, bound: TensorExpr | float, call: AtenCall) -> TensorExpr:
     """Of equal zeros these operators give the second: clamped by a number, x keeps its sign."""
     pair = [x, bound] if call.overload == "Tensor" else [bound, x]
-    return apply(op, *promoted(pair, call.dtype))
+    return pointwise(op, *promoted(pair, call.dtype))
 
 
 def _bound(op: str) -> Lowering:
@@ -209,12 +209,12 @@ def _where(call: AtenCall) -> Lowered:
     condition, a, b = call.args
     if condition.dtype is not torch.bool:
         return None
-    return apply("where", condition, *promoted([a, b], call.dtype))
+    return pointwise("where", condition, *promoted([a, b], call.dtype))
 
 
 def _masked_fill(call: AtenCall) -> Lowered:
     x, mask, value = call.args
-    return apply("where", mask, *promoted([value], call.dtype), x)
+    return pointwise("where", mask, *promoted([value], call.dtype), x)
 
 
 def _division(call: AtenCall) -> Lowered:
@@ -223,7 +223,7 @@ def _division(call: AtenCall) -> Lowered:
     a, b = promoted(call.args[:2], call.dtype)
     if mode is None:
         return a / b
-    return apply("trunc", a / b) if mode == "trunc" and call.dtype in FLOATS else None
+    return pointwise("trunc", a / b) if mode == "trunc" and call.dtype in FLOATS else None
 
 
 def _prelu(call: AtenCall) -> Lowered:
@@ -241,7 +241,7 @@ def _addcmul(op: str) -> Lowering:
     def build(call: AtenCall) -> Lowered:
         x, a, b = promoted(call.args[:3], call.dtype)
         value = call.kwargs.get("value", 1)
-        return x + apply(op, a if value == 1 else a * value, b)
+        return x + pointwise(op, a if value == 1 else a * value, b)
 
     return build
 
@@ -252,7 +252,7 @@ def _lerp(call: AtenCall) -> Lowered:
     low, high = a + weight * (b - a), b - (b - a) * (1.0 - weight)
     if isinstance(call.args[2], int | float):
         return low if abs(call.args[2]) < 0.5 else high
-    return where(apply("abs", weight) < 0.5, low, high)
+    return where(pointwise("abs", weight) < 0.5, low, high)
 
 
 LOWER: dict[str, Lowering] = {

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import FLOATS
-from fusewright.ir.builder import TensorExpr, apply, cast, expand, fold, narrow, pad, reshape
+from fusewright.ir.builder import TensorExpr, cast, expand, fold, narrow, pad, pointwise, reshape
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 from fusewright.kernels.conv.match import each
@@ -133,7 +133,7 @@ def _pool(
 def _largest(pool: _PoolGeometry) -> TensorExpr:
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
         return fold("max", *_tiled(pool))
-    return _joined(pool, -float("inf"), lambda a, b: apply("maximum", a, b))
+    return _joined(pool, -float("inf"), lambda a, b: pointwise("maximum", a, b))
 
 
 def _mean(pool: _PoolGeometry, counts: bool = True, divisor: int | None = None) -> TensorExpr:

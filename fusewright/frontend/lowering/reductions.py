@@ -11,7 +11,7 @@ import torch
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import AtenCall, Lowered, dims_of, promoted
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, apply, cast, fold
+from fusewright.ir.builder import TensorExpr, cast, fold, pointwise
 from fusewright.ir.graph import BatchSize
 
 Lowering = Callable[[AtenCall], Lowered]
@@ -59,7 +59,7 @@ def _extreme(op: str) -> Lowering:
     def build(call: AtenCall) -> Lowered:
         x: TensorExpr = call.args[0]
         if call.overload == "other":
-            return apply(op + "imum", *promoted(call.args[:2], call.dtype))
+            return pointwise(op + "imum", *promoted(call.args[:2], call.dtype))
         dims = dims_of(x, call.get(1, "dim"))
         if not call.folds(x, dims, one=True):
             return None
@@ -84,7 +84,7 @@ def _variance(call: AtenCall) -> Lowered:
     keepdim = bool(call.kwargs.get("keepdim", call.args[3] if len(call.args) > 3 else False))
     wide = decompositions.wide(x)
     result = decompositions.variance(wide, dims, correction, keepdim)
-    return cast(apply("sqrt", result) if "std" in call.name else result, call.dtype)
+    return cast(pointwise("sqrt", result) if "std" in call.name else result, call.dtype)
 
 
 def _correction(call: AtenCall) -> float:
@@ -124,8 +124,8 @@ def _vector_norm(call: AtenCall) -> Lowered:
     wide = decompositions.wide(cast(x, call.dtype))
     keepdim = bool(call.get(3, "keepdim", False))
     if power == 1:
-        return cast(fold("sum", apply("abs", wide), dims, keepdim), call.dtype)
-    return cast(apply("sqrt", fold("sum", wide * wide, dims, keepdim)), call.dtype)
+        return cast(fold("sum", pointwise("abs", wide), dims, keepdim), call.dtype)
+    return cast(pointwise("sqrt", fold("sum", wide * wide, dims, keepdim)), call.dtype)
 
 
 LOWER: dict[str, Lowering] = {

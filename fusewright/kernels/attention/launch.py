@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from fusewright.codegen.cxx_literal import literal
-from fusewright.codegen.kernel_text import TYPES, computed, spelling
+from fusewright.codegen.cxx_literal import cxx_literal
+from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
 from fusewright.fusion.axes import Load, Strides, TensorWalk
 from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
-from fusewright.loopnest.nest import digits, summed, term
+from fusewright.loopnest.nest import mixed_radix, summed, term
 
 FACTORS = ("queries", "keys", "values")
 # A place among the scores. Offsets have 32 bits where they fit, since the kernel has no registers
@@ -68,15 +68,15 @@ class _Printer:
         self.coordinates = [
             (text, KINDS[name])
             for name, some in zip(COORDINATES, self.scores.axes, strict=True)
-            for text in digits(name, [axis.size for axis in some])
+            for text in mixed_radix(name, [axis.size for axis in some])
         ]
 
     def function(self, name: str) -> str:
         for m in self.scores.members:
             arguments = [self._argument(m, k) for k in range(len(m.args))]
-            text = spelling(m, arguments, computed(m))
+            text = spelling(m, arguments, compute_type(m))
             self.names[id(m)] = f"v{len(self.names) - 1}"
-            self.lines.append(f"const {computed(m)} {self.names[id(m)]} = {text};")
+            self.lines.append(f"const {compute_type(m)} {self.names[id(m)]} = {text};")
         result = list(self.names.values())[-1]
         fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
         lines = [
@@ -115,12 +115,12 @@ class _Printer:
             return text
         if text not in self.reads:
             self.reads[text] = f"x{len(self.reads)}"
-            self.lines.append(f"const {computed(leaf)} {self.reads[text]} = {text};")
+            self.lines.append(f"const {compute_type(leaf)} {self.reads[text]} = {text};")
         return self.reads[text]
 
     def _number(self, value: object, leaf: Node) -> str:
         assert isinstance(value, int | float | bool | BatchSize), "a constant is a number"
-        return literal(value, computed(leaf))
+        return cxx_literal(value, compute_type(leaf))
 
     def _inside(self, strides: Strides, offset: Size, size: Size) -> str:
         """Whether an element exists: 0 <= its place < size."""

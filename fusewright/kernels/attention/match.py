@@ -32,19 +32,19 @@ from fusewright.ir.graph import (
     toposort,
     with_args,
 )
-from fusewright.ir.strided_view import part_of
+from fusewright.ir.strided_view import strided_view
 from fusewright.kernels.gemm.match import (
     COPY_RULES,
     LEAST_FLOPS,
     UNIT,
     Operand,
+    apply_contraction,
+    contraction_of,
     factor_of,
-    form_of,
-    placed,
+    memory_of_operand,
     scattered,
-    written,
 )
-from fusewright.rewrite.contraction import FORMS, Contraction, spread, transposed
+from fusewright.rewrite.contraction import FORMS, Contraction, broadcast_batches, swap_last_dims
 from fusewright.targets.arch import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
@@ -68,7 +68,7 @@ def _next(graph: Graph, seen: set[int], numbers: Iterator[int]) -> tuple[Node, N
     for n in toposort(graph.roots):
         if id(n) not in seen and n.op == "library" and n["name"] in FORMS:
             seen.add(id(n))
-            form = form_of(n)
+            form = contraction_of(n)
             x = _softmax(form.left) if form else None
             if form is None or x is None:
                 continue
@@ -119,8 +119,12 @@ def _written(
     n: Node, outer: Contraction, x: Node, inner: Node, graph: Graph, numbers: Iterator[int]
 ) -> Node:
     """What takes the place of `n` = softmax(x) @ v; x is a function of the product `inner`."""
-    form = form_of(inner)
-    if form is None or n.order or (outer.added is not None and placed(outer.added) is None):
+    form = contraction_of(inner)
+    if (
+        form is None
+        or n.order
+        or (outer.added is not None and memory_of_operand(outer.added) is None)
+    ):
         raise _Unfit
     between = _between(inner, n)
     roots = {id(r) for r in graph.roots}
@@ -139,7 +143,7 @@ def _written(
         number=next(numbers),
     )
     _check(made, x, graph)
-    return written(outer, made)
+    return apply_contraction(outer, made)
 
 
 def _between(inner: Node, n: Node) -> set[int]:
@@ -156,7 +160,7 @@ def _batched(form: Contraction) -> tuple[Node, Node]:
     left, right = form.left, form.right
     if min(len(left.shape), len(right.shape)) < 2:
         raise _Unfit
-    right = spread(right, left.shape[:-2]) if len(right.shape) == 2 else right
+    right = broadcast_batches(right, left.shape[:-2]) if len(right.shape) == 2 else right
     if left.shape[:-2] != right.shape[:-2]:
         raise _Unfit
     return left, right
@@ -166,10 +170,10 @@ def _even(factor: Node) -> Node:
     """A factor whose matrices lie evenly in memory; if need be a copy, in the order as it lies."""
     if factor.row.kind != "view" or not scattered(factor, False):
         return factor
-    found = part_of(factor)
+    found = strided_view(factor)
     if found is None or found[1].form.strides[-1] == 1:
         return copy(TensorExpr(factor)).node
-    return transposed(copy(TensorExpr(transposed(factor))).node)
+    return swap_last_dims(copy(TensorExpr(swap_last_dims(factor))).node)
 
 
 def _check(made: Node, x: Node, graph: Graph) -> None:
@@ -201,7 +205,7 @@ class _ScoreModBuilder:
         self.operands: list[Node] = []
         score = _input(0, inner)
         added = None if form.added is None else self._operand(form.added)
-        self.made = {id(inner): written(replace(form, added=added), score)}
+        self.made = {id(inner): apply_contraction(replace(form, added=added), score)}
 
     def copy(self, m: Node) -> Node:
         if id(m) not in self.made:
@@ -232,7 +236,7 @@ class _ScoreModBuilder:
 
 def _strided(m: Node) -> bool:
     """Whether neighbours along the last dimension lie apart, each element once."""
-    found = part_of(m)
+    found = strided_view(m)
     if found is None or not m.shape or m.shape[-1] == 1:
         return False
     steps = found[1].form.strides

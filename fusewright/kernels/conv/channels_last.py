@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusewright.frontend.lowering import reordered
+from fusewright.frontend.lowering import with_memory_order
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import Graph, Node, base, rebuild, toposort
 from fusewright.ir.strided_view import strides
-from fusewright.kernels.gemm.match import placed
+from fusewright.kernels.gemm.match import memory_of_operand
 
 
 def last_order(rank: int) -> tuple[int, ...]:
@@ -18,7 +18,7 @@ def last_order(rank: int) -> tuple[int, ...]:
 
 def lies_last(n: Node) -> bool:
     """Whether what `n` shows lies channels last; single pixels lie so and otherwise."""
-    found = placed(n)
+    found = memory_of_operand(n)
     if found is None:
         return False
     wanted = strides(n.shape, last_order(len(n.shape)))
@@ -28,7 +28,7 @@ def lies_last(n: Node) -> bool:
 
 def shown(n: Node) -> Node:
     """The tensor that a view shows, if it lies channels last there; else `n`."""
-    found = placed(n)
+    found = memory_of_operand(n)
     return found[0] if found and lies_last(n) else n
 
 
@@ -62,6 +62,10 @@ def laid(graph: Graph) -> Graph:
     def change(n: Node) -> Node:
         hidden = next(within)
         orders = [a.order for a in n.args if a.order and a.shape == n.shape]
-        return reordered(TensorExpr(n), orders[0]).node if hidden and orders and not n.order else n
+        return (
+            with_memory_order(TensorExpr(n), orders[0]).node
+            if hidden and orders and not n.order
+            else n
+        )
 
     return rebuild(graph, change)

@@ -18,12 +18,12 @@ import torch
 
 from fusewright.ir.builder import (
     TensorExpr,
-    apply,
+    all_true,
     cast,
     constant,
-    everywhere,
     narrow,
     pad,
+    pointwise,
     reshape,
 )
 from fusewright.ir.decompositions import wide
@@ -68,7 +68,7 @@ def depthwise(
         return None
     each = (channels, out // channels, *(1 for _ in windows))  # results of one channel
     sides = (image.shape[0], channels, 1, *n.shape[2:])
-    ones = everywhere((1, 1, *image.shape[2:]))
+    ones = all_true((1, 1, *image.shape[2:]))
     total = constant(0.0, torch.float32) if bias is None else wide(reshape(TensorExpr(bias), each))
     for places in combinations(*taps):
         w = TensorExpr(weight)
@@ -78,7 +78,7 @@ def depthwise(
         if x.node is image and count > 1:  # who computes the image has no use for this one
             x = _piece(x)
         inside = reshape(_tap(ones, windows, places), (1, 1, *sides[2:]))
-        total = apply("tap", inside, total, wide(reshape(w, each)), wide(reshape(x, sides)))
+        total = pointwise("tap", inside, total, wide(reshape(w, each)), wide(reshape(x, sides)))
     made = cast(reshape(total, n.shape), n.dtype).node
     return node("copy", [made], shape=n.shape, dtype=n.dtype, taps=count)
 

@@ -29,8 +29,8 @@ from typing import Any
 
 import torch
 
-from fusewright.frontend.library_calls import stays, unbiased
-from fusewright.frontend.lowering import reordered
+from fusewright.frontend.library_calls import because, without_bias
+from fusewright.frontend.lowering import with_memory_order
 from fusewright.ir.builder import TensorExpr, reshape
 from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild, times
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
@@ -43,14 +43,14 @@ from fusewright.kernels.conv.geometry import (
     known,
     parts,
 )
-from fusewright.kernels.conv.pointwise_as_gemm import pointwise
+from fusewright.kernels.conv.pointwise_as_gemm import as_gemm
 from fusewright.kernels.conv.profitability import (
     TF32_CHANNELS,
     THIN_RESULTS,
-    is_deep,
-    most_waste,
-    shrinks,
-    waste,
+    is_deep_transposed,
+    is_shrinking_1x1,
+    max_padding_overhead,
+    padding_overhead,
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
@@ -61,8 +61,8 @@ NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank 
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
 # float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
-# thin, or where single pixels become fewer (`shrinks`). For Ampere all are predictions: nobody has
-# timed these kernels on an A100.
+# thin, or where single pixels become fewer (`is_shrinking_1x1`). For Ampere all are predictions:
+# nobody has timed these kernels on an A100.
 THIN, SHRUNK, DEEP, EMPTY = "thin results", "single pixels", "deep sums", "empty tiles"
 GROUPED = "groups"  # PyTorch's own is several kernels for each group
 LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, DEEP: 1 << 30, EMPTY: 1 << 60}
@@ -118,7 +118,7 @@ def convolution(
         number, half = next(numbers), n.dtype in HALVES
         more = _cells(call, n, target)
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
-        full = not half and (precision != "eager" or not (rounds or mostly_rounds)(rounded))
+        full = not half and (precision != "eager" or not (rounds or usually_tf32)(rounded))
         lossless = full and "full" in target.convolutions
         flops = graph.hint(_flops(call, n))
         if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
@@ -141,7 +141,7 @@ def convolution(
 Rounds = Callable[[Node], bool]
 
 
-def mostly_rounds(n: Node) -> bool:
+def usually_tf32(n: Node) -> bool:
     """Whether most of this kind are TF32 on an H200 under cuDNN 9 (facts.md), if flags allow it."""
     if not allows_tf32():
         return False
@@ -271,11 +271,11 @@ def _pointwise(call: _ConvCall, n: Node, number: int) -> Node | None:
     steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
     if steps != {1} or call.behind is not None or any(map(any, call.pads)):
         return None
-    return pointwise(call.image, call.weight, n, number)
+    return as_gemm(call.image, call.weight, n, number)
 
 
-def was_convolution(n: Node) -> bool:
-    """Whether a node of a product's kind was a convolution; `pointwise` counts down from -1."""
+def came_from_conv(n: Node) -> bool:
+    """Whether a node of a product's kind was a convolution; `as_gemm` counts down from -1."""
     number = n["number"]
     return n.op in CONVOLUTIONS or (isinstance(number, int) and number < 0)
 
@@ -289,15 +289,15 @@ def _left(call: _ConvCall | None, n: Node, why: str, *, alone: bool) -> Node:
     """PyTorch's own. But for depthwise ones, it adds a bias in a kernel of its own: a tail does."""
     beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in LEAST_FLOPS
     if call is None or not beside or alone or len(n.shape) != len(call.weight.shape):
-        return stays(n, why)
-    return _with_bias(unbiased(n, why), call.bias, n.order)
+        return because(n, why)
+    return _with_bias(without_bias(n, why), call.bias, n.order)
 
 
 def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
     if bias is None:
         return node("copy", [made], shape=made.shape, dtype=made.dtype, order=order)
     channels = (made.shape[1], *(1 for _ in made.shape[2:]))
-    return reordered(TensorExpr(made) + reshape(TensorExpr(bias), channels), order).node
+    return with_memory_order(TensorExpr(made) + reshape(TensorExpr(bias), channels), order).node
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------
@@ -334,12 +334,12 @@ def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
     if n.dtype in HALVES:
         return ""
     g = geometry(n)
-    if shrinks(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+    if is_shrinking_1x1(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
         return "its single pixels have few results, and they are few"
-    if is_deep(g) and flops < LEAST_FLOPS[DEEP]:
+    if is_deep_transposed(g) and flops < LEAST_FLOPS[DEEP]:
         return "its few results are deep sums, which PyTorch shares among more processors"
-    times = waste(g) * (3 if full else 1)
-    if times <= most_waste(g, full=full, bare=bare) or flops >= LEAST_FLOPS[EMPTY]:
+    times = padding_overhead(g) * (3 if full else 1)
+    if times <= max_padding_overhead(g, full=full, bare=bare) or flops >= LEAST_FLOPS[EMPTY]:
         return ""
     return f"tiles would be {times:.1f} times its work"
 

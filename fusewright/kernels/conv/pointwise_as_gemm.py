@@ -13,13 +13,13 @@ from fusewright.ir.builder import TensorExpr, permute, reshape
 from fusewright.ir.graph import Node, Shape, node, numel
 from fusewright.kernels.conv.channels_last import last_order
 from fusewright.kernels.gemm.match import HALVES, factor_of
-from fusewright.rewrite.contraction import spread
+from fusewright.rewrite.contraction import broadcast_batches
 
 # Weights that a tile of a product has, and how many may be missing in the last one: a prediction.
 TILE_ROWS, MOST_EMPTY_ROWS = 128, 32
 
 
-def pointwise(image: Node, weight: Node, n: Node, number: int) -> Node | None:
+def as_gemm(image: Node, weight: Node, n: Node, number: int) -> Node | None:
     """The product that has the meaning of the convolution `n`, where both of its factors can be
     read where they lie. Numbers of products count up from 0, and these down."""
     order, depth = last_order(len(n.shape)), image.shape[1]
@@ -35,7 +35,7 @@ def pointwise(image: Node, weight: Node, n: Node, number: int) -> Node | None:
     pixels = permute(reshape(TensorExpr(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
     if not factor_of(pixels.node, flat=False).turned:
         return None
-    made = _product(TensorExpr(spread(matrix.node, n.shape[:1])), pixels, n, number)
+    made = _product(TensorExpr(broadcast_batches(matrix.node, n.shape[:1])), pixels, n, number)
     return reshape(TensorExpr(made), n.shape).node if made else None
 
 

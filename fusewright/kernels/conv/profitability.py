@@ -19,7 +19,7 @@ MOST_WASTE, LIGHT_WASTE, BARE_WASTE = {1: 6.0, 2: 15.0}, 8.0, 5.5
 APART = 4 / 3  # so much more where taps are apart
 
 
-def waste(g: ConvGeometry) -> float:
+def padding_overhead(g: ConvGeometry) -> float:
     """What a product multiplies over what has to be: channels and results are filled up, and
     patches of transposed ones reach beyond the image."""
     pixels = prod(g.in_size) if g.phases else g.pixels
@@ -28,7 +28,7 @@ def waste(g: ConvGeometry) -> float:
     return rows * g.pixels * g.walk.taps * g.channels / needed
 
 
-def most_waste(g: ConvGeometry, *, full: bool, bare: bool) -> float:
+def max_padding_overhead(g: ConvGeometry, *, full: bool, bare: bool) -> float:
     """How much of it pays, times 3 in full float32. PyTorch's own is slow in groups of two
     dimensions, and where few channels have taps that are apart."""
     depth, height, _ = g.in_size
@@ -47,7 +47,7 @@ def most_waste(g: ConvGeometry, *, full: bool, bare: bool) -> float:
     return most if bare else LIGHT_WASTE
 
 
-def shrinks(g: ConvGeometry, *, full: bool, bare: bool) -> bool:
+def is_shrinking_1x1(g: ConvGeometry, *, full: bool, bare: bool) -> bool:
     """Whether single pixels have fewer results than channels, or less than half as many where a
     tail follows, and are not one or two whole chunks. One beside the other, full float32 pays; of
     strided ones, it packs what nobody multiplies."""
@@ -58,7 +58,7 @@ def shrinks(g: ConvGeometry, *, full: bool, bare: bool) -> bool:
     return g.taps == g.groups == 1 and few and slower
 
 
-def is_deep(g: ConvGeometry) -> bool:
+def is_deep_transposed(g: ConvGeometry) -> bool:
     """Whether results of a transposed one are such long sums that a tile takes longer than all of
     few do in parts."""
     return g.phases is not None and g.taps * g.channels >= DEEP_SUMS

@@ -58,7 +58,7 @@ SETTINGS = {
 }
 
 
-def rounds_text(n: Node, batch: str) -> str:
+def probe_expression(n: Node, batch: str) -> str:
     """The question to the emitted `_fusewright_rounds`; batch: the variable of the batch size."""
     image, weight = (", ".join(map(size_text, a.shape)).replace("batch", batch) for a in n.args)
     function, names = SETTINGS[n.op]
@@ -68,8 +68,8 @@ def rounds_text(n: Node, batch: str) -> str:
     return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device{last})"
 
 
-def asks_here(batch: int) -> Rounds:
+def probe_this_gpu(batch: int) -> Rounds:
     """Asks this machine's GPU, as the emitted file will."""
     scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
     exec(ROUNDS, scope)
-    return lambda n: bool(eval(rounds_text(n, "batch"), scope))
+    return lambda n: bool(eval(probe_expression(n, "batch"), scope))

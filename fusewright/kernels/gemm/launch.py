@@ -8,7 +8,7 @@ from fusewright.codegen.kernel_text import TYPES
 from fusewright.ir.graph import Node, size_text, times
 from fusewright.kernels.attention import launch as attention
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
-from fusewright.kernels.gemm.match import Operand, factors
+from fusewright.kernels.gemm.match import Operand, operands
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import (
     ATTENTION,
@@ -22,7 +22,7 @@ from fusewright.kernels.tensor_core.variant import (
     TRANSPOSED,
     TRANSPOSED_LAST,
     WINDOWED,
-    family,
+    variant_of,
 )
 from fusewright.loopnest.nest import Nest
 
@@ -50,7 +50,7 @@ def prepared(product: Node, name: str) -> list[str]:
 def launcher(product: Node, tile: Tile) -> str:
     """The skeleton's function that starts the kernel."""
     special = SUMS if tile.summed else JOINED if tile.joined else ""
-    return special or family(product, inline=tile.inline).launcher
+    return special or variant_of(product, inline=tile.inline).launcher
 
 
 def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
@@ -79,13 +79,13 @@ def workspace(product: Node, tile: Tile) -> str:
 
 
 def _split(product: Node) -> list[str]:
-    both = zip(("left", "right"), factors(product), strict=True)
+    both = zip(("left", "right"), operands(product), strict=True)
     given = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
     return [*given, *_sizes(product)]
 
 
 def _half(product: Node) -> list[str]:
-    left, right = factors(product)
+    left, right = operands(product)
     return [_half_factor(left, "left"), _half_factor(right, "right"), *_sizes(product)]
 
 
@@ -95,7 +95,7 @@ def _half_factor(f: Operand, name: str) -> str:
 
 
 def _sizes(product: Node) -> list[str]:
-    m = family(product).matrix(product)
+    m = variant_of(product).matrix(product)
     return [size_text(size) for size in (m.batches, m.rows, m.columns, m.depth)]
 
 
@@ -138,14 +138,14 @@ def _cell_sizes(product: Node) -> str:
 
 
 def _packed(product: Node, tile: Tile) -> str:
-    left, right = factors(product)
+    left, right = operands(product)
     packed, sums = (left if tile.swapped else right).packed_bytes, _sums(product, tile)
     return f"{packed} + {sums}" if sums else packed
 
 
 def _sums(product: Node, tile: Tile) -> str:
     """Room for the sums of the parts of tiles, and a count for 64 rows each: as in `add_parts`."""
-    rows = family(product).high.get(tile.width, SPLIT_ROWS)
+    rows = variant_of(product).high.get(tile.width, SPLIT_ROWS)
     return str(tile.parts * (rows * tile.width * 4 + rows // 16)) if tile.parts else ""
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.frontend.library_calls import stays
+from fusewright.frontend.library_calls import because
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
     BatchSize,
@@ -34,7 +34,7 @@ from fusewright.ir.graph import (
     size_text,
     times,
 )
-from fusewright.ir.strided_view import part_of, strides
+from fusewright.ir.strided_view import strided_view, strides
 from fusewright.rewrite.contraction import FORMS, Contraction
 from fusewright.targets.arch import Target
 
@@ -117,19 +117,21 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
     def change(n: Node) -> Node:
         if n.op != "library" or n["name"] not in FORMS:
             return n
-        form = form_of(n)
+        form = contraction_of(n)
         if form and not rules & COPY_RULES:
             form = _laid(form, n, graph)
         why = (
             "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
         )
         if form is None or why:
-            return stays(n, why)
+            return because(n, why)
         # The number keeps two products apart: each has its own kernel, which stores what follows
         # it and never the product.
         flat, number = len(form.right.shape) == 2, next(numbers)
         both = [gathered(f, flat) for f in (form.left, form.right)]
-        return written(form, node("product", both, shape=n.shape, dtype=n.dtype, number=number))
+        return apply_contraction(
+            form, node("product", both, shape=n.shape, dtype=n.dtype, number=number)
+        )
 
     return rebuild(graph, change) if target.product else graph
 
@@ -144,7 +146,7 @@ def is_half(n: Node) -> bool:
     return n.dtype in HALVES
 
 
-def factors(n: Node) -> tuple[Operand, Operand]:
+def operands(n: Node) -> tuple[Operand, Operand]:
     """The left and right factor of a product node."""
     return _both(*n.args)
 
@@ -180,17 +182,19 @@ def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, An
     return values, named
 
 
-def form_of(n: Node) -> Contraction | None:
+def contraction_of(n: Node) -> Contraction | None:
     """The product that a library node computes; None if its arguments are no tensors or numbers."""
     found = arguments(n)
     form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
     if form is None or 0 in (*form.left.shape, *form.right.shape):
         return None
     flat = len(form.right.shape) == 2  # all leading dimensions of the left one are rows
-    return replace(form, left=even(form.left, flat), right=even(form.right, flat))
+    return replace(
+        form, left=with_even_strides(form.left, flat), right=with_even_strides(form.right, flat)
+    )
 
 
-def written(form: Contraction, product: Node) -> Node:
+def apply_contraction(form: Contraction, product: Node) -> Node:
     """What a form makes of the product of its factors."""
     made = TensorExpr(product)
     scaled = made if form.alpha == 1 else made * form.alpha
@@ -278,7 +282,7 @@ def _misplaced(form: Contraction, n: Node) -> str:
     """What about its tensors' places in memory keeps a product from a kernel; "" if nothing."""
     if n.order:
         return "its result does not lie row by row"
-    if form.added is not None and placed(form.added) is None:
+    if form.added is not None and memory_of_operand(form.added) is None:
         return "what it adds does not lie evenly in memory"
     if is_half(n):
         good = all(f.streams for f in _both(form.left, form.right))
@@ -298,11 +302,11 @@ def _both(left: Node, right: Node) -> tuple[Operand, Operand]:
 # ---- how a factor lies in memory -----------------------------------------------------------------
 
 
-def placed(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
+def memory_of_operand(n: Node) -> tuple[Node, tuple[Size, ...]] | None:
     """The tensor that a chain of views shows, and the stride of each of n's dimensions in it."""
     if n.row.kind != "view" or (n.op == "narrow" and not _goes_on(n)):  # a piece comes as a copy
         return n, strides(n.shape, n.order)
-    found = placed(n.args[0])
+    found = memory_of_operand(n.args[0])
     if found is None or n.op == "narrow":
         return found
     tensor, steps = found
@@ -323,16 +327,16 @@ def factor_of(n: Node, flat: bool) -> Operand:
     flat: all of its leading dimensions are rows.
     """
     copied = n.row.kind == "view" or not n.order
-    both = (placed(n), (n, strides(n.shape)) if copied else None)
+    both = (memory_of_operand(n), (n, strides(n.shape)) if copied else None)
     for factor in (_factor(n, flat, *lies) for lies in both if lies):
         if factor:
             return factor
     raise InternalError(f"{n!r} is a factor that does not lie evenly, and no copy.")
 
 
-def even(n: Node, flat: bool) -> Node:
+def with_even_strides(n: Node, flat: bool) -> Node:
     """`n`, or a row-major copy of a stored tensor that does not lie evenly."""
-    if n.row.kind == "view" or not n.order or _factor(n, flat, *(placed(n) or (n, ()))):
+    if n.row.kind == "view" or not n.order or _factor(n, flat, *(memory_of_operand(n) or (n, ()))):
         return n
     return copy(TensorExpr(n)).node
 
@@ -345,7 +349,7 @@ def gathered(n: Node, flat: bool) -> Node:
 def scattered(n: Node, flat: bool) -> bool:
     """Whether the memory that a factor is read from is a view, and no row-major one."""
     memory = factor_of(n, flat).tensor
-    found = part_of(memory) if memory.row.kind == "view" else None
+    found = strided_view(memory) if memory.row.kind == "view" else None
     if found is None:
         return False
     both = zip(memory.shape, found[1].form.strides, strides(memory.shape), strict=True)

@@ -21,7 +21,7 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Attribute as Value
 from fusewright.ir.graph import Node, times
 from fusewright.ir.operators import meaning
-from fusewright.kernels.tensor_core.variant import family
+from fusewright.kernels.tensor_core.variant import variant_of
 
 FAR = 1 << 30  # beyond all columns
 # What a condition may make of a mask's numbers; casts to truth alone.
@@ -79,7 +79,7 @@ def band(kernel: Kernel) -> DiagonalBand:
     if n is None or n.op != "product" or kernel.folds:
         return ALL
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
-    if family(n).matrix(n).rows != n.shape[-2]:
+    if variant_of(n).matrix(n).rows != n.shape[-2]:
         return ALL  # those of several matrices are rows of one
     whole = DiagonalBand(1 - rows, columns - 1)
     found = _Bands(kernel, n, whole).stored() & whole

@@ -13,7 +13,7 @@ HEAVY = ("argmax", "argmin")  # folds that are more than an operation for each e
 MOST_COST = 10  # in float operations, of anything else
 
 
-def is_light(nest: Nest, row: RowPlan, graph: Graph) -> bool:
+def is_memory_bound(nest: Nest, row: RowPlan, graph: Graph) -> bool:
     """Whether the row has one fold, of one large tensor, and nothing dear around it."""
     folds = [p.folds[0].op for p in row.passes if p.folds]
     size = graph.hint(times(nest.rows, times(nest.outer, nest.columns)))
@@ -24,7 +24,7 @@ def is_light(nest: Nest, row: RowPlan, graph: Graph) -> bool:
     return single and not dear and not nest.kernel.scans
 
 
-def only_reads(nest: Nest) -> bool:
+def is_read_only_stream(nest: Nest) -> bool:
     """Whether each element is read once, as it lies, and no row is stored."""
     moving = [a for a in nest.reads.values() if a.varies]
     plain = all(a.columns == 1 and not (a.gather or a.limits or a.wrap) for a in moving)

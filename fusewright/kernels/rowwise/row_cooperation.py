@@ -12,8 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from fusewright.fusion.axes import Load, walked
-from fusewright.ir.graph import Graph, Node, concrete, times
+from fusewright.fusion.axes import Load, elementwise_args
+from fusewright.ir.graph import Graph, Node, size_at_batch, times
 from fusewright.loopnest.nest import AffineAccess, Nest
 from fusewright.loopnest.reduction_passes import RowPass, read_key
 from fusewright.targets.arch import Target
@@ -56,7 +56,7 @@ class RowBlocks:
     keep: bool = True
 
 
-def threads_for(elements: int, vector: int) -> int:
+def row_threads(elements: int, vector: int) -> int:
     """Threads per row: four vectors each where the row is long enough, a power of two."""
     most = PAIRED_THREADS if elements <= PAIRED_THREADS * REGISTERS else MAX_THREADS
     threads = 4
@@ -130,10 +130,10 @@ def _in_flight(row: RowShape, resident: int, size: int, vectors: int) -> tuple[i
     return ceil(row.elements / each), waves
 
 
-def deferrable(nest: Nest, passes: Sequence[RowPass], vector: int) -> bool:
+def is_pipelinable(nest: Nest, passes: Sequence[RowPass], vector: int) -> bool:
     """Whether the blocks of a row meet once, and their parts can come and go as whole vectors of 16
     bytes. passes: over a row that is not kept."""
-    near = near_read(nest)
+    near = streamed_read(nest)
     moving = [w for w in nest.writes.values() if w.varies]
     if near is None or len(passes) != 2 or len(moving) != 1 or not passes[1].outputs:
         return False
@@ -148,7 +148,7 @@ def deferrable(nest: Nest, passes: Sequence[RowPass], vector: int) -> bool:
     return whole and runs and folded and size * vector == 16
 
 
-def near_read(nest: Nest) -> AffineAccess | None:
+def streamed_read(nest: Nest) -> AffineAccess | None:
     """The one read that is another for each row and each of its elements, if there is just one."""
     moving = [a for a in nest.reads.values() if a.varies and a.base != "0"]
     found = {read_key(a): a for a in moving if a.leaf.op != "constant"}
@@ -157,13 +157,13 @@ def near_read(nest: Nest) -> AffineAccess | None:
 
 def part_vectors(nest: Nest, each: int, batch: int) -> int:
     """How many vectors a thread has of a deferred row, whose threads take `each` elements."""
-    return ceil(concrete(times(nest.outer, nest.columns), batch) / each)
+    return ceil(size_at_batch(times(nest.outer, nest.columns), batch) / each)
 
 
-def still_reads(nest: Nest, vectors: int) -> list[Hashable]:
+def resident_reads(nest: Nest, vectors: int) -> list[Hashable]:
     """What a deferred row reads that is alike in every row, as a row plan names it, as far as the
     registers of a thread hold so many vectors of each."""
-    near = near_read(nest)
+    near = streamed_read(nest)
     assert near, "a deferred row"
     found = [
         read_key(a)
@@ -178,14 +178,14 @@ def still_reads(nest: Nest, vectors: int) -> list[Hashable]:
 
 def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
     """How the text of a deferred row names what it reads: in shared memory, or in registers."""
-    near = near_read(nest)
-    still = {key: f"still<{k}>({{}})" for k, key in enumerate(still_reads(nest, vectors))}
+    near = streamed_read(nest)
+    still = {key: f"still<{k}>({{}})" for k, key in enumerate(resident_reads(nest, vectors))}
     return {**still, near and read_key(near): "near({})"}
 
 
 def _folds_read(nest: Nest, m: Node, near: AffineAccess) -> bool:
     """Whether `m` or what it is computed from reads it."""
-    edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in walked(m)]
+    edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in elementwise_args(m)]
     return any(
         read_key(nest.reads[id(m), k]) == read_key(near)
         if isinstance(edge, Load)
@@ -202,7 +202,7 @@ def row_in_place(nest: Nest, graph: Graph) -> bool:
     read: list[Node] = []
     seen = {id(n) for n in needed}
     for m in needed:  # which grows
-        for k in walked(m):
+        for k in elementwise_args(m):
             edge = nest.kernel.loops.edges[id(m), k]
             if isinstance(edge, Load):
                 read += [edge.leaf] * (not nest.reads[id(m), k].varies)

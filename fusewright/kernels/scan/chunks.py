@@ -38,7 +38,7 @@ class ScanChunks:
     blocks: int = 1
 
 
-def elements_each(kept: int) -> int:
+def elements_per_thread(kept: int) -> int:
     """As many elements for a thread as fit its registers, which take so many bytes for each."""
     each = CHUNK_EACH
     while each * kept > CHUNK_BYTES and each > 4:

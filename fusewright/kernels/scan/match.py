@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import OF_KERNELS
-from fusewright.frontend.library_calls import stays
-from fusewright.frontend.lowering import reordered
+from fusewright.frontend.library_calls import because
+from fusewright.frontend.lowering import with_memory_order
 from fusewright.frontend.lowering.call import LEAST_BESIDE, abreast, beside
 from fusewright.ir import decompositions
 from fusewright.ir.builder import TensorExpr, cast, rounded
@@ -60,7 +60,7 @@ def _written(n: Node, *, cpu: bool) -> Node:
     why = _complaint(n, dim, cpu=cpu)
     if not why:
         return _scanned(n, CALLS[str(n["name"])], TensorExpr(x), dim)
-    return stays(n, why)
+    return because(n, why)
 
 
 def _given(n: Node) -> tuple[Node, int]:
@@ -118,7 +118,7 @@ def _scanned(n: Node, op: str, x: TensorExpr, dim: int) -> Node:
     x = x if n.dtype is x.dtype else rounded(x)
     wide = decompositions.wide(cast(x, n.dtype, rounds=True))
     made = node(op, [wide.node], shape=n.shape, dtype=wide.dtype, order=n.order, dims=(dim,))
-    return reordered(cast(TensorExpr(made), n.dtype), n.order).node
+    return with_memory_order(cast(TensorExpr(made), n.dtype), n.order).node
 
 
 def _turned(n: Node) -> Node:

@@ -19,13 +19,13 @@ import torch
 from fusewright.fusion.axes import Incompatible, LoopAxes, merge, walks
 from fusewright.ir.graph import Node, Size, numel, size_text
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
-from fusewright.kernels.gemm.match import factors
+from fusewright.kernels.gemm.match import operands
 from fusewright.kernels.tensor_core.variant import (
     CONVOLUTION,
     INLINE,
     SPLIT_ROWS,
     TILE_RATE,
-    family,
+    variant_of,
 )
 from fusewright.targets.arch import Target
 
@@ -76,12 +76,12 @@ SUMMED = -1
 SUMS = ("sum", "mean", "max", "min")
 
 
-def tail(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
+def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
     folds = any(m.row.kind == "fold" for m in members)
     summed = folds and _sums(members, found, outputs)
-    turned = folds and not summed and family(product).folds == "rows"
+    turned = folds and not summed and variant_of(product).folds == "rows"
     leading, last = _axes(product, found, turned=turned)
     axes = [*leading, *last]
     if found.rows | found.inner != set(axes):
@@ -112,7 +112,7 @@ def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> 
     more = [m for m in members if m.row.kind == "fold"]
     # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
     folded = product.has("parts") or (product.has("folded") and product["folded"])
-    if family(product).folds != "rows" or not folded or product.has("cells"):
+    if variant_of(product).folds != "rows" or not folded or product.has("cells"):
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])
@@ -126,7 +126,7 @@ def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
     """Raise Incompatible where folds over a convolution's channels take longer in its kernel."""
     if segment < LEAST_FOLDED:
         raise Incompatible(f"folds of {segment} channels leave most of a tile's lanes empty")
-    pixels = family(product).matrix(product).columns
+    pixels = variant_of(product).matrix(product).columns
     if isinstance(pixels, int) and pixels < LEAST_PIXELS:
         raise Incompatible("an image's pixels fill too little of a tile whose channels are folded")
     stored = any(numel(o.shape) == numel(product.shape) for o in outputs)
@@ -136,7 +136,7 @@ def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
 
 def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     """The tiles that can hold the segments of a product's tail."""
-    kind = family(product)
+    kind = variant_of(product)
     return tuple(
         Tile(width, swapped, summed=segment == SUMMED)
         for swapped in kind.sides(product)
@@ -145,13 +145,13 @@ def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
     )
 
 
-def own_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+def pingpong_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
     """The same of tiles that one group of a block's warps has alone.
 
     Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of the
     skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
     """
-    kind = family(product)
+    kind = variant_of(product)
     if target.product != "sm90":
         return ()
     found = tuple(Tile(width, swapped, own=True) for width, swapped in kind.own)
@@ -159,13 +159,13 @@ def own_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
         return () if segment else found
     narrow = min(kind.own, default=(0, False))[0]
     some = (t for t in found if segment == 0 or t.width == narrow)
-    some = (t for t in some if t.width % 64 == 0 or not factors(product)[1].turned)
+    some = (t for t in some if t.width % 64 == 0 or not operands(product)[1].turned)
     return tuple(t for t in some if segment <= 0 or HOLDS[kind.folds](product, t, segment))
 
 
 def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
     """The same of convolutions whose tiles may have pixels of two images."""
-    kind = family(product)
+    kind = variant_of(product)
     if kind.launcher != CONVOLUTION.launcher or segment != 0 or target.product != "sm90":
         return ()
     pixels = geometry(product).pixels
@@ -178,7 +178,9 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
 
     Beside the sums of the widest tile, no register is free for folds.
     """
-    if family(product, inline=True) is not INLINE or not all(f.splits for f in factors(product)):
+    if variant_of(product, inline=True) is not INLINE or not all(
+        f.splits for f in operands(product)
+    ):
         return ()
     widest = max(WIDTHS)
     every = (t for t in tiles(product, segment) if t.width in WIDTHS)
@@ -195,7 +197,7 @@ def _holds_columns(_: object, tile: Tile, segment: int) -> bool:
 def _holds_channels(product: Node, tile: Tile, segment: int) -> bool:
     """Segments that no piece of a tile holds need all channels in one tile."""
     images, channels, *_ = product.shape
-    whole = family(product).matrix(product).batches == images
+    whole = variant_of(product).matrix(product).batches == images
     if not (tile.swapped and whole and product.has("folded") and product["folded"]):
         return False
     if segment in WIDE_SEGMENTS or 64 % segment == 0:
@@ -216,7 +218,7 @@ def _axes(product: Node, found: LoopAxes, *, turned: bool) -> tuple[list[int], t
     its pixels, and those of its channels."""
     dims = found.dims[id(product)]
     dims = tuple(dims[d] for d in product.order or range(len(dims)))
-    split = len(dims) - family(product).matrix(product).column_dims
+    split = len(dims) - variant_of(product).matrix(product).column_dims
     if turned:
         dims, split = (dims[0], *dims[2:], dims[1]), len(dims) - 1
     return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)

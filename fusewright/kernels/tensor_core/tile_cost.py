@@ -8,14 +8,14 @@ from math import ceil, gcd
 
 from fusewright.ir.graph import BatchSize, Graph, Node, numel, times
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, is_stacked
-from fusewright.kernels.gemm.match import STEP, Operand, factors
+from fusewright.kernels.gemm.match import STEP, Operand, operands
 from fusewright.kernels.gemm.triangular_tiles import ALL, DiagonalBand
 from fusewright.kernels.tensor_core.tile import (
     WIDTHS,
     Tile,
     inline_tiles,
     joined_tiles,
-    own_tiles,
+    pingpong_tiles,
     tiles,
 )
 from fusewright.kernels.tensor_core.variant import (
@@ -24,7 +24,7 @@ from fusewright.kernels.tensor_core.variant import (
     SPLIT_ROWS,
     PingpongTile,
     Variant,
-    family,
+    variant_of,
 )
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Target
@@ -41,7 +41,7 @@ LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
-def fastest(
+def rank_tiles(
     product: Node,
     segment: int,
     target: Target,
@@ -62,12 +62,12 @@ def fastest(
     across = inline_tiles(product, segment) if inline else ()
     options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
     if some == ALL:
-        options += own_tiles(product, segment, target)
+        options += pingpong_tiles(product, segment, target)
     if target.product != "sm90":
         options = tuple(tile for tile in options if tile.width in WIDTHS and not tile.own)
-    kind = family(product, inline=bool(across))
+    kind = variant_of(product, inline=bool(across))
     if kind.packs and not both:
-        left, right = (_elements(f, graph) for f in factors(product))
+        left, right = (_elements(f, graph) for f in operands(product))
         size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
@@ -204,8 +204,8 @@ def access(nest: Nest, tile: Tile, widest: int) -> int:
     product, columns = nest.kernel.product, nest.columns
     assert product is not None, "a tile is a product's"
     if product.order:  # of a group
-        columns = family(product).matrix(product).columns
-    eights = family(product) is HALF and not tile.swapped and not factors(product)[1].turned
+        columns = variant_of(product).matrix(product).columns
+    eights = variant_of(product) is HALF and not tile.swapped and not operands(product)[1].turned
     most = 8 if eights and nest.segment in (0, 32, 64) else 4
     vector = gcd(most, columns.multiple if isinstance(columns, BatchSize) else columns, widest)
     return vector if vector >= 4 else 1

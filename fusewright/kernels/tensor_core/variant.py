@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fusewright.ir.graph import Node, Size, numel, times
 from fusewright.kernels.attention.match import scores, sides, width
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, known, parts, sources
-from fusewright.kernels.gemm.match import batches, factors, is_half
+from fusewright.kernels.gemm.match import batches, is_half, operands
 
 SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
 # Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
@@ -108,16 +108,16 @@ class Variant:
 
 
 def _matrix(n: Node) -> GemmShape:
-    left, right = factors(n)
+    left, right = operands(n)
     return GemmShape(batches(n), left.rows, right.rows, left.depth)
 
 
 def _tensors(n: Node) -> tuple[Node, ...]:
-    return tuple(f.tensor for f in factors(n))
+    return tuple(f.tensor for f in operands(n))
 
 
 def _split_sides(n: Node) -> tuple[bool, ...]:
-    return tuple(k == 1 for k, f in enumerate(factors(n)) if f.splits)
+    return tuple(k == 1 for k, f in enumerate(operands(n)) if f.splits)
 
 
 def _patches(n: Node) -> GemmShape:
@@ -265,7 +265,7 @@ ATTENTION = Variant(
 )
 
 
-def family(n: Node, *, inline: bool = False) -> Variant:
+def variant_of(n: Node, *, inline: bool = False) -> Variant:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
     if n.op in CONVOLUTIONS and n.has("cells"):
         return OF_CELLS[is_half(n), parts(n)]
