@@ -331,7 +331,7 @@ def generated(names: Sequence[str], jobs: int) -> Iterator[tuple[str, Texts]]:
     torch.set_num_threads(1)
     _at("tests/composites.py").keep()
     capture(nn.ReLU(), [torch.zeros(2, 2)])
-    cuda.prune = cache(cuda.prune)  # what a tuner could choose is printed twice
+    cuda.drop_unreached = cache(cuda.drop_unreached)  # what a tuner could choose is printed twice
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(names)), dict[Connection, tuple[str, Any, float]]()
     done = 0
