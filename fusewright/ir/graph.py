@@ -260,12 +260,18 @@ def readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
 
 def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     """Apply `change` to every node, arguments first, and return the new graph."""
+    return rebuild_from(graph, lambda _, n: change(n))
+
+
+def rebuild_from(graph: Graph, change: Callable[[Node, Node], Node]) -> Graph:
+    """`rebuild`, where `change` sees the node as it was in `graph`, too: what is known of the graph
+    is known of that one."""
     new: dict[int, Node] = {}
     for n in toposort((*graph.inputs, *graph.roots)):
         args = tuple(new[id(a)] for a in n.args)
         same = all(a is b for a, b in zip(args, n.args, strict=True))
         moved = n if same else with_args(n, args)
-        new[id(n)] = change(moved)
+        new[id(n)] = change(n, moved)
     return replaced(graph, new)
 
 

@@ -10,11 +10,20 @@ begins as another does (of all layers before this one): both are read from the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusewright.ir.builder import TensorExpr, copy
-from fusewright.ir.graph import Attribute, Graph, Node, base, node, numel, rebuild, times, toposort
+from fusewright.ir.graph import (
+    Attribute,
+    Graph,
+    Node,
+    base,
+    node,
+    numel,
+    rebuild_from,
+    times,
+)
 from fusewright.ir.strided_view import pad_sides
 from fusewright.rewrite.sink_views import PRICES, SinkableMaps
 from fusewright.targets.arch import Target
@@ -118,14 +127,12 @@ def _written(graph: Graph, family: Sequence[Concat], maps: SinkableMaps) -> Grap
     here = {id(p) for p in found.pieces if _writes(found, p, maps)}
     wholes = {id(j.whole): j for j in family}
     new: dict[int, Node] = {}
-    before: Iterator[Node] = iter(toposort((*graph.inputs, *graph.roots)))
 
     def piece(p: Node) -> Node:
         made = new[id(p)]
         return made if id(p) in here else _inside(copy(TensorExpr(made)).node, found, starts[id(p)])
 
-    def change(n: Node) -> Node:
-        old = next(before)
+    def change(old: Node, n: Node) -> Node:
         made = _inside(n, found, starts[id(old)]) if id(old) in here else n
         if id(old) in wholes:
             made = _call(wholes[id(old)], list(map(piece, wholes[id(old)].pieces)))
@@ -133,7 +140,7 @@ def _written(graph: Graph, family: Sequence[Concat], maps: SinkableMaps) -> Grap
         new[id(old)] = made
         return made
 
-    return rebuild(graph, change)
+    return rebuild_from(graph, change)
 
 
 def _inside(n: Node, found: Concat, start: int) -> Node:

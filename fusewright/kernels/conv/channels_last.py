@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.ir.builder import TensorExpr
-from fusewright.ir.graph import Graph, Node, base, rebuild, toposort
+from fusewright.ir.graph import Graph, Node, base, rebuild_from, toposort
 from fusewright.ir.strided_view import strides
 from fusewright.kernels.gemm.match import memory_of_operand
 
@@ -32,24 +30,24 @@ def shown(n: Node) -> Node:
     return found[0] if found and lies_last(n) else n
 
 
-def tails(graph: Graph) -> Iterator[bool]:
-    """Whether a map or a cat reads each node, in the order of `rebuild`; its kernel may compute the
-    one, or store where the other wants it. A cast is none by itself."""
+def tails(graph: Graph) -> frozenset[int]:
+    """The `id`s of nodes that a map or a cat reads: their kernels may compute the one, or store
+    where the other wants it. A cast is none by itself."""
     nodes = toposort((*graph.inputs, *graph.roots))
     read = set[int]()
     for n in reversed(nodes):
         joins = n.op == "library" and n["name"] == "aten.cat"
         if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
             read |= {id(base(a)) for a in n.args}
-    return (id(n) in read for n in nodes)
+    return frozenset(read)
 
 
-def inner(graph: Graph) -> Iterator[bool]:
-    """Whether only maps and folds read each node, in the order of `rebuild`."""
+def inner(graph: Graph) -> frozenset[int]:
+    """The `id`s of nodes that only maps and folds read."""
     nodes = toposort((*graph.inputs, *graph.roots))
     seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
     seen |= {id(n) for n in graph.roots}
-    return (id(n) not in seen for n in nodes)
+    return frozenset(id(n) for n in nodes) - seen
 
 
 def laid(graph: Graph) -> Graph:
@@ -59,13 +57,12 @@ def laid(graph: Graph) -> Graph:
     """
     within = inner(graph)
 
-    def change(n: Node) -> Node:
-        hidden = next(within)
+    def change(old: Node, n: Node) -> Node:
         orders = [a.order for a in n.args if a.order and a.shape == n.shape]
         return (
             with_memory_order(TensorExpr(n), orders[0]).node
-            if hidden and orders and not n.order
+            if id(old) in within and orders and not n.order
             else n
         )
 
-    return rebuild(graph, change)
+    return rebuild_from(graph, change)

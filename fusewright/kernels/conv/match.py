@@ -32,7 +32,7 @@ import torch
 from fusewright.frontend.library_calls import because, without_bias
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.ir.builder import TensorExpr, reshape
-from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild, times
+from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild_from, times
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
 from fusewright.kernels.conv.depthwise import TapWindow, depthwise
 from fusewright.kernels.conv.geometry import (
@@ -98,8 +98,8 @@ def convolution(
     folded = "folded" in target.convolutions
     within, cut = inner(graph), dict[int, Callable[[Node], Node | None]]()
 
-    def change(n: Node) -> Node:
-        bare, part = not next(joined), next(within)
+    def change(old: Node, n: Node) -> Node:
+        bare, part = id(old) not in joined, id(old) in within
         left = partial(_left, alone=bare and not part)
         if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
             return whole(n) or n
@@ -132,7 +132,7 @@ def convolution(
         made = direct or (_made(call, n, number, parts=2, **more) if full else rounded)
         return _with_bias(made, call.bias, n.order)
 
-    made = rebuild(graph, change)
+    made = rebuild_from(graph, change)
     return laid(made) if last else made
 
 
@@ -275,9 +275,8 @@ def _pointwise(call: _ConvCall, n: Node, number: int) -> Node | None:
 
 
 def came_from_conv(n: Node) -> bool:
-    """Whether a node of a product's kind was a convolution; `as_gemm` counts down from -1."""
-    number = n["number"]
-    return n.op in CONVOLUTIONS or (isinstance(number, int) and number < 0)
+    """Whether a node of a product's kind was a convolution."""
+    return n.op in CONVOLUTIONS or n.has("origin")
 
 
 def rounds_as_tf32(n: Node) -> bool:

@@ -44,7 +44,7 @@ def _product(left: TensorExpr, right: TensorExpr, n: Node, number: int) -> Node 
     if not _takes(factors, n, flat=len(right.shape) == 2):
         return None
     shape: Shape = (*left.shape[:-1], right.shape[-2])
-    return node("product", factors, shape=shape, dtype=n.dtype, number=-1 - number)
+    return node("product", factors, shape=shape, dtype=n.dtype, number=number, origin="conv")
 
 
 def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:
