@@ -131,14 +131,10 @@ def counting(pointers: Sequence[Pointer]) -> list[str]:
     return [f"if (row == 0) *{p.name} += {p.node.args[1]['value']};" for p in counts]
 
 
-# Functions of which a result of 16 bits needs few digits: both are far closer than its rounding.
-SHORTER = {"sigmoid": "short_sigmoid"}
-
-
 def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
     """An operator of type `kind` as text."""
-    if kind == "float" and m.dtype.itemsize == 2 and m.op in SHORTER:
-        return f"{SHORTER[m.op]}({arguments[0]})"
+    if kind == "float" and m.dtype.itemsize == 2 and m.row.half_cpp:
+        return f"{m.row.half_cpp}({arguments[0]})"
     if m.op == "bitcast":
         return m.row.cpp.format(*arguments, to=TYPES[m.dtype][0], of=TYPES[m.args[0].dtype][0])
     if m.op != "cast":

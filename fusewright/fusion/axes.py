@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, base, times, toposort
 from fusewright.ir.strided_view import (
-    PIECES,
     AffineIndex,
     StridedView,
     strided_view,
@@ -76,7 +75,7 @@ def loops(members: Sequence[Node]) -> LoopAxes:
     where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go along
     each other, and what is stored may be shorter (a pool of a layer norm).
     """
-    pieces = any(m.row.kind == "fold" and m.args[0].op in PIECES for m in members)
+    pieces = any(m.row.kind == "fold" and m.args[0].row.strided_only for m in members)
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
     for way in ways[:-1]:
         with suppress(Incompatible):
@@ -211,7 +210,7 @@ class _AxisSolver:
             self._unify(a, b)
 
     def _reach_through(self, m: Node, k: int, view: Node, dims: Dims) -> None:
-        if view.op in PIECES:
+        if view.row.strided_only:
             self._read_part(m, k, view, dims)
             return
         (source,) = view.args

@@ -396,7 +396,7 @@ def _named(steps: list[Step]) -> list[Step]:
 
 def _counter(n: Node) -> bool:
     """An integer without dimensions, as num_batches_tracked: a kernel costs more than it saves."""
-    if n.op not in ("add", "sub", "mul") or n.shape or n.dtype is not torch.int64:
+    if not n.row.scalar_update or n.shape or n.dtype is not torch.int64:
         return False  # PyTorch's other functions do not take a number in place of a tensor
     return n.args[0].op != "constant" and all(a.row.kind != "view" for a in n.args)
 

@@ -1,6 +1,6 @@
 """The op table: one row per operator of the IR, and nothing about an operator stands elsewhere.
 
-A row holds the C++ spelling (the same for the CPU and CUDA; functions are in `skeletons/`), the
+A row holds the C++ spelling (the same for the CPU and CUDA; functions are in `devicelib/`), the
 meaning in PyTorch (as text: it is run by the interpreter and printed where an operator stays a
 library call), the result type, the domain of its tests, and its cost in float operations.
 `{0}`, `{1}`, … are the arguments; `{dims}`, `{shape}`, … are attributes.
@@ -9,7 +9,7 @@ library call), the result type, the domain of its tests, and its cost in float o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,25 @@ class Operator:
     result: str = "same"
     domain: str = "real"
     cost: int = 1
+    # What kernel families ask.  simd: what vectors of a CPU compute it for beside floats, as words:
+    # "number", "truth", "compare" (to a truth value), "wide" (a fold of floats to other numbers).
+    simd: str = ""
+    mask_predicate: bool = False  # may stand between positions and a mask that leaves tiles out
+    monotonic: bool = False  # rises with its argument, so that a maximum may be taken before it
+    uniform: bool = False  # of one number everywhere, the same number everywhere
+    strided_only: bool = False  # its elements lie at strides, behind bounds or a wrap
+    fills: bool = False  # has elements that its argument has not
+    heavy: bool = False  # a fold that is more than an operation for each element
+    joins_across_tiles: bool = False  # a fold whose parts tiles may hand to each other
+    additive: bool = False  # a fold that is a sum
+    pass_group: str = ""  # folds that one pass over a row gets together
+    scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
+    half_cpp: str = ""  # a shorter function; a result of 16 bits is rounded far more
+    reversed_as: str = ""  # the scan from the other end
+
+    def having(self, **columns: str | bool) -> Operator:
+        """The same row with further columns filled in."""
+        return replace(self, **columns)  # type: ignore[arg-type]
 
     @property
     def computed(self) -> bool:
@@ -42,7 +61,7 @@ class Operator:
 
     @property
     def needs(self) -> str:
-        """The function of `skeletons/*/math.*` that the C++ spelling calls, or ""."""
+        """The function of `devicelib/*/math.*` that the C++ spelling calls, or ""."""
         head = self.cpp.split("(")[0]
         return head if self.cpp.endswith(")") and head.isidentifier() else ""
 
@@ -90,9 +109,9 @@ _ROWS = (
     Operator("buffer", "leaf", 0, "", ""),
     Operator("constant", "leaf", 0, "", ""),
     # arithmetic
-    _infix("add", "+"),
-    _infix("sub", "-"),
-    _infix("mul", "*"),
+    _infix("add", "+").having(simd="number", scalar_update=True),
+    _infix("sub", "-").having(simd="number", scalar_update=True),
+    _infix("mul", "*").having(simd="number", scalar_update=True),
     Operator("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4),
     Operator("neg", "map", 1, "-{0}", "-{0}"),
     _call("abs"),
@@ -130,27 +149,29 @@ _ROWS = (
     _call("asinh", cost=30),
     _call("acosh", cost=30, domain="above one"),
     _call("atanh", cost=30, domain="unit"),
-    _call("tanh", cost=15),
+    _call("tanh", cost=15).having(monotonic=True),
     _call("erf", cost=18),
     _call("erfc", cost=25),
-    _call("sigmoid", cost=16),
+    _call("sigmoid", cost=16).having(monotonic=True, half_cpp="short_sigmoid"),
     _call("silu", 1, "torch.nn.functional.silu({0})", cost=17),
     _call("tanh_softplus", 1, "torch.tanh(torch.nn.functional.softplus({0}))", cost=18),
-    _call("relu", domain="special"),
+    _call("relu", domain="special").having(monotonic=True),
     # comparisons and choices
-    _infix("eq", "==", "bool", "special"),
-    _infix("ne", "!=", "bool", "special"),
-    _infix("lt", "<", "bool", "special"),
-    _infix("le", "<=", "bool", "special"),
-    _infix("gt", ">", "bool", "special"),
-    _infix("ge", ">=", "bool", "special"),
+    _infix("eq", "==", "bool", "special").having(simd="compare", mask_predicate=True),
+    _infix("ne", "!=", "bool", "special").having(simd="compare", mask_predicate=True),
+    _infix("lt", "<", "bool", "special").having(simd="compare", mask_predicate=True),
+    _infix("le", "<=", "bool", "special").having(simd="compare", mask_predicate=True),
+    _infix("gt", ">", "bool", "special").having(simd="compare", mask_predicate=True),
+    _infix("ge", ">=", "bool", "special").having(simd="compare", mask_predicate=True),
     _test("isnan"),
     _test("isinf"),
     _test("isfinite"),
-    Operator("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool"),
-    _infix("bitwise_and", "&", domain="int"),
-    _infix("bitwise_or", "|", domain="int"),
-    _infix("bitwise_xor", "^", domain="int"),
+    Operator("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool").having(
+        simd="truth", mask_predicate=True
+    ),
+    _infix("bitwise_and", "&", domain="int").having(simd="truth"),
+    _infix("bitwise_or", "|", domain="int").having(simd="truth"),
+    _infix("bitwise_xor", "^", domain="int").having(simd="truth"),
     Operator("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
     _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
     _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
@@ -163,42 +184,60 @@ _ROWS = (
     Operator("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
     # one step of a convolution, which rounds once, as PyTorch's does
     Operator("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
-    Operator("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute"),
+    Operator("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute").having(
+        simd="number compare", mask_predicate=True
+    ),
     # `of` is the type of the argument; the C++ names both as they are stored
     Operator(
         "bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"
     ),
-    Operator("copy", "map", 1, "{0}", "{0}.clone()", cost=0),
+    Operator("copy", "map", 1, "{0}", "{0}.clone()", cost=0).having(
+        simd="number truth", mask_predicate=True, uniform=True
+    ),
     # one pixel of each window of a convolution, which computes all of them: see
     # kernels/conv/pool_fusion.py
     Operator("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
-    _fold("sum", "torch.sum({0}, {dims})"),
-    _fold("mean", "torch.mean({0}, {dims})", "wide"),
-    _fold("m2", _M2, "wide"),
+    _fold("sum", "torch.sum({0}, {dims})").having(joins_across_tiles=True, additive=True),
+    _fold("mean", "torch.mean({0}, {dims})", "wide").having(
+        simd="wide", joins_across_tiles=True, additive=True, pass_group="moments"
+    ),
+    _fold("m2", _M2, "wide").having(simd="wide", pass_group="moments"),
     _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one"),
-    _fold("max", "torch.amax({0}, {dims})", domain="special"),
-    _fold("min", "torch.amin({0}, {dims})", domain="special"),
+    _fold("max", "torch.amax({0}, {dims})", domain="special").having(joins_across_tiles=True),
+    _fold("min", "torch.amin({0}, {dims})", domain="special").having(joins_across_tiles=True),
     _fold("any", "torch.any({0}, {dims})", domain="bool"),
     _fold("all", "torch.all({0}, {dims})", domain="bool"),
-    _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index"),
-    _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index"),
+    _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index").having(
+        simd="wide", heavy=True
+    ),
+    _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index").having(
+        simd="wide", heavy=True
+    ),
     # scans along the one dimension in `dims`: from its first element on, or back from the last
-    _scan("cumsum", "torch.cumsum({0}, {first})"),
-    _scan("cumprod", "torch.cumprod({0}, {first})", "near one"),
+    _scan("cumsum", "torch.cumsum({0}, {first})").having(reversed_as="cumsum_back"),
+    _scan("cumprod", "torch.cumprod({0}, {first})", "near one").having(reversed_as="cumprod_back"),
     _scan("cumsum_back", _BACK.format(name="cumsum")),
     _scan("cumprod_back", _BACK.format(name="cumprod"), "near one"),
     # views: `shape`, `permutation`, … are attributes
-    Operator("reshape", "view", 1, "", "{0}.reshape({shape})"),
+    Operator("reshape", "view", 1, "", "{0}.reshape({shape})").having(uniform=True),
     Operator("permute", "view", 1, "", "{0}.permute({permutation})"),
-    Operator("expand", "view", 1, "", "{0}.expand({shape})"),
-    Operator("narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"),
+    Operator("expand", "view", 1, "", "{0}.expand({shape})").having(uniform=True),
+    Operator(
+        "narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"
+    ).having(strided_only=True),
     # the same with a fill: only below a map, which reads them where they lie
-    Operator("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})"),
-    Operator("flip", "view", 1, "", "torch.flip({0}, {dims})"),
-    Operator("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})"),
-    Operator("triu", "view", 1, "", "torch.triu({0}, {diagonal})"),
-    Operator("tril", "view", 1, "", "torch.tril({0}, {diagonal})"),
+    Operator("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})").having(
+        strided_only=True, fills=True
+    ),
+    Operator("flip", "view", 1, "", "torch.flip({0}, {dims})").having(strided_only=True),
+    Operator("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})").having(strided_only=True),
+    Operator("triu", "view", 1, "", "torch.triu({0}, {diagonal})").having(
+        strided_only=True, fills=True
+    ),
+    Operator("tril", "view", 1, "", "torch.tril({0}, {diagonal})").having(
+        strided_only=True, fills=True
+    ),
     # a matrix product over the last dimension of both factors, which is never stored
     Operator("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # softmax of a function (attribute `scores`) of such a product, times another factor

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, times
 
-# the views that only a Part can describe
-PIECES = ("narrow", "pad", "flip", "roll", "triu", "tril")
 MANY = 1 << 40  # more rows and columns than a tensor has
 
 

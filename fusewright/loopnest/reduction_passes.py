@@ -16,7 +16,6 @@ from fusewright.fusion.axes import Load, elementwise_args
 from fusewright.ir.graph import Node
 from fusewright.loopnest.nest import AffineAccess, Nest
 
-MOMENTS = ("mean", "m2")
 FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it subtracts it
 
 
@@ -208,8 +207,8 @@ def _passes(
         for f in folds:
             if id(f) in done:
                 continue
-            pair = f.op in MOMENTS and _source(nest, f) in centred
-            twins = [g for g in folds if g.op in MOMENTS and _source(nest, g) == _source(nest, f)]
+            pair = f.row.pass_group and _source(nest, f) in centred
+            twins = [g for g in folds if g.row.pass_group and _source(nest, g) == _source(nest, f)]
             sums = [g for g in nest.kernel.folds if id(g) in together and together[id(g)].top is f]
             known = tuple(twins) if pair else (f, *sums)
             done.update(id(g) for g in known)

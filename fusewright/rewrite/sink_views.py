@@ -42,7 +42,7 @@ from fusewright.ir.graph import (
     rebuild,
     toposort,
 )
-from fusewright.ir.strided_view import PIECES, as_ints, pad_sides, strided_view
+from fusewright.ir.strided_view import as_ints, pad_sides, strided_view
 from fusewright.kernels.conv.geometry import TRANSPOSED
 from fusewright.targets.arch import Target
 
@@ -87,7 +87,7 @@ class SinkableMaps:
         self.nodes = toposort((*graph.inputs, *graph.roots))
         self.roots = {id(r) for r in graph.roots}
         self.readers = readers(self.nodes)
-        self.seen = {id(base(n)) for n in self.nodes if n.op in PIECES}
+        self.seen = {id(base(n)) for n in self.nodes if n.row.strided_only}
         self.free = {id(n) for n in self.nodes if self._moves(n)} if self.seen else set[int]()
         self._settle()
         tops = (n for n in self.nodes if id(n) in self.free and id(n) in self.seen)
@@ -157,7 +157,7 @@ class SinkableMaps:
         readers = self.readers.get(id(n), [])
         views = [r for r in readers if r.row.kind == "view"]
         return len(views) == len(readers) and all(
-            v.op in PIECES or self._in_pieces(v) for v in views
+            v.row.strided_only or self._in_pieces(v) for v in views
         )
 
     def _pays(self, n: Node) -> bool:
@@ -215,7 +215,7 @@ class SinkableMaps:
         if piece and len(views) < len(self.readers.get(id(n), [])):
             yield n
         yield from chain(
-            *(self._cut(v, piece=piece or v.op in PIECES) for v in dict.fromkeys(views))
+            *(self._cut(v, piece=piece or v.row.strided_only) for v in dict.fromkeys(views))
         )
 
 
@@ -264,7 +264,7 @@ def _skips(v: Node) -> bool:
 
 def _filled(v: Node) -> bool:
     """Whether elements of a piece are none of the map's, and somebody looks at them."""
-    fills = v.op in ("triu", "tril") or (v.op == "pad" and not v.has("free"))
+    fills = v.row.fills and not v.has("free")
     return v.row.kind == "view" and (fills or _filled(v.args[0]))
 
 

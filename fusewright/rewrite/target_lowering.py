@@ -27,7 +27,7 @@ from fusewright.frontend.lowering.losses import LOSSES
 from fusewright.frontend.lowering.pooling import POOLS
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebuild, toposort
-from fusewright.ir.strided_view import PIECES, strided_view
+from fusewright.ir.strided_view import strided_view
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.arch import Target
@@ -85,7 +85,7 @@ def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
     def change(n: Node) -> Node:
-        if n.op in PIECES:
+        if n.row.strided_only:
             return _through_copy(n)
         call = n.args[0] if n.op == "item" else n
         place = n["index"] if n.op == "item" else 0
@@ -105,7 +105,7 @@ def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["
 def _through_copy(n: Node) -> Node:
     """A piece of a copy of a piece is a piece of what was copied, if it lies somewhere at all."""
     (x,) = n.args
-    if x.op != "copy" or x.has("distinct") or x.args[0].op not in PIECES:
+    if x.op != "copy" or x.has("distinct") or not x.args[0].row.strided_only:
         return n
     deeper = on_other_memory(n, x, x.args[0])
     return n if strided_view(deeper) is None else deeper

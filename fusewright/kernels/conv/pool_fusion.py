@@ -38,7 +38,6 @@ WINDOWS = (2, 4)
 LEAST_WINDOWS = 64  # of an image, a prediction: below, tiles are not full
 
 # Functions that keep the order of numbers: of their results, the largest is that of the largest.
-RISING = ("relu", "tanh", "sigmoid")
 
 Piece = dict[int, tuple[int, int]]  # dimension -> first element, step
 
@@ -78,7 +77,7 @@ def _rises(n: Node) -> bool:
         value = n.args[1]["value"]
         finite = isinstance(value, float) and isfinite(value)
         return finite and (n.op in ("add", "sub") or value > 0)  # type: ignore[operator]
-    return n.op in RISING
+    return n.row.monotonic
 
 
 @dataclass

@@ -16,7 +16,6 @@ from fusewright.ir.graph import Graph, Node, Shape, rebuild, with_args
 from fusewright.targets.arch import Target
 
 TRIANGLES = ("triu", "tril")
-SAME = ("copy", "expand", "reshape")  # of one number everywhere
 
 
 def masked(graph: Graph, target: Target) -> Graph:
@@ -43,7 +42,7 @@ def _everywhere(number: TensorExpr, shape: Shape) -> TensorExpr:
 
 def _number(x: Node) -> Node | None:
     """The number that all elements are, if one."""
-    while x.op in SAME:
+    while x.row.uniform:
         (x,) = x.args
     return x if x.op == "constant" else None
 

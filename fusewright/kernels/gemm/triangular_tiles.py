@@ -25,7 +25,6 @@ from fusewright.kernels.tensor_core.variant import variant_of
 
 FAR = 1 << 30  # beyond all columns
 # What a condition may make of a mask's numbers; casts to truth alone.
-TESTS = frozenset({"copy", "cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_not"})
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def _read(edge: Load, limits: tuple[AxisBound, ...]) -> _Mask | None:
 def _tested(m: Node, given: Sequence[_Mask]) -> _Mask | None:
     """What a member makes of its arguments, if they have one limit at most."""
     limits = [g.limit for g in given if g.limit]
-    if m.op not in TESTS or (m.op == "cast" and m.dtype is not torch.bool):
+    if not m.row.mask_predicate or (m.op == "cast" and m.dtype is not torch.bool):
         return None
     if any(limit != limits[0] for limit in limits):
         return None

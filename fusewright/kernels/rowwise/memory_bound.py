@@ -9,18 +9,17 @@ from fusewright.ir.graph import Graph, numel, times
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import RowPlan
 
-HEAVY = ("argmax", "argmin")  # folds that are more than an operation for each element
 MOST_COST = 10  # in float operations, of anything else
 
 
 def is_memory_bound(nest: Nest, row: RowPlan, graph: Graph) -> bool:
     """Whether the row has one fold, of one large tensor, and nothing dear around it."""
-    folds = [p.folds[0].op for p in row.passes if p.folds]
+    folds = [p.folds[0] for p in row.passes if p.folds]
     size = graph.hint(times(nest.rows, times(nest.outer, nest.columns)))
     leaves = {id(a.leaf): a.leaf for a in nest.reads.values() if a.varies}.values()
     large = [n for n in leaves if n.op != "constant" and graph.hint(numel(n.shape)) >= size]
     dear = any(m.row.cost > MOST_COST for m in nest.kernel.members)
-    single = len(folds) == len(large) == 1 and folds[0] not in HEAVY
+    single = len(folds) == len(large) == 1 and not folds[0].row.heavy
     return single and not dear and not nest.kernel.scans
 
 

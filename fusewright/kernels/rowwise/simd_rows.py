@@ -17,12 +17,6 @@ from fusewright.loopnest.nest import AffineAccess, Nest
 
 NUMBERS = (torch.int32, torch.int64, torch.float64)
 READ = (*FLOAT, *NUMBERS, torch.bool)
-# What vectors do to other numbers, as positions and labels, and to truth values.
-PLAIN = frozenset({"cast", "copy", "add", "sub", "mul"})
-TRUTH = frozenset({"copy", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"})
-COMPARED = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge"})
-SUMS = {"sum", "mean"}
-WIDER = frozenset({"argmax", "argmin", "mean", "m2"})  # folds of floats to other numbers
 MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
@@ -39,7 +33,9 @@ def runs_abreast(nest: Nest, graph: Graph) -> bool:
         return False
     if turns(nest):
         whole = inner % LANES == 0  # one by one, sums of such rows come as fast as memory
-        return inner <= MOST_TURNED[whole] and not (whole and {f.op for f in kernel.folds} <= SUMS)
+        return inner <= MOST_TURNED[whole] and not (
+            whole and all(f.row.additive for f in kernel.folds)
+        )
     moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]
     across = sum(a.beside in (1, -1) and a.columns != 1 for a in moved)
     along = sum(a.columns == 1 for a in moved)
@@ -63,12 +59,13 @@ def _fits(access: AffineAccess) -> bool:
 
 def _computes(m: Node) -> bool:
     """Whether vectors have what the member does to its arguments."""
+    of = m.row.simd.split()
     floats = all(a.dtype in FLOAT for a in m.args)
     truths = any(a.dtype is torch.bool for a in m.args)
     if m.dtype in NUMBERS:
         divides = m.op == "div" and m.dtype is torch.float64
-        return m.op in PLAIN or divides or (floats and m.op in WIDER)
+        return "number" in of or divides or (floats and "wide" in of)
     if m.dtype is torch.bool:
-        found = m.op in COMPARED or (floats and m.row.kind == "map")
-        return m.op in TRUTH or (found and not truths)
+        found = "compare" in of or (floats and m.row.kind == "map")
+        return "truth" in of or (found and not truths)
     return m.dtype in FLOAT and (floats or m.op in ("cast", "where"))

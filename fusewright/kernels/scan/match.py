@@ -20,12 +20,12 @@ from fusewright.frontend.lowering.call import LEAST_BESIDE, abreast, beside
 from fusewright.ir import decompositions
 from fusewright.ir.builder import TensorExpr, cast, rounded
 from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild
+from fusewright.ir.operators import OPS
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.arch import Target
 
-BACK = MappingProxyType({"cumsum": "cumsum_back", "cumprod": "cumprod_back"})
-CALLS = MappingProxyType({f"aten.{op}": op for op in BACK})
+CALLS = MappingProxyType({f"aten.{op.name}": op.name for op in OPS.values() if op.reversed_as})
 # A row stays in the registers of a thread block, or in a core's share of the last cache. On a GPU,
 # other rows are taken in chunks.
 LONGEST: Mapping[str, int] = MappingProxyType({"cuda": 1 << 14, "cpp": 1 << 20})
@@ -124,7 +124,7 @@ def _scanned(n: Node, op: str, x: TensorExpr, dim: int) -> Node:
 def _turned(n: Node) -> Node:
     """The flip of a scan of a flip is a scan from the end; any other stays what it is."""
     scanned = _below_cast(n.args[0])
-    if scanned.op not in BACK:
+    if not scanned.row.reversed_as:
         return n
     source = _below_cast(scanned.args[0])
     if source.op != "library" or source["name"] != "aten.flip":
@@ -134,7 +134,7 @@ def _turned(n: Node) -> Node:
     if not plain or any(_flipped(f) != scanned["dims"] for f in (n, source)):
         return n
     dim = _flipped(n)[0]
-    return _scanned(n, BACK[scanned.op], TensorExpr(source.args[0]), dim)
+    return _scanned(n, scanned.row.reversed_as, TensorExpr(source.args[0]), dim)
 
 
 def _flipped(n: Node) -> tuple[int, ...]:

@@ -71,9 +71,8 @@ class Epilogue:
     segment: int
 
 
-# The segment of folds over all columns, whose parts are joined by another kernel; and these folds.
+# The segment of folds over all columns, whose parts are joined by another kernel.
 SUMMED = -1
-SUMS = ("sum", "mean", "max", "min")
 
 
 def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
@@ -116,7 +115,7 @@ def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> 
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])
-    one = len(more) == 1 and more[0].op in SUMS and more[0].dtype is torch.float32
+    one = len(more) == 1 and more[0].row.joins_across_tiles and more[0].dtype is torch.float32
     if not one or found.inner != pixels or not isinstance(many, int) or many < LEAST_PIXELS:
         return False
     return not any(pixels & {a for d in found.dims[id(n)] for a in d} for n in outputs)
