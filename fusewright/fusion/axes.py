@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, base, times, toposort
+from fusewright.ir.graph import (
+    Attribute,
+    BatchSize,
+    Node,
+    Shape,
+    Size,
+    base,
+    size_text,
+    times,
+    toposort,
+)
 from fusewright.ir.strided_view import (
     AffineIndex,
     StridedView,
@@ -163,7 +173,8 @@ class _AxisSolver:
                 b = [*self._split(y, x), *b]
                 a = [x, *a]
             else:
-                raise Incompatible(f"{self.sizes[x]} and {self.sizes[y]} share no factor")
+                both = " and ".join(size_text(self.sizes[axis]) for axis in (x, y))
+                raise Incompatible(f"{both} share no factor")
             a, b = list(self._resolve(a)), list(self._resolve(b))
         if a or b:
             raise Incompatible("different numbers of elements")

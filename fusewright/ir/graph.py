@@ -1,6 +1,6 @@
 """Immutable, interned tensor nodes: equal means identical.
 
-    Size  = int | Batch(multiple)                a run-time size is a multiple of one batch size
+    Size  = int | BatchSize(multiple)            a run-time size is a multiple of one batch size
     Node  = Node(op, args, attributes, shape, dtype, order)
     Graph = Graph(inputs, outputs, updates, …)   in the order in which the model computes
 
