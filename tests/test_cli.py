@@ -359,11 +359,11 @@ def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
         "import sys, types\n"
         "from pathlib import Path\n"
         "from fusewright.cli.main import main\n"
-        "from fusewright.report.run_report import Outcome\n"
+        "from fusewright.report.run_report import OptimizeResult\n"
         "pipeline = types.ModuleType('fusewright.compiler.pipeline')\n"
         "text = 'long line\\n' * 100_000\n"
         "pipeline.explain_file = lambda *_, **__: text\n"
-        "pipeline.optimize_file = lambda *_, **__: Outcome(Path('o'), text, (), None, '')\n"
+        "pipeline.optimize_file = lambda *_, **__: OptimizeResult(Path('o'), text, (), None, '')\n"
         "sys.modules[pipeline.__name__] = pipeline\n"
         "main()\n"
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,7 +81,7 @@ def imported(module: str) -> Iterator[tuple[int, str]]:
         if isinstance(n, ast.Import):
             names = [alias.name for alias in n.names]
         elif isinstance(n, ast.ImportFrom):
-            # `from fusewright.judge import sandbox` may name a file or something in __init__.
+            # `from fusewright.judge.isolation import sandbox` may name a file or something in __init__.
             names = [f"{n.module}.{alias.name}" for alias in n.names]
         else:
             continue
@@ -149,6 +151,35 @@ def placed(language: str) -> Iterator[tuple[list[str], DeviceSection]]:
 def test_every_device_file_is_in_the_library() -> None:
     there = {p.relative_to(PACKAGE).as_posix() for s in ("*.cuh", "*.h") for p in PACKAGE.rglob(s)}
     assert there == {name for names in FILES.values() for name in names} | {CALLS}
+
+
+def test_programs_in_texts_import_what_there_is() -> None:
+    """Imports in strings, too: programs of tests, examples of docs."""
+    root = PACKAGE.parent
+    texts = [*root.glob("*.md"), *(p for d in ("bench", "docs", "tests", "tools")
+             for s in ("*.py", "*.md") for p in (root / d).glob(s))]  # fmt: skip
+    asked = re.compile(r"from (fusewright[\w.]*) import ((?:\w+(?: as \w+)?(?:, )?)+)")
+    missing = []
+    for path in texts:
+        for module, names in asked.findall(path.read_text(encoding="utf-8")):
+            for name in names.split(", "):
+                name = name.split(" ")[0]
+                if name and name not in defined(module):
+                    missing.append(f"{path.name}: from {module} import {name}")
+    assert not missing
+
+
+@cache
+def defined(module: str) -> frozenset[str]:
+    """Names at the top level of a module, and what lies in a package."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    inside = {p.stem for p in path.glob("*")}
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    names |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    return frozenset(names | inside | {a.asname or a.name for n in imports for a in n.names})
 
 
 def test_packages_hold_no_code_of_their_own() -> None:

@@ -354,10 +354,11 @@ def test_many_writers(tmp_path: Path) -> None:
     text = """
         import sys
         from pathlib import Path
-        from fusewright.tune.cache import Memory, Tuned
-        from fusewright.kernels.schedule import Choice
+        from fusewright.tune.cache import TuneCache, TuneResult
+        from fusewright.kernels.schedule import TuneChoice
         for k in range(40):
-            Memory(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", Tuned(Choice(), (), {"tried": k}))
+            found = TuneResult(TuneChoice(), (), {"tried": k})
+            TuneCache(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", found)
     """
     path = tmp_path / "tuned.sqlite"
     words = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), str(path)]
