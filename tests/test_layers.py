@@ -81,7 +81,7 @@ def imported(module: str) -> Iterator[tuple[int, str]]:
         if isinstance(n, ast.Import):
             names = [alias.name for alias in n.names]
         elif isinstance(n, ast.ImportFrom):
-            # `from fusewright.judge.isolation import sandbox` may name a file or something in __init__.
+            # What is imported from a package may be a file or something in its __init__.
             names = [f"{n.module}.{alias.name}" for alias in n.names]
         else:
             continue
