@@ -9,7 +9,7 @@ import pytest
 from corpus import CONTROLS, PROBLEMS
 
 from fusewright.judge.judging import judge
-from fusewright.judge.outlook import ONCE, START, Outlook, Step, steps_of
+from fusewright.judge.outlook import CALLS, ONCE, START, Outlook, Step, steps_of
 from fusewright.judge.session import PHASES, Request
 
 PLANNED = {"fresh": 6, "modes": 4, "determinism": 8, "soak": 48}
@@ -34,10 +34,10 @@ def test_seconds_left_are_within_a_third_once_something_is_done(
     """Every step takes what its paper says, times the machine's speed, times something random."""
     clock, draws = Clock(), random.Random(7)
     steps = steps_of(NAMED, PLANNED, 0.5, few=few, builds=True, device=device)
-    speeds = {"calls": speed, START: start, ONCE: 1.0}
+    speeds = {CALLS: speed, START: start, ONCE: 1.0}
     real = {s.name: s.seconds * speeds[s.kind] * draws.uniform(0.8, 1.25) for s in steps}
     outlook, told, done = Outlook(steps, 0.0, clock), [], 0.0
-    enough = 0.2 * sum(step.seconds for step in steps if step.kind == "calls")
+    enough = 0.2 * sum(step.seconds for step in steps if step.kind == CALLS)
     for step in steps:
         outlook.begin(step.name)
         for _ in range(max(int(step.messages), 1)):
@@ -45,7 +45,7 @@ def test_seconds_left_are_within_a_third_once_something_is_done(
                 told.append((clock.now, outlook.seconds_left(), outlook.share()))
             clock.now += real[step.name] / max(int(step.messages), 1)
             outlook.heard()
-        done += step.seconds if step.kind == "calls" else 0.0
+        done += step.seconds if step.kind == CALLS else 0.0
     outlook.begin("what is in no plan")
     assert outlook.seconds_left() == 0.0
     assert outlook.share() == 1.0

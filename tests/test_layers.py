@@ -182,6 +182,13 @@ def defined(module: str) -> frozenset[str]:
     return frozenset(names | inside | {a.asname or a.name for n in imports for a in n.names})
 
 
+def test_the_package_knows_where_it_lies() -> None:
+    """Frames of ours are told from the user's, workers started and suites keyed by this folder."""
+    from fusewright.common.package import PACKAGE as found
+
+    assert found.resolve() == PACKAGE
+
+
 def test_packages_hold_no_code_of_their_own() -> None:
     for module in modules():
         package, _, name = f"/{module}".rpartition("/")

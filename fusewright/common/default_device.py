@@ -23,9 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
+from fusewright.common.package import PACKAGE
 from fusewright.common.unobserved_layers import unwatched
 
-_NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<")
+_NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{PACKAGE}/", "<")
 
 
 @contextmanager

@@ -26,11 +26,12 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from fusewright.common.package import PACKAGE
 from fusewright.errors import CaptureFailed
 
 _MESSAGE_LIMIT = 300
 SHOWN = 3  # names of a list
-_OURS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+_OURS = (Path(torch.__file__).parent, PACKAGE)
 _TORCH, _FUSEWRIGHT = (f"{path}/" for path in _OURS)
 _PYTHON = f"{Path(sysconfig.get_paths()['stdlib']).resolve()}/"
 _INSTALLED = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib", "platlib"))

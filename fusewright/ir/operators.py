@@ -47,7 +47,7 @@ class Operator:
     additive: bool = False  # a fold that is a sum
     pass_group: str = ""  # folds that one pass over a row gets together
     scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
-    half_cpp: str = ""  # a shorter function; a result of 16 bits is rounded far more
+    half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
     reversed_as: str = ""  # the scan from the other end
 
     def having(self, **columns: str | bool) -> Operator:

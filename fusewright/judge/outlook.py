@@ -73,7 +73,7 @@ _COSTLY: Mapping[str, Calls] = {
 }
 
 
-START, ONCE = "start", "once"
+CALLS, START, ONCE = "calls", "start", "once"  # kinds of steps
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Step:
     name: str
     seconds: float
     messages: float
-    kind: str = "calls"
+    kind: str = CALLS
 
 
 # Whose number of calls the plan decides: parts of it, and the most calls of each.
@@ -100,7 +100,8 @@ def steps_of(
     """Names of phases and of their experiments -> what is to be done, in its order.
 
     planned: calls, by the names of `PLANNED`.  examined_s: how long the examination took.  few:
-    whether most calls have fewer rows.  builds: whether the candidate builds kernels.
+    whether most calls have fewer rows.  builds: whether the candidate builds kernels.  device: of
+    `PROCESS_S`.
     """
     whole = CALL_S + examined_s * (COSTLY if few else CHEAP)
     table = _COSTLY if few else _CHEAP
@@ -116,7 +117,7 @@ def steps_of(
                 first = name == "fresh"  # with what happens once: building, loading libraries
                 seconds += BUILD_S if first and builds and not number else 0.0
                 messages = full + asked.few + asked.messages
-                kind = ONCE if first else "calls"
+                kind = ONCE if first else CALLS
                 made.append(Step(f"{phase} {name}", seconds, messages, kind))
     return made
 
@@ -133,8 +134,8 @@ class Outlook:
         # By kind: seconds of paper that count like seconds spent, and what is done of both.
         self._belief: dict[str, float] = defaultdict(float)
         for step in self._left.values():
-            share = 0.0 if step.kind == START else BELIEF  # starts of one judging are alike
-            self._belief[step.kind] += share * step.seconds
+            if step.kind == CALLS:  # starts of one judging are alike: the first one is believed
+                self._belief[CALLS] += BELIEF * step.seconds
         self._paper: dict[str, float] = defaultdict(float)
         self._spent: dict[str, float] = defaultdict(float)
         self._begun = self._since = now()

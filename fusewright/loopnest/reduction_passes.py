@@ -208,7 +208,8 @@ def _passes(
             if id(f) in done:
                 continue
             pair = f.row.pass_group and _source(nest, f) in centred
-            twins = [g for g in folds if g.row.pass_group and _source(nest, g) == _source(nest, f)]
+            group = [g for g in folds if g.row.pass_group == f.row.pass_group] if pair else []
+            twins = [g for g in group if _source(nest, g) == _source(nest, f)]
             sums = [g for g in nest.kernel.folds if id(g) in together and together[id(g)].top is f]
             known = tuple(twins) if pair else (f, *sums)
             done.update(id(g) for g in known)

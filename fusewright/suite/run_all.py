@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fusewright import __version__
 from fusewright.common.devices import free_of, gpus, host_free
+from fusewright.common.package import PACKAGE
 from fusewright.common.timing_lock import HOST
 from fusewright.errors import BadUsage
 from fusewright.suite.process_runner import ProcessRunner, Program, SuiteOptions
@@ -131,8 +132,7 @@ def _about(options: SuiteOptions) -> bytes:
         "machine": [platform.node(), platform.platform()],
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    package = Path(__file__).resolve().parents[1]
-    for path in sorted(p for p in package.rglob("*") if p.suffix in SOURCES):
+    for path in sorted(p for p in PACKAGE.rglob("*") if p.suffix in SOURCES):
         digest.update(path.read_bytes())
     return digest.digest()
 

@@ -36,9 +36,8 @@ from fusewright.ir.graph import Shape, numel, times
 MOST_PIECES = 4  # each element looks through all of them,
 MOST_OF_ROWS = 8  # or, on a GPU, each row, where rows are whole
 LEAST_INNER = 16  # elements that lie together; a row of fewer leaves most threads idle
-Piece = tuple[
-    TensorExpr, tuple[int, ...]
-]  # a view, and where its first element stands in the whole
+# A view, and where its first element stands in the whole.
+Piece = tuple[TensorExpr, tuple[int, ...]]
 Take = Callable[[TensorExpr, int], TensorExpr]  # a piece along one dimension
 Span = tuple[int, Take]  # where a piece begins along one dimension, and which
 Ends = Callable[[int, int, int], tuple[Take, Take]]  # size, low, high -> what stands at both sides

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from fusewright.common import package
 from fusewright.errors import ToolMissing
 
-PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = package.PACKAGE.resolve()
 # The first lines of every worker. An isolated interpreter has its own site, with .pth files, and
 # neither PYTHONPATH nor the user's site, which has .pth files, too.
 PATHS = """

@@ -51,15 +51,15 @@ class Slot:
             for offset, size in places
             for begin in range(offset, offset + size, PART)
         ]
-        copy = partial(
-            _copy, *self._addresses
-        )  # found here: no lock keeps threads from doing it twice
-        if len(parts) < 2 * COPIERS:
-            for part in parts:
-                copy(part)
-        else:
-            with ThreadPoolExecutor(COPIERS) as pool:
-                list(pool.map(copy, parts))
+        if parts:
+            # Mapped before there are threads: cached_property has no lock since Python 3.12.
+            copy = partial(_copy, *self._addresses)
+            if len(parts) < 2 * COPIERS:
+                for part in parts:
+                    copy(part)
+            else:
+                with ThreadPoolExecutor(COPIERS) as pool:
+                    list(pool.map(copy, parts))
         end = max((offset + size for offset, size in places), default=0)
         if end > KEPT:
             self._views[0].madvise(mmap.MADV_REMOVE, 0, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE)
