@@ -21,7 +21,7 @@ from fusewright.compiler.pipeline import design
 from fusewright.frontend.capture import capture, state_of
 from fusewright.ir.graph import Graph
 from fusewright.ir.interpreter import interpret
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ZOO, MOST = Path(__file__).parent.parent / "zoo", 1e-12
 

@@ -38,7 +38,7 @@ from product_subjects import Library, Subject, build, code_for, source  # noqa: 
 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
 from fusewright.kernels.schedule import Schedule  # noqa: E402
-from fusewright.targets.arch import TARGETS  # noqa: E402
+from fusewright.targets.target import TARGETS  # noqa: E402
 from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
 from fusewright.tune.search_space import choices  # noqa: E402
 

@@ -26,7 +26,7 @@ from fusewright.compiler import pipeline
 from fusewright.compiler.pipeline import NO_RULES, emitted_text, make
 from fusewright.emit.runtime import CPP_FLAGS
 from fusewright.frontend.example_arguments import Example
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
 _numbers = itertools.count()  # a library that is loaded twice must have two names

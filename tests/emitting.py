@@ -18,7 +18,7 @@ import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
 from fusewright.compiler.pipeline import Compilation, emitted_text, make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("gemm_add_relu", "conv_relu_bias", "swish_bias_groupnorm", "linear_relu_divide")

@@ -22,7 +22,7 @@ from operators import OPERATORS, Operator
 
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import emitted_text, make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # Problems of tests/problems whose emitted files are mutated: a map after a product, two folds with
 # two outputs, moments with parameters, a row that is kept between three passes, a row that is no

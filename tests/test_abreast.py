@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.compiler.pipeline import make
 from fusewright.ir.operators import OPS
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 CPU = TARGETS["cpu"]
 Shape = tuple[int, int, int]

@@ -26,7 +26,7 @@ from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.attention.launch import function
 from fusewright.kernels.attention.match import attention, scores
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 from fusewright.tune.search_space import choices
 
 GPU = TARGETS["sm_90a"]
@@ -384,7 +384,9 @@ def test_a_file_has_products_and_attention(arch: str, tmp_path: Path) -> None:
     text = cuda_source(made.kernels, TARGETS[arch])
     assert "return run_attention<" in text
     assert "return run_product<" in text
-    kernels, _ = compile_text(text, [*cuda_flags(arch), "-Werror", "all-warnings"], tmp_path)
+    kernels, _ = compile_text(
+        text, [*cuda_flags(TARGETS[arch].arch), "-Werror", "all-warnings"], tmp_path
+    )
     assert not [k for k in kernels if k.spill_bytes]
 
 

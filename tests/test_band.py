@@ -23,7 +23,7 @@ from fusewright.codegen.device_library import sections
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, DiagonalBand, band
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 A, B = torch.randn(1024, 512), torch.randn(512, 768)
 LEAST = 1 - FAR  # of rows as many as the batch

@@ -18,7 +18,7 @@ from fusewright.ir.graph import BatchSize
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.loopnest.nest import nest
 from fusewright.loopnest.reduction_passes import plan_row
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 
 @pytest.mark.parametrize(

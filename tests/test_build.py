@@ -12,7 +12,7 @@ from torch import nn
 from fusewright.build.fused_module import cross_compile, fused_module, require_tools
 from fusewright.emit.model_source import GeneratedForward, emit_bare_class
 from fusewright.errors import BuildFailed, ToolMissing
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.schedule import Schedule, neighbours
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 Function = Callable[[Tensor], Tensor]

@@ -18,7 +18,7 @@ from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.ir.operators import OPS
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # Name -> what a model computes once, of x in (0.05, 0.95) and w in (0.5, 1.5), and uses twice.
 VALUES = {
@@ -104,7 +104,7 @@ def test_nvcc_contracts_nothing(arch: str, tmp_path: Path) -> None:
     made = make(given.make_model(), given.make_inputs(), TARGETS[arch])
     source = tmp_path / "kernels.cu"
     source.write_text(cuda_source(made.kernels, TARGETS[arch]), encoding="utf-8")
-    flags = [flag for flag in cuda_flags(arch) if not flag.startswith("-gencode")]
+    flags = [flag for flag in cuda_flags(TARGETS[arch].arch) if not flag.startswith("-gencode")]
     ptx = source.with_suffix(".ptx")
     kind = f"-arch={arch.replace('sm', 'compute')}"
     subprocess.run(["nvcc", *flags, kind, "-ptx", str(source), "-o", str(ptx)], check=True)

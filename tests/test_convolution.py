@@ -30,7 +30,7 @@ from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 # So that the layers here may be small.

@@ -32,7 +32,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.match import convolution
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 AMPERE = TARGETS["sm_80"]
 F16, BF16 = torch.float16, torch.bfloat16

@@ -37,7 +37,7 @@ from fusewright.kernels.tensor_core.tile import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 CHECK_WORTH = tile._check_worth

@@ -36,7 +36,7 @@ from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
-from fusewright.targets.arch import TARGETS, Target
+from fusewright.targets.target import TARGETS, Target
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -253,7 +253,7 @@ def test_predictions_know_how_pytorch_computes(*, tf32: bool) -> None:
         eager, ieee = (step_reports(m.plan, {})[0] for m in found)
     finally:
         torch.backends.cudnn.allow_tf32 = was
-    rates = GPU.matmul_flops, GPU.tf32_flops
+    rates = GPU.machine.matmul_flops, GPU.machine.tf32_flops
     assert eager.predicted_s == pytest.approx(eager.flops / rates[tf32])
     assert ieee.predicted_s == pytest.approx(ieee.flops / rates[0])
 

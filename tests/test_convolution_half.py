@@ -25,7 +25,7 @@ from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 
 @pytest.fixture(autouse=True, scope="module")

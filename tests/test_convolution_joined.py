@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
 from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.targets.arch import TARGETS, Target
+from fusewright.targets.target import TARGETS, Target
 
 GPU = TARGETS["sm_90a"]
 SUSPECT, UNEVEN = 1 << 20, 1 << 21

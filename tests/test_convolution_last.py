@@ -33,7 +33,7 @@ from fusewright.kernels.conv.tf32_probe import ROUNDS, probe_expression
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import nest
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 BOTH_TYPES = (torch.float32, torch.bfloat16)

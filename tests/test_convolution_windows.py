@@ -37,7 +37,7 @@ from fusewright.kernels.tensor_core.tile import Tile, tiles
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
 from fusewright.rewrite.target_lowering import lower_for_target
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 

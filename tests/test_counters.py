@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 COUNT = "if (row == 0) *count0 += "
 

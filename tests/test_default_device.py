@@ -25,7 +25,7 @@ from fusewright.compiler.pipeline import make
 from fusewright.errors import CaptureFailed
 from fusewright.judge.evidence.oracle import NotJudgeable
 from fusewright.kernels.schedule import TuneChoice
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench
 
 X = torch.randn(4, 4, device="meta")

@@ -30,7 +30,7 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.schedule import neighbours
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 MILLION, ROWS = 1 << 20, 70
@@ -67,7 +67,7 @@ def test_which_rows_are_deferred(
     found = schedule_of(planned(function, torch.empty(rows, columns, dtype=dtype)))
     assert found.deferred
     assert (found.blocks, found.threads) == (blocks, 512 * blocks)
-    assert blocks <= HOPPER.processors
+    assert blocks <= HOPPER.machine.processors
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(ROWS, dtype, device="cpu"), HOPPER)
     assert sum(s.deferred for _, _, s in made.kernels) >= 7
     text = cuda_source(made.kernels, HOPPER)
-    found, _ = compile_text(text, cuda_flags("sm_90a"), tmp_path)
+    found, _ = compile_text(text, cuda_flags(HOPPER.arch), tmp_path)
     deferred = [k for k in found if "deferred_kernel" in k.name]
     assert len(deferred) >= 7
     assert [k for k in deferred if k.spill_bytes or k.registers > 128] == []

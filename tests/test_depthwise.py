@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,9 +27,8 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.conv.match import convolution
-from fusewright.loopnest import sliding_window
 from fusewright.rewrite.target_lowering import lower_for_target
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU, AMPERE = TARGETS["sm_90a"], TARGETS["sm_80"]
 IMAGE = (3, 8, 20, 24)
@@ -201,9 +201,9 @@ def made(name: str, dtype: torch.dtype, arch: str) -> Compilation:
     """As for images large enough to keep a GPU busy with threads of many results."""
     layer, shape = LAYERS[name]
     module = nn.Sequential(copy.deepcopy(layer).to(dtype), nn.LeakyReLU())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sliding_window, "BUSY", 0)
-        return make(module, [torch.randn(shape).to(dtype)], TARGETS[arch])
+    given = TARGETS[arch]
+    target = replace(given, machine=replace(given.machine, busy_threads=0))
+    return make(module, [torch.randn(shape).to(dtype)], target)
 
 
 # layer -> results of a thread below each other, and beside each other in each of those; how
@@ -272,7 +272,7 @@ def test_its_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     names = [("7 x 7", torch.float32), ("strided", torch.bfloat16)]
     for name, dtype in names:
         text = cuda_source(made(name, dtype, arch).kernels, TARGETS[arch])
-        found, _ = compile_text(text, cuda_flags(arch), tmp_path)
+        found, _ = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
         assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
 
         folder = nvrtc_folder()

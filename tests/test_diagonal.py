@@ -11,7 +11,7 @@ from torch import nn
 import fusewright
 from fusewright.compiler.pipeline import make
 from fusewright.ir.interpreter import interpret
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, 1e38]
 # forward of v [24], x [24, 24] and y [3, 24, 24]; how many products are left

@@ -9,7 +9,7 @@ from torch import nn
 from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import state_of
 from fusewright.ir.interpreter import interpret
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # equation, sizes of its tensors, and the path that torch.einsum gives where opt_einsum is installed
 TABLE = (

@@ -14,7 +14,7 @@ from emitting import EXAMPLES, SMALL, emit_example
 import fusewright
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -32,7 +32,7 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.schedule import neighbours
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 MILLION = 1 << 20
@@ -60,7 +60,7 @@ def test_which_rows_are_gathered(
     assert found.split
     kept = columns * (2 if dtype is torch.float64 else 1)
     assert kept <= found.threads * 32
-    assert blocks <= 2 * TARGETS[target].processors
+    assert blocks <= 2 * TARGETS[target].machine.processors
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: P
     made = make(Long().to(dtype), inputs(6, dtype, device="cpu"), TARGETS[target])
     assert sum(s.split and s.blocks > 1 for _, _, s in made.kernels) >= 4
     found, _ = compile_text(
-        cuda_source(made.kernels, TARGETS[target]), cuda_flags(target), tmp_path
+        cuda_source(made.kernels, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
     )
     gathered = [k for k in found if "gathered_kernel" in k.name]
     assert len(gathered) >= 4

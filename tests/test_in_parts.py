@@ -17,7 +17,7 @@ from warps import library_of
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # Rows of 70,004 (whole vectors) and 70,001, sheets of 5 x 14,003 and 5 x 14,004, and rows across
 # memory, of which stripes of 32 are not whole.
@@ -93,7 +93,7 @@ def test_threads_compute_them(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 def test_they_stay_in_registers(tmp_path: Path) -> None:
-    kernels, _ = compile_text(every("sm_90a")[1], cuda_flags("sm_90a"), tmp_path)
+    kernels, _ = compile_text(every("sm_90a")[1], cuda_flags(TARGETS["sm_90a"].arch), tmp_path)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
 
 

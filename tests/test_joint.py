@@ -14,7 +14,7 @@ import fusewright
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.ir.graph import Node, toposort
 from fusewright.rewrite import concat_in_place
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU, CPU = TARGETS["sm_90a"], TARGETS["cpu"]
 MODEL = """import torch

@@ -23,7 +23,7 @@ from fusewright.ir.interpreter import interpret
 from fusewright.ir.strided_view import strided_view
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target, written
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 # x: [6, 4, 20, 24] with a batch of 6; every row becomes one output

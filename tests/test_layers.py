@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.codegen.device_library import FILES, DeviceSection, cut
+from fusewright.codegen.device_library import DeviceSection, cut
+from fusewright.targets.device_files import DEVICE_FILES
 
 CALLS = "devicelib/python/calls.h"  # of the emitted file's Python, not of its kernels
 PACKAGE = Path(__file__).resolve().parent.parent / "fusewright"
@@ -126,7 +127,7 @@ def test_files_form_no_cycle() -> None:
     graphlib.TopologicalSorter(needs).prepare()
 
 
-@pytest.mark.parametrize("language", FILES)
+@pytest.mark.parametrize("language", DEVICE_FILES)
 def test_sections_need_earlier_families(language: str) -> None:
     family = {
         section.name: FAMILIES.index("devicelib" if place[0] == "devicelib" else place[1])
@@ -143,14 +144,14 @@ def test_sections_need_earlier_families(language: str) -> None:
 
 def placed(language: str) -> Iterator[tuple[list[str], DeviceSection]]:
     """Every section, with the folders of its file."""
-    for name in FILES[language]:
+    for name in DEVICE_FILES[language]:
         for section in cut((PACKAGE / name).read_text(encoding="utf-8")):
             yield name.split("/"), section
 
 
 def test_every_device_file_is_in_the_library() -> None:
     there = {p.relative_to(PACKAGE).as_posix() for s in ("*.cuh", "*.h") for p in PACKAGE.rglob(s)}
-    assert there == {name for names in FILES.values() for name in names} | {CALLS}
+    assert there == {name for names in DEVICE_FILES.values() for name in names} | {CALLS}
 
 
 def test_programs_in_texts_import_what_there_is() -> None:

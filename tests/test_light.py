@@ -17,7 +17,7 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -168,7 +168,7 @@ def test_light_rows_stay_in_registers(arch: str, tmp_path: Path) -> None:
     folder = nvrtc_folder()
     for function, shape in ((lambda x: x.sum(1), (1000, 4096)), (lambda x: x.sum(0), (9999, 999))):
         text = cuda_source(made_of(function, *shape).kernels, HOPPER)
-        kernels, _ = compile_text(text, cuda_flags(arch), tmp_path)
+        kernels, _ = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
         most = 32 if "load_once" in text else 40
         assert [k for k in kernels if k.stack_bytes or k.spill_bytes or k.registers > most] == []
         if folder:

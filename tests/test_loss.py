@@ -13,7 +13,7 @@ from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 CPU = TARGETS["cpu"]
 # x, y: [6, 300]; t: classes

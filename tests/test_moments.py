@@ -16,7 +16,7 @@ from agreement import disagreements
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.codegen.device_library import FILES
+from fusewright.targets.device_files import DEVICE_FILES
 
 PACKAGE = Path(fusewright.__file__).parent
 BEGIN, END = "constexpr int HELD", "template <class T> constexpr bool takes_bursts<moments_of<T>>"
@@ -64,7 +64,7 @@ class Apart(nn.Module):
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")
 def test_an_infinite_mean_is_merged_as_one(tmp_path: Path) -> None:
-    (text,) = [t for f in FILES["cuda"] if END in (t := (PACKAGE / f).read_text())]
+    (text,) = [t for f in DEVICE_FILES["cuda"] if END in (t := (PACKAGE / f).read_text())]
     source = tmp_path / "moments.cpp"
     source.write_text(AROUND.format(text[text.index(BEGIN) : text.index(END)]))
     program = source.with_suffix("")

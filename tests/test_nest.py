@@ -19,7 +19,7 @@ from fusewright.ir.graph import Graph, Node, numel, size_at_batch, size_text
 from fusewright.ir.strided_view import strides
 from fusewright.loopnest.nest import AffineAccess, Nest, nest
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 SHAPES = [
     # forward, input, rows, outer, columns of its first kernel

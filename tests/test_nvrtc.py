@@ -16,7 +16,7 @@ from emitting import EXAMPLES, Emitted, emit_example, emit_text
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.dead_code import for_nvcc
 from fusewright.emit.runtime import cuda_flags
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
 MIXTURE = """
@@ -124,7 +124,7 @@ def cuda_text(name: str, arch: str) -> str:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", NAMES)
 def test_nvcc(name: str, arch: str, tmp_path: Path) -> None:
-    found, seconds = compile_text(cuda_text(name, arch), cuda_flags(arch), tmp_path)
+    found, seconds = compile_text(cuda_text(name, arch), cuda_flags(TARGETS[arch].arch), tmp_path)
     assert found
     assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
     assert seconds < 15, "the promise for the first build on two cores"

@@ -23,7 +23,7 @@ from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS, Operator
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ROWS, COLUMNS = 6, 37
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -18,7 +18,7 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source, workspace
 from fusewright.codegen.device_library import select_sections
 from fusewright.compiler.pipeline import make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 AMPERE = TARGETS["sm_80"]
 UNIT, FILLED = 32, 64  # k of a unit; rows are filled up to a multiple

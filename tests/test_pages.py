@@ -19,10 +19,10 @@ from fusewright.frontend.capture import capture
 from fusewright.ir.graph import toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.huge_pages import PAGED, pages
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 CPU = TARGETS["cpu"]
-ALWAYS = replace(CPU, paged_bytes=1)
+ALWAYS = replace(CPU, machine=replace(CPU.machine, paged_bytes=1))
 # x: [6, 4, 20, 24] with a batch of 6; w: [32, 24], b: [32]; what is written to huge pages
 WRITTEN = {
     "torch.matmul(x, x.transpose(2, 3))": 1,
@@ -65,7 +65,8 @@ class Called(nn.Module):
 
 
 def paged_calls(row: str, least: int = 1) -> list[str]:
-    made = make(Called(row), [torch.randn(6, 4, 20, 24)], replace(CPU, paged_bytes=least))
+    machine = replace(CPU.machine, paged_bytes=least)
+    made = make(Called(row), [torch.randn(6, 4, 20, 24)], replace(CPU, machine=machine))
     found = [n for n in toposort(made.captured.graph.roots) if n.op == "library"]
     return [str(n["call"]) for n in found if "_fusewright_paged(" in str(n["call"])]
 

@@ -13,7 +13,7 @@ from fusewright.fusion.axes import Load
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import base, toposort
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 SETUP = (
     "self.linear = nn.Linear(12, 12)\nself.conv = nn.Conv2d(3, 4, 3)\nself.norm = nn.BatchNorm2d(3)"

@@ -10,7 +10,7 @@ import torch
 
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import emitted_text, make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "conv_relu_bias.py"
 CALL = "_fusewright_ieee(lambda: torch.nn.functional.conv2d("

@@ -30,7 +30,7 @@ from fusewright.loopnest.buffer_reuse import buffer_reuse
 from fusewright.loopnest.nest import Nest, nest
 from fusewright.rewrite.norm_rounding import once
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 SETUP = """self.linear = nn.Linear(512, 512)

@@ -23,7 +23,7 @@ from fusewright.kernels.tensor_core.tile_cost import (
     rank_tiles,
 )
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 
 def test_only_hopper_has_kernels_for_16_bits() -> None:

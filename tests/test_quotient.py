@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 PROGRAM = r"""
 static unsigned bits(float x) { return __builtin_bit_cast(unsigned, x); }

@@ -34,7 +34,7 @@ from fusewright.ir.operators import OPS
 from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, scan
 from fusewright.kernels.schedule import neighbours, schedule
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 CPU, GPU = TARGETS["cpu"], TARGETS["sm_90a"]
 # x: [6, 5, 37] with a batch of 6; y the same, positive and near one; every row becomes one output
@@ -177,7 +177,7 @@ def test_what_stays_a_call_says_why(row: str, why: str) -> None:
     (LONGEST_ABREAST, CPU, 0), (LONGEST_ABREAST + 1, CPU, 1), (64, GPU, 0), (1 << 20, GPU, 0),
 ])  # fmt: skip
 def test_rows_side_by_side_are_scanned(
-    size: int, machine: fusewright.targets.arch.Target, kept: int
+    size: int, machine: fusewright.targets.target.Target, kept: int
 ) -> None:
     x = torch.empty(2, size, 16, device="meta")
     graph = capture(Called("x.cumsum(1) + y"), [x, x]).graph

@@ -15,7 +15,7 @@ from warps import library_of
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # x, y: [6, 4, 20, 24]. Each row is one kernel that reads x, or both.
 SHORT = (

@@ -14,7 +14,8 @@ import torch
 from compiled import FLAGS
 from torch import Tensor
 
-from fusewright.codegen.device_library import FILES, sections, select_sections
+from fusewright.codegen.device_library import sections, select_sections
+from fusewright.targets.device_files import DEVICE_FILES
 
 PACKAGE = Path(__file__).parent.parent / "fusewright"
 # Without threaded jumps gcc does not see that what it warns of is never read.
@@ -50,7 +51,7 @@ def call(function: Any, *arguments: Tensor | int) -> None:
 # -- the text
 
 
-@pytest.mark.parametrize("name", FILES["cpp"])
+@pytest.mark.parametrize("name", DEVICE_FILES["cpp"])
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 def test_a_header_compiles_alone(name: str, standard: str, tmp_path: Path) -> None:
     """Both standards: load_inline asks for C++17 in old versions of PyTorch, C++20 in new ones."""

@@ -28,7 +28,7 @@ from fusewright.frontend.example_arguments import example
 from fusewright.frontend.memory_places import Laid, laid
 from fusewright.frontend.untouched_memory import LARGE, untouched
 from fusewright.kernels.schedule import TuneChoice
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 from fusewright.tune.cache import TuneResult
 
 HEAD = """

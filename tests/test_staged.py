@@ -22,7 +22,7 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.schedule import neighbours
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 HALF, WHOLE, BYTE = torch.float16, torch.int32, torch.uint8

@@ -13,7 +13,7 @@ from fusewright.compiler.passes import run_passes
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import memory_of, numel, times
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 # Outputs that are different tensors in eager, though some become the same value on the way.
 SAME_VALUE = {

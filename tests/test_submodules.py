@@ -23,7 +23,7 @@ from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
 from fusewright.errors import BadUsage, UnusableProblem
 from fusewright.frontend.example_arguments import Example
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """

@@ -20,7 +20,7 @@ from fusewright.rewrite import sink_views
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.sink_views import through
 from fusewright.rewrite.target_lowering import lower_for_target, written
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU, CPU = TARGETS["sm_90a"], TARGETS["cpu"]
 # x, y: [6, 4, 20, 24] with a batch of 6. Each row is one kernel, and reads x and y only.

@@ -29,7 +29,7 @@ from fusewright.judge.judging import open_site
 from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import SPLIT
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
 from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pairs

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,9 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, check, toposort
 from fusewright.ir.interpreter import interpret
-from fusewright.loopnest import sliding_window
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target, written
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
 IMAGE = (4, 5, 12, 14)
@@ -158,15 +158,15 @@ class Overlapping(nn.Module):
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_threads_compute_the_values_of_windows_that_overlap(
-    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, tmp_path: Path
 ) -> None:
     """Of an image that begins at a multiple of 16 bytes, and of one that does not."""
-    monkeypatch.setattr(sliding_window, "BUSY", 0)
+    idle = replace(GPU, machine=replace(GPU.machine, busy_threads=0))  # whose threads take more
     memory = torch.randn(1 + 2 * 3 * 11 * 16).to(dtype)
     memory[torch.tensor([20, 300, 500])] = torch.tensor([torch.nan, torch.inf, -torch.inf]).to(
         dtype
     )
-    made = make(Overlapping(), [memory[1:].view(2, 3, 11, 16)], GPU)
+    made = make(Overlapping(), [memory[1:].view(2, 3, 11, 16)], idle)
     library = library_of(cuda_source(made.kernels, GPU), tmp_path)
     vectors = [schedule.vector for _, _, schedule in made.kernels if schedule.down]
     assert {2, 8 if dtype.itemsize == 2 else 4} <= set(vectors)

@@ -18,7 +18,7 @@ import torch
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import Compilation, design, emitted_text
 from fusewright.frontend.capture import capture
-from fusewright.targets.arch import TARGETS
+from fusewright.targets.target import TARGETS
 
 FOLDER = Path(__file__).resolve().parent.parent / "zoo"
 # Cannot be captured as a whole: tests/test_submodules.py has these.

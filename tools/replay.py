@@ -53,7 +53,7 @@ from fusewright.frontend.example_arguments import Example, example
 from fusewright.fusion.planner import Plan
 from fusewright.kernels.schedule import Schedule, TuneChoice
 from fusewright.loopnest.nest import Nest
-from fusewright.targets.arch import TARGETS, Target
+from fusewright.targets.target import TARGETS, Target
 from fusewright.tune.search_space import choices
 
 cuda: Any = fusewright.codegen.cuda_source  # functions of these two are replaced below
@@ -444,7 +444,7 @@ def languages() -> dict[str, list[str]]:
     """The language of the skeletons -> the targets that speak it."""
     found = dict[str, list[str]]()
     for machine in TARGETS.values():
-        found.setdefault(machine.product or machine.language, []).append(machine.name)
+        found.setdefault(machine.arch.device_library, []).append(machine.name)
     return found
 
 

@@ -35,7 +35,7 @@ from fusewright.emit.runtime import cuda_flags
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
 from fusewright.frontend.flat_module import flat_arguments
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 COMPILE_SECONDS = 300
 POLL_S, LEAVE_S = 0.02, 2.0

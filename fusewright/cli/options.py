@@ -13,7 +13,7 @@ import typer
 
 from fusewright.common.atomic_write import check_writable
 from fusewright.errors import BadUsage
-from fusewright.targets.arch import TARGETS, target
+from fusewright.targets.target import TARGETS, target
 
 ProblemPath = Annotated[
     Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")

@@ -24,7 +24,7 @@ from fusewright.kernels.scan.chunks import CHUNK_EACH
 from fusewright.kernels.schedule import Schedule, fallback
 from fusewright.loopnest.nest import Nest, at_batch
 from fusewright.loopnest.staged_transpose import staged_transpose
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 # kernels/rowwise/cuda/split_rows.cuh asserts the same numbers
 SPLIT_BYTES, STRIPE_BYTES = 278528, 2113536
@@ -53,7 +53,7 @@ def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
         texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-    skeletons = sections_for(target.product or "cuda", _words(kernels, generated))
+    skeletons = sections_for(target.arch.device_library, _words(kernels, generated))
     return f"{drop_unreached(skeletons, generated)}\n\n{generated}"
 
 

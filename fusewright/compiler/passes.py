@@ -22,7 +22,7 @@ from fusewright.rewrite.norm_rounding import once
 from fusewright.rewrite.simplify import apart
 from fusewright.rewrite.sink_views import through
 from fusewright.rewrite.target_lowering import lower_for_target
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 
 def run_passes(

@@ -68,6 +68,7 @@ from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import probe_this_gpu
 from fusewright.kernels.schedule import Schedule, TuneChoice, schedule
+from fusewright.kernels.tensor_core.support import supports
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
 from fusewright.loopnest.nest import Nest
@@ -84,7 +85,8 @@ from fusewright.report.run_report import OptimizeResult, StepReport
 from fusewright.rewrite.algebra_rules import allowed
 from fusewright.rewrite.diagonal_matmul import diagonal
 from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.arch import TARGETS, Target, target
+from fusewright.targets.detect import own_gpu, resolve_target
+from fusewright.targets.target import TARGETS, Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
 from fusewright.tune.search_space import MODEL, choices
@@ -169,7 +171,7 @@ def design(
     graph, used = rewrite(given.graph, allowed(rules))
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
-    rounds = probe_this_gpu(graph.batch) if machine is _this_gpu() else None
+    rounds = probe_this_gpu(graph.batch) if machine is own_gpu() else None
     graph = run_passes(graph, machine, precision, rules, rounds, choice.library)
     captured = replace(given, graph=graph)
     planned = move_counters_into_kernels(plan(captured.graph, machine, precision))
@@ -462,32 +464,6 @@ def _optimize_parts(
     return module_of_parts(module, emit_classes(runtime, classes), taken)
 
 
-def resolve_target(name: str | None) -> tuple[Target, bool]:
-    """The target called `name` (None: this machine's best), and whether it is this machine.
-
-    Raises ToolMissing for `cuda` without a GPU.
-    """
-    found = _this_gpu()
-    if name is None:
-        return (found or TARGETS["cpu"]), True
-    if name == "cuda":
-        if found is None:
-            raise ToolMissing(
-                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to "
-                "cross-compile: --target sm_80 or --target sm_90a."
-            )
-        return found, True
-    machine = target(name)
-    return machine, machine.language == "cpp" or machine is found
-
-
-def _this_gpu() -> Target | None:
-    if not torch.cuda.is_available():
-        return None
-    major, _ = torch.cuda.get_device_capability()
-    return TARGETS["sm_90a"] if major == 9 else TARGETS["sm_80"]
-
-
 def _load(
     path: Path, overrides: Mapping[str, str], progress: Progress
 ) -> tuple[Problem, nn.Module, Example]:
@@ -736,4 +712,4 @@ def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
 
 
 def _inline_targets() -> str:
-    return " and ".join(t.name for t in TARGETS.values() if t.inline_products)
+    return " and ".join(t.name for t in TARGETS.values() if supports(t.arch, "gemm.unpacked"))

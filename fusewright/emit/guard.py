@@ -29,7 +29,7 @@ from fusewright.frontend.capture import Captured
 from fusewright.ir.graph import BatchSize, Node, numel, size_text, toposort
 from fusewright.kernels.conv.match import came_from_conv, rounds_as_tf32
 from fusewright.kernels.conv.tf32_probe import probe_expression
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method
 

@@ -20,7 +20,8 @@ from fusewright.kernels.conv.tf32_probe import ROUNDS
 from fusewright.kernels.schedule import Schedule
 from fusewright.loopnest.nest import Nest
 from fusewright.rewrite.huge_pages import PAGED
-from fusewright.targets.arch import Target
+from fusewright.targets.arch import Arch
+from fusewright.targets.target import Target
 
 _BUILD = '''
 _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
@@ -318,16 +319,9 @@ CPP_FLAGS = (
 CUDA_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
 
 
-def gencode(arch: str) -> str:
-    """nvcc's option for one architecture; sm_80 also as PTX, which newer GPUs can run."""
-    number = arch.removeprefix("sm_")
-    code = f"[sm_{number},compute_{number}]" if arch == "sm_80" else arch
-    return f"-gencode=arch=compute_{number},code={code}"
-
-
-def cuda_flags(arch: str) -> tuple[str, ...]:
+def cuda_flags(arch: Arch) -> tuple[str, ...]:
     """nvcc's options for the kernels."""
-    return (*CUDA_FLAGS, gencode(arch))
+    return (*CUDA_FLAGS, arch.gencode)
 
 
 def cuda_runtime(
@@ -342,7 +336,7 @@ def cuda_runtime(
 def cpp_runtime(bodies: Sequence[KernelText], code: Iterable[str]) -> str:
     """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
     table = {b.name: len(b.pointers) for b in bodies}
-    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, "")
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, None)
 
 
 def _runtime(
@@ -352,15 +346,16 @@ def _runtime(
     table: dict[str, int],
     flags: Sequence[str],
     code: Iterable[str],
-    arch: str,
+    arch: Arch | None,
 ) -> str:
     said = "\n".join([*code, _BUILD] if table else code)
     text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
-    only = _ONLY.format(arch=arch, major=arch[3:-2], minor=arch[-2]) if arch[-1:] == "a" else ""
-    machine = language.machine.format(arch=arch) if arch else language.machine
+    machine = language.machine
+    if arch is not None:
+        machine = _only(arch) + machine.format(arch=arch.name)
     calls = calls_text(table)
     build = _BUILD.format(
-        machine=only + machine,
+        machine=machine,
         compiler=language.compiler,
         packages=language.packages,
         sources=language.sources.format(flags=text),
@@ -378,6 +373,14 @@ def _runtime(
         _TENSOR.format(parameter=language.parameter, place=language.place),
     ]
     return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"
+
+
+def _only(arch: Arch) -> str:
+    """The refusal of all other GPUs, where they cannot run what nvcc makes for an architecture."""
+    if arch.forward_ptx or arch.capability is None:
+        return ""
+    major, minor = arch.capability
+    return _ONLY.format(arch=arch.name, major=major, minor=minor)
 
 
 def calls_text(kernels: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_arg
 from fusewright.ir.graph import Graph, Node, numel, toposort
 from fusewright.kernels.scan.match import in_chunks
 from fusewright.kernels.tensor_core.tile import epilogue
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 FOLDED = ("fold", "scan")

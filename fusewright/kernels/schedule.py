@@ -14,7 +14,6 @@ from fusewright.ir.graph import BatchSize, Graph, Size
 from fusewright.kernels.gemm.triangular_tiles import band
 from fusewright.kernels.rowwise.memory_bound import is_memory_bound, is_read_only_stream
 from fusewright.kernels.rowwise.row_cooperation import (
-    BUSY_THREADS,
     LEAST_ACROSS,
     MAX_THREADS,
     PAIRED_THREADS,
@@ -43,7 +42,7 @@ from fusewright.loopnest.nest import AffineAccess, Nest
 from fusewright.loopnest.reduction_passes import plan_row
 from fusewright.loopnest.sliding_window import results
 from fusewright.loopnest.staged_transpose import is_column_major, staged_vector
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
@@ -149,7 +148,8 @@ def schedule(
         return _chunks(nest, target, graph, rules)
     if nest.down:
         high, wide, rows = map(graph.hint, (nest.outer, nest.columns, nest.rows))
-        below, vector = results(nest.down, high, wide, rows, _vector(nest))
+        busy = target.machine.busy_threads // 2
+        below, vector = results(nest.down, high, wide, rows, _vector(nest), busy)
         return Schedule(False, 0, 1, vector, down=below)
     vector = _vector(nest)
     wide, multiples = staged_vector(nest, graph)
@@ -158,7 +158,7 @@ def schedule(
     if not nest.kernel.scans and is_column_major(nest, graph):
         if not nest.kernel.folds:
             return Schedule(False, 0, 1, vector, across=TILE_ROWS)
-        return _stripes(nest, graph, inner, fixed, _may_meet(nest, graph, rules))
+        return _stripes(nest, target, graph, inner, fixed, _may_meet(nest, graph, rules))
     threads = row_threads(inner, vector)
     if nest.kernel.scans and threads <= 32 and threads * vector * 3 < inner:
         threads *= 2  # two vectors each: facts.md, scans of short rows
@@ -169,9 +169,11 @@ def schedule(
         threads = max(threads, PAIRED_THREADS)
     keeps = fixed and inner <= threads * REGISTERS
     if keeps and nest.kernel.folds and not nest.kernel.scans and not is_read_only_stream(nest):
-        threads = more_threads(threads, inner // vector, graph.hint(nest.rows))
+        busy = target.machine.busy_threads
+        threads = more_threads(threads, inner // vector, graph.hint(nest.rows), busy)
     if not fixed and not nest.kernel.scans:
-        threads = _fewer(threads, inner // vector, graph.hint(nest.rows))
+        busy = target.machine.busy_threads
+        threads = _fewer(threads, inner // vector, graph.hint(nest.rows), busy)
         if inner <= LEAST_KEPT and (alone := _alone(nest, graph, threads, vector)):
             return alone
     if not keeps and (shared := _shared(nest, target, graph, rules)):
@@ -179,7 +181,7 @@ def schedule(
     few = graph.hint(nest.rows) < FEW_ROWS
     long = bool(nest.kernel.folds) and inner >= SPLIT_COLUMNS and few and not nest.kernel.scans
     soon = long and inner * graph.hint(nest.rows) <= SOON and not row_in_place(nest, graph)
-    if soon and target.cluster >= MOST_BLOCKS:
+    if soon and target.arch.cluster >= MOST_BLOCKS:
         return Schedule(False, 0, MOST_BLOCKS * MAX_THREADS, vector, blocks=MOST_BLOCKS)
     split = long and _may_meet(nest, graph, rules)
     single = len(plan_row(nest, Schedule(False, 0, 2, 1)).passes) == 1
@@ -189,13 +191,14 @@ def schedule(
     return Schedule(keeps, 0, threads, vector, split, once=once)
 
 
-def _fewer(threads: int, vectors: int, rows: int) -> int:
-    """Threads for a row that nothing keeps: up to 16 vectors each, while all rows keep a GPU busy.
+def _fewer(threads: int, vectors: int, rows: int, busy: int) -> int:
+    """Threads for a row that nothing keeps: up to 16 vectors each, while all rows keep a GPU busy,
+    which as many threads as `busy` do.
 
     They wait for memory and for each other, so more rows at a time are faster: facts.md.
     """
-    busy = BUSY_THREADS // 8
-    while threads > 32 and threads // 2 * MOST_LOADS >= vectors and threads // 2 * rows >= busy:
+    least = busy // 8
+    while threads > 32 and threads // 2 * MOST_LOADS >= vectors and threads // 2 * rows >= least:
         threads //= 2
     return threads
 
@@ -342,10 +345,10 @@ def _chunks(nest: Nest, target: Target, graph: Graph, rules: frozenset[str]) -> 
     vector = gcd(_vector(nest), _power_in([nest.columns]))
     meets = _may_meet(nest, graph, rules)
     if is_column_major(nest, graph):
-        vector, found = 1, stripe_chunks(rows, inner, each, meets)
+        vector, found = 1, stripe_chunks(rows, inner, each, target.machine, meets)
     else:
         single = plan_row(nest, Schedule(True, 0, 1, 1)).registers == 1
-        found = row_chunks(rows, inner, max(each, vector), single, target.processors * meets)
+        found = row_chunks(rows, inner, max(each, vector), single, target.machine, meets)
     return _in_chunks(found, vector)
 
 
@@ -354,18 +357,20 @@ def _in_chunks(found: ScanChunks, vector: int) -> Schedule:
     return replace(made, each=found.each, blocks=found.blocks)
 
 
-def _stripes(nest: Nest, graph: Graph, inner: int, fixed: bool, scratch: bool) -> Schedule:
+def _stripes(
+    nest: Nest, target: Target, graph: Graph, inner: int, fixed: bool, scratch: bool
+) -> Schedule:
     """As many threads for a row as can keep it, or as make the GPU busy."""
-    rows = graph.hint(nest.rows)
+    rows, busy = graph.hint(nest.rows), target.machine.busy_threads
     stores = any(nest.writes[id(n)].varies for n in nest.kernel.outputs)
     again = stores or len(nest.kernel.folds) > 1
     keeps = again and fixed and inner <= MOST_KEPT
     down = MOST_DOWN if again and not keeps else 1
     while keeps and down * REGISTERS < inner:
         down *= 2
-    while down < MOST_DOWN and down * rows < BUSY_THREADS and down * STRIPE_LOADS < inner:
+    while down < MOST_DOWN and down * rows < busy and down * STRIPE_LOADS < inner:
         down *= 2
-    few = down * rows < BUSY_THREADS // 2 and inner > MOST_KEPT
+    few = down * rows < busy // 2 and inner > MOST_KEPT
     if scratch and few and not keeps:
         return SHARED_STRIPES
     across = 128 // down if down < 4 else min(32, STRIPE_THREADS // down)

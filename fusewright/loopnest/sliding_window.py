@@ -18,9 +18,9 @@ from fusewright.ir.graph import Size
 
 # Lines of a thread, and as many numbers as its registers hold, with a weight for each: of single
 # elements, and of vectors, where fewer registers and more threads are faster (facts.md: windows).
-# Results of a thread in vectors; threads that keep a GPU busy.
+# Results of a thread in vectors.
 MOST, MOST_OF_VECTORS = (8, 70), (4, 80)
-MOST_RESULTS, BUSY = 16, 132 * 1024
+MOST_RESULTS = 16
 LEAST_READS, LEAST_SAVED = 6, 0.25  # of a window; the share of loads that overlap
 # Of 16 bits, where a warp reads half as much at a time: 3 x 3 of stride 2, which saves a quarter,
 # took 60.0 us instead of 58.3 with one result a thread, 3 x 3 x 3, nine heads, 128 instead of 96.
@@ -77,15 +77,17 @@ def sliding_window(kernel: Kernel) -> SlidingWindow | None:
     return best if best.loads(4) <= (1 - saved) * 4 * len(best.places) else None
 
 
-def results(found: SlidingWindow, high: int, wide: int, rows: int, vector: int) -> tuple[int, int]:
+def results(
+    found: SlidingWindow, high: int, wide: int, rows: int, vector: int, enough: int
+) -> tuple[int, int]:
     """How many results a thread has below each other, and beside each other, `vector` at most: few
-    loads for each, but enough threads."""
+    loads for each, but enough threads to keep a GPU busy."""
     ways = [(n, 1) for n in range(2, MOST[0] + 1) if found.held(n, 1) <= MOST[1]]
     for v in (v for v in (2, 4, 8) if v <= vector):
         lines = range(2, min(MOST_OF_VECTORS[0], MOST_RESULTS // v) + 1)
         ways += [(n, v) for n in lines if found.held(n, v) <= MOST_OF_VECTORS[1]]
     most = [way for way in ways if way[0] <= high]
-    busy = [(n, v) for n, v in most if rows * (high // n) * (wide // v) >= BUSY]
+    busy = [(n, v) for n, v in most if rows * (high // n) * (wide // v) >= enough]
 
     def loads(way: tuple[int, int]) -> float:
         n, v = way

@@ -2,7 +2,7 @@
 
 It also says what this saves, in bytes, operations and predicted time.
 
-Predictions use the target's bandwidth and product rate (targets/arch.py); they are no measurements.
+Predictions use the machine's bandwidth and rates (targets/machines.py); they are no measurements.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
     if not any(word in name for word in ("linear", "mm", "conv", "matmul")):
         return math.inf
     rounds = "conv" in name and not ieee and allows_tf32()
-    full = plan.target.tf32_flops if rounds else plan.target.matmul_flops
-    return plan.target.half_flops if half else full
+    full = plan.target.machine.tf32_flops if rounds else plan.target.machine.matmul_flops
+    return plan.target.machine.half_flops if half else full
 
 
 def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
@@ -268,12 +268,12 @@ def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
     if step.product is None:
         return math.inf
     split = variant_of(step.product).numeric == SPLIT.numeric
-    return plan.target.product_flops if split else plan.target.half_flops
+    return plan.target.machine.kernel_flops if split else plan.target.machine.half_flops
 
 
 def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
     """Roofline: the longer of moving the bytes and, for products, the operations."""
-    return max(nbytes_ / plan.target.copy_bytes_per_s, flops / rate)
+    return max(nbytes_ / plan.target.machine.copy_bytes_per_s, flops / rate)
 
 
 def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:

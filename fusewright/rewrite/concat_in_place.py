@@ -26,7 +26,7 @@ from fusewright.ir.graph import (
 )
 from fusewright.ir.strided_view import pad_sides
 from fusewright.rewrite.sink_views import PRICES, SinkableMaps
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 ALIGNED = 16  # bytes that a thread writes at once
 # On a CPU, a piece overwrites what it is made of, which is in memory already. Whether new memory

@@ -16,7 +16,7 @@ import torch
 from fusewright.emit.python_text import shape_tuple
 from fusewright.frontend.library_calls import ADDED_PRODUCTS, PLAIN_PRODUCTS
 from fusewright.ir.graph import Attribute, Graph, Node, Shape, base, node, numel, rebuild
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 PAGED = '''
 def _fusewright_paged(shape, dtype):
@@ -37,12 +37,15 @@ _LINEAR = re.compile(r"torch\.nn\.functional\.linear\(\{0\}, \{1\}(, \{2\})?\)")
 
 
 def pages(graph: Graph, target: Target) -> Graph:
-    """Give the products whose results have `target.paged_bytes` or more such memory."""
+    """Give the products whose results have `Machine.paged_bytes` or more such memory."""
+    least = target.machine.paged_bytes
+    if least is None:
+        return graph
     shown = {id(base(r)) for r in graph.roots}
 
     def change(n: Node) -> Node:
         product = n.op == "library" and n["name"] in CALLS and n.dtype is torch.float32
-        if not product or graph.hint(numel(n.shape)) * n.dtype.itemsize < target.paged_bytes:
+        if not product or graph.hint(numel(n.shape)) * n.dtype.itemsize < least:
             return n
         text = _text(n, whole=id(n) in shown)
         changed = {"call": text, "why": "it writes to huge pages"}
@@ -50,7 +53,7 @@ def pages(graph: Graph, target: Target) -> Graph:
         made = node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
         return made if text else n
 
-    return rebuild(graph, change) if target.paged_bytes else graph
+    return rebuild(graph, change)
 
 
 def _text(n: Node, *, whole: bool) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from fusewright.ir.builder import TensorExpr, cast, constant, pointwise, reshape, where
 from fusewright.ir.graph import Graph, Node, base, broadcast, node, rebuild
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 
 @dataclass(frozen=True)

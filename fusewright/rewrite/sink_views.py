@@ -44,7 +44,7 @@ from fusewright.ir.graph import (
 )
 from fusewright.ir.strided_view import as_ints, pad_sides, strided_view
 from fusewright.kernels.conv.geometry import TRANSPOSED
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 
 @dataclass(frozen=True)

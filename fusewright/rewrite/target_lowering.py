@@ -30,7 +30,7 @@ from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebui
 from fusewright.ir.strided_view import strided_view
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 # ATen name -> our nodes, from the call's arguments
 Table = Mapping[str, Callable[..., TensorExpr | None]]

@@ -1,115 +1,105 @@
-"""What a machine is, as the planner needs it: a name goes in, a `Target` comes out.
+"""What an architecture can do, as planner and printer ask for it: one `Arch` a row.
 
-A new machine is one more constant here. Bandwidths and rates are for predictions and for choosing
-schedules only; nothing is ever claimed from them.
+Nobody else asks for an architecture by name. A new one is one row here: its instructions, its
+limits, how nvcc is called for it, which device text it runs, and which kernels of that it has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from fusewright.errors import BadUsage
+# Kernels that not every GPU has. Those without tensor cores are not listed: all GPUs run them.
+KernelName = Literal[
+    "gemm.packed",  # float32 in two float16 parts, the smaller factor packed first
+    "gemm.unpacked",  # the same, packing nothing
+    "gemm.half",  # 16 bits
+    "attention",  # one pass over keys and values
+    "conv",  # 16 bits, and float32 rounded as TF32 rounds it
+    "conv.float32",  # float32 in full
+    "conv.channel_reduction",  # reductions over channels in the tiles
+    "conv.channels_last",  # images that lie channels last
+    "conv.space_to_depth",  # few channels: pixels of a cell as channels
+    "conv.pool_fusion",  # pixels of a pool's window together
+    "conv.multi_image",  # tiles with pixels of two images
+    "conv.depthwise",  # depthwise ones as maps
+]
 
-
-@dataclass(frozen=True)
-class Target:
-    """One machine.
-
-    name: what `--target` calls it.  language: "cpp" or "cuda".  arch: nvcc's architecture or "".
-    copy_bytes_per_s: read plus write of a large copy.  matmul_flops: float32 matrix product rate of
-    the library.  fast_bytes: memory near one worker (L2 of a core; registers of a thread block).
-    product: the skeleton of its product kernels, `cuda/product_<this>.cuh`, or "".  product_flops:
-    the rate of these kernels for float32.  half_flops: the rate of library products of 16 bits.
-    tf32_flops: the same for a convolution of float32, as PyTorch runs it by default.
-    half_products: whether there are product kernels for these.  inline_products: whether there are
-    float32 ones that pack nothing.  convolutions: what its convolution kernels can do: round
-    as TF32 does ("rounded"), full float32 ("full"), fold over channels ("folded"), take channels
-    that lie last ("last"), pixels as channels ("cells"), compute windows of pixels together
-    ("windowed"), be maps where they are depthwise ("depthwise").
-    processors: how many thread blocks of a product run at once.  cluster: how many thread blocks
-    can share a row, since they reach each other's shared memory; 1 for none do.  paged_bytes:
-    library products whose results have so many bytes write to huge pages; 0 for none.
-    """
-
-    name: str
-    language: str
-    arch: str
-    copy_bytes_per_s: float
-    matmul_flops: float
-    fast_bytes: int
-    source: str
-    product: str = ""
-    product_flops: float = 0.0
-    half_flops: float = 0.0
-    tf32_flops: float = 0.0
-    half_products: bool = False
-    inline_products: bool = False
-    convolutions: tuple[str, ...] = ()
-    processors: int = 0
-    cluster: int = 1
-    paged_bytes: int = 0
-
-    @property
-    def device(self) -> str:
-        """PyTorch's device type."""
-        return "cuda" if self.language == "cuda" else "cpu"
-
-
-TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            "cpu",
-            "cpp",
-            "",
-            12e9,
-            0.1e12,
-            128 * 1024,
-            source="two cores of a server CPU, facts.md; 16 bits as float32 is a guess",
-            half_flops=0.1e12,
-            tf32_flops=0.1e12,
-            paged_bytes=32 << 20,  # glibc maps blocks of this size afresh at every call
-        ),
-        Target(
-            "sm_80",
-            "cuda",
-            "sm_80",
-            1.7e12,
-            19.5e12,
-            64 * 1024,
-            source="A100 40 GB datasheet; rates of product kernels and of 16 bits are predictions",
-            product="sm80",
-            product_flops=60e12,
-            half_flops=250e12,
-            tf32_flops=100e12,
-            inline_products=True,
-            convolutions=("rounded", "cells", "depthwise"),
-            processors=108,
-        ),
-        Target(
-            "sm_90a",
-            "cuda",
-            "sm_90a",
-            4.3e12,
-            51e12,
-            64 * 1024,
-            source="H200: copy, products in float32 and float16, three for one in float32 measured",
-            product="sm90",
-            product_flops=250e12,
-            half_flops=770e12,
-            tf32_flops=175e12,
-            half_products=True,
-            inline_products=True,
-            convolutions=("rounded", "full", "folded", "last", "cells", "windowed", "depthwise"),
-            processors=132,
-            cluster=8,
-        ),
-    )
+MMA_SYNC_KERNELS: frozenset[KernelName] = frozenset(
+    ("gemm.packed", "gemm.unpacked", "attention", "conv", "conv.space_to_depth", "conv.depthwise")
+)
+WGMMA_KERNELS: frozenset[KernelName] = MMA_SYNC_KERNELS | {
+    "gemm.half",
+    "conv.float32",
+    "conv.channel_reduction",
+    "conv.channels_last",
+    "conv.pool_fusion",
+    "conv.multi_image",
 }
 
 
-def target(name: str) -> Target:
-    """Return the machine called `name`; raises BadUsage for an unknown one."""
-    if name not in TARGETS:
-        raise BadUsage(f"Unknown target {name!r}: choose one of {', '.join(TARGETS)} or cuda.")
-    return TARGETS[name]
+@dataclass(frozen=True)
+class Arch:
+    """One architecture.
+
+    name: nvcc's, or "cpu".  language: of its kernels.  capability: how a GPU says that it is one.
+    device_library: which row of `targets/device_files.py` its kernels are written with.
+    tensor_core: the instruction of its tensor cores that kernels use.  async_copy: how tiles come
+    into shared memory: by copies of each thread, or by tensor maps.  cluster: how many thread
+    blocks reach each other's shared memory; 1 for none do.  shared_bytes_per_block: the most that
+    one block may ask for.  dependent_launch: a kernel may start before the one before it has ended.
+    forward_ptx: newer GPUs run its text, too, which nvcc then also keeps as PTX.  kernels: what is
+    written for its instructions; which of them fit its shared memory is asked of
+    `kernels/tensor_core/support.py`.
+    """
+
+    name: str
+    language: Literal["cpp", "cuda"] = "cuda"
+    capability: tuple[int, int] | None = None
+    device_library: str = "cuda"
+    tensor_core: Literal["mma.sync", "wgmma"] | None = None
+    async_copy: Literal["cp.async", "tensor map"] | None = None
+    cluster: int = 1
+    shared_bytes_per_block: int = 0
+    dependent_launch: bool = False
+    forward_ptx: bool = False
+    kernels: frozenset[KernelName] = frozenset()
+
+    @property
+    def gencode(self) -> str:
+        """nvcc's option for it: machine code, and PTX where newer GPUs can run that."""
+        number = self.name.removeprefix("sm_")
+        code = f"[sm_{number},compute_{number}]" if self.forward_ptx else self.name
+        return f"-gencode=arch=compute_{number},code={code}"
+
+
+# Limits are those of the CUDA C++ Programming Guide, "Compute Capabilities", technical
+# specifications for each compute capability.
+ARCHES: Mapping[str, Arch] = {
+    arch.name: arch
+    for arch in (
+        Arch("cpu", language="cpp", device_library="cpp"),
+        Arch(
+            "sm_80",
+            capability=(8, 0),
+            device_library="sm80",
+            tensor_core="mma.sync",
+            async_copy="cp.async",
+            shared_bytes_per_block=163 << 10,
+            forward_ptx=True,
+            kernels=MMA_SYNC_KERNELS,
+        ),
+        Arch(
+            "sm_90a",
+            capability=(9, 0),
+            device_library="sm90",
+            tensor_core="wgmma",
+            async_copy="tensor map",
+            cluster=8,
+            shared_bytes_per_block=227 << 10,
+            dependent_launch=True,
+            kernels=WGMMA_KERNELS,
+        ),
+    )
+}

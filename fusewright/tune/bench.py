@@ -27,7 +27,7 @@ from fusewright.frontend.carried_state import holds_tensors
 from fusewright.frontend.forward_trace import plain_attributes, restore
 from fusewright.ir.graph import Graph
 from fusewright.kernels.schedule import TuneChoice
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 CHUNK = 1 << 24  # elements compared at once

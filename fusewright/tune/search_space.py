@@ -17,7 +17,7 @@ from fusewright.fusion.planner import Plan
 from fusewright.kernels.schedule import Schedule, TuneChoice, neighbours
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 STAGES = ("attention", "product", "convolution", "scan", "late")
 MODEL = TuneChoice(library=("model",))  # nothing is replaced

@@ -16,7 +16,7 @@ from fusewright.build.fused_module import NO_TIME
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.schedule import Schedule, TuneChoice
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
 from fusewright.tune.paired_timing import (

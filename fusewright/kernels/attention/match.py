@@ -44,8 +44,9 @@ from fusewright.kernels.gemm.match import (
     memory_of_operand,
     scattered,
 )
+from fusewright.kernels.tensor_core.support import supports
 from fusewright.rewrite.contraction import FORMS, Contraction, broadcast_batches, swap_last_dims
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
 LEAST_KEYS = 64 * 64  # numbers of a head: with fewer, PyTorch's products are faster (facts.md)
@@ -54,7 +55,7 @@ CHEAP = 4  # float operations that are computed again for each score rather than
 
 def attention(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
     """Rewrite attention for which `target` has a kernel; rules: of `optimize --rules`."""
-    if not target.product or rules & COPY_RULES:  # it packs keys and values
+    if not supports(target.arch, "attention") or rules & COPY_RULES:  # it packs keys and values
         return graph
     numbers, seen = count(), set[int]()
     while found := _next(graph, seen, numbers):

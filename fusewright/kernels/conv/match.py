@@ -54,7 +54,9 @@ from fusewright.kernels.conv.profitability import (
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
-from fusewright.targets.arch import Target
+from fusewright.kernels.tensor_core.support import supports, why_unsupported
+from fusewright.targets.arch import Arch, KernelName
+from fusewright.targets.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
@@ -90,12 +92,13 @@ def convolution(
     rounds: whether PyTorch's own convolution does round, which differs from size to size; by
     default, whether most of its kind do on an H200.
     """
-    if not target.convolutions:
+    arch = target.arch
+    if target.language != "cuda":
         return graph
     numbers = count()
     joined = tails(graph)
     last = list[Node]()
-    folded = "folded" in target.convolutions
+    folded = supports(arch, "conv.channel_reduction")
     within, cut = inner(graph), dict[int, Callable[[Node], Node | None]]()
 
     def change(old: Node, n: Node) -> Node:
@@ -106,7 +109,7 @@ def convolution(
         if n.op != "library" or n["name"] not in NAMES:
             return n
         call = _call(n)
-        if call and "depthwise" in target.convolutions and (mapped := _mapped(call, n)):
+        if call and supports(arch, "conv.depthwise") and (mapped := _mapped(call, n)):
             cut[id(mapped)] = partial(_mapped, call)
             return mapped
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
@@ -119,12 +122,13 @@ def convolution(
         more = _cells(call, n, target)
         rounded = _made(call, n, number, folded=folded and not n.order, **more)
         full = not half and (precision != "eager" or not (rounds or usually_tf32)(rounded))
-        lossless = full and "full" in target.convolutions
+        lossless = full and supports(arch, "conv.float32")
         flops = graph.hint(_flops(call, n))
         if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
             return left(call, n, why)
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
-        reads = full != lossless or (half and target.half_products)
+        as_product: KernelName = "gemm.half" if half else "gemm.packed"
+        reads = (half or full != lossless) and supports(arch, as_product)
         direct = _pointwise(call, n, number) if reads else None
         if full and not lossless and not direct:
             return left(call, n, "our kernels for this GPU round as TF32 does")
@@ -258,7 +262,9 @@ def _made(call: _ConvCall, n: Node, number: int, **more: Attribute) -> Node:
 
 def _cells(call: _ConvCall, n: Node, target: Target) -> dict[str, Attribute]:
     """Of few channels or far strides, what makes pixels channels."""
-    if "cells" not in target.convolutions or call.behind is not None or n.order or call.groups > 1:
+    if not supports(target.arch, "conv.space_to_depth"):
+        return {}
+    if call.behind is not None or n.order or call.groups > 1:
         return {}
     g = geometry(_made(call, n, 0))
     few = g.in_channels < LEAST_CHANNELS or max(g.stride) > MOST_STRIDE
@@ -304,6 +310,8 @@ def _with_bias(made: Node, bias: Node | None, order: tuple[int, ...]) -> Node:
 
 def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
     """Why the convolution stays a library call; "" if it does not."""
+    if absent := why_unsupported(target.arch, "conv"):
+        return absent
     if n.dtype not in LEAST_FLOPS:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
@@ -320,7 +328,7 @@ def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
     kind = THIN if thin and n.dtype not in HALVES else n.dtype
     if flops < LEAST_FLOPS[GROUPED if call.groups > 1 and not made.last else kind]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
-    return MISFITS[target.product](made.walk)
+    return misfit(made.walk, target.arch)
 
 
 def _flops(call: _ConvCall, n: Node) -> Size:
@@ -347,7 +355,7 @@ def _misplaced(call: _ConvCall, n: Node, target: Target) -> str:
     """What about its tensors' places in memory keeps it from a kernel; "" if nothing."""
     if not n.order and not call.image.order and not call.weight.order:
         return ""
-    if "last" not in target.convolutions:
+    if not supports(target.arch, "conv.channels_last"):
         return "its image, weight or result does not lie channel by channel"
     if not n.order or not all(map(lies_last, (call.image, n))):
         return "its image and its result lie neither channel by channel nor channels last"
@@ -389,4 +397,6 @@ def _map_misfit(g: ConvGeometry) -> str:
     return ""
 
 
-MISFITS = {"sm80": _phases_misfit, "sm90": _map_misfit}  # of `Target.product`
+def misfit(g: ConvGeometry, arch: Arch) -> str:
+    """What the kernels of an architecture cannot read of an image; "" if nothing."""
+    return _map_misfit(g) if arch.async_copy == "tensor map" else _phases_misfit(g)

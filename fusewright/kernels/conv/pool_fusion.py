@@ -29,8 +29,9 @@ from fusewright.ir.graph import (
     with_args,
 )
 from fusewright.kernels.conv.geometry import geometry, known
-from fusewright.kernels.conv.match import MISFITS
-from fusewright.targets.arch import Target
+from fusewright.kernels.conv.match import misfit
+from fusewright.kernels.tensor_core.support import supports
+from fusewright.targets.target import Target
 
 # Pixels of a window: 64 columns of a tile have whole vectors of windows. Of 8 (2 x 2 x 2 behind 32
 # channels), the kernel took 389 us, and without windows and a map behind it 215 and 43.
@@ -45,7 +46,7 @@ Piece = dict[int, tuple[int, int]]  # dimension -> first element, step
 def pooled(graph: Graph, target: Target) -> Graph:
     """Pull the pieces that pools take through the maps behind convolutions."""
     before = graph
-    while "windowed" in target.convolutions:
+    while supports(target.arch, "conv.pool_fusion"):
         found = (_moved(graph, n, target) for n in _convolutions(graph))
         moved = next((m for m in found if m), None)
         if moved is None:
@@ -101,7 +102,7 @@ def _moved(graph: Graph, convolution: Node, target: Target) -> dict[int, Node]:
     sizes = tuple(s // w for s, w in zip(all_sizes, steps, strict=True))
     more = {"windows": steps, "pixels": all_sizes}
     made = _reshaped(convolution, convolution.args, (*convolution.shape[:2], *sizes), **more)
-    if prod(sizes) < LEAST_WINDOWS or MISFITS[target.product](geometry(made)):
+    if prod(sizes) < LEAST_WINDOWS or misfit(geometry(made), target.arch):
         return {}
     by_place = {
         places: _at_places(behind, convolution, made, places)

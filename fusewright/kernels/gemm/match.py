@@ -35,8 +35,9 @@ from fusewright.ir.graph import (
     times,
 )
 from fusewright.ir.strided_view import strided_view, strides
+from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.rewrite.contraction import FORMS, Contraction
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
@@ -112,11 +113,13 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
 
     rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
     """
-    numbers = count()
+    numbers, absent = count(), why_unsupported(target.arch, "gemm.packed")
 
     def change(n: Node) -> Node:
         if n.op != "library" or n["name"] not in FORMS:
             return n
+        if absent:
+            return because(n, absent)
         form = contraction_of(n)
         if form and not rules & COPY_RULES:
             form = _laid(form, n, graph)
@@ -133,7 +136,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             form, node("product", both, shape=n.shape, dtype=n.dtype, number=number)
         )
 
-    return rebuild(graph, change) if target.product else graph
+    return rebuild(graph, change) if target.language == "cuda" else graph
 
 
 def batches(n: Node) -> Size:
@@ -253,7 +256,7 @@ def _goes_on(n: Node) -> bool:
 def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
-    kinds = (torch.float32, *(HALVES if target.half_products else ()))
+    kinds = (torch.float32, *(HALVES if supports(target.arch, "gemm.half") else ()))
     if n.dtype not in kinds or {form.left.dtype, form.right.dtype} != {n.dtype}:
         names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
         return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"

@@ -13,14 +13,15 @@ import torch
 
 from fusewright.ir.builder import TensorExpr, constant, expand, reshape, triangle, where
 from fusewright.ir.graph import Graph, Node, Shape, rebuild, with_args
-from fusewright.targets.arch import Target
+from fusewright.kernels.tensor_core.support import supports
+from fusewright.targets.target import Target
 
 TRIANGLES = ("triu", "tril")
 
 
 def masked(graph: Graph, target: Target) -> Graph:
     """The same graph, with choices for triangles of what a product's kernel computes."""
-    return rebuild(graph, _choice) if target.product else graph
+    return rebuild(graph, _choice) if supports(target.arch, "gemm.packed") else graph
 
 
 def _choice(n: Node) -> Node:

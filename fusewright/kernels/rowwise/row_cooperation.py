@@ -16,12 +16,11 @@ from fusewright.fusion.axes import Load, elementwise_args
 from fusewright.ir.graph import Graph, Node, size_at_batch, times
 from fusewright.loopnest.nest import AffineAccess, Nest
 from fusewright.loopnest.reduction_passes import RowPass, read_key
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 REGISTERS = 32  # kept values per thread
 MAX_THREADS = 1024
 STRIPE_THREADS, LEAST_ACROSS = 512, 8  # of a block whose rows lie across memory, and its rows
-BUSY_THREADS = 132 * 2048  # keep a GPU busy
 FEW_THREADS = 128  # of a kept row of which there are few
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
@@ -65,11 +64,10 @@ def row_threads(elements: int, vector: int) -> int:
     return threads
 
 
-def more_threads(threads: int, vectors: int, rows: int) -> int:
-    """The same for a row that is kept, where rows are too few to keep a GPU busy: up to a vector
-    each. facts.md: few rows."""
-    busy = BUSY_THREADS // 2
-    while 32 <= threads < FEW_THREADS and threads < vectors and 2 * threads * rows <= busy:
+def more_threads(threads: int, vectors: int, rows: int, busy: int) -> int:
+    """The same for a row that is kept, where rows are too few to keep a GPU busy, which as many
+    threads as `busy` do: up to a vector each. facts.md: few rows."""
+    while 32 <= threads < FEW_THREADS and threads < vectors and 2 * threads * rows <= busy // 2:
         threads *= 2
     return threads
 
@@ -79,21 +77,22 @@ def clusters(row: RowShape, target: Target) -> list[RowBlocks]:
     or eight if less than 512 threads do and so many for a row make all processors busy. With more
     rows than processors no block has a processor to itself: then reading twice is faster
     (facts.md)."""
-    blocks = [n for n in (2, 4, 8) if n <= target.cluster]
+    blocks = [n for n in (2, 4, 8) if n <= target.arch.cluster]
     every = [(n, size) for n in blocks for size in BLOCK_THREADS]
-    every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.processors]
+    every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.machine.processors]
     some = [(n, size) for n, size in every if n * size * row.vector <= row.elements]
     needed = row.elements * row.registers
     keeping = [(n, size) for n, size in some if needed <= n * size * REGISTERS]
     two = [size for size in BLOCK_THREADS if needed <= 2 * size * REGISTERS]
     wanted = min(two, default=PAIRED_THREADS)
     least = min((size for n, size in keeping if n == 8), default=wanted)
-    if wanted == PAIRED_THREADS and row.rows * 8 * least >= target.processors * PAIRED_THREADS:
+    processors = target.machine.processors
+    if wanted == PAIRED_THREADS and row.rows * 8 * least >= processors * PAIRED_THREADS:
         wanted = least
 
     def cost(shape: tuple[int, int]) -> tuple[bool, int, int, int]:
         n, size = shape
-        return size != wanted, -min(row.rows * n, target.processors), n, size
+        return size != wanted, -min(row.rows * n, target.machine.processors), n, size
 
     return [RowBlocks(n, size) for n, size in sorted(keeping, key=cost)]
 
@@ -102,7 +101,7 @@ def gathered(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that keep the row and meet in scratch memory, the most promising first."""
     found = []
     for size in (PAIRED_THREADS, MAX_THREADS):
-        resident = min(target.processors * MAX_THREADS // size, PAIRED_THREADS)
+        resident = min(target.machine.processors * MAX_THREADS // size, PAIRED_THREADS)
         vectors = REGISTERS // (row.registers * row.vector)  # that a thread can keep
         blocks, _ = _in_flight(row, resident, size, vectors)
         found.append(RowBlocks(blocks, size, split=True))
@@ -111,9 +110,9 @@ def gathered(row: RowShape, target: Target) -> list[RowBlocks]:
 
 def deferred(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that meet while the next row is at work, if there are some rows for each of them."""
-    if target.cluster == 1:  # no copy engine either
+    if target.arch.async_copy != "tensor map":  # no copy engine
         return []
-    blocks, waves = _in_flight(row, target.processors, PAIRED_THREADS, PART_VECTORS)
+    blocks, waves = _in_flight(row, target.machine.processors, PAIRED_THREADS, PART_VECTORS)
     some = blocks > 1 and waves >= LEAST_WAVES
     return [RowBlocks(blocks, PAIRED_THREADS, split=True, keep=False)] * some
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fusewright.kernels.rowwise.row_cooperation import (
-    BUSY_THREADS,
     LEAST_ACROSS,
     MAX_THREADS,
     STRIPE_THREADS,
 )
+from fusewright.targets.machines import Machine
 
 # Threads of a row, the most elements and held bytes of each.
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
@@ -46,9 +46,11 @@ def elements_per_thread(kept: int) -> int:
     return each
 
 
-def row_chunks(rows: int, elements: int, each: int, single: bool, processors: int) -> ScanChunks:
-    """Chunks of rows. single: a thread keeps one number for an element.  processors: 0 where
-    blocks may not meet."""
+def row_chunks(
+    rows: int, elements: int, each: int, single: bool, machine: Machine, meets: bool
+) -> ScanChunks:
+    """Chunks of rows. single: a thread keeps one number for an element.  meets: blocks may."""
+    processors = machine.processors * meets
     blocks = min(processors * CHUNK_BLOCKS // rows, elements // (CHUNK_THREADS * each))
     if processors and rows >= LEAST_ROWS and elements >= LEAST_LINKS * CHUNK_THREADS * each:
         if rows >= MANY_ROWS:
@@ -59,14 +61,14 @@ def row_chunks(rows: int, elements: int, each: int, single: bool, processors: in
         blocks = min(blocks, MOST_SHARING)
         return ScanChunks(blocks * CHUNK_THREADS, each, split=True, blocks=blocks)
     threads = CHUNK_THREADS
-    while threads < MAX_THREADS and 2 * threads * rows <= BUSY_THREADS // 2:
+    while threads < MAX_THREADS and 2 * threads * rows <= machine.busy_threads // 2:
         threads *= 2
     return ScanChunks(threads, each)
 
 
-def stripe_chunks(rows: int, elements: int, each: int, meets: bool) -> ScanChunks:
+def stripe_chunks(rows: int, elements: int, each: int, machine: Machine, meets: bool) -> ScanChunks:
     """Chunks of rows that lie across memory, where threads make the GPU busy."""
-    many = rows * CHUNK_THREADS // 32 >= BUSY_THREADS
+    many = rows * CHUNK_THREADS // 32 >= machine.busy_threads
     some = LEAST_ROWS * ACROSS <= rows <= MOST_ACROSS
     if meets and some and elements >= LEAST_LINKS * DOWN * each:
         return ScanChunks(DOWN, each, ACROSS, split=True)

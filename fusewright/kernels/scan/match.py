@@ -23,7 +23,7 @@ from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild
 from fusewright.ir.operators import OPS
 from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 CALLS = MappingProxyType({f"aten.{op.name}": op.name for op in OPS.values() if op.reversed_as})
 # A row stays in the registers of a thread block, or in a core's share of the last cache. On a GPU,

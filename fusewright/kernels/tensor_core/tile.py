@@ -20,6 +20,7 @@ from fusewright.fusion.axes import Incompatible, LoopAxes, merge, walks
 from fusewright.ir.graph import Node, Size, numel, size_text
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import operands
+from fusewright.kernels.tensor_core.support import supports
 from fusewright.kernels.tensor_core.variant import (
     CONVOLUTION,
     INLINE,
@@ -27,7 +28,7 @@ from fusewright.kernels.tensor_core.variant import (
     TILE_RATE,
     variant_of,
 )
-from fusewright.targets.arch import Target
+from fusewright.targets.target import Target
 
 WIDTHS = tuple(TILE_RATE)
 WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
@@ -109,7 +110,7 @@ def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> 
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     (product,) = (m for m in members if m.row.kind == "product")
     more = [m for m in members if m.row.kind == "fold"]
-    # Of those in full float32, which Hopper alone has, channels are not folded, but pixels may be.
+    # Of those in full float32, channels are not folded, but pixels may be.
     folded = product.has("parts") or (product.has("folded") and product["folded"])
     if variant_of(product).folds != "rows" or not folded or product.has("cells"):
         return False
@@ -150,9 +151,7 @@ def pingpong_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, .
     Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of the
     skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
     """
-    kind = variant_of(product)
-    if target.product != "sm90":
-        return ()
+    kind = variant_of(product).on(target.arch)
     found = tuple(Tile(width, swapped, own=True) for width, swapped in kind.own)
     if product.op in CONVOLUTIONS:
         return () if segment else found
@@ -165,7 +164,9 @@ def pingpong_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, .
 def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
     """The same of convolutions whose tiles may have pixels of two images."""
     kind = variant_of(product)
-    if kind.launcher != CONVOLUTION.launcher or segment != 0 or target.product != "sm90":
+    if kind.launcher != CONVOLUTION.launcher or segment != 0:
+        return ()
+    if not supports(target.arch, "conv.multi_image"):
         return ()
     pixels = geometry(product).pixels
     sides = ((tile, SPLIT_ROWS if tile.swapped else tile.width) for tile in tiles(product, 0))

@@ -10,8 +10,8 @@ from fusewright.ir.graph import BatchSize, Graph, Node, numel, times
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, is_stacked
 from fusewright.kernels.gemm.match import STEP, Operand, operands
 from fusewright.kernels.gemm.triangular_tiles import ALL, DiagonalBand
+from fusewright.kernels.tensor_core.support import supports, tile_fits
 from fusewright.kernels.tensor_core.tile import (
-    WIDTHS,
     Tile,
     inline_tiles,
     joined_tiles,
@@ -19,7 +19,6 @@ from fusewright.kernels.tensor_core.tile import (
     tiles,
 )
 from fusewright.kernels.tensor_core.variant import (
-    AMPERE_RATE,
     HALF,
     SPLIT_ROWS,
     PingpongTile,
@@ -27,7 +26,8 @@ from fusewright.kernels.tensor_core.variant import (
     variant_of,
 )
 from fusewright.loopnest.nest import Nest
-from fusewright.targets.arch import Target
+from fusewright.targets.arch import Arch
+from fusewright.targets.target import Target
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
 # takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
@@ -58,24 +58,31 @@ def rank_tiles(
     the waves decide which factor has 128 rows in a tile, too, and of one wave the busiest: it
     shares out the reading. ending: what follows a tile's product, in steps of its depth.
     """
-    inline = target.inline_products and bool(rules & INLINE_RULES)
+    inline = supports(target.arch, "gemm.unpacked") and bool(rules & INLINE_RULES)
     across = inline_tiles(product, segment) if inline else ()
     options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
     if some == ALL:
         options += pingpong_tiles(product, segment, target)
-    if target.product != "sm90":
-        options = tuple(tile for tile in options if tile.width in WIDTHS and not tile.own)
-    kind = variant_of(product, inline=bool(across))
+    kind = variant_of(product, inline=bool(across)).on(target.arch)
+    options = tuple(tile for tile in options if _has(kind, product, tile, target.arch))
     if kind.packs and not both:
         left, right = (_elements(f, graph) for f in operands(product))
         size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
-    if target.product == "sm90" and is_stacked(product):
-        options = tuple(tile for tile in options if tile.swapped)  # phases_sm90.cuh
-    shares = target.product == "sm90" and (kind.packs or not rules & INLINE_RULES)
+    if is_stacked(product):
+        options = tuple(tile for tile in options if tile.swapped in kind.stacks)
+    shares = kind.packs or not rules & INLINE_RULES
     waves = TileCost(product, kind, target, graph, some, shares=shares, ending=ending)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
+
+
+def _has(kind: Variant, product: Node, tile: Tile, arch: Arch) -> bool:
+    """Whether the kernels of an architecture have the tile, and its blocks the room for it."""
+    if tile.own:
+        return (tile.width, tile.swapped) in kind.own
+    widths = (*kind.widths(product), *kind.between[tile.swapped])
+    return tile.width in widths and tile_fits(arch, kind.kernel, tile.width)
 
 
 class TileCost:
@@ -95,15 +102,11 @@ class TileCost:
         matrix = kind.matrix(product)
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
-        self.steps, self.blocks = ceil(depth / STEP), target.processors // kind.cluster
+        self.steps, self.blocks = ceil(depth / STEP), target.machine.processors // kind.cluster
         self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
         self.some = some
         self.kind, self.shares = kind, shares and bool(kind.adding)
-        self.convolution = product.op in CONVOLUTIONS
         self.ending = ending if kind.ends else 0.0  # else it is in the rate of a tile
-        # There, tiles of convolutions are as high as on Hopper, and gain as much by width.
-        self.ampere = target.product == "sm80" and not self.convolution
-        self.rate = AMPERE_RATE if self.ampere else kind.rate
 
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:
         """Least first: the time that all tiles take, then what decides between equal times."""
@@ -111,7 +114,7 @@ class TileCost:
         shares = self.shares and not tile.own
         last = self._last(tile)[0] if shares else count % self.blocks > 0
         rounds = self._rounds(tile, count // self.blocks + last)
-        rate = self._own(tile).rate if tile.own else self.rate[tile.width]
+        rate = self._own(tile).rate if tile.own else self.kind.rate[tile.width]
         cost = rounds * self._high(tile) * tile.width / rate
         if tile.joined:
             share = (SPLIT_ROWS if tile.swapped else tile.width) / self.columns
@@ -137,9 +140,7 @@ class TileCost:
         return (rounds - 1) * each + 1 + end
 
     def _high(self, tile: Tile) -> int:
-        """Rows of the split factor in a tile; Ampere has the same registers for any width."""
-        if self.ampere:
-            return SPLIT_ROWS // 2 if tile.width > SPLIT_ROWS else SPLIT_ROWS
+        """Rows of the split factor in a tile."""
         if tile.own:
             return self._own(tile).high
         return self.kind.high.get(tile.width, SPLIT_ROWS)

@@ -14,14 +14,16 @@ from fusewright.ir.graph import Node, Size, numel, times
 from fusewright.kernels.attention.match import scores, sides, width
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, known, parts, sources
 from fusewright.kernels.gemm.match import batches, is_half, operands
+from fusewright.targets.arch import Arch, KernelName
 
 SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
-# Width of a tile -> TFLOP/s on an H200, 192 between its neighbours; only the ratios matter.
+# Width of a tile -> TFLOP/s with wgmma on an H200, 192 between its neighbours; only the ratios
+# matter.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 # Those of 96 and of 224 are predictions.
 SPLIT_RATE = {**TILE_RATE, 96: 190, 160: 213, 224: 233}
-# The same of Ampere's kernels, for as many elements of a tile.
-AMPERE_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
+# The same with mma.sync, for as many elements of a tile.
+MMA_SYNC_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
 # The same of convolutions in full float32, whose sums take three times the registers: a prediction.
@@ -68,25 +70,43 @@ class GemmShape:
     inner: Size = 0
 
 
+class MmaSyncTiles(NamedTuple):
+    """What is otherwise about tiles of mma.sync: `rate` and `high` as in `Variant`.
+
+    They have no widths in between, no group of warps has one alone, and blocks share none.
+    """
+
+    rate: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+# Its sums have the same registers for any width, so that wide tiles are half as high.
+MMA_SYNC_TILES = MmaSyncTiles(MMA_SYNC_RATE, dict.fromkeys((192, 256), SPLIT_ROWS // 2))
+
+
 @dataclass(frozen=True)
 class Variant:
     """What is the same for all kernels of one kind; `swapped` is that of `Tile`.
 
-    launcher: the skeleton's function.  matrix: the node's sizes.  whole: the tensors that a kernel
-    reads as a whole, in the order of its arguments.  sides: which values `swapped` can have.
+    What is said of tiles is said of those of wgmma; `on` has what another architecture's are like.
+
+    kernel: whose tiles it has, as `Arch.kernels` names it.  launcher: the skeleton's function.
+    matrix: the node's sizes.  whole: the tensors that a kernel reads as a whole, in the order of
+    its arguments.  sides: which values `swapped` can have; stacks: where phases are stacked.
     boxed: swapped -> which tensors must start at multiples of 16 bytes, for tensor maps.
     passes: swapped -> how often each tensor's bytes move, once for those not named.
     rate: TFLOP/s by the width of a tile.  ends: without what follows its product.  widths: of its
-    tiles.  between: [swapped] more of them, on Hopper, where nothing is folded.
-    own: by width and `swapped`, on Hopper.
+    tiles.  between: [swapped] more of them, where nothing is folded.  own: by width and `swapped`.
     packs: the smaller tensor is packed, which decides `swapped`.  folds: what tiles can be folded
     over, "columns" or "rows" (whose tiles then have rows where others have columns), "" if nothing.
-    high: rows of a tile by its width, where they are not 128 (on Hopper).
+    high: rows of a tile by its width, where they are not 128.
     cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts of a tile
     takes, in steps of its depth, once and for each part (a prediction); (): nobody shares a tile.
     numeric: its class.  why: how it computes, for the decision record.
+    mma_sync: what is otherwise where that is the instruction; None: only what `on` says.
     """
 
+    kernel: KernelName
     launcher: str
     matrix: Callable[[Node], GemmShape]
     whole: Callable[[Node], tuple[Node, ...]]
@@ -105,6 +125,16 @@ class Variant:
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     own: Mapping[tuple[int, bool], PingpongTile] = field(default_factory=dict)
     high: Mapping[int, int] = field(default_factory=dict)
+    stacks: tuple[bool, ...] = (False, True)
+    mma_sync: MmaSyncTiles | None = None
+
+    def on(self, arch: Arch) -> Variant:
+        """The same with the tiles that kernels of an architecture have."""
+        if arch.tensor_core == "wgmma":
+            return self
+        rate, high = self.mma_sync or (self.rate, self.high)
+        some = replace(self, rate=rate, high=high, between=((), ()), own={})
+        return replace(some, adding=(), stacks=(False, True))
 
 
 def _matrix(n: Node) -> GemmShape:
@@ -138,6 +168,7 @@ def _attended(n: Node) -> GemmShape:
 
 
 SPLIT = Variant(
+    "gemm.packed",
     "run_product",
     _matrix,
     _tensors,
@@ -151,13 +182,15 @@ SPLIT = Variant(
     adding=(3, 0.6),
     between=((), (96, 160, 224)),
     high={64: 192, 96: 192},
+    mma_sync=MMA_SYNC_TILES,
 )
 INLINE = replace(
-    SPLIT, launcher="run_product_inline", boxed=EACH, passes=ONCE, rate=TILE_RATE, packs=False,
-    adding=(), between=((), ()), high={},
+    SPLIT, kernel="gemm.unpacked", launcher="run_product_inline", boxed=EACH, passes=ONCE,
+    rate=TILE_RATE, packs=False, adding=(), between=((), ()), high={},
 )  # fmt: skip
 HALF = replace(
     INLINE,
+    kernel="gemm.half",
     launcher="run_product_half",
     sides=lambda _: (False, True),
     rate=HALF_RATE,
@@ -169,6 +202,7 @@ HALF = replace(
     why="{dtype} as it is, float32 sums",
 )
 CONVOLUTION = Variant(
+    "conv",
     "run_convolution",
     _patches,
     lambda n: n.args,
@@ -204,7 +238,8 @@ def _transposed(ordinary: Variant) -> Variant:
     name = ordinary.launcher.replace("convolution", "transposed")
     why = f"{ordinary.why}, a convolution for each phase"
     own = TRANSPOSED_OWN if ordinary.own else {}
-    return replace(ordinary, launcher=name, why=why, folds="", between=((), ()), own=own)
+    some = replace(ordinary, launcher=name, why=why, folds="", between=((), ()), own=own)
+    return replace(some, stacks=(True,))  # subpixel_store_sm90.cuh
 
 
 LAST = _last(CONVOLUTION)
@@ -251,6 +286,7 @@ WINDOWED = {
     if found.launcher == CONVOLUTION.launcher
 }
 ATTENTION = Variant(
+    "attention",
     "run_attention",
     _attended,
     lambda n: (*(f.tensor for f in sides(n)), *scores(n).tensors),
@@ -262,6 +298,7 @@ ATTENTION = Variant(
     "one pass over keys and values, float32 in two float16 parts",
     folds="",
     widths=lambda n: (width(n),),
+    mma_sync=MMA_SYNC_TILES,
 )
 
 
