@@ -59,6 +59,8 @@ FAMILIES = (
 )  # fmt: skip
 # Sections that still need one of a later family: they keep their place in emitted files.
 SECTIONS_AHEAD = {("scan_abreast", "scan"), ("tensor_map", "factor")}
+# Names of GPU generations, which only `targets/` and the rows of kernels' variants may ask for.
+GENERATION = re.compile(r"(?<![a-z])(?:sm_?\d\d|hopper|ampere|blackwell)", re.IGNORECASE)
 # Files that may read environment variables, with the reason. Options are passed down to all others.
 ENVIRONMENT = {
     "build/fused_module": "it looks for compiler and ninja where load_inline will: PATH and CXX",
@@ -249,6 +251,30 @@ def test_who_reads_the_environment() -> None:
     unlisted = [place for module, place in readers.items() if module not in ENVIRONMENT]
     assert not unlisted, "these read the environment"
     assert ENVIRONMENT.keys() == readers.keys(), "a file is listed in ENVIRONMENT without need"
+
+
+def generations(source: str) -> list[str]:
+    """The GPU generations that a program names, in its comments and docstrings apart."""
+    tree = ast.parse(source)
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant):
+            n.value = ast.Constant(None)
+    return GENERATION.findall(ast.unparse(tree))
+
+
+@pytest.mark.parametrize("module", modules())
+def test_gpu_generations_stay_in_their_rooms(module: str) -> None:
+    """Elsewhere a capability is asked for, so that a new GPU is a row and no search."""
+    package, _, name = module.rpartition("/")
+    if package != "targets" and not (package.startswith("kernels/") and name == "variants"):
+        named = generations((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+        assert not named, f"{module}.py names {named}: ask the architecture what it can do"
+
+
+def test_a_generation_is_found_in_code_only() -> None:
+    source = '"""Of Hopper."""\nAMPERE_RATE = 1  # of sm_80\n'
+    source += 'if target.product != "sm90":\n    tamper()\n'
+    assert generations(source) == ["AMPERE", "sm90"]
 
 
 def test_the_judge_is_a_package_that_can_be_called() -> None:
