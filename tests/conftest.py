@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from folders import EXAMPLES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,4 +72,4 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def examples() -> Path:
-    return Path(__file__).resolve().parent.parent / "examples"
+    return EXAMPLES

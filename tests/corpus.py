@@ -22,11 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from folders import CHEATS, CONTROLS, PROBLEMS, ROOT
+
 if TYPE_CHECKING:
     import pytest
 
-TESTS = Path(__file__).resolve().parent
-PROBLEMS, CHEATS, CONTROLS = TESTS / "problems", TESTS / "cheats", TESTS / "controls"
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 DEADLINE_S = 240.0  # for one judging; the judge's own deadlines are shorter
 SANITIZING_S = 1800.0  # four tools, each with a process that takes its time to load PyTorch
@@ -203,8 +203,8 @@ def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Out
 
 def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
     """Verdicts on candidates, in order, from one process of the judge."""
-    command = [sys.executable, str(TESTS / "judge_group.py")]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(Path(__file__).with_name("judge_group.py"))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as complaints:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,

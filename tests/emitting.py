@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from folders import ROOT
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
 from fusewright.compiler.pipeline import Compilation, emitted_text, make
 from fusewright.targets.target import TARGETS
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("gemm_add_relu", "conv_relu_bias", "swish_bias_groupnorm", "linear_relu_divide")
 # Sizes at which an example runs in a fraction of a second.
 SMALL: Mapping[str, Mapping[str, str]] = {

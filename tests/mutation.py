@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from corpus import GROUP, TESTS, WORKERS, Outcome, judged_in_turn
+from corpus import GROUP, WORKERS, Outcome, judged_in_turn
+from folders import PROBLEMS
 from operators import OPERATORS, Operator
 
 from fusewright.common.problem_file import load_problem
@@ -198,7 +199,7 @@ def subjects() -> tuple[tuple[Path, Path], ...]:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     found = []
     for name in SUBJECTS:
-        path, problem = folder / f"{name}.py", TESTS / "problems" / f"{name}.py"
+        path, problem = folder / f"{name}.py", PROBLEMS / f"{name}.py"
         loaded = load_problem(problem)
         module = loaded.make_model()
         made = make(module, loaded.make_inputs(), TARGETS["cpu"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from folders import BAD_PROBLEMS as BAD
 from torch import nn
 from torch._decomp import decompositions
 
@@ -19,8 +19,6 @@ from fusewright.frontend.capture import Captured, capture, state_of
 from fusewright.frontend.export import RECURRENT_LAYERS
 from fusewright.ir.graph import BatchSize, base, toposort
 from fusewright.ir.interpreter import interpret
-
-BAD = Path(__file__).resolve().parent / "bad_problems"
 
 
 class Plain(nn.Module):

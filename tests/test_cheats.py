@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from corpus import PROBLEMS, Bench, Entry, cheats, controls, focused, lacking, parameters, running
+from corpus import Bench, Entry, cheats, controls, focused, lacking, parameters, running
+from folders import PROBLEMS
 from mutation import subjects
 
 from fusewright.judge.findings import CHECKS

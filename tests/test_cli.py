@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import BAD_PROBLEMS as BAD
 
 import fusewright.judge
 from fusewright.cli import main
@@ -19,7 +20,6 @@ from fusewright.errors import BuildFailed, FusewrightError, InternalError, ToolM
 from fusewright.judge.findings import Row, Verdict
 from fusewright.report.run_report import OptimizeResult, StepReport
 
-BAD = Path(__file__).resolve().parent / "bad_problems"
 VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
 TIMING = {"sides": {"eager": {"p50_s": 0.002}, "candidate": {"p50_s": 0.001}}, "ratios": {}}
 PROBLEM = """

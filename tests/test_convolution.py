@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from convolution_subjects import check_rooms
-from emitting import ROOT, Emitted, emit_file
+from emitting import Emitted, emit_file
+from folders import GOLDEN_FOLDER, ROOT
 from graphs import check_meaning, staged
 from torch import Tensor, nn
 
@@ -314,7 +315,7 @@ def test_golden(name: str, update_golden: bool) -> None:
     chosen = schedule(layout, GPU, after)
     entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
     text = show(after) + "\n" + entry[entry.index(f"struct {kernel.name}") :]
-    path = Path(__file__).parent / "golden" / "convolution" / f"{name.replace(' ', '_')}.txt"
+    path = GOLDEN_FOLDER / "convolution" / f"{name.replace(' ', '_')}.txt"
     if update_golden:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -18,7 +18,8 @@ import pytest
 import torch
 from convolution_subjects import CHUNKS, TRANSPOSED, WIDTHS, Exact, Problem, Subject
 from cudac import compile_text, nvrtc_folder, nvrtc_log, strict_report, usages
-from emitting import ROOT, emit_file
+from emitting import emit_file
+from folders import ROOT
 from graphs import staged
 from product_subjects import SHARED_BYTES
 from test_convolution import LAYERS, LEAST_FLOPS, LIBRARY, SIZES, Tailed

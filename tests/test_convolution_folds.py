@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from folders import GOLDEN_FOLDER
 from test_product_tail import interpreted
 from tiles import library
 from torch import Tensor, nn
@@ -217,7 +218,7 @@ def source(cases: dict[str, Case], width: int = 0) -> str:
 def test_golden(update_golden: bool) -> None:
     text = source({"softmax": JOINED["softmax"]})
     text = text[text.index("struct fused_0") :]
-    path = Path(__file__).parent / "golden" / "convolution" / "softmax_of_channels.txt"
+    path = GOLDEN_FOLDER / "convolution" / "softmax_of_channels.txt"
     if update_golden:
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"

@@ -18,6 +18,7 @@ import torch
 from convolution_subjects import FULL
 from cudac import check_registers, nvrtc_folder, nvrtc_log, strict_report
 from emitting import emit_file
+from folders import EXAMPLES
 from graphs import check_meaning, staged
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
 from torch import Tensor, nn
@@ -202,7 +203,7 @@ def no_tf32() -> Iterator[None]:
 @pytest.mark.usefixtures("no_tf32")
 def test_the_flag_decides(tmp_path: Path) -> None:
     sizes = {"batch_size": "8", "height": "36", "width": "36"}
-    path = Path(__file__).parent.parent / "examples" / "conv_relu_bias.py"
+    path = EXAMPLES / "conv_relu_bias.py"
     text = emit_file(path, tmp_path, "sm_90a", sizes).text
     head = text.partition('"""')[0]
     assert "its convolution as ieee" in head

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cudac import nvrtc_folder, nvrtc_log, strict_report, usages
+from folders import GOLDEN_FOLDER
 from graphs import check_meaning, staged
 from torch import Tensor, nn
 from windows import Sizes, library
@@ -351,7 +352,7 @@ def test_golden(update_golden: bool) -> None:
     chosen = schedule(layout, GPU, made.graph)
     text = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
     text = text[text.index("struct fused_0") :]
-    path = Path(__file__).parent / "golden" / "convolution" / "pooled.txt"
+    path = GOLDEN_FOLDER / "convolution" / "pooled.txt"
     if update_golden:
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), "pytest --update-golden"

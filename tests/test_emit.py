@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from emitting import EXAMPLES, SMALL, emit_example
+from folders import ROOT, TESTS
 
 from fusewright.common.problem_file import load_problem
 from fusewright.emit.model_source import GeneratedForward, emit_bare_class, emit_file, tidy, wrap
 from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed, UnusableProblem
 
-ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = "READY = True\n"
 
 
@@ -327,7 +327,7 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
     wanted = {target: emit_example(name, tmp_path, target).text for target in ("cpu", "sm_90a")}
     other = tmp_path / "other"
     other.mkdir()
-    path = f"{ROOT}:{ROOT / 'tests'}"
+    path = f"{ROOT}:{TESTS}"
     done = subprocess.run(
         [sys.executable, "-c", _AGAIN, str(other)],
         env={"PYTHONPATH": path, "PYTHONHASHSEED": "12345", "PATH": "/usr/bin:/bin"},

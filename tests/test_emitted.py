@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from emitting import EXAMPLES, SMALL, emit_example
+from folders import ROOT
 
 import fusewright
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
 from fusewright.targets.target import TARGETS
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module", autouse=True)

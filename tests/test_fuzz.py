@@ -15,6 +15,7 @@ import pytest
 import torch
 from agreement import copied, disagreements, other_bits, structure
 from compiled import build, prepare
+from folders import ROOT, TESTS
 from fuzz import program
 from fuzz_behind import behind
 from fuzz_judged import EagerRaises, NoReason, judged, prepared, refusal
@@ -40,7 +41,7 @@ def test_a_program_depends_on_its_seed_alone() -> None:
     )
     told = set()
     for number in ("1", "2"):
-        own = {"PYTHONHASHSEED": number, "PYTHONPATH": str(Path(__file__).parent)}
+        own = {"PYTHONHASHSEED": number, "PYTHONPATH": str(TESTS)}
         made = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", tell],
             env=os.environ | own, capture_output=True, text=True, check=True,
@@ -241,7 +242,7 @@ def test_inputs_of_one_memory_can_be_drawn() -> None:
 
 def test_a_process_that_cannot_start_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no PyTorch lives here')\n")
-    bench = Path(__file__).parent.parent / "bench" / "fuzz_cpu.py"
+    bench = ROOT / "bench" / "fuzz_cpu.py"
     done = subprocess.run(
         [sys.executable, str(bench), "--models", "60", "--jobs", "2"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from emitting import EXAMPLES, ROOT, emit_example
+from emitting import EXAMPLES, emit_example
+from folders import ROOT
 
 from fusewright.common.problem_file import load_problem
 

@@ -7,12 +7,12 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import ROOT
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "install.py"
+TOOL = ROOT / "tools" / "install.py"
 
 
 @pytest.fixture(scope="module")

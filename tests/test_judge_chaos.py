@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from folders import PROBLEMS
 
 from fusewright.errors import BadUsage, NotVerifiable, UnusableProblem
 from fusewright.judge import canary, judging, sanitizer, session
@@ -30,7 +31,6 @@ from fusewright.judge.judging import judge_request, replay
 from fusewright.judge.session import Limits, Request, Session
 from fusewright.report.run_report import to_json, verdict_report
 
-PROBLEMS = Path(__file__).resolve().parent / "problems"
 GOOD = """
 import torch
 from torch import nn

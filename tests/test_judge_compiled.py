@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import PROBLEMS
 
 from fusewright.build.fused_module import Compiling
 from fusewright.compiler.pipeline import optimize_file
 from fusewright.judge import judge
 
-HERE = Path(__file__).parent
 CANDIDATE = """
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_what_the_caller_has_compiled_is_there(given: bool, tmp_path: Path) -> N
     candidate = tmp_path / "candidate.py"
     candidate.write_text(CANDIDATE)
     verdict = judge(
-        HERE / "problems" / "linear_relu.py", candidate, timing=False,
+        PROBLEMS / "linear_relu.py", candidate, timing=False,
         compiled=lambda: library if given else None,
     )  # fmt: skip
     hashes = verdict.environment["sha256"]
@@ -54,7 +54,7 @@ def test_a_file_that_was_just_written_is_compiled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
-    problem = HERE / "problems" / "linear_relu.py"
+    problem = PROBLEMS / "linear_relu.py"
     outcome = optimize_file(problem, out=tmp_path / "new.py", target="cpu", timing=False)
     assert outcome.verdict is not None
     assert outcome.verdict.verdict == "verified"

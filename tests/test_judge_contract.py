@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
+import judge_zoo as zoo
 import pytest
 import torch
 from torch import Tensor
@@ -18,19 +15,6 @@ from fusewright.judge.evidence import contract, error_metrics, pytree
 from fusewright.judge.evidence.float64_twins import Doubles
 from fusewright.judge.evidence.legal_inputs import Illegal
 
-
-def load_zoo() -> ModuleType:
-    path = Path(__file__).resolve().parent / "judge_zoo.py"
-    spec = importlib.util.spec_from_file_location("judge_zoo", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-zoo = load_zoo()
 NAMES = [entry.name for entry in zoo.ZOO]
 TINY = zoo._linear_entry("tiny", zoo.make_linear(1, 4, 1))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from folders import CONTROLS, PROBLEMS
 
 from fusewright.judge import judging
 from fusewright.judge.costs import WAITED, Costs
@@ -12,7 +11,6 @@ from fusewright.judge.counts import Counts
 from fusewright.judge.findings import Verdict
 from fusewright.judge.session import Request
 
-TESTS = Path(__file__).resolve().parent
 # Of a small problem, every count at its cap: 10 % more than one judging with this seed took.
 MOST = {
     "calls": 168,
@@ -65,7 +63,7 @@ def test_bytes_and_calls_are_added_up() -> None:
 @pytest.fixture(scope="module")
 def verdict() -> Verdict:
     request = Request(
-        TESTS / "problems" / "linear_relu.py", TESTS / "controls" / "repacks_every_call.py",
+        PROBLEMS / "linear_relu.py", CONTROLS / "repacks_every_call.py",
         timing=False, seed="5a" * 16,
     )  # fmt: skip
     return judging.judge_request(request, lambda _: None)
@@ -81,7 +79,7 @@ def test_a_small_problem_costs_no_more_than_it_did(what: str, verdict: Verdict) 
 @pytest.fixture(scope="module")
 def costly() -> Verdict:
     request = Request(
-        TESTS / "problems" / "linear_relu.py", TESTS / "controls" / "repacks_every_call.py",
+        PROBLEMS / "linear_relu.py", CONTROLS / "repacks_every_call.py",
         timing=False, seed="5a" * 16, overrides={"rows": "4096"}, counts=COSTLY.written(),
     )  # fmt: skip
     return judging.judge_request(request, lambda _: None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import PROBLEMS
 
 from fusewright.common.problem_file import load_problem
 from fusewright.judge.counts import Work, counts_of
@@ -51,7 +52,7 @@ def test_where_it_is_drawn(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    draws = Draws(load_problem(Path(__file__).parent / "problems" / "linear_relu.py", {}), "cpu")
+    draws = Draws(load_problem(PROBLEMS / "linear_relu.py", {}), "cpu")
     first, again = (draws.draw(lambda: torch.manual_seed(5)) for _ in range(2))
     assert torch.equal(first[0], again[0])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import PROBLEMS
 from torch import Tensor
 
 from fusewright.judge import counts
@@ -15,7 +16,6 @@ from fusewright.judge.evidence.input_draws import Draws
 from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.evidence.pytree import tensors
 
-PROBLEMS = Path(__file__).parent / "problems"
 RUNS: Mapping[str, tuple[Callable[[Tensor], Tensor], str, int]] = {
     "product": (lambda x: x @ x, "products", 2 * 64**3),
     "two products": (lambda x: x @ x @ x, "products", 4 * 64**3),

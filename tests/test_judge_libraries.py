@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 from fusewright.judge.isolation import library_paths
 from fusewright.judge.isolation.library_paths import library_folder
 
-ROOT = Path(__file__).resolve().parent.parent
 # In an interpreter with the place set up: what a worker looks through, and what it can read in the
 # strongest isolation that works here. Prints what is missing.
 ASK = """

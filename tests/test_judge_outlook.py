@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from corpus import CONTROLS, PROBLEMS
+from folders import CONTROLS, PROBLEMS
 
 from fusewright.judge.judging import judge
 from fusewright.judge.outlook import CALLS, ONCE, START, Outlook, Step, steps_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
+from folders import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 REPLACED: Mapping[str, str] = {
     "a function": "tensor_transport.put_results = print",
     "what was bound before": "candidate_worker._now = print",

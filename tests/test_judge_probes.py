@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 
+import judge_zoo as zoo
 import pytest
 import torch
 from torch import Tensor
@@ -17,18 +14,6 @@ from fusewright.judge.evidence import probe_inputs, probes
 State = Mapping[str, Tensor]
 
 
-def load_zoo() -> ModuleType:
-    path = Path(__file__).resolve().parent / "judge_zoo.py"
-    spec = importlib.util.spec_from_file_location("judge_zoo", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-zoo = load_zoo()
 ENTRY = {entry.name: entry for entry in zoo.ZOO}
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation import processes, sandbox, supervisor, worker_pool
@@ -22,7 +23,6 @@ from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.protocol import RECORD_LIMIT, REGION_BYTES, Region, decode_record
 from fusewright.judge.isolation.worker_pool import CHECKED, Site, open_site
 
-ROOT = Path(__file__).resolve().parent.parent
 DAEMON = """
 import os, time
 if os.fork() == 0:

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 import torch
-from corpus import PROBLEMS, judged
+from corpus import judged
+from folders import PROBLEMS
 
 from fusewright.judge.counts import Counts
 from fusewright.judge.evidence import contract, hazard_cases

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation import sandbox
@@ -85,5 +85,5 @@ def test_importing_the_judge_does_not_import_torch() -> None:
     import subprocess
 
     code = "import sys; import fusewright.judge; raise SystemExit('torch' in sys.modules)"
-    root = Path(__file__).resolve().parent.parent
+    root = ROOT
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -15,16 +15,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy
 import pytest
 import torch
+from folders import ROOT
 from torch import nn
 
 from fusewright.judge.isolation import process_globals, torch_globals
 
-ROOT = Path(__file__).resolve().parent.parent
 UPWARD = 0x400000 if platform.machine() == "aarch64" else 0x800
 libc = ctypes.CDLL(None)
 _fewer_files = (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from folders import PROBLEMS
 
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Record
@@ -14,8 +15,6 @@ from fusewright.judge.judging import judge
 from fusewright.judge.session import Limits, Session, Short
 from fusewright.judge.timing import bench
 from fusewright.judge.timing.bench import Side
-
-TESTS = Path(__file__).resolve().parent
 
 CASES = [f"case {n}" for n in range(9)]
 
@@ -50,7 +49,7 @@ def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) 
 def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
     """Of a model whose answers depend on earlier calls, and whose input has gaps."""
     problem, candidate = tmp_path / "problem.py", tmp_path / "candidate.py"
-    source = (TESTS / "problems" / "moving_average.py").read_text()
+    source = (PROBLEMS / "moving_average.py").read_text()
     source = source.replace("torch.randn(rows, width)", "torch.randn(rows, 2 * width)[:, ::2]")
     problem.write_text(source)
     candidate.write_text(source.replace("class Model(", "class ModelNew("))

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import ROOT
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "lines.py"
+TOOL = ROOT / "tools" / "lines.py"
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from agreement import called, copied, disagreements, tensors
 from compiled import Case, build, prepare, ready
+from folders import GOLDEN_FOLDER, MODELS
 
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import show
 
-FOLDER = Path(__file__).resolve().parent
-NAMES = sorted(path.stem for path in (FOLDER / "models").glob("*.py"))
+NAMES = sorted(path.stem for path in MODELS.glob("*.py"))
 RANDOM = {"dropout_live"}  # draws other numbers in float64
 GOLDEN = [
     *(
@@ -34,7 +33,7 @@ Pair = tuple[torch.nn.Module, torch.nn.Module]
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    return {name: prepare(FOLDER / "models" / f"{name}.py") for name in NAMES}
+    return {name: prepare(MODELS / f"{name}.py") for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +158,7 @@ def test_golden(name: str, cases: dict[str, Case], update_golden: bool) -> None:
         "plan.txt": summary(made.plan),
         "body.txt": "\n\n".join(made_body.text for made_body, _, _ in made.kernels) + "\n",
     }
-    folder = FOLDER / "golden" / name
+    folder = GOLDEN_FOLDER / name
     if update_golden:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

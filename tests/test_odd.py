@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 from typer.testing import CliRunner
 
 from fusewright.cli.main import app
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = "import os, sys, threading, torch\nimport torch.nn as nn\n\n"
 MODEL = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) + 1\n"
 INIT = "    def __init__(self):\n"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from folders import EXAMPLES
 
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import emitted_text, make
 from fusewright.targets.target import TARGETS
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "conv_relu_bias.py"
+EXAMPLE = EXAMPLES / "conv_relu_bias.py"
 CALL = "_fusewright_ieee(lambda: torch.nn.functional.conv2d("
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import BAD_PROBLEMS as BAD
 
 from fusewright.common.problem_file import check_overrides, load_problem, output_tensors
 from fusewright.errors import BadUsage, UnusableProblem
-
-BAD = Path(__file__).resolve().parent / "bad_problems"
 
 # File -> words that the message must hold. A line marked `# here` must be named in the message.
 MESSAGES = {

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from emitting import ROOT, Emitted, emit_file
+from emitting import Emitted, emit_file
+from folders import GOLDEN_FOLDER, ROOT
 from graphs import check_meaning, staged
 from torch import nn
 
@@ -404,7 +405,7 @@ def test_golden(name: str, update_golden: bool) -> None:
         "body.txt": printed[0].text + "\n",
         "entry.txt": entry[entry.index('extern "C"') :],
     }
-    folder = Path(__file__).parent / "golden" / name
+    folder = GOLDEN_FOLDER / name
     if update_golden:
         folder.mkdir(parents=True, exist_ok=True)
         for file, wanted in texts.items():

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import ROOT
 
 from fusewright.errors import BadUsage
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "replay.py"
+TOOL = ROOT / "tools" / "replay.py"
 SOME = ("tests/problems/gate", "tests/problems/row_mean", "tests/problems/named_moments")
 
 

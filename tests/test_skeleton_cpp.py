@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from compiled import FLAGS
+from folders import PACKAGE
 from torch import Tensor
 
 from fusewright.codegen.device_library import sections, select_sections
 from fusewright.targets.device_files import DEVICE_FILES
 
-PACKAGE = Path(__file__).parent.parent / "fusewright"
 # Without threaded jumps gcc does not see that what it warns of is never read.
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"]
 CFLAGS = ["-O3", *FLAGS]

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 from cudac import nvrtc_folder, nvrtc_log, usages
+from folders import PACKAGE, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "fusewright"
 HEADERS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.cuh"))
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from folders import ROOT
 from torch import nn
 
 import fusewright
@@ -25,7 +26,6 @@ from fusewright.errors import BadUsage, UnusableProblem
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = """
 import numpy as np
 import torch

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from folders import PROBLEMS, TESTS
 from suite_stand_in import stand_in as stand_in_for_optimize
 
 from fusewright.cli import main
@@ -171,7 +172,7 @@ def start_suite(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """A suite that an interrupt ends, also where the tests are a shell's background job."""
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        f"import sys; sys.path.append({str(Path(__file__).parent)!r}); "
+        f"import sys; sys.path.append({str(TESTS)!r}); "
         "from fusewright.cli import main; from fusewright.suite import process_runner as launch; "
         "launch.LEAVE_S, launch.PRELOAD = 1.0, (); "
         "from suite_stand_in import stand_in; main.one_run = stand_in; main.main()"
@@ -365,7 +366,7 @@ def test_an_emptied_machine_has_one_run_which_may_time_calls() -> None:
 
 
 def test_the_judge_times_within_its_turn(tmp_path: Path) -> None:
-    problem = Path(__file__).with_name("problems") / "linear_relu.py"
+    problem = PROBLEMS / "linear_relu.py"
     candidate = tmp_path / "candidate.py"
     candidate.write_text(problem.read_text().replace("class Model(", "class ModelNew("))
     events: list[str] = []

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import ROOT
 
 from fusewright.build.fused_module import NO_TIME, build_all
 from fusewright.common.problem_file import load_problem
@@ -36,7 +37,6 @@ from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pai
 from fusewright.tune.search_space import MODEL, SearchSpace, choices
 from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, cached_or, level_of, tune
 
-ROOT = Path(__file__).resolve().parent.parent
 ROW = Schedule(True, 0, 256, 4)
 WIDE, NARROW = replace(ROW, threads=512), replace(ROW, threads=128)
 FEW = {"batch_size": "8"}

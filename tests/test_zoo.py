@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import ZOO
 
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import Compilation, design, emitted_text
 from fusewright.frontend.capture import capture
 from fusewright.targets.target import TARGETS
 
-FOLDER = Path(__file__).resolve().parent.parent / "zoo"
 # Cannot be captured as a whole: tests/test_submodules.py has these.
 IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
-PATHS = sorted(p for p in FOLDER.glob("*.py") if p.stem not in IN_PARTS)
+PATHS = sorted(p for p in ZOO.glob("*.py") if p.stem not in IN_PARTS)
 NAMES = [path.stem for path in PATHS]
 # The first test of a module waits for all models to be captured.
 pytestmark = pytest.mark.timeout(900)
