@@ -29,10 +29,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from compare import drawn, medians, ready, workers  # noqa: E402
 
-from fusewright.compiler.pipeline import make, resolve_target  # noqa: E402
+from fusewright.compiler.pipeline import make  # noqa: E402
 from fusewright.ir.graph import toposort  # noqa: E402
 from fusewright.kernels.conv import match as convolution  # noqa: E402
 from fusewright.kernels.conv.match import came_from_conv  # noqa: E402
+from fusewright.targets.detect import resolve_target  # noqa: E402
 
 ROUNDS = 9
 LARGE = 2e9  # operations, from which on the mean counts

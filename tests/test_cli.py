@@ -226,7 +226,7 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
 # Arguments -> words of the message. None of these reaches a stage.
 USAGE = {
     "optimize": "PROBLEM",
-    "optimize problem.py --target sm_10": "cpu, sm_80, sm_90a or cuda",
+    "optimize problem.py --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
     "optimize problem.py --precision half": "eager",
     "optimize problem.py --rules no-library,no-fun": "no no-fun; choose among no-library",
     "optimize problem.py --set batch_size": "NAME=VALUE",
@@ -253,7 +253,7 @@ USAGE = {
     "bench problem.py": "CANDIDATE",
     "suite": "DIR",
     "suite . --jobs 0": "--jobs",
-    "suite . --target sm_10": "cpu, sm_80, sm_90a or cuda",
+    "suite . --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
     "suite sub": "no problem file",
     "suite absent": "no such folder",
     "suite . --html absent/r.html": "does not exist",

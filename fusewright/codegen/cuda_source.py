@@ -53,7 +53,9 @@ def cuda_source(kernels: Sequence[Printed], target: Target) -> str:
         texts = [*_functions(body, nest), body.text, *(b.text for b, _ in spare)]
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body, nest, schedule, spare)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-    skeletons = sections_for(target.arch.device_library, _words(kernels, generated))
+    library = target.arch.device_library
+    assert library is not None, "a target has a device library"
+    skeletons = sections_for(library, _words(kernels, generated))
     return f"{drop_unreached(skeletons, generated)}\n\n{generated}"
 
 

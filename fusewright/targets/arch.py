@@ -7,7 +7,7 @@ limits, how nvcc is called for it, which device text it runs, and which kernels 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # Kernels that not every GPU has. Those without tensor cores are not listed: all GPUs run them.
@@ -44,7 +44,8 @@ class Arch:
     """One architecture.
 
     name: nvcc's, or "cpu".  language: of its kernels.  capability: how a GPU says that it is one.
-    device_library: which row of `targets/device_files.py` its kernels are written with.
+    device_library: which row of `targets/device_files.py` its kernels are written with; None: none
+    are written for it, and a GPU of it runs those of an older one, if that has `forward_ptx`.
     tensor_core: the instruction of its tensor cores that kernels use.  async_copy: how tiles come
     into shared memory: by copies of each thread, or by tensor maps.  cluster: how many thread
     blocks reach each other's shared memory; 1 for none do.  shared_bytes_per_block: the most that
@@ -57,7 +58,7 @@ class Arch:
     name: str
     language: Literal["cpp", "cuda"] = "cuda"
     capability: tuple[int, int] | None = None
-    device_library: str = "cuda"
+    device_library: str | None = "cuda"
     tensor_core: Literal["mma.sync", "wgmma"] | None = None
     async_copy: Literal["cp.async", "tensor map"] | None = None
     cluster: int = 1
@@ -74,12 +75,35 @@ class Arch:
         return f"-gencode=arch=compute_{number},code={code}"
 
 
+# To a kernel, an RTX 3090 and an RTX 4090 are A100s with less shared memory for a block.
+_WITH_99_KB = Arch(
+    "sm_86",
+    capability=(8, 6),
+    device_library="sm80",
+    tensor_core="mma.sync",
+    async_copy="cp.async",
+    shared_bytes_per_block=99 << 10,
+    forward_ptx=True,
+    kernels=MMA_SYNC_KERNELS,
+)
+_BLACKWELL = Arch(
+    "sm_100a",
+    capability=(10, 0),
+    device_library=None,
+    async_copy="tensor map",
+    cluster=8,
+    shared_bytes_per_block=227 << 10,
+    dependent_launch=True,
+)
 # Limits are those of the CUDA C++ Programming Guide, "Compute Capabilities", technical
 # specifications for each compute capability.
 ARCHES: Mapping[str, Arch] = {
     arch.name: arch
     for arch in (
         Arch("cpu", language="cpp", device_library="cpp"),
+        # Neither bfloat16 nor cp.async, which the device text takes for granted.
+        Arch("sm_70", capability=(7, 0), device_library=None, shared_bytes_per_block=96 << 10),
+        Arch("sm_75", capability=(7, 5), device_library=None, shared_bytes_per_block=64 << 10),
         Arch(
             "sm_80",
             capability=(8, 0),
@@ -90,6 +114,8 @@ ARCHES: Mapping[str, Arch] = {
             forward_ptx=True,
             kernels=MMA_SYNC_KERNELS,
         ),
+        _WITH_99_KB,
+        replace(_WITH_99_KB, name="sm_89", capability=(8, 9)),
         Arch(
             "sm_90a",
             capability=(9, 0),
@@ -101,5 +127,8 @@ ARCHES: Mapping[str, Arch] = {
             dependent_launch=True,
             kernels=WGMMA_KERNELS,
         ),
+        # No wgmma: their tensor cores want kernels that nobody has written yet.
+        _BLACKWELL,
+        replace(_BLACKWELL, name="sm_120a", capability=(12, 0), shared_bytes_per_block=99 << 10),
     )
 }

@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from fusewright.errors import ToolMissing
-from fusewright.targets.target import TARGETS, Target, target
+from fusewright.targets.target import TARGETS, Target, target, target_for_gpu
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What PyTorch says of a GPU. shared_bytes: what one block may ask for."""
+
+    name: str
+    capability: tuple[int, int]
+    shared_bytes: int
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        room = f"{self.shared_bytes >> 10} KB of shared memory for a block"
+        return f"{self.name} of compute capability {major}.{minor} with {room}"
 
 
 def resolve_target(name: str | None) -> tuple[Target, bool]:
     """The target called `name` (None: this machine's best), and whether it is this machine.
 
-    Raises ToolMissing for `cuda` without a GPU.
+    Raises ToolMissing for `cuda` without a GPU, and where this machine's GPU runs no kernel of ours
+    and no other target is asked for.
     """
-    found = own_gpu()
-    if name is None:
-        return (found or TARGETS["cpu"]), True
-    if name == "cuda":
-        if found is None:
-            raise ToolMissing(
-                "--target cuda: PyTorch finds no CUDA GPU here. Name an architecture to "
-                "cross-compile: --target sm_80 or --target sm_90a."
-            )
-        return found, True
-    machine = target(name)
-    return machine, machine.language == "cpp" or machine is found
+    gpu, found = _this_gpu(), own_gpu()
+    if name not in (None, "cuda"):
+        machine = target(str(name))
+        return machine, machine.language == "cpp" or machine is found
+    if gpu is None and name == "cuda":
+        raise ToolMissing(
+            f"--target cuda: PyTorch finds no CUDA GPU here. {_others('cross-compile')}"
+        )
+    if gpu is not None and found is None:
+        raise ToolMissing(
+            f"No kernels are written for the GPU of this machine, {gpu}. Use --target cpu for its "
+            f"CPU. {_others('write a file for another machine')}"
+        )
+    return (found or TARGETS["cpu"]), True
 
 
 def own_gpu() -> Target | None:
-    """The target of this machine's GPU."""
+    """The target of this machine's GPU; None without a GPU, or for one that runs no kernels."""
+    gpu = _this_gpu()
+    return target_for_gpu(gpu.capability, gpu.shared_bytes) if gpu else None
+
+
+def _this_gpu() -> Gpu | None:
     if not torch.cuda.is_available():
         return None
-    major, _ = torch.cuda.get_device_capability()
-    return TARGETS["sm_90a"] if major == 9 else TARGETS["sm_80"]
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    # PyTorch's stubs lack the field, and its builds for other makers' GPUs may.
+    room = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
+    return Gpu(found.name, (found.major, found.minor), int(room))
+
+
+def _others(purpose: str) -> str:
+    """Advice: the names of all GPUs that files can be made for."""
+    names = ", ".join(t.name for t in TARGETS.values() if t.language == "cuda")
+    return f"Name an architecture with --target to {purpose}: one of {names}."

@@ -64,6 +64,32 @@ MACHINES: Mapping[str, Machine] = {
             "predictions, and so many threads as keep an H200 busy",
         ),
         Machine(
+            "RTX 3090",
+            "sm_86",
+            copy_bytes_per_s=0.84e12,
+            matmul_flops=35.6e12,
+            half_flops=57e12,
+            tf32_flops=23e12,
+            kernel_flops=14e12,
+            processors=82,
+            busy_threads=82 * 1536,
+            source="Ampere GA102 whitepaper; all but sizes and float32 are predictions, as "
+            "much below its peaks as an A100's",
+        ),
+        Machine(
+            "RTX 4090",
+            "sm_89",
+            copy_bytes_per_s=0.91e12,
+            matmul_flops=82.6e12,
+            half_flops=132e12,
+            tf32_flops=53e12,
+            kernel_flops=32e12,
+            processors=128,
+            busy_threads=128 * 1536,
+            source="Ada GPU architecture whitepaper; all but sizes and float32 are "
+            "predictions, as much below its peaks as an A100's",
+        ),
+        Machine(
             "H200",
             "sm_90a",
             copy_bytes_per_s=4.3e12,

@@ -34,9 +34,10 @@ class Target:
 
 
 def targets_of(arches: Mapping[str, Arch], machines: Mapping[str, Machine]) -> dict[str, Target]:
-    """A target for each architecture that a machine stands for: the first of its machines."""
+    """A target for each architecture that kernels are written for: of its first machine."""
     first = {machine.arch: machine for machine in reversed(tuple(machines.values()))}
-    return {name: Target(arch, first[name]) for name, arch in arches.items() if name in first}
+    written = (arch for arch in arches.values() if arch.device_library is not None)
+    return {arch.name: Target(arch, first[arch.name]) for arch in written}
 
 
 TARGETS: Mapping[str, Target] = targets_of(ARCHES, MACHINES)
@@ -44,6 +45,29 @@ TARGETS: Mapping[str, Target] = targets_of(ARCHES, MACHINES)
 
 def target(name: str) -> Target:
     """Return the target called `name`; raises BadUsage for an unknown one."""
-    if name not in TARGETS:
-        raise BadUsage(f"Unknown target {name!r}: choose one of {', '.join(TARGETS)} or cuda.")
-    return TARGETS[name]
+    if name in TARGETS:
+        return TARGETS[name]
+    choices = f"choose one of {', '.join(TARGETS)} or cuda."
+    if name not in ARCHES:
+        raise BadUsage(f"Unknown target {name!r}: {choices}")
+    arch = ARCHES[name]
+    assert arch.capability is not None, "files are written for every CPU"
+    runs = target_for_gpu(arch.capability, arch.shared_bytes_per_block)
+    there = f"files for {runs.name} run there; " if runs else ""
+    raise BadUsage(f"Target {name}: no kernels are written for it; {there}{choices}")
+
+
+def target_for_gpu(capability: tuple[int, int], shared_bytes: int) -> Target | None:
+    """What is written for a GPU: its own target, or an older one whose PTX it can run.
+
+    shared_bytes: what one block of it may ask for. An older one may ask for no more, where its
+    tiles would not fit; the most of it stands for the most kernels, so that comes before its age.
+    """
+    older = list[tuple[int, tuple[int, int], Target]]()
+    for found in TARGETS.values():
+        arch, room = found.arch, found.arch.shared_bytes_per_block
+        if arch.capability == capability:
+            return found
+        if arch.forward_ptx and arch.capability and arch.capability < capability:
+            older += [(room, arch.capability, found)] * (room <= shared_bytes)
+    return max(older, key=lambda row: row[:2])[2] if older else None

@@ -44,8 +44,9 @@ from fusewright.kernels.gemm.match import (
     memory_of_operand,
     scattered,
 )
-from fusewright.kernels.tensor_core.support import supports
+from fusewright.kernels.tensor_core.support import supports, tile_fits
 from fusewright.rewrite.contraction import FORMS, Contraction, broadcast_batches, swap_last_dims
+from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
@@ -58,13 +59,15 @@ def attention(graph: Graph, target: Target, rules: frozenset[str] = frozenset())
     if not supports(target.arch, "attention") or rules & COPY_RULES:  # it packs keys and values
         return graph
     numbers, seen = count(), set[int]()
-    while found := _next(graph, seen, numbers):
+    while found := _next(graph, seen, numbers, target.arch):
         old, new = found
         graph = rebuild(graph, lambda n, old=old, new=new: new if n is old else n)  # type: ignore[misc]
     return graph
 
 
-def _next(graph: Graph, seen: set[int], numbers: Iterator[int]) -> tuple[Node, Node] | None:
+def _next(
+    graph: Graph, seen: set[int], numbers: Iterator[int], arch: Arch
+) -> tuple[Node, Node] | None:
     """The first product of a softmax that `seen` does not hold, and what takes its place."""
     for n in toposort(graph.roots):
         if id(n) not in seen and n.op == "library" and n["name"] in FORMS:
@@ -75,7 +78,7 @@ def _next(graph: Graph, seen: set[int], numbers: Iterator[int]) -> tuple[Node, N
                 continue
             for inner in _products(x):
                 with suppress(_Unfit, Incompatible):
-                    return n, _written(n, form, x, inner, graph, numbers)
+                    return n, _written(n, form, x, inner, graph, numbers, arch)
     return None
 
 
@@ -117,7 +120,13 @@ def _products(x: Node) -> list[Node]:
 
 
 def _written(
-    n: Node, outer: Contraction, x: Node, inner: Node, graph: Graph, numbers: Iterator[int]
+    n: Node,
+    outer: Contraction,
+    x: Node,
+    inner: Node,
+    graph: Graph,
+    numbers: Iterator[int],
+    arch: Arch,
 ) -> Node:
     """What takes the place of `n` = softmax(x) @ v; x is a function of the product `inner`."""
     form = contraction_of(inner)
@@ -144,6 +153,8 @@ def _written(
         number=next(numbers),
     )
     _check(made, x, graph)
+    if not tile_fits(arch, "attention", width(made)):
+        raise _Unfit
     return apply_contraction(outer, made)
 
 

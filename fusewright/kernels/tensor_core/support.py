@@ -39,7 +39,9 @@ def why_unsupported(arch: Arch, kernel: KernelName) -> str:
     if not widths or (all(fit) if kernel in EVERY_WIDTH else any(fit)):
         return ""
     have = arch.shared_bytes_per_block >> 10
-    return f"the tiles of our kernels do not fit {have} KB of shared memory, which {arch.name} has"
+    return (
+        f"the tiles of our kernels do not fit the {have} KB of shared memory that {arch.name} has"
+    )
 
 
 def supports(arch: Arch, kernel: KernelName) -> bool:
