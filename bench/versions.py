@@ -76,7 +76,7 @@ def _write(given: argparse.Namespace) -> None:
     """With whichever fusewright is imported: the text of one model, compiled once."""
     from fusewright.build.fused_module import build_all, scope_of
     from fusewright.compiler import pipeline
-    from fusewright.emit.model_source import emit_bare_class
+    from fusewright.emit.emitted_file import emit_bare_class
 
     (name,) = given.names
     machine, _ = pipeline.resolve_target(given.device)

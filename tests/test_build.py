@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fusewright.build.fused_module import cross_compile, fused_module, require_tools
-from fusewright.emit.model_source import GeneratedForward, emit_bare_class
+from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class
 from fusewright.errors import BuildFailed, ToolMissing
 from fusewright.targets.target import TARGETS
 

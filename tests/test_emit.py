@@ -17,7 +17,8 @@ from emitting import EXAMPLES, SMALL, emit_example
 from folders import ROOT, TESTS
 
 from fusewright.common.problem_file import load_problem
-from fusewright.emit.model_source import GeneratedForward, emit_bare_class, emit_file, tidy, wrap
+from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class, emit_file
+from fusewright.emit.formatter import tidy, wrap
 from fusewright.emit.python_text import literal
 from fusewright.errors import CaptureFailed, UnusableProblem
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -69,6 +70,30 @@ ENVIRONMENT = {
     "judge/isolation/fork_server": "it writes a worker's mark over its own, which /proc shows",
     "judge/isolation/worker_pool": "a worker's environment is a named few of ours",
     "judge/isolation/library_paths": "PYTHONPATH and PATH say where packages and compilers are",
+}
+# Functions that find something in a text -> files that may call them, with the reason. What we
+# wrote ourselves is passed on as a record; what others wrote, and C++, has to be read.
+READERS = {"ast": {"parse", "literal_eval"}, "re": None, "tokenize": None}  # None: all of them
+TEXT_IS_READ = {
+    "common/problem_file": "the user's file and the values of --set",
+    "frontend/export": "messages of PyTorch",
+    "frontend/refusals": "messages of PyTorch",
+    "frontend/side_effects": "the user's functions: the line that changes something",
+    "frontend/understood_functions": "the user's functions",
+    "rewrite/huge_pages": "a library call is kept as text",
+    "rewrite/target_lowering": "a library call is kept as text",
+    "kernels/gemm/match": "a library call is kept as text",
+    "codegen/body": "words of a kernel choose the names that it declares",
+    "codegen/dead_code": "the device library: definitions that no kernel reaches",
+    "codegen/kernel_text": "words of a kernel choose sections of the device library",
+    "emit/formatter": "a statement is spelt as `ruff format` would",
+    "emit/forward": "the batch size in a library call and in a workspace, both kept as text",
+    "emit/guard_values": "which texts are names; the name of the user's class",
+    "emit/model_source": "the user's file",
+    "emit/python_text": "characters that no name has",
+    "judge/evidence/legal_inputs": "messages of PyTorch",
+    "judge/isolation/tensor_transport": "the name of the candidate's class",
+    "judge/sanitizer": "what compute-sanitizer prints",
 }
 
 
@@ -275,6 +300,29 @@ def test_a_generation_is_found_in_code_only() -> None:
     source = '"""Of Hopper."""\nAMPERE_RATE = 1  # of sm_80\n'
     source += 'if target.product != "sm90":\n    tamper()\n'
     assert generations(source) == ["AMPERE", "sm90"]
+
+
+def test_who_reads_text() -> None:
+    readers = {}
+    for module in modules():
+        tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+        for n in ast.walk(tree):
+            if reads_text(n):
+                readers[module] = f"{module}.py:{n.lineno}"
+    unlisted = [place for module, place in readers.items() if module not in TEXT_IS_READ]
+    assert not unlisted, "these look for something in a text; a record would say it"
+    assert TEXT_IS_READ.keys() == readers.keys(), "a file is listed in TEXT_IS_READ without need"
+
+
+def reads_text(n: ast.AST) -> TypeGuard[ast.Attribute | ast.ImportFrom]:
+    """Whether something is asked of a module of READERS by name, or imported from it."""
+    if isinstance(n, ast.ImportFrom):
+        named = READERS.get(n.module or "", set())
+        return named is None or any(alias.name in named for alias in n.names)
+    if not isinstance(n, ast.Attribute) or not isinstance(n.value, ast.Name):
+        return False
+    named = READERS.get(n.value.id, set())
+    return named is None or n.attr in named
 
 
 def test_the_judge_is_a_package_that_can_be_called() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.emit.runtime import _APART
+from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import capture
 from fusewright.frontend.memory_places import apart
@@ -124,5 +124,5 @@ def test_the_guard_asks_for_the_same(
     written: list[torch.Tensor], read: list[torch.Tensor], expected: bool
 ) -> None:
     scope: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], bool]] = {}
-    exec(_APART, scope)
+    exec(SNIPPETS[Snippet.APART], scope)
     assert scope["_fusewright_apart"](written, read) is expected

@@ -46,7 +46,7 @@ from fusewright.common.atomic_write import write_atomically
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.compiler import pipeline
 from fusewright.compiler.pipeline import Compilation, design
-from fusewright.emit.model_source import emit_bare_class
+from fusewright.emit.emitted_file import emit_bare_class
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example

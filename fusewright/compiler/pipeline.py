@@ -38,10 +38,7 @@ from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.compiler.passes import run_passes
-from fusewright.emit.forward import forward_lines
-from fusewright.emit.guard import class_text, guard
-from fusewright.emit.header import header, header_of_parts, unchanged_header
-from fusewright.emit.model_source import (
+from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,
     alias,
@@ -49,10 +46,13 @@ from fusewright.emit.model_source import (
     emit_classes,
     emit_file,
     emit_parts,
+    generated_forward,
     rename_only,
+    runtime_block,
 )
-from fusewright.emit.python_text import NameScope, parameters, signature_text
-from fusewright.emit.runtime import cpp_runtime, cuda_runtime
+from fusewright.emit.guard import class_text
+from fusewright.emit.header import header, header_of_parts, unchanged_header
+from fusewright.emit.python_text import NameScope
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.frontend.capture import Captured, capture
@@ -256,39 +256,8 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
 
 def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
-    forward, said, imports = _new_forward(made, module, scope)
-    return _runtime(made.kernels, made.plan.target, said, imports), forward
-
-
-def _new_forward(
-    made: Compilation, module: nn.Module, scope: EmitScope
-) -> tuple[GeneratedForward, list[str], list[str]]:
-    """The emitted `forward`, all that it says, and the imports that it needs."""
-    machine, bodies = made.plan.target, [b for b, _, _ in made.kernels]
-    found = guard(made.captured, module, scope, machine, made.plan.precision)
-    scratch = {b.name: size for b, n, s in made.kernels if (size := workspace(n, s))}
-    statements = forward_lines(made.captured, made.plan, bodies, found, scratch, made.tiles)
-    signature, call = signature_text(parameters(module))
-    kernels = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
-    summary = f"{kernels}; `reference_forward` where a condition does not hold."
-    forward = GeneratedForward(
-        signature, call, summary, found.prelude, found.conditions, statements
-    )
-    said = [*found.prelude, *found.conditions, *statements]
-    return forward, said, found.containers.imports
-
-
-def _runtime(
-    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
-    machine: Target,
-    said: Sequence[str],
-    imports: Sequence[str],
-) -> str:
-    """The emitted kernels. said: by all that calls them.  imports: lines that this needs."""
-    cuda = machine.language == "cuda"
-    bodies = [b for b, _, _ in kernels]
-    runtime = cuda_runtime(kernels, machine, said) if cuda else cpp_runtime(bodies, said)
-    return "\n".join([*dict.fromkeys(imports), "", runtime]) if imports else runtime
+    forward = generated_forward(made.captured, made.plan, made.kernels, module, scope)
+    return runtime_block(made.kernels, made.plan.target, [forward]), forward
 
 
 def optimize_file(
@@ -562,15 +531,14 @@ def _code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[str, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
-    classes, said, imports = list[NewClass](), list[str](), list[str]()
+    classes = list[NewClass]()
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
-        new, lines, needed = _new_forward(taken.made.made, child, own)
-        said += lines
-        imports += needed
+        made = taken.made.made
+        new = generated_forward(made.captured, made.plan, made.kernels, child, own)
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
-    return _runtime(parts.kernels, parts.machine, said, imports), classes
+    return runtime_block(parts.kernels, parts.machine, [c.forward for c in classes]), classes
 
 
 @dataclass(frozen=True)

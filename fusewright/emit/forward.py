@@ -12,8 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.common.containers import Slot, Tree, leaves
 from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
+from fusewright.emit.runtime_snippets import Snippet
+from fusewright.emit.statement import (
+    Expression,
+    Statement,
+    assign,
+    evaluate,
+    expression,
+    variable,
+    with_deletes,
+)
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float_product, writes_itself
 from fusewright.fusion.batch_counters import call_counters
@@ -23,30 +34,31 @@ from fusewright.ir.interpreter import python_text
 from fusewright.ir.strided_view import as_ints
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.variant import variant_of
+from fusewright.rewrite.huge_pages import writes_to_huge_pages
 
 
 @dataclass(frozen=True)
-class _Statement:
-    """One statement, and the variable it defines (or "")."""
+class ForwardBody:
+    """The statements between the guard and the end of `forward`, and the snippets they call."""
 
-    text: str
-    defines: str = ""
+    statements: tuple[str, ...]
+    snippets: frozenset[Snippet]
 
 
-def forward_lines(
+def forward_body(
     captured: Captured,
     plan: Plan,
     bodies: Sequence[KernelText],
     guard: ForwardGuard,
     scratch: Mapping[str, str],
     tiles: Mapping[str, Tile],
-) -> tuple[str, ...]:
-    """The statements between the guard and the end of `forward`.
+) -> ForwardBody:
+    """What `forward` does where its guard holds.
 
     scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text.
     tiles: of the kernels with a product, by name.
     """
-    return _ForwardPrinter(captured, plan, bodies, guard, scratch, tiles).lines()
+    return _ForwardPrinter(captured, plan, bodies, guard, scratch, tiles).body()
 
 
 class _ForwardPrinter:
@@ -63,17 +75,17 @@ class _ForwardPrinter:
         self.scratch, self.tiles = scratch, tiles
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
-        self.text: dict[int, str] = {}
-        self.statements: list[_Statement] = []
-        self.dense: dict[int, str] = {}
+        self.expressions: dict[int, Expression] = {}  # of every node that exists
+        self.statements: list[Statement] = []
+        self.dense: dict[int, Expression] = {}
         self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
-        self.shown = _shown(self.graph)
+        self.exposed = _exposed_memory(self.graph)
         self.counted = call_counters(plan)
         joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
         wholes = {id(piece): n for n in joints if not n.has("inside") for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.has("inside")}
 
-    def lines(self) -> tuple[str, ...]:
+    def body(self) -> ForwardBody:
         self._name_leaves()
         self.run = self.guard.names.fresh("run")
         self.last = self._last()
@@ -84,8 +96,11 @@ class _ForwardPrinter:
                 self._library(step)
         self._updates()
         self._replace()
-        result = f"return {self._packed()}"
-        return (*self._head(), *self._with_deletes(result), result)
+        packed = self._written(self.captured.results)
+        result = evaluate(expression(f"return {packed.text}", [packed]))
+        snippets = (s.snippets for s in (*self.statements, result))
+        lines = (*self._head(), *with_deletes(self.statements, result), result.text)
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets))
 
     def _head(self) -> list[str]:
         """What the kernels need beside tensors, asked for once."""
@@ -105,58 +120,69 @@ class _ForwardPrinter:
 
     def _name_leaves(self) -> None:
         for name, leaf in zip(self.guard.inputs, self.graph.inputs, strict=True):
-            self.text[id(leaf)] = name
+            self.expressions[id(leaf)] = variable(name)
         for n in self.graph.leaves:
             if n.op in ("parameter", "buffer"):
-                self.text[id(n)] = self._state(n)
+                self.expressions[id(n)] = variable(self._state(n))
             elif n.op == "constant":
                 batch = isinstance(n["value"], BatchSize)
-                self.text[id(n)] = self.guard.batch if batch else python_text(n["value"], 0)
+                text = self.guard.batch if batch else python_text(n["value"], 0)
+                self.expressions[id(n)] = Expression(text)
 
     def _state(self, n: Node) -> str:
-        name = str(n["name"])
-        if name in self.guard.locals:
-            return self.guard.locals[name]
-        tensor = self.captured.constants[name]
-        variable = self.guard.names.fresh("constant")
+        """The variable of a parameter or buffer, or of a tensor that is written down."""
+        path = str(n["name"])
+        if path in self.guard.locals:
+            return self.guard.locals[path]
+        tensor = self.captured.constants[path]
+        name = self.guard.names.fresh("constant")
         one = tensor.numel() == 1  # a GPU fills it, and nobody waits for a copy
         made = f"full({tuple(tensor.shape)}, " if one else "tensor("
         values = python_text(tensor.item() if one else tensor.tolist(), 0)
-        text = f"torch.{made}{values}, dtype={tensor.dtype}, device={self._device()})"
-        self.statements.append(_Statement(f"{variable} = {text}", variable))
-        return variable
+        device = self._device()
+        text = f"torch.{made}{values}, dtype={tensor.dtype}, device={device.text})"
+        self.statements.append(assign(name, expression(text, [device])))
+        return name
 
-    def _device(self) -> str:
+    def _device(self) -> Expression:
         tensors = [*self.guard.inputs, *self.guard.locals.values()]
-        return f"{tensors[0]}.device" if tensors else '"cpu"'
+        if not tensors:
+            return Expression('"cpu"')
+        return expression(f"{tensors[0]}.device", [variable(tensors[0])])
 
     # -- tensors
 
-    def _reach(self, n: Node) -> str:
-        """Python text of a tensor; views are taken where they are used."""
+    def _tensor_expression(self, n: Node) -> Expression:
+        """A tensor in Python; views are taken where they are used."""
         if n.has("joint") and n.has("inside"):
             return self._inside(n)
-        if id(n) not in self.text:
+        if id(n) not in self.expressions:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
-            pairs = {"shape": self._renamed(shape_tuple(n.shape))}
+            pairs = {"shape": shape_tuple(n.shape, self.guard.batch)}
             pairs |= {name: python_text(value, 0) for name, value in n.attributes}
-            self.text[id(n)] = n.row.torch.format(self._reach(n.args[0]), **pairs)
-        return self.text[id(n)]
+            of = self._tensor_expression(n.args[0])
+            self.expressions[id(n)] = expression(n.row.torch.format(of.text, **pairs), [of])
+        return self.expressions[id(n)]
 
     def _renamed(self, text: str) -> str:
         """Sizes in the words of the guard: `batch` may be a name of the model's own."""
         new = self.guard.batch
         return re.sub(r"(?<![\w.])batch\b", new, text) if new else text
 
-    def _define(self, n: Node, name: str, text: str) -> None:
-        self.text[id(n)] = name
-        self.statements.append(_Statement(f"{name} = {text}", name))
+    def _assign(self, wanted: str, value: Expression) -> Expression:
+        """A new variable that holds the value."""
+        name = self.guard.names.fresh(wanted)
+        self.statements.append(assign(name, value))
+        return variable(name)
 
-    def _dense(self, text: str, n: Node) -> str:
+    def _as_laid_out(self, tensor: Expression, n: Node) -> Expression:
         """The tensor with the layout that kernels assume."""
-        return f"_fusewright_dense({text}, {n.order})" if n.order else f"{text}.contiguous()"
+        if n.order:
+            text = f"{Snippet.DENSE}({tensor.text}, {n.order})"
+            return expression(text, [tensor], [Snippet.DENSE])
+        return expression(f"{tensor.text}.contiguous()", [tensor])
 
-    def _operand(self, n: Node) -> str:
+    def _operand(self, n: Node) -> Expression:
         """A variable that holds the tensor, laid out as the kernels assume."""
         if id(n) in self.dense:
             return self.dense[id(n)]
@@ -167,11 +193,9 @@ class _ForwardPrinter:
             "library",
             "item",
         ):
-            return self._reach(n)
-        variable = self.guard.names.fresh(f"{n.op}_result")
-        text = self._dense(self._reach(n), n)
-        self.statements.append(_Statement(f"{variable} = {text}", variable))
-        return variable
+            return self._tensor_expression(n)
+        value = self._as_laid_out(self._tensor_expression(n), n)
+        return self._assign(f"{n.op}_result", value)
 
     # -- steps
 
@@ -179,22 +203,29 @@ class _ForwardPrinter:
         n = step.node
         if id(n) in self.counted:  # in place, with the updates
             return
-        arguments = [self._reach(a) for a in n.args]
+        arguments = [self._tensor_expression(a) for a in n.args]
+        texts = [a.text for a in arguments]
+        snippets = [Snippet.PAGED] if writes_to_huge_pages(n) else []
         if n.op == "library":
-            text = self._renamed(str(n["call"])).format(*arguments, device=self._device())
+            device = self._device()
+            text = self._renamed(str(n["call"])).format(*texts, device=device.text)
         elif n.op == "item":
-            text = f"{arguments[0]}[{n['index']}]"
+            text = f"{texts[0]}[{n['index']}]"
         else:
             attributes = {key: python_text(value, 0) for key, value in n.attributes}
-            text = n.row.torch.format(*arguments, **attributes)
+            text = n.row.torch.format(*texts, **attributes)
         if self.plan.precision == "ieee" and is_float_product(n):
-            text = f"_fusewright_ieee(lambda: {text})"
-        name = self.guard.names.fresh(_short_name(n))
-        self._define(n, name, text)
+            text = f"{Snippet.IEEE}(lambda: {text})"
+            snippets.append(Snippet.IEEE)
+        made = self._assign(_short_name(n), expression(text, arguments, snippets))
+        self.expressions[id(n)] = made
         if any(n is leaf for kernel in self.plan.kernels for leaf in _walked(kernel)):
-            dense = self.guard.names.fresh(f"{name}_dense") if id(n) in self.shown else name
-            self.dense[id(n)] = dense
-            self.statements.append(_Statement(f"{dense} = {self._dense(name, n)}", dense))
+            exposed, value = id(n) in self.exposed, self._as_laid_out(made, n)
+            if exposed:
+                self.dense[id(n)] = self._assign(f"{made.text}_dense", value)
+            else:
+                self.statements.append(assign(made.text, value))
+                self.dense[id(n)] = made
 
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
@@ -202,116 +233,110 @@ class _ForwardPrinter:
         read = [*self._factors(kernel), *(self._operand(n) for n in _given(body))]
         for k, output in enumerate(kernel.outputs):
             if id(output) in reused:
-                self.text[id(output)] = self._operand(reused[id(output)])
+                self.expressions[id(output)] = self._operand(reused[id(output)])
                 continue
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
-            name = self.guard.names.fresh(wanted)
-            self._define(output, name, self._inside(output) or self._empty(output))
-            self.fresh.add(id(output))
-        self.text.update((id(n), self._operand(n.args[0])) for n in kernel.counters)
-        written = [self.text[id(p.node)] for p in body.pointers if p.written]
-        addresses = [f"{name}.data_ptr()" for name in (*read, *written, *self._scratch(kernel))]
+            self._new_memory(output, wanted)
+        self.expressions.update((id(n), self._operand(n.args[0])) for n in kernel.counters)
+        written = [self.expressions[id(p.node)] for p in body.pointers if p.written]
+        given = [*read, *written, *self._scratch(kernel)]
+        addresses = [f"{tensor.text}.data_ptr()" for tensor in given]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
-        self.statements.append(_Statement(f"{self.run}[{literal(kernel.name)}]({arguments})"))
+        text = f"{self.run}[{literal(kernel.name)}]({arguments})"
+        self.statements.append(evaluate(expression(text, given)))
 
-    def _inside(self, n: Node) -> str:
-        """Its place in the memory of a joined tensor; "" where it has memory of its own."""
-        if not n.has("inside"):
-            return ""
+    def _new_memory(self, n: Node, wanted: str) -> None:
+        """A variable for a result of a kernel, with memory of its own or inside another's."""
+        name = self.guard.names.fresh(wanted)
+        value = self._inside(n) if n.has("inside") else self._empty(n)
+        self.statements.append(assign(name, value))
+        self.expressions[id(n)] = variable(name)
+        self.fresh.add(id(n))
+
+    def _inside(self, n: Node) -> Expression:
+        """Its place in the memory of a joined tensor."""
         whole = self.wholes[id(n)]
-        if id(whole) not in self.text:
-            self._define(whole, self.guard.names.fresh("joined"), self._empty(whole))
-            self.fresh.add(id(whole))
+        if id(whole) not in self.expressions:
+            self._new_memory(whole, "joined")
         dim, start, _ = as_ints(n["inside"])
-        return f"{self.text[id(whole)]}.narrow({dim}, {start}, {n.shape[dim]})"
+        found = self.expressions[id(whole)]
+        return expression(f"{found.text}.narrow({dim}, {start}, {n.shape[dim]})", [found])
 
-    def _factors(self, kernel: Kernel) -> list[str]:
+    def _factors(self, kernel: Kernel) -> list[Expression]:
         """What the kernel's product reads as a whole, aligned where tensor maps read it."""
         if kernel.product is None:
             return []
         tile = self.tiles[kernel.name]
         kind = variant_of(kernel.product, inline=tile.inline)
         found = kind.whole(kernel.product)
-        names = [self._operand(n) for n in found]
-        aligned: dict[str, str] = {}
+        tensors = [self._operand(n) for n in found]
+        aligned: dict[Expression, Expression] = {}
         read = kind.boxed[tile.swapped]
         for k in read:
-            if id(found[k]) not in self.fresh and names[k] not in aligned:
-                name = aligned[names[k]] = self.guard.names.fresh(f"{names[k]}_aligned")
-                self.statements.append(
-                    _Statement(f"{name} = _fusewright_aligned({names[k]})", name)
-                )
-        return [aligned.get(name, name) if k in read else name for k, name in enumerate(names)]
+            if id(found[k]) not in self.fresh and tensors[k] not in aligned:
+                text = f"{Snippet.ALIGNED}({tensors[k].text})"
+                value = expression(text, [tensors[k]], [Snippet.ALIGNED])
+                aligned[tensors[k]] = self._assign(f"{tensors[k].text}_aligned", value)
+        return [aligned.get(t, t) if k in read else t for k, t in enumerate(tensors)]
 
-    def _scratch(self, kernel: Kernel) -> list[str]:
+    def _scratch(self, kernel: Kernel) -> list[Expression]:
         if kernel.name not in self.scratch:
             return []
-        name = self.guard.names.fresh("scratch")
-        count = self._renamed(self.scratch[kernel.name])
-        size = f"{count}, dtype=torch.uint8, device={self._device()}"
-        self.statements.append(_Statement(f"{name} = torch.empty({size})", name))
-        return [name]
+        count, device = self._renamed(self.scratch[kernel.name]), self._device()
+        text = f"torch.empty({count}, dtype=torch.uint8, device={device.text})"
+        return [self._assign("scratch", expression(text, [device]))]
 
-    def _empty(self, n: Node) -> str:
+    def _empty(self, n: Node) -> Expression:
         """Fresh memory of the node's shape, type and layout."""
         strides: dict[int, Size] = {}
         step: Size = 1
         for d in reversed(n.order or range(len(n.shape))):
             strides[d], step = step, times(step, n.shape[d] or 1)
-        laid = f"{shape_tuple(n.shape)}, {shape_tuple(tuple(strides[d] for d in sorted(strides)))}"
+        ordered = tuple(strides[d] for d in sorted(strides))
+        laid = ", ".join(shape_tuple(sizes, self.guard.batch) for sizes in (n.shape, ordered))
         device = ", device" if self.plan.target.language == "cuda" else ""
-        return f"_fusewright_empty({self._renamed(laid)}, {n.dtype}{device})"
+        text = f"{Snippet.EMPTY}({laid}, {n.dtype}{device})"
+        return expression(text, snippets=[Snippet.EMPTY])
 
     def _updates(self) -> None:
-        counters: dict[str, list[str]] = {}
+        counters: dict[Expression, list[Expression]] = {}
         for update in self.graph.updates:
-            target = self._reach(update.target)
+            target = self._tensor_expression(update.target)
             if id(update.value) in self.counted:
-                counters.setdefault(self._reach(update.value.args[1]), []).append(target)
+                more = self._tensor_expression(update.value.args[1])
+                counters.setdefault(more, []).append(target)
                 continue
-            value = self._reach(update.value)
+            value = self._tensor_expression(update.value)
             if writes_itself(update.value):
                 continue
-            changed = f"_fusewright_changed({target})"
-            text = changed if target == value else f"{target}.copy_({value})"
-            self.statements.append(_Statement(text))
+            if target == value:
+                text, snippets = f"{Snippet.CHANGED}({target.text})", [Snippet.CHANGED]
+            else:
+                text, snippets = f"{target.text}.copy_({value.text})", []
+            self.statements.append(evaluate(expression(text, [target, value], snippets)))
         for more, some in counters.items():  # those of many layers in one launch
-            together = f"torch._foreach_add_([{', '.join(some)}], {more})"
-            self.statements.append(
-                _Statement(f"{some[0]}.add_({more})" if len(some) == 1 else together)
-            )
+            together = f"torch._foreach_add_([{', '.join(t.text for t in some)}], {more.text})"
+            text = f"{some[0].text}.add_({more.text})" if len(some) == 1 else together
+            self.statements.append(evaluate(expression(text, [*some, more])))
 
     def _replace(self) -> None:
         """Give attributes that the model replaces their new values."""
-        tensors = [self._reach(o) for o in self.graph.outputs]
         for r in self.captured.replaced:
-            value = self.guard.containers.written(r.after, tensors, self.guard.batch)
-            self.statements.append(
-                _Statement(f"{self.guard.modules[r.place.path]}.{r.place.name} = {value}")
-            )
+            value = self._written(r.after)
+            text = f"{self.guard.modules[r.place.path]}.{r.place.name} = {value.text}"
+            self.statements.append(evaluate(expression(text, [value])))
 
-    # -- memory and results
-
-    def _with_deletes(self, result: str) -> list[str]:
-        """Statements, each followed by the deletion of what nobody reads any more."""
-        defined = [s.defines for s in self.statements if s.defines]
-        texts = [s.text for s in self.statements] + [result]
-        last = {name: max(i for i, t in enumerate(texts) if _mentions(t, name)) for name in defined}
-        lines: list[str] = []
-        for i, statement in enumerate(self.statements):
-            lines.append(statement.text)
-            dead = [name for name in dict.fromkeys(defined) if last[name] == i]
-            if dead and i + 1 < len(self.statements):
-                lines.append(f"del {', '.join(dead)}")
-        return lines
-
-    def _packed(self) -> str:
-        tensors = [self._reach(o) for o in self.graph.outputs]
-        return self.guard.containers.written(self.captured.results, tensors, self.guard.batch)
+    def _written(self, tree: Tree) -> Expression:
+        """A value that holds tensors among the outputs."""
+        tensors = [self._tensor_expression(o) for o in self.graph.outputs]
+        texts = [tensor.text for tensor in tensors]
+        text = self.guard.containers.written(tree, texts, self.guard.batch)
+        held = [tensors[leaf.number] for leaf in leaves(tree) if isinstance(leaf, Slot)]
+        return expression(text, held)
 
 
-def _shown(graph: Graph) -> set[int]:
+def _exposed_memory(graph: Graph) -> set[int]:
     """Nodes whose very memory an output may show, so that it must stay as PyTorch laid it out."""
     found: set[int] = set()
     waiting = [base(o) for o in graph.outputs]
@@ -322,10 +347,6 @@ def _shown(graph: Graph) -> set[int]:
             views = n.op == "item" or (n.op == "library" and n["fresh"] is not True)
             waiting += [base(a) for a in n.args] if views else []
     return found
-
-
-def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"(?<![\w.]){name}\b", text) is not None
 
 
 def _given(body: KernelText) -> list[Node]:

@@ -8,27 +8,24 @@ from it, and what was found gets a local name, which the rest of `forward` uses.
 
 from __future__ import annotations
 
-import dis
-import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from types import CodeType, FunctionType
+from types import FunctionType
 
 import torch
 from torch import nn
 
-from fusewright.common.containers import Container, Plain, Slot, Tree, rebuild
-from fusewright.emit.python_text import NameScope, literal, parameters, texts
+from fusewright.common.containers import Plain, Slot, Tree, rebuild
+from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
+from fusewright.emit.python_text import NameScope, literal, parameters, shape_tuple, strings_tuple
+from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
-from fusewright.frontend.attribute_reads import FUNCTION, is_plain
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import BatchSize, Node, numel, size_text, toposort
+from fusewright.ir.graph import BatchSize, Node, numel, toposort
 from fusewright.kernels.conv.match import came_from_conv, rounds_as_tf32
-from fusewright.kernels.conv.tf32_probe import probe_expression
+from fusewright.kernels.conv.tf32_probe import probe_arguments
 from fusewright.targets.target import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method
@@ -42,6 +39,7 @@ class ForwardGuard:
     names: the local names in use.  batch: the variable of the batch size, or "".
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
     containers: how others are written.  modules: path of a submodule -> its variable, if any.
+    snippets: those that the conditions call.
     """
 
     prelude: tuple[str, ...]
@@ -52,6 +50,7 @@ class ForwardGuard:
     inputs: tuple[str, ...]
     containers: Containers
     modules: Mapping[str, str]
+    snippets: frozenset[Snippet]
 
 
 def guard(
@@ -78,7 +77,7 @@ class _Guard:
         self.precision = precision
         self.parameters = parameters(module)
         self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
-        self.globals = _values_read(module, scope)
+        self.globals = values_read(module, scope)
         given = frozenset(p.name for p in self.parameters)
         self.containers = Containers(scope, given, type(module).__name__)
         trees = [t for r in captured.replaced for t in (r.before, r.after)]
@@ -87,6 +86,7 @@ class _Guard:
         taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
         self.names = NameScope(taken | {"self", "torch", "type", "repr", "globals", scope.own})
         self.names.taken |= {"tuple", "len", "vars", "alike"}
+        self.values = ValueConditions(type(module).__name__, scope, self.names)
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}
         self.trees = {a.parameter: a.tree for a in captured.arguments}
@@ -98,6 +98,7 @@ class _Guard:
             self._take(name, name, tree)
         self.given = len(self.inputs)  # behind them are tensors of replaced attributes
         self.reached: dict[int, str] = {}
+        self.snippets: set[Snippet] = set()
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
     def guard(self) -> ForwardGuard:
@@ -110,16 +111,24 @@ class _Guard:
             *self._modules(),
             *self._replaced(),
             *self._all_tensors(),
-            *self._ties(),
+            *self._tied_tensors(),
             *self._values(),
             *self._gradients(),
-            *self._apart(),
+            *self._no_shared_memory(),
             *self._products(),
         ]
         inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
-        prelude, known = tuple(self._prelude()), (self.locals, self.names, self.batch)
-        about = inputs, self.containers, self.variables
-        return ForwardGuard(prelude, tuple(conditions), *known, *about)
+        return ForwardGuard(
+            prelude=tuple(self._prelude()),
+            conditions=tuple(conditions),
+            locals=self.locals,
+            names=self.names,
+            batch=self.batch,
+            inputs=inputs,
+            containers=self.containers,
+            modules=self.variables,
+            snippets=frozenset(self.snippets),
+        )
 
     # -- arguments
 
@@ -132,7 +141,7 @@ class _Guard:
             self.parts.append((self.inputs[tree.number], path))
         elif isinstance(tree, Plain):
             self.plain.append((path, tree.value))
-        elif path.isidentifier() and _is_only_plain(tree):
+        elif path.isidentifier() and is_only_plain(tree):
             self.plain.append((path, rebuild(tree, ())))
         else:
             self.alike += self.containers.asks(path, tree)
@@ -160,7 +169,7 @@ class _Guard:
             self.inputs[tree.number] = self.names.fresh(name)
             self.reached[tree.number] = text
         elif isinstance(tree, Plain):
-            yield from self._same(text, tree.value, "an attribute that it replaces")
+            yield from self.values.unchanged(text, tree.value, "an attribute that it replaces")
         else:
             own = self.names.fresh(name)
             yield f"({own} := {text}) is not None"
@@ -203,13 +212,12 @@ class _Guard:
             if p.name not in self.trees and p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 yield f"not {p.name}"
             elif p.name not in self.trees:
-                yield from self._same(p.name, p.default, f"the default of {p.name}")
+                yield from self.values.unchanged(p.name, p.default, f"the default of {p.name}")
         for path, value in self.plain:
-            yield from self._same(path, value, f"argument {path}")
+            yield from self.values.unchanged(path, value, f"argument {path}")
 
     def _tensor(self, text: str, leaf: Node) -> str:
-        shape = ", ".join(size_text(s).replace("batch", self.batch) for s in leaf.shape)
-        shape = f"({shape},)" if len(leaf.shape) == 1 else f"({shape})"
+        shape = shape_tuple(leaf.shape, self.batch)
         device = ", device" if self.target.language == "cuda" else ""
         order = f", {leaf.order}" if leaf.order else ""
         return f"_fusewright_tensor({text}, {shape}, {leaf.dtype}{device}{order})"
@@ -243,14 +251,18 @@ class _Guard:
         if not kind:
             yield f"str(type({found})) == {literal(str(type(child)))}"
             found, kind = self.variables[path], f"type({self.variables[path]})"
-        yield f"_fusewright_module({found}, {kind})"
+        yield self._call(Snippet.MODULE, found, kind)
+
+    def _call(self, snippet: Snippet, *arguments: str) -> str:
+        self.snippets.add(snippet)
+        return f"{snippet}({', '.join(arguments)})"
 
     def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
         methods = sorted(_methods(type(child)) - {"forward"})
         if child._modules:
-            yield f"tuple({self.variables[path]}._modules) == {texts(child._modules)}"
+            yield f"tuple({self.variables[path]}._modules) == {strings_tuple(child._modules)}"
         if methods:
-            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({texts(methods)})"
+            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({strings_tuple(methods)})"
 
     def _owners(self) -> set[str]:
         """Paths of modules that conditions read from, and so have a local name."""
@@ -261,7 +273,7 @@ class _Guard:
             *(s.path for s in self.captured.settings),
             *(r.place.path for r in self.captured.replaced),
             *(path for path, child in paths if child._modules or _methods(type(child))),
-            *(path.rpartition(".")[0] for group in _tied(self.module) for path in group),
+            *(path.rpartition(".")[0] for group in _tied_paths(self.module) for path in group),
             *(first[id(child)] for path, child in paths if first[id(child)] != path),
         }
 
@@ -289,12 +301,12 @@ class _Guard:
         asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
         if leaves:
             asked.append(f"_fusewright_remember({', '.join([key, *leaves])})")
-            known = f"_fusewright_seen({', '.join([key, *found])})"
+            known = self._call(Snippet.SEEN, key, *found)
         yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
 
-    def _ties(self) -> Iterator[str]:
+    def _tied_tensors(self) -> Iterator[str]:
         """Tensors that were one still are."""
-        for group in _tied(self.module):
+        for group in _tied_paths(self.module):
             held = next((self.locals[path] for path in group if path in self.locals), "")
             for path in group if held else ():
                 if path not in self.locals:
@@ -311,67 +323,24 @@ class _Guard:
     def _values(self) -> Iterator[str]:
         for s in self.captured.settings:
             text = f"{self.variables[s.path]}.{s.name}"
-            yield from self._same(text, s.value, f"attribute {s.path}.{s.name}".replace(" .", " "))
+            yield from self.values.unchanged(
+                text, s.value, f"attribute {s.path}.{s.name}".replace(" .", " ")
+            )
         for name, value in self.globals.items():
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
-            yield from self._same(reach.format(name), value, name)
+            yield from self.values.unchanged(reach.format(name), value, name)
         if self._reads_default_dtype():
             yield f"torch.get_default_dtype() is {torch.get_default_dtype()}"
-
-    def _same(self, text: str, value: object, what: str) -> Iterator[str]:
-        """The value is the one that the kernels were written for, and of its type."""
-        if value is inspect.Parameter.empty:
-            return
-        if value is None or isinstance(value, bool | torch.dtype):
-            yield f"{text} is {value}"
-        elif type(value) in (int, str) or (type(value) is float and value and value == value):
-            found, once = self._once(text)
-            yield f"type({once}) is {type(value).__name__}"
-            yield f"{found} == {literal(value)}"
-        elif isinstance(value, FUNCTION):
-            yield self._same_function(text, value)
-        elif type(value) is tuple and [*map(type, value)] == [int]:  # a third of what repr takes
-            found, once = self._once(text)
-            yield f"type({once}) is tuple"
-            yield f"{found} == {literal(value)}"
-            yield f"type({found}[0]) is int"
-        elif is_plain(value) or isinstance(value, Enum):
-            # == would take 0.0 for -0.0, and [1] for [1.0].
-            yield f"repr({text}) == {literal(repr(value))}"
-        else:
-            raise CaptureFailed(
-                f"{type(self.module).__name__}.forward: {what} is a {type(value).__name__}, and "
-                "the emitted file could not notice a change of it. Use numbers, strings or tensors."
-            )
-
-    def _once(self, text: str) -> tuple[str, str]:
-        """A name for what is asked twice, and the text that gives it; a plain name is its own."""
-        if not re.fullmatch(r"\w+(\.\w+)+", text):
-            return text, text
-        name = self.names.fresh(text.replace(".", "_"))
-        return name, f"{name} := {text}"
-
-    def _same_function(self, text: str, function: object) -> str:
-        """Identity where emitted code has a name for the function; else where it was defined."""
-        name = str(getattr(function, "__name__", ""))
-        for prefix, place in (("torch.", torch), ("torch.nn.functional.", nn.functional)):
-            if getattr(place, name, None) is function:
-                return f"{text} is {prefix}{name}"
-        if self.scope.values.get(name) is function:
-            return f"{text} is {self.scope.reach.format(name)}"
-        where = str(getattr(function, "__qualname__", name))
-        where = where if self.scope.part else re.sub(r"^Model\b", "ModelNew", where)
-        return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
 
     def _products(self) -> Iterator[str]:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
         nodes = toposort(self.captured.graph.roots)
         found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
         if self.precision == "eager" and not all(map(came_from_conv, found)):
-            yield "_fusewright_full_float32()"
-        asked = (probe_expression(n, self.batch) for n in found if rounds_as_tf32(n))
-        yield from dict.fromkeys(asked)
+            yield self._call(Snippet.FULL_FLOAT32)
+        asked = (probe_arguments(n, self.batch) for n in found if rounds_as_tf32(n))
+        yield from dict.fromkeys(self._call(Snippet.ROUNDS, *arguments) for arguments in asked)
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""
@@ -392,7 +361,7 @@ class _Guard:
             wanted = "any(p.requires_grad for p in self.parameters())"
             yield f"not (torch.is_grad_enabled() and {wanted})"
 
-    def _apart(self) -> Iterator[str]:
+    def _no_shared_memory(self) -> Iterator[str]:
         """What is written shares no memory with anything else."""
         graph = self.captured.graph
         written = [u.target for u in graph.updates]
@@ -405,14 +374,7 @@ class _Guard:
         text |= {key: self.locals[name] for key, name in names if name in self.locals}
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]
         mine = [text[id(n)] for n in written if id(n) in text]
-        yield f"_fusewright_apart([{', '.join(mine)}], [{', '.join(other)}])"
-
-
-def _is_only_plain(tree: Tree) -> bool:
-    """Whether `repr` tells everything about it."""
-    if isinstance(tree, Container):
-        return tree.type in (list, tuple, dict) and all(map(_is_only_plain, tree.inside))
-    return isinstance(tree, Plain) and is_plain(tree.value)
+        yield self._call(Snippet.APART, f"[{', '.join(mine)}]", f"[{', '.join(other)}]")
 
 
 def class_text(kind: type, scope: EmitScope) -> str:
@@ -426,7 +388,7 @@ def class_text(kind: type, scope: EmitScope) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if known else ""
 
 
-def _tied(module: nn.Module) -> list[list[str]]:
+def _tied_paths(module: nn.Module) -> list[list[str]]:
     """The paths of every parameter or buffer that can be reached by more than one, owners once."""
     groups: dict[int, list[str]] = {}
     for path, child in module.named_modules():
@@ -446,39 +408,3 @@ def _methods(kind: type) -> set[str]:
         for name, value in vars(c).items()
         if isinstance(value, FunctionType) and not name.startswith("__") and c is not object
     }
-
-
-def _values_read(module: nn.Module, scope: EmitScope) -> dict[str, object]:
-    """Plain module-level values that the user's functions read, apart from constructors."""
-    seen: set[str] = set()
-    kinds = {type(child) for _, child in module.named_modules()}
-    queue = [
-        value
-        for kind in kinds
-        for c in kind.__mro__
-        for name, value in vars(c).items()
-        if isinstance(value, FunctionType) and name != "__init__"
-    ]
-    done: set[int] = set()
-    while queue:
-        function = queue.pop()
-        if id(function) in done or function.__globals__ is not scope.values:
-            continue
-        done.add(id(function))
-        for name in _names_in(function.__code__):
-            value = scope.values.get(name)
-            if isinstance(value, FunctionType):
-                queue.append(value)
-            elif name in scope.values and is_plain(value) and not name.startswith("__"):
-                seen.add(name)
-    return {name: scope.values[name] for name in sorted(seen)}
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Names that a function looks up at module level, its inner functions included."""
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield str(step.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

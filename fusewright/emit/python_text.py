@@ -69,13 +69,13 @@ def literal(value: object) -> str:
     return repr(value)
 
 
-def shape_tuple(shape: Shape) -> str:
-    """A shape as Python text."""
-    inside = ", ".join(map(size_text, shape))
+def shape_tuple(shape: Shape, batch: str = "batch") -> str:
+    """A shape as Python text. batch: the variable of the batch size."""
+    inside = ", ".join(size_text(size, batch) for size in shape)
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 
-def texts(names: Iterable[str]) -> str:
+def strings_tuple(names: Iterable[str]) -> str:
     """A tuple of strings as Python text."""
-    texts = [literal(name) for name in names]
-    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+    strings = [literal(name) for name in names]
+    return f"({strings[0]},)" if len(strings) == 1 else f"({', '.join(strings)})"

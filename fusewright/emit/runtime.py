@@ -15,14 +15,14 @@ from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cuda_source import cuda_source, whole, workspace
 from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.kernel_text import KernelText
-from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, SEEN
-from fusewright.kernels.conv.tf32_probe import ROUNDS
+from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
+from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.kernels.schedule import Schedule
 from fusewright.loopnest.nest import Nest
-from fusewright.rewrite.huge_pages import PAGED
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
+BUILD_CALLS = frozenset({Snippet.SEEN})  # what the text below needs
 _BUILD = '''
 _FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
 
@@ -155,88 +155,6 @@ def _fusewright_tensor(tensor, shape, dtype, {parameter}order=None):
     )
 '''
 
-_MODULE = '''
-_FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
-_FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
-
-
-def _fusewright_module(module, kind):
-    """Whether calling a submodule does what its class says and nothing else."""
-    return (
-        type(module) is kind
-        and not (module._forward_hooks or module._forward_pre_hooks)
-        and "forward" not in module.__dict__
-    )
-'''
-
-_APART = '''
-def _fusewright_apart(written, read):
-    """Whether no tensor that is written shares memory with another one."""
-    targets = {tensor.untyped_storage().data_ptr() for tensor in written}
-    others = {tensor.untyped_storage().data_ptr() for tensor in read}
-    if len(targets) == len(written) and targets.isdisjoint(others):
-        return True
-    spans = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in written]
-    every = [*spans, *((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in read)]
-    return all(
-        mine is other or mine[1] <= other[0] or other[1] <= mine[0]
-        for mine in spans
-        for other in every
-    )
-'''
-
-_CHANGED = """
-# Tells autograd that a kernel wrote to a tensor; PyTorch 2.0 has no word for it.
-_fusewright_changed = getattr(torch.autograd.graph, "increment_version", id)
-"""
-
-_DENSE = '''
-def _fusewright_dense(tensor, order):
-    """The tensor with its dimensions in this order in memory, copied only if they are not."""
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return tensor.permute(order).contiguous().permute(back)
-'''
-
-_ALIGNED = '''
-def _fusewright_aligned(tensor):
-    """The tensor, or a copy of it if it does not start at a multiple of 16 bytes."""
-    return tensor.clone() if tensor.data_ptr() % 16 else tensor
-'''
-
-_FULL = '''
-def _fusewright_full_float32():
-    """Whether PyTorch's own float32 products are in full precision, as the kernels' are."""
-    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
-        return torch._C._get_fp32_precision_getter("cuda", "matmul") != "tf32"
-    return not torch._C._get_cublas_allow_tf32()
-'''
-
-_IEEE = """
-class _FusewrightIeee:
-    def __enter__(self):
-        backends = torch.backends
-        if hasattr(backends.cudnn, "conv"):  # PyTorch 2.9 and newer
-            owners = [backends.cuda.matmul, backends.cudnn.conv]
-            owners += [backends.mkldnn.matmul, backends.mkldnn.conv]
-            self.flags = [(owner, "fp32_precision", "ieee") for owner in owners]
-        else:
-            owners = [backends.cuda.matmul, backends.cudnn]
-            self.flags = [(owner, "allow_tf32", False) for owner in owners]
-        self.before = [getattr(owner, name) for owner, name, _ in self.flags]
-        for owner, name, value in self.flags:
-            setattr(owner, name, value)
-
-    def __exit__(self, *error):
-        for (owner, name, _), value in zip(self.flags, self.before, strict=True):
-            setattr(owner, name, value)
-
-
-def _fusewright_ieee(product):
-    \"\"\"Run one of PyTorch's products in full float32, whatever its precision flags say.\"\"\"
-    with _FusewrightIeee():
-        return product()
-"""
-
 # Code for an architecture with a letter, as sm_90a, runs on no other.
 _ONLY = """gpus = range(torch.cuda.device_count())
     if ({major}, {minor}) not in [torch.cuda.get_device_capability(gpu) for gpu in gpus]:
@@ -247,23 +165,9 @@ _ONLY = """gpus = range(torch.cuda.device_count())
         )
     """
 
-# Word that the emitted code uses -> the function behind it, in the order of the file.
-_PIECES = {
-    "_fusewright_seen": SEEN,
-    "_fusewright_module(": _MODULE,
-    "_fusewright_apart(": _APART,
-    "_fusewright_changed(": _CHANGED,
-    "_fusewright_dense(": _DENSE,
-    "_fusewright_aligned(": _ALIGNED,
-    "_fusewright_full_float32(": _FULL,
-    "_fusewright_rounds(": ROUNDS,
-    "_fusewright_ieee(": _IEEE,
-    "_fusewright_paged(": PAGED,
-}
-
 
 @dataclass(frozen=True)
-class _LanguageRuntime:
+class LanguageRuntime:
     """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
 
     machine: str
@@ -276,7 +180,7 @@ class _LanguageRuntime:
     empty: str
 
 
-_CPP = _LanguageRuntime(
+_CPP = LanguageRuntime(
     machine="""found = re.search(r"CPU capability usage: (\\w+)", torch.__config__.show())
     kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
     machine = kinds.get(found and found[1], "native")""",
@@ -293,7 +197,7 @@ _CPP = _LanguageRuntime(
     place="tensor.is_cpu",
     empty=CPU_MEMORY,
 )
-_CUDA = _LanguageRuntime(
+_CUDA = LanguageRuntime(
     machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
     compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
@@ -325,30 +229,31 @@ def cuda_flags(arch: Arch) -> tuple[str, ...]:
 
 
 def cuda_runtime(
-    kernels: Sequence[tuple[KernelText, Nest, Schedule]], target: Target, code: Iterable[str]
+    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
+    target: Target,
+    snippets: frozenset[Snippet],
 ) -> str:
-    """The block for CUDA: kernels as text, build, guard. code: what the emitted forward says."""
+    """The block for CUDA: kernels as text, build, guard. snippets: those that `forward` calls."""
     source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
     table = {b.name: len(b.pointers) + len(whole(n)) + bool(workspace(n, s)) for b, n, s in kernels}
-    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), code, arch)
+    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
 
 
-def cpp_runtime(bodies: Sequence[KernelText], code: Iterable[str]) -> str:
-    """The block for the CPU: kernels as text, build, guard. code: what the emitted forward says."""
+def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> str:
+    """The block for the CPU: kernels as text, build, guard. snippets: as for CUDA."""
     table = {b.name: len(b.pointers) for b in bodies}
-    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, code, None)
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, snippets, None)
 
 
 def _runtime(
-    language: _LanguageRuntime,
+    language: LanguageRuntime,
     name: str,
     source: str,
     table: dict[str, int],
     flags: Sequence[str],
-    code: Iterable[str],
+    snippets: frozenset[Snippet],
     arch: Arch | None,
 ) -> str:
-    said = "\n".join([*code, _BUILD] if table else code)
     text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
     machine = language.machine
     if arch is not None:
@@ -365,11 +270,12 @@ def _runtime(
         f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
         build,
     ]
+    texts = {Snippet.EMPTY: language.empty, **SNIPPETS}
+    called = snippets | BUILD_CALLS if table else snippets
     pieces = [
         *(kernels if table else []),
         _GUARD.format(autocast=language.autocast),
-        language.empty if "_fusewright_empty(" in said else "",
-        *(text for word, text in _PIECES.items() if word in said),
+        *(texts[snippet] for snippet in Snippet if snippet in called),
         _TENSOR.format(parameter=language.parameter, place=language.place),
     ]
     return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"

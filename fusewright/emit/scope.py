@@ -7,7 +7,6 @@ of its own; a class that only a function knows cannot be written down.
 from __future__ import annotations
 
 import builtins
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,8 +50,8 @@ class Containers:
 
     def words(self, trees: Iterable[Tree]) -> set[str]:
         """Names that the text of these containers uses."""
-        types = [self.type_text(kind) for tree in trees for kind in _types(tree)]
-        return {re.split(r"\W", text)[0] for text in types}
+        types = (self.type_text(kind) for tree in trees for kind in _types(tree))
+        return {text.partition(".")[0] for text in types}
 
     def type_text(self, kind: type) -> str:
         """The name of a class or function; raises CaptureFailed if there is none."""
@@ -113,7 +112,7 @@ class Containers:
 
     def _plain(self, value: Any, batch: str) -> str:
         if isinstance(value, BatchSize):
-            return re.sub(r"\bbatch\b", batch, size_text(value))
+            return size_text(value, batch)
         if type(value) is complex:
             return f"complex({literal(value.real)}, {literal(value.imag)})"
         if type(value) in PLAIN_TYPES or isinstance(value, torch.dtype):

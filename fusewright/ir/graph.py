@@ -365,11 +365,11 @@ def shape_text(shape: Sequence[Size]) -> str:
     return f"[{', '.join(map(size_text, shape))}]"
 
 
-def size_text(size: Size) -> str:
-    """A size as an expression of Python, C++ and English."""
+def size_text(size: Size, batch: str = "batch") -> str:
+    """A size as an expression of Python, C++ and English. batch: the name of the batch size."""
     if isinstance(size, int):
         return str(size)
-    return "batch" if size.multiple == 1 else f"batch * {size.multiple}"
+    return batch if size.multiple == 1 else f"{batch} * {size.multiple}"
 
 
 def show(graph: Graph) -> str:

@@ -32,6 +32,7 @@ def _fusewright_paged(shape, dtype):
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), whole, mmap.MADV_HUGEPAGE)
     return tensor
 '''
+WHY = "it writes to huge pages"
 CALLS = frozenset({*PLAIN_PRODUCTS, *ADDED_PRODUCTS})
 _LINEAR = re.compile(r"torch\.nn\.functional\.linear\(\{0\}, \{1\}(, \{2\})?\)")
 
@@ -48,12 +49,17 @@ def pages(graph: Graph, target: Target) -> Graph:
         if not product or graph.hint(numel(n.shape)) * n.dtype.itemsize < least:
             return n
         text = _text(n, whole=id(n) in shown)
-        changed = {"call": text, "why": "it writes to huge pages"}
+        changed = {"call": text, "why": WHY}
         attributes: Mapping[str, Attribute] = {**dict(n.attributes), **changed}
         made = node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
         return made if text else n
 
     return rebuild(graph, change)
+
+
+def writes_to_huge_pages(n: Node) -> bool:
+    """Whether a call is one whose result goes to such memory, made by `PAGED`."""
+    return n.op == "library" and n.has("why") and n["why"] == WHY
 
 
 def _text(n: Node, *, whole: bool) -> str:

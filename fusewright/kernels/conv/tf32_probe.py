@@ -58,14 +58,19 @@ SETTINGS = {
 }
 
 
-def probe_expression(n: Node, batch: str) -> str:
-    """The question to the emitted `_fusewright_rounds`; batch: the variable of the batch size."""
-    image, weight = (", ".join(map(size_text, a.shape)).replace("batch", batch) for a in n.args)
+def probe_arguments(n: Node, batch: str) -> list[str]:
+    """What the emitted `_fusewright_rounds` is asked; batch: the variable of the batch size."""
+    image, weight = (", ".join(size_text(s, batch) for s in a.shape) for a in n.args)
     function, names = SETTINGS[n.op]
-    settings = ", ".join(repr(n[name]) for name in names)
     call = f"torch.nn.functional.{function}{n['rank']}d"
-    last = f", last=(True, {geometry(n).last_weights})" if n.order else ""
-    return f"_fusewright_rounds({call}, ({image}), ({weight}), {settings}, device{last})"
+    last = [f"last=(True, {geometry(n).last_weights})"] if n.order else []
+    settings = [repr(n[name]) for name in names]
+    return [call, f"({image})", f"({weight})", *settings, "device", *last]
+
+
+def probe_expression(n: Node, batch: str) -> str:
+    """The question as the emitted file asks it."""
+    return f"_fusewright_rounds({', '.join(probe_arguments(n, batch))})"
 
 
 def probe_this_gpu(batch: int) -> Rounds:

@@ -1,0 +1,233 @@
+"""Problem source + plan + kernels -> the emitted file, whose order is decided here.
+
+Header, the user's text, and in front of its class the block of kernels; `forward` behind the user's
+own. What is added is laid out as `ruff format` would, in the indentation of the user's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from fusewright.codegen.cuda_source import workspace
+from fusewright.codegen.kernel_text import KernelText
+from fusewright.emit.formatter import WIDTH, comment, indented, tidy, wrap
+from fusewright.emit.forward import forward_body
+from fusewright.emit.guard import guard
+from fusewright.emit.model_source import (
+    ModelSource,
+    lines_with_torch,
+    model_source,
+    renamed_lines,
+    unchanged_lines,
+)
+from fusewright.emit.python_text import parameters, signature_text
+from fusewright.emit.runtime import cpp_runtime, cuda_runtime
+from fusewright.emit.runtime_snippets import Snippet
+from fusewright.emit.scope import EmitScope
+from fusewright.frontend.capture import Captured
+from fusewright.fusion.planner import Plan
+from fusewright.kernels.schedule import Schedule
+from fusewright.loopnest.nest import Nest
+from fusewright.targets.target import Target
+
+
+@dataclass(frozen=True)
+class GeneratedForward:
+    """What replaces `forward`: statements before the guard, its conditions, and the rest.
+
+    signature: the parameters behind self, as text.  call: how they are handed on.
+    snippets: those that all of it calls.  imports: lines that it needs.
+    """
+
+    signature: str
+    call: str
+    summary: str
+    prelude: tuple[str, ...]
+    conditions: tuple[str, ...]
+    statements: tuple[str, ...]
+    snippets: frozenset[Snippet] = frozenset()
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewClass:
+    """A class with a new `forward` for submodules. base: their own class, as text.  paths: where
+    they are in the model."""
+
+    name: str
+    base: str
+    paths: tuple[str, ...]
+    forward: GeneratedForward
+
+
+def generated_forward(
+    captured: Captured,
+    plan: Plan,
+    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
+    module: nn.Module,
+    scope: EmitScope,
+) -> GeneratedForward:
+    """The emitted `forward` of `module`, with what its guard asks."""
+    bodies = [b for b, _, _ in kernels]
+    asked = guard(captured, module, scope, plan.target, plan.precision)
+    scratch = {b.name: size for b, n, s in kernels if (size := workspace(n, s))}
+    tiles = {b.name: s.tile for b, _, s in kernels if s.tile}
+    body = forward_body(captured, plan, bodies, asked, scratch, tiles)
+    signature, call = signature_text(parameters(module))
+    count = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
+    return GeneratedForward(
+        signature,
+        call,
+        summary=f"{count}; `reference_forward` where a condition does not hold.",
+        prelude=asked.prelude,
+        conditions=asked.conditions,
+        statements=body.statements,
+        snippets=asked.snippets | body.snippets,
+        imports=tuple(asked.containers.imports),
+    )
+
+
+def runtime_block(
+    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
+    target: Target,
+    forwards: Sequence[GeneratedForward],
+) -> str:
+    """The block of kernels, with the imports and the snippets that `forwards` need."""
+    snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
+    imports = dict.fromkeys(line for f in forwards for line in f.imports)
+    if target.language == "cuda":
+        runtime = cuda_runtime(kernels, target, snippets)
+    else:
+        runtime = cpp_runtime([b for b, _, _ in kernels], snippets)
+    return "\n".join([*imports, "", runtime]) if imports else runtime
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def emit_file(
+    source: str, path: str, header: Sequence[str], runtime: str, forward: GeneratedForward
+) -> str:
+    """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
+    model = model_source(source, path)
+    added = _added(model, forward)
+    text = [*model.before, *_block(runtime), *model.inside, *added, *model.after]
+    return _under(header, text)
+
+
+def rename_only(source: str, path: str, header: Sequence[str]) -> str:
+    """The user's text with no other change than the name of its class; raises as `emit_file`."""
+    return _under(header, renamed_lines(source, path))
+
+
+def emit_parts(
+    source: str, path: str, header: Sequence[str], runtime: str, parts: Sequence[NewClass]
+) -> str:
+    """The user's text as it is, then kernels, classes for some submodules, and ModelNew, whose
+    constructor gives these submodules their classes."""
+    lines = lines_with_torch(source, path)
+    classes = [line for part in parts for line in _subclass(part)]
+    table = [line for part in parts for line in _places(part)]
+    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
+    return _under(header, [*lines, "", "", *_block(runtime), *classes, *paths, *_MODEL_NEW])
+
+
+def alias(source: str, path: str, header: Sequence[str]) -> str:
+    """The user's text as it is, for a Model that is no plain class of the file."""
+    return _under(header, [*unchanged_lines(source, path), "", "ModelNew = Model"])
+
+
+def emit_bare_class(runtime: str, forward: GeneratedForward) -> str:
+    """Runtime and a bare `class ModelNew` with the new `forward`, for a module that has no file."""
+    return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
+
+
+def emit_classes(runtime: str, parts: Sequence[NewClass]) -> str:
+    """Runtime and bare classes with a new `forward`."""
+    lines = ["import torch", "", *_block(runtime)]
+    for part in parts:
+        methods = _methods(part.forward, part.forward.signature, "")
+        lines += [f"class {part.name}:", *(indented(line, "    ") for line in methods), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# ---- what is added -------------------------------------------------------------------------------
+
+
+_MODEL_NEW = """
+
+class ModelNew(Model):
+    \"\"\"Model, where some submodules run kernels.\"\"\"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        children = dict(self.named_modules())
+        for kind, paths in _FUSEWRIGHT_PARTS.items():
+            for child in map(children.get, paths):
+                if type(child) is kind.__base__:
+                    child.__class__ = kind
+""".rstrip().split("\n")
+
+
+def _subclass(part: NewClass) -> list[str]:
+    methods = [
+        indented(line, "    ") for line in _methods(part.forward, part.forward.signature, "")
+    ]
+    kept = f"    reference_forward = {part.base}.forward"
+    return [f"class {part.name}({part.base}):", kept, "", *methods, "", ""]
+
+
+def _places(part: NewClass) -> list[str]:
+    return wrap(f"{part.name}: ({', '.join(map(_quoted, part.paths))},),", 4)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
+    """The new methods, in the indentation of the class."""
+    if model.signature is None:
+        text = [
+            "",
+            "def reference_forward(self, *args, **kwargs):",
+            "    return super().forward(*args, **kwargs)",
+            "",
+            *_methods(new, new.signature, ""),
+        ]
+    else:
+        text = ["", *_methods(new, model.signature, model.returns)]
+    return [indented(line, model.unit) for line in text]
+
+
+def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
+    """`forward`, as lines at the left margin; widths count the indentation of a method."""
+    head = (
+        f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"
+    )
+    guard = f"if not ({' and '.join(new.conditions)}):"
+    body = [
+        f'"""{new.summary}"""',
+        *new.prelude,
+        guard,
+        f"    return self.reference_forward({new.call})",
+        *map(tidy, new.statements),
+    ]
+    lines = wrap(head, 4)
+    for line in body:
+        plain = line.lstrip()
+        lines += wrap(plain, 8 + len(line) - len(plain))
+    return [line[4:] for line in lines]
+
+
+def _block(runtime: str) -> list[str]:
+    rule = "# ---- kernels of ModelNew ".ljust(WIDTH - 1, "-")
+    return [rule, "", *runtime.strip("\n").split("\n"), "", ""]
+
+
+def _under(header: Sequence[str], text: Sequence[str]) -> str:
+    comments = [wrapped for line in header for wrapped in comment(line)]
+    return "\n".join([*comments, *text]).rstrip() + "\n"
