@@ -1,4 +1,4 @@
-"""Plan + Storage + Guard -> the body of the emitted `forward`: the plan's steps as lines of Python.
+"""Plan + ForwardGuard -> the body of the emitted `forward`: the plan's steps as lines of Python.
 
 Every tensor that must exist gets a variable; views are PyTorch's own views; a variable is deleted
 after its last use, so memory is free as early as in the original. Kernels get addresses, and every
@@ -62,6 +62,10 @@ def forward_body(
 
 
 class _ForwardPrinter:
+    """expressions: of every node that exists so far.  dense: what library calls return, laid out as
+    kernels assume.  fresh: nodes in new memory, which starts at a multiple of 16 bytes.
+    wholes: the tensor in whose memory a piece of a concatenation lies."""
+
     def __init__(
         self,
         captured: Captured,
@@ -75,10 +79,10 @@ class _ForwardPrinter:
         self.scratch, self.tiles = scratch, tiles
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
-        self.expressions: dict[int, Expression] = {}  # of every node that exists
+        self.expressions: dict[int, Expression] = {}
         self.statements: list[Statement] = []
         self.dense: dict[int, Expression] = {}
-        self.fresh: set[int] = set()  # what torch.empty made, at a multiple of 16 bytes
+        self.fresh: set[int] = set()
         self.exposed = _exposed_memory(self.graph)
         self.counted = call_counters(plan)
         joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
@@ -220,8 +224,8 @@ class _ForwardPrinter:
         made = self._assign(_short_name(n), expression(text, arguments, snippets))
         self.expressions[id(n)] = made
         if any(n is leaf for kernel in self.plan.kernels for leaf in _walked(kernel)):
-            exposed, value = id(n) in self.exposed, self._as_laid_out(made, n)
-            if exposed:
+            value = self._as_laid_out(made, n)
+            if id(n) in self.exposed:
                 self.dense[id(n)] = self._assign(f"{made.text}_dense", value)
             else:
                 self.statements.append(assign(made.text, value))

@@ -29,9 +29,9 @@ class ModelSource:
     is said.
     """
 
-    before: list[str]
-    inside: list[str]
-    after: list[str]
+    before: tuple[str, ...]
+    inside: tuple[str, ...]
+    after: tuple[str, ...]
     unit: str
     signature: str | None
     returns: str
@@ -50,9 +50,9 @@ def model_source(source: str, path: str) -> ModelSource:
     if method:
         lines = _keep_reference(lines, method)
     return ModelSource(
-        before,
-        lines[start:end],
-        lines[end:],
+        tuple(before),
+        tuple(lines[start:end]),
+        tuple(lines[end:]),
         unit=first[: len(first) - len(first.lstrip())],
         signature=_signature(method) if method else None,
         returns=f" -> {ast.unparse(method.returns)}" if method and method.returns else "",
