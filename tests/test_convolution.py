@@ -24,10 +24,12 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, show, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
-from fusewright.kernels.conv.match import Rounds, convolution
+from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
 from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
+from fusewright.kernels.interface import Tf32Probe
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
@@ -121,7 +123,7 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
 
 
 def graphs(
-    module: nn.Module, x: Tensor, rounds: Rounds | None = lambda _: True
+    module: nn.Module, x: Tensor, rounds: Tf32Probe | None = lambda _: True
 ) -> tuple[Graph, Graph]:
     return staged(module, (x,), lambda g: convolution(g, GPU, rounds=rounds), "convolution")
 
@@ -144,7 +146,7 @@ def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
 def test_what_follows_joins_its_kernel(name: str) -> None:
     layer, shape = LAYERS[name]
     _, after = graphs(Tailed(layer), torch.randn(shape))
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     (n,) = convolutions(after)
     names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
@@ -251,7 +253,7 @@ def test_a_library_call_says_why(name: str) -> None:
     layer, shape, why = LIBRARY[name]
     x = torch.randn(shape, dtype=next(layer.parameters()).dtype)
     _, after = graphs(layer, x, None)
-    (step,) = plan(after, GPU).libraries
+    (step,) = plan(after, GPU, ANCHORS).libraries
     assert why in step.reason
 
 
@@ -273,9 +275,9 @@ def test_a_tail_adds_the_bias_of_a_library_call(
     """PyTorch adds it in a kernel of its own, but for depthwise maps; alone, it stays there."""
     module, x = Tailed(layer), torch.randn(shape, dtype=next(layer.parameters()).dtype)
     before, after = graphs(module, x)
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     assert made.kernels[-1].operators == (*["add"] * taken, "relu", "add")
-    calls = [p.libraries[0].node for p in (made, plan(graphs(layer, x)[1], GPU))]
+    calls = [p.libraries[0].node for p in (made, plan(graphs(layer, x)[1], GPU, ANCHORS))]
     whole = 2 + (layer.bias is not None)
     assert [len(n.args) for n in calls] == [whole - taken, whole]
     check_meaning(before, after, module, (x,))
@@ -309,7 +311,7 @@ def test_other_targets_keep_the_library() -> None:
 def test_golden(name: str, update_golden: bool) -> None:
     layer, shape = LAYERS[name]
     _, after = graphs(Tailed(layer), torch.randn(shape))
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
     chosen = schedule(layout, GPU, after)

@@ -33,6 +33,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.registry import ANCHORS
 from fusewright.targets.target import TARGETS
 
 AMPERE = TARGETS["sm_80"]
@@ -74,7 +75,7 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     finally:
         layer.float()
     (n,) = found_in(after)
-    made = plan(after, AMPERE)
+    made = plan(after, AMPERE, ANCHORS)
     names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
     assert not made.libraries
@@ -82,7 +83,7 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
 
 def test_too_many_phases_stay_with_the_library() -> None:
     after = graph_of(nn.ConvTranspose2d(64, 64, 9, stride=9), torch.randn(4, 64, 32, 32))
-    (step,) = plan(after, AMPERE).libraries
+    (step,) = plan(after, AMPERE, ANCHORS).libraries
     assert "a stride above 8 has too many phases" in step.reason
 
 

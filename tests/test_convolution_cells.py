@@ -27,6 +27,7 @@ from warps import library_of
 from fusewright.fusion.planner import plan
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import ConvGeometry, geometry
+from fusewright.kernels.registry import ANCHORS
 
 BF16 = torch.bfloat16
 
@@ -73,7 +74,7 @@ def test_cells_are_those_with_the_least_to_move(name: str) -> None:
     layer, shape, cells, (channels, taps) = LAYERS[name]
     x = torch.randn(1).expand(shape)
     _, after = graphs(nn.Sequential(layer, nn.ReLU()), x)
-    (kernel,) = plan(after, GPU).kernels
+    (kernel,) = plan(after, GPU, ANCHORS).kernels
     assert kernel.product is not None
     g = geometry(kernel.product)
     assert g.cells == cells

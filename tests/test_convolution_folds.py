@@ -32,6 +32,8 @@ from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.gemm.launch import segment
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core import tile
 from fusewright.kernels.tensor_core.tile import tiles
@@ -132,7 +134,7 @@ def planned(case: Case) -> Plan:
     module, inputs = case.model()
     graph, _ = rewrite(capture(module, inputs).graph)
     rounds = lambda _: True  # noqa: E731
-    return plan(lower_for_target(convolution(graph, GPU, rounds=rounds), GPU), GPU)
+    return plan(lower_for_target(convolution(graph, GPU, rounds=rounds), GPU), GPU, ANCHORS)
 
 
 def kernel_of(made: Plan) -> Kernel:
@@ -172,8 +174,8 @@ def tail_of(case: Case) -> Tail:
     assert chosen.tile is not None
     ways = {(chosen.tile.width, 1), (chosen.tile.width, chosen.vector)}
     if case.channels == MANY_TILES:
-        ways |= {(found.width, chosen.vector) for found in tiles(kernel.product, layout.segment)}
-    bodies = [(printed, f"{w}, {layout.segment}, {v}") for w, v in sorted(ways)]
+        ways |= {(found.width, chosen.vector) for found in tiles(kernel.product, kernel.reduction)}
+    bodies = [(printed, f"{w}, {segment(kernel)}, {v}") for w, v in sorted(ways)]
     return Tail(bodies, product.flatten(2).mT.float().contiguous(), given, wanted)
 
 

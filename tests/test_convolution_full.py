@@ -32,7 +32,9 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Node, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
-from fusewright.kernels.conv.match import Rounds, convolution
+from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.interface import Tf32Probe
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, variant_of
 from fusewright.loopnest.nest import nest
@@ -71,7 +73,7 @@ UNROUNDED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_what_follows_joins_its_kernel(name: str) -> None:
     layer, shape = LAYERS[name]
     _, after = graphs(Tailed(layer), torch.randn(shape), never)
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     (n,) = convolutions(after)
     names = ["mul", f"{n.op} {'copy' if layer.bias is None else 'add'} relu add"]
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
@@ -92,7 +94,7 @@ def test_what_eager_does_not_round(name: str) -> None:
     _, after = graphs(layer, torch.randn(shape), None)
     (n,) = convolutions(after)
     assert variant_of(n).numeric == FULL_CONVOLUTION.numeric == SPLIT.numeric
-    assert not plan(after, GPU).libraries
+    assert not plan(after, GPU, ANCHORS).libraries
 
 
 def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Node]:
@@ -145,7 +147,7 @@ def test_the_smallest_that_pay(
     monkeypatch.setattr(match, "LEAST_FLOPS", MEASURED)
     layer, x = nn.Conv2d(channels, results, side, padding=side // 2), (channels, 28, 28)
 
-    def kernels(layer: nn.Module, images: int, rounds: Rounds) -> int:
+    def kernels(layer: nn.Module, images: int, rounds: Tf32Probe) -> int:
         return len(convolutions(graphs(layer, torch.empty(images, *x), rounds)[1]))
 
     assert kernels(Tailed(layer), images, bool) == rounded
@@ -188,7 +190,7 @@ def test_the_waste_that_pays(
 
 def test_short_sums_stay() -> None:
     _, after = graphs(nn.Conv2d(24, 512, 1), torch.randn(8, 24, 80, 80), never)
-    (step,) = plan(after, GPU).libraries
+    (step,) = plan(after, GPU, ANCHORS).libraries
     assert "sums of 24 are more precise in PyTorch" in step.reason
 
 

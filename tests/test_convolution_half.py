@@ -21,6 +21,7 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.gemm.match import HALVES
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
 from fusewright.loopnest.nest import nest
@@ -49,7 +50,7 @@ def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     module = Tailed(layer).to(dtype)
     try:
         _, after = graphs(module, torch.randn(shape).to(dtype), never)
-        made = plan(after, GPU)
+        made = plan(after, GPU, ANCHORS)
     finally:
         layer.float()
     (n,) = convolutions(after)
@@ -121,7 +122,7 @@ def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
     layer, shape = POINTWISE[name]
     module, x = Tailed(layer).bfloat16(), torch.randn(shape).bfloat16()
     before, after = graphs(module, x, never)
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     joined = f"product {'copy' if layer.bias is None else 'add'} relu add"
     found = [[m.op for m in k.members if m.op not in VIEWS] for k in made.kernels]
     assert [" ".join(ops) for ops in found] == ["mul", joined]

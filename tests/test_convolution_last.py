@@ -30,6 +30,7 @@ from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.tf32_probe import ROUNDS, probe_expression
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import nest
@@ -86,7 +87,7 @@ def laid_out(layer: nn.Module, shape: tuple[int, ...], weights: bool) -> tuple[n
 
 
 def kernels(graph: Graph) -> list[str]:
-    made = plan(graph, GPU)
+    made = plan(graph, GPU, ANCHORS)
     views = ("reshape", "permute", "expand")
     named = [[m.op for m in k.members if m.op not in views] for k in made.kernels]
     return [" ".join(ops) for ops in named]
@@ -148,7 +149,7 @@ def test_phases_of_transposed_ones_have_products_of_their_own(
     assert (m.rows, m.columns) == (g.pixels, g.out_channels // g.groups)
     assert g.packs == (name == "odd" or dtype is torch.float32, True)
     if dtype is torch.float32:
-        kernel = plan(after, GPU).kernels[-1]
+        kernel = plan(after, GPU, ANCHORS).kernels[-1]
         chosen = schedule(nest(kernel, after), GPU, after)
         layout = nest(kernel, after)
         entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
@@ -184,7 +185,7 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
     module = Tailed(layer).bfloat16()
     before, after = graphs(module, x.bfloat16())
     assert kernels(after) == ["mul", "product add relu add"]
-    kernel = plan(after, GPU).kernels[-1]
+    kernel = plan(after, GPU, ANCHORS).kernels[-1]
     layout = nest(kernel, after)
     chosen = schedule(layout, GPU, after)
     entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
@@ -220,7 +221,7 @@ LAUNCHES = (
 def test_groups_and_full_float32(layer: nn.Module, rounds: bool, launch: str) -> None:
     layer, x = laid_out(layer, (8, 256, 20, 18), True)
     before, after = graphs(Tailed(layer), x, lambda _: rounds)
-    kernel = plan(after, GPU).kernels[-1]
+    kernel = plan(after, GPU, ANCHORS).kernels[-1]
     layout = nest(kernel, after)
     chosen = schedule(layout, GPU, after)
     entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)

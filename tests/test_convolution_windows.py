@@ -27,12 +27,14 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.compiler.pipeline import make
+from fusewright.fusion.epilogue import NoReduction
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.kernels.conv import match, pool_fusion
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.pool_fusion import pooled
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.kernels.tensor_core.tile import Tile, tiles
 from fusewright.loopnest.nest import nest
@@ -153,7 +155,7 @@ def convolutions(graph: Graph) -> list[Node]:
 
 
 def planned(case: Case, rounds: bool = True) -> Plan:
-    return plan(graphs(case, rounds)[1], GPU)
+    return plan(graphs(case, rounds)[1], GPU, ANCHORS)
 
 
 def kernel_of(made: Plan) -> Kernel:
@@ -207,7 +209,7 @@ def test_ampere_has_no_such_kernels(case: str) -> None:
     write = lambda g: lower_for_target(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
     _, before = staged(module, (x,), write, "late")
     assert pooled(before, ampere) is before
-    assert len(plan(before, ampere).kernels) == 2
+    assert len(plan(before, ampere, ANCHORS).kernels) == 2
 
 
 def test_the_record_counts_all_pixels() -> None:
@@ -250,7 +252,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     g = geometry(kernel.product)
     printed = body(layout, chosen)
     bias_too = [] if bias is None else [bias.detach()]
-    every = tiles(kernel.product, 0)
+    every = tiles(kernel.product, NoReduction())
     for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
         tile = every[(number + k) % len(every)]
         windows = ", ".join(map(str, g.windows))

@@ -27,6 +27,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.target import TARGETS
 
@@ -86,7 +87,7 @@ def test_it_is_one_kernel_of_the_same_meaning(name: str) -> None:
     module, x = nn.Sequential(layer, nn.SiLU()), torch.randn(shape)
     before, after = graphs(module, x)
     check_meaning(before, after, module, (x,))
-    made = plan(after, GPU)
+    made = plan(after, GPU, ANCHORS)
     (kernel,) = made.kernels
     assert not made.libraries
     assert all(leaf.row.kind == "leaf" for leaf in kernel.leaves), "nothing is stored in between"
@@ -103,7 +104,7 @@ def test_an_image_that_is_computed_is_stored_once(dtype: torch.dtype) -> None:
     layer, shape = LAYERS["padded"]
     module = nn.Sequential(nn.ReLU(), copy.deepcopy(layer), nn.SiLU()).to(dtype)
     _, after = graphs(module, torch.randn(shape).to(dtype))
-    found = plan(after, GPU)
+    found = plan(after, GPU, ANCHORS)
     assert [m.op for m in found.kernels[0].members] == ["relu"]
     assert [[n.dtype for n in k.outputs] for k in found.kernels] == [[dtype], [dtype]]
 
@@ -125,13 +126,13 @@ def test_a_piece_of_it_is_computed_alone() -> None:
     module, x = Causal(nn.SiLU()), torch.randn(4, 6, 50)
     before, after = graphs(module, x)
     check_meaning(before, after, module, (x,))
-    (kernel,) = plan(after, GPU).kernels
+    (kernel,) = plan(after, GPU, ANCHORS).kernels
     assert [n.shape[1:] for n in kernel.outputs] == [(6, 25)]
 
 
 def test_a_piece_that_is_returned_stays_a_view() -> None:
     _, after = graphs(Causal(nn.Identity()), torch.randn(4, 6, 50))
-    (kernel,) = plan(after, GPU).kernels
+    (kernel,) = plan(after, GPU, ANCHORS).kernels
     assert [n.shape[1:] for n in kernel.outputs] == [(6, 53)]
 
 
@@ -191,7 +192,7 @@ class Squeezed(nn.Module):
 def test_what_folds_starts_its_own_kernel() -> None:
     """A fold takes its elements one by one: nothing would be shared by neighbouring windows."""
     _, after = graphs(Squeezed().eval(), torch.randn(IMAGE))
-    made = plan(lower_for_target(after, GPU), GPU)
+    made = plan(lower_for_target(after, GPU), GPU, ANCHORS)
     assert [len(k.folds) for k in made.kernels] == [0, 1]
     assert "mean starts its own kernel: a fold would read each window alone" in made.notes
 

@@ -17,6 +17,7 @@ from fusewright.fusion.axes import LoopAxes, axis_strides
 from fusewright.fusion.planner import Plan, plan
 from fusewright.ir.graph import Graph, Node, numel, size_at_batch, size_text
 from fusewright.ir.strided_view import strides
+from fusewright.kernels.registry import ANCHORS
 from fusewright.loopnest.nest import AffineAccess, Nest, nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
@@ -58,7 +59,7 @@ def random_plan(seed: int, folder: Path) -> Plan:
     path.write_text(program(seed, kind="plain"), encoding="utf-8")
     problem = load_problem(path)
     graph, _ = rewrite(capture(problem.make_model(), problem.make_inputs()).graph)
-    return plan(graph, TARGETS["cpu"])
+    return plan(graph, TARGETS["cpu"], ANCHORS)
 
 
 def offsets(access: AffineAccess, layout: Nest, graph: Graph) -> list[int]:

@@ -21,6 +21,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, node
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS, Operator
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import nest
 from fusewright.targets.target import TARGETS
@@ -170,7 +171,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, dict
     bodies = {}
     for op, dtype in CASES:
         graph = graph_of(op, dtype)
-        (kernel,) = plan(graph, TARGETS["cpu"]).kernels
+        (kernel,) = plan(graph, TARGETS["cpu"], ANCHORS).kernels
         layout = nest(replace(kernel, name=name_of(op, dtype)), graph)
         bodies[name_of(op, dtype)] = body(layout, schedule(layout, TARGETS["cpu"], graph))
     folder = tmp_path_factory.mktemp("ops")

@@ -12,6 +12,7 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.axes import Load
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import base, toposort
+from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
 
@@ -34,7 +35,7 @@ def planned(text: str, *inputs: torch.Tensor, target: str = "cpu") -> Plan:
     )
     model: nn.Module = scope["M"]()  # type: ignore[operator]
     graph, _ = rewrite(capture(model, inputs).graph)
-    return plan(graph, TARGETS[target])
+    return plan(graph, TARGETS[target], ANCHORS)
 
 
 def kernels(text: str, *inputs: torch.Tensor) -> int:

@@ -24,7 +24,9 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.gemm.match import Operand, batches, operands, product
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import Schedule, schedule
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import buffer_reuse
@@ -68,7 +70,7 @@ def model(text: str, arguments: int) -> nn.Module:
 def planned(text: str, *inputs: torch.Tensor) -> Plan:
     """The plan of a model for a GPU with product kernels."""
     graph, _ = rewrite(capture(model(text, len(inputs)), inputs).graph)
-    return plan(product(once(graph, GPU), GPU), GPU)
+    return plan(product(once(graph, GPU), GPU), GPU, ANCHORS)
 
 
 def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[KernelText, Nest, Schedule]:
@@ -278,7 +280,7 @@ def test_what_joins_the_product(case: str) -> None:
     assert kernel.product is not None
     assert not [s for s in made.libraries if s.node.op != "item" and "mm" in str(s.node["name"])]
     layout = nest(kernel, made.graph)
-    assert (layout.outer, layout.segment) == (1, int(layout.columns) if kernel.folds else 0)  # type: ignore[call-overload]
+    assert (layout.outer, segment(kernel)) == (1, int(layout.columns) if kernel.folds else 0)  # type: ignore[call-overload]
 
 
 APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {

@@ -12,8 +12,10 @@ from test_product import RELU, kernel_of, model, planned, products
 from fusewright.codegen.cuda_source import workspace
 from fusewright.compiler.pipeline import optimize_file
 from fusewright.frontend.capture import capture
+from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
 from fusewright.fusion.planner import plan
 from fusewright.kernels.gemm.match import product
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.tile_cost import (
     FOLDED_ENDING,
@@ -30,7 +32,7 @@ def test_only_hopper_has_kernels_for_16_bits() -> None:
     inputs = torch.randn(2048, 512).half(), torch.randn(512, 512).half()
     graph, _ = rewrite(capture(model("return x @ y", 2), inputs).graph)
     for name, count in {"sm_80": 0, "sm_90a": 1}.items():
-        made = plan(product(graph, TARGETS[name]), TARGETS[name])
+        made = plan(product(graph, TARGETS[name]), TARGETS[name], ANCHORS)
         assert len(products(made.graph)) == count
         reasons = [s.reason for s in made.libraries]
         assert reasons == (
@@ -65,22 +67,22 @@ def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], want
 
 ENDINGS = [
     # after 1024 k, the more there is to do for each element, the fewer columns
-    ((32768, 1024), (4096, 1024), 0, LARGE_ENDING, Tile(128, False, own=True)),
-    ((8192, 2048), (6144, 2048), 0, LARGE_ENDING, Tile(160, False, own=True)),
-    ((4096, 4096), (4096, 4096), 0, LARGE_ENDING, Tile(256, False)),
-    ((4096, 4096), (4096, 4096), 64, FOLDED_ENDING, Tile(128, False, own=True)),
+    ((32768, 1024), (4096, 1024), NoReduction(), LARGE_ENDING, Tile(128, False, own=True)),
+    ((8192, 2048), (6144, 2048), NoReduction(), LARGE_ENDING, Tile(160, False, own=True)),
+    ((4096, 4096), (4096, 4096), NoReduction(), LARGE_ENDING, Tile(256, False)),
+    ((4096, 4096), (4096, 4096), Segment(64), FOLDED_ENDING, Tile(128, False, own=True)),
 ]
 
 
-@pytest.mark.parametrize(("left", "right", "segment", "ending", "wanted"), ENDINGS)
+@pytest.mark.parametrize(("left", "right", "reduction", "ending", "wanted"), ENDINGS)
 def test_what_follows_a_product_chooses_its_tile(
-    left: tuple[int, int], right: tuple[int, int], segment: int, ending: float, wanted: Tile
+    left: tuple[int, int], right: tuple[int, int], reduction: Reduction, ending: float, wanted: Tile
 ) -> None:
     """Measured: facts.md, own tiles."""
     graph = planned(RELU, torch.empty(left).bfloat16(), torch.empty(right).bfloat16()).graph
     (made,) = products(graph)
     hopper = TARGETS["sm_90a"]
-    assert rank_tiles(made, segment, hopper, graph, ending=ending)[0] == wanted
+    assert rank_tiles(made, reduction, hopper, graph, ending=ending)[0] == wanted
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,10 @@ def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> No
     graph = planned(RELU, *inputs).graph
     (made,) = products(graph)
     target = TARGETS["sm_90a"]
-    assert rank_tiles(made, 0, target, graph)[0].parts > 0
-    assert {tile.parts for tile in rank_tiles(made, 0, target, graph, frozenset({rule}))} == {0}
+    assert rank_tiles(made, NoReduction(), target, graph)[0].parts > 0
+    assert {
+        tile.parts for tile in rank_tiles(made, NoReduction(), target, graph, frozenset({rule}))
+    } == {0}
 
 
 ALIGNED = ("x_aligned", "gemm_weight_aligned")

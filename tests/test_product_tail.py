@@ -21,6 +21,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
 from fusewright.ir.interpreter import interpret
+from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.schedule import schedule
 from fusewright.loopnest.nest import Nest, nest
 
@@ -83,7 +84,7 @@ def text_of(number: int, tail: Tail) -> str:
     sections = sections_for("cpp", {*tail.printed.words, "load", "box", "solo"})
     columns = tail.product.shape[-1]
     piece = f"box{{0, 1, 0, {columns}, {columns}}}, " if tail.printed.is_map else ""
-    product = f"load(product, row * {tail.layout.segment or columns})"
+    product = f"load(product, row * {segment(tail.layout.kernel) or columns})"
     fields = ", ".join([*(p.name for p in tail.printed.pointers), "batch"])
     pointers = ", ".join(p.declaration for p in tail.printed.pointers)
     whole = f"""{sections}

@@ -31,7 +31,7 @@ from fusewright.frontend.lowering.call import LEAST_BESIDE
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS
-from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, scan
+from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, has_chunks, scan
 from fusewright.kernels.schedule import neighbours, schedule
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
@@ -234,7 +234,7 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
     made = make(Called(row), [x, x], GPU)
     assert not made.plan.libraries
     assert len(made.kernels) == kernels
-    in_chunks = {n.kernel.in_chunks: bool(s.each) for _, n, s in made.kernels}
+    in_chunks = {has_chunks(n.kernel.members): bool(s.each) for _, n, s in made.kernels}
     assert in_chunks in ({True: True}, {True: True, False: False})
 
 

@@ -18,6 +18,7 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, check, toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target, written
 from fusewright.targets.target import TARGETS
@@ -120,7 +121,7 @@ def test_the_rewritten_graph_has_the_same_meaning(name: str) -> None:
 @pytest.mark.parametrize("name", POOLS)
 def test_it_shares_a_kernel_with_what_follows(name: str) -> None:
     pool, shape = POOLS[name]
-    made = plan(lower_for_target(graph_of(Tailed(pool), torch.randn(shape)), GPU), GPU)
+    made = plan(lower_for_target(graph_of(Tailed(pool), torch.randn(shape)), GPU), GPU, ANCHORS)
     (kernel,) = made.kernels
     assert not made.libraries
     assert kernel.members[-1].op == "sigmoid"

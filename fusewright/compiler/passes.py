@@ -5,15 +5,14 @@ A stage that writes PyTorch's calls as kernels of ours has a name, and a tuner m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fusewright.ir.graph import Graph, check
-from fusewright.kernels.attention.match import attention
-from fusewright.kernels.conv.match import Rounds, convolution
 from fusewright.kernels.conv.pool_fusion import pooled
-from fusewright.kernels.gemm.match import product
 from fusewright.kernels.gemm.triangle_masks import masked
-from fusewright.kernels.scan.match import scan
+from fusewright.kernels.interface import Context, KernelFamily
+from fusewright.kernels.registry import FAMILIES
 from fusewright.rewrite.bit_views import bits
 from fusewright.rewrite.concat_in_place import joint
 from fusewright.rewrite.half_rounding import halves
@@ -27,22 +26,19 @@ from fusewright.targets.target import Target
 
 def run_passes(
     graph: Graph,
-    machine: Target,
-    precision: str,
-    rules: frozenset[str],
-    rounds: Rounds | None,
+    context: Context,
     left_out: tuple[str, ...] = (),
+    families: Sequence[KernelFamily] = FAMILIES,
 ) -> Graph:
-    """The graph that is planned for a machine.
+    """The graph that is planned for the context's target. left_out: names of stages.
 
-    rounds: whether PyTorch's own convolution of a kind rounds.  left_out: names of stages.
+    Families come in their order, behind what would hide a call from them, and before what writes
+    the calls that none of them takes.
     """
+    machine = context.target
     stages: Mapping[str, Callable[[Graph], Graph]] = {
         "once": lambda g: once(g, machine),
-        "attention": lambda g: attention(g, machine, rules),
-        "product": lambda g: product(g, machine, rules),
-        "convolution": lambda g: convolution(g, machine, precision, rules, rounds),
-        "scan": lambda g: scan(g, machine),
+        **{f.stage: partial(f.match, context=context) for f in families if f.stage},
         "late": lambda g: _late(g, machine),
         "bits": bits,
         "halves": halves,

@@ -67,6 +67,8 @@ from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import probe_this_gpu
+from fusewright.kernels.interface import Context
+from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import Schedule, TuneChoice, schedule
 from fusewright.kernels.tensor_core.support import supports
 from fusewright.kernels.tensor_core.tile import Tile
@@ -172,9 +174,9 @@ def design(
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
     rounds = probe_this_gpu(graph.batch) if machine is own_gpu() else None
-    graph = run_passes(graph, machine, precision, rules, rounds, choice.library)
+    graph = run_passes(graph, Context(machine, precision, rules, rounds), choice.library)
     captured = replace(given, graph=graph)
-    planned = move_counters_into_kernels(plan(captured.graph, machine, precision))
+    planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision))
     planned = numbered(planned, first)
     layout = buffer_reuse(planned)
     made = Compilation(

@@ -13,26 +13,35 @@ import torch
 
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_args, loops
+from fusewright.fusion.epilogue import Anchors, Epilogue, NoReduction, Reduction
 from fusewright.ir.graph import Graph, Node, numel, toposort
-from fusewright.kernels.scan.match import in_chunks
-from fusewright.kernels.tensor_core.tile import epilogue
 from fusewright.targets.target import Target
 
-MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
-FOLDED = ("fold", "scan")
 MAX_POINTERS = 48  # operands of one kernel; the parameter space of a launch is far larger
 
 
 @dataclass(frozen=True)
 class Kernel:
     """Nodes that one kernel computes (arguments first), their common loops, and what it stores.
-    counters: single numbers beside them that it counts up in place (`fusion/batch_counters.py`)."""
+
+    family: the name of the family that computes it.  anchor: the contraction whose result the
+    others take, tile by tile.  epilogue: what follows the anchor.  counters: single numbers beside
+    them that it counts up in place (`fusion/batch_counters.py`).
+    """
 
     name: str
     members: tuple[Node, ...]
     outputs: tuple[Node, ...]
     loops: LoopAxes
+    family: str
+    anchor: Node | None = None
+    epilogue: Epilogue | None = None
     counters: tuple[Node, ...] = ()
+
+    @property
+    def reduction(self) -> Reduction:
+        """What is folded of a tile's columns."""
+        return self.epilogue.reduction if self.epilogue else NoReduction()
 
     @property
     def folds(self) -> tuple[Node, ...]:
@@ -45,14 +54,9 @@ class Kernel:
         return any(m.row.kind == "scan" for m in self.members)
 
     @property
-    def in_chunks(self) -> bool:
-        """Whether a GPU scans the rows chunk by chunk."""
-        return any(m.row.kind == "scan" and in_chunks(m) for m in self.members)
-
-    @property
     def product(self) -> Node | None:
-        """The product whose result the others take, tile by tile."""
-        return next((m for m in self.members if m.row.kind == "product"), None)
+        """The anchor."""
+        return self.anchor
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -99,9 +103,9 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, LibraryStep))
 
 
-def plan(graph: Graph, target: Target, precision: str = "eager") -> Plan:
-    """Decide the kernels of `graph` for one machine."""
-    return replace(_FusionPlanner(graph, target).plan(), precision=precision)
+def plan(graph: Graph, target: Target, anchors: Anchors, precision: str = "eager") -> Plan:
+    """Decide the kernels of `graph` for one machine. anchors: what kernel families say of them."""
+    return replace(_FusionPlanner(graph, target, anchors).plan(), precision=precision)
 
 
 def numbered(planned: Plan, first: int) -> Plan:
@@ -119,8 +123,8 @@ def unique(nodes: Iterable[Node]) -> list[Node]:
 
 
 class _FusionPlanner:
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph, target: Target, anchors: Anchors) -> None:
+        self.graph, self.target, self.anchors = graph, target, anchors
         self.order = toposort((*graph.inputs, *graph.roots))
         self.index = {id(n): i for i, n in enumerate(self.order)}
         self.before = self._ancestors()
@@ -247,14 +251,10 @@ class _FusionPlanner:
         try:
             self._check_cycle(members)
             self._check_product(members)
-            self._check_scans(members)
-            _check_windows(members)
+            self.anchors.check(members, self.target)
             found = loops(members)
             self._check_stores(members, found)
-            if found.short and self.target.language != "cuda":
-                raise Incompatible("rows and what is stored of them have different lengths")
-            if _products(members):
-                epilogue(members, found, self._outputs(members))
+            self._epilogue(members, found)
         except Incompatible as error:
             self.notes.append(f"{members[-1].op} starts its own kernel: {error}")
             return False
@@ -297,16 +297,8 @@ class _FusionPlanner:
         if any(self.before[self.index[id(p)]] & self._mask(members) for p in products):
             raise Incompatible("the product reads all of its factors first")
 
-    def _check_scans(self, members: Sequence[Node]) -> None:
-        scans = [m for m in members if m.row.kind == "scan"]
-        if scans and _products(members):
-            raise Incompatible("a scan goes along whole rows, not along tiles")
-        if len(scans) > MAX_SCANS:
-            raise Incompatible("too many scans for the registers of one kernel")
-        chunks = self.target.language == "cuda" and any(map(in_chunks, scans))
-        ways = {m.op.endswith("_back") for m in scans}
-        if chunks and (len(ways) > 1 or any(m.row.kind == "fold" for m in members)):
-            raise Incompatible("rows in chunks are scanned in one direction, and not folded")
+    def _epilogue(self, members: Sequence[Node], found: LoopAxes) -> Epilogue | None:
+        return self.anchors.epilogue(members, found, self._outputs(members), self.target)
 
     def _mask(self, members: Sequence[Node]) -> int:
         return sum(1 << self.index[id(m)] for m in members)
@@ -351,7 +343,9 @@ class _FusionPlanner:
         outputs = tuple(self._outputs(members))
         if _products(outputs):
             raise InternalError("A product has no kernel that takes its result.")
-        return Kernel("", tuple(members), outputs, found)
+        family, anchor = self.anchors.family(members), next(iter(_products(members)), None)
+        behind = self._epilogue(members, found)
+        return Kernel("", tuple(members), outputs, found, family, anchor, behind)
 
     def _ordered(self, kernels: list[Kernel]) -> tuple[Step, ...]:
         steps: list[tuple[Step, int, int]] = []  # step, its bits, what it needs
@@ -363,12 +357,6 @@ class _FusionPlanner:
                 i = self.index[id(n)]
                 steps.append((LibraryStep(n, _reason(n)), 1 << i, self.before[i]))
         return tuple(_named(_topological(steps)))
-
-
-def _check_windows(members: Sequence[Node]) -> None:
-    """What goes down the columns of windows shares loads, and a team that folds a row does not."""
-    if any(m.has("taps") for m in members) and any(m.row.kind in FOLDED for m in members):
-        raise Incompatible("a fold would read each window alone")
 
 
 def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:

@@ -46,6 +46,7 @@ class Operator:
     joins_across_tiles: bool = False  # a fold whose parts tiles may hand to each other
     additive: bool = False  # a fold that is a sum
     pass_group: str = ""  # folds that one pass over a row gets together
+    stored_for_folds: bool = False  # a product whose tiles hold no fold: what is folded is stored
     scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
     half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
     reversed_as: str = ""  # the scan from the other end
@@ -244,7 +245,9 @@ _ROWS = (
     Operator("attention", "product", -1, "", "", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either
     Operator("convolution", "product", 2, "", _CONVOLUTION, cost=0),
-    Operator("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0),
+    Operator("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0).having(
+        stored_for_folds=True
+    ),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Operator("library", "library", -1, "", ""),
     Operator("item", "library", 1, "", "{0}[{index}]"),

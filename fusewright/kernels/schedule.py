@@ -36,6 +36,7 @@ from fusewright.kernels.scan.chunks import (
     row_chunks,
     stripe_chunks,
 )
+from fusewright.kernels.scan.match import has_chunks
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.tile_cost import access, ending, rank_tiles
 from fusewright.loopnest.nest import AffineAccess, Nest
@@ -141,10 +142,12 @@ def schedule(
     if nest.kernel.product:
         some = band(nest.kernel)
         product, end = nest.kernel.product, ending(nest)
-        chosen = rank_tiles(product, nest.segment, target, graph, rules, some, ending=end)[0]
+        chosen = rank_tiles(product, nest.kernel.reduction, target, graph, rules, some, ending=end)[
+            0
+        ]
         vector = access(nest, chosen, _vector(nest))
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
-    if nest.kernel.in_chunks:
+    if has_chunks(nest.kernel.members):
         return _chunks(nest, target, graph, rules)
     if nest.down:
         high, wide, rows = map(graph.hint, (nest.outer, nest.columns, nest.rows))
@@ -241,7 +244,7 @@ def neighbours(
         some = band(nest.kernel)
         product, end = nest.kernel.product, ending(nest)
         others = rank_tiles(
-            product, nest.segment, target, graph, rules, some, both=True, ending=end
+            product, nest.kernel.reduction, target, graph, rules, some, both=True, ending=end
         )
         tiles = [replace(default.tile, parts=0), *others]
         more = ((t, access(nest, t, _vector(nest))) for t in tiles if t != default.tile)

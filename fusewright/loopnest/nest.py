@@ -27,7 +27,6 @@ from fusewright.ir.graph import (
     size_text,
     times,
 )
-from fusewright.kernels.tensor_core.tile import epilogue
 from fusewright.loopnest.sliding_window import SlidingWindow, shift
 
 
@@ -71,9 +70,9 @@ class Nest:
     """The loops of a kernel in order.
 
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
-    reads: by (member id, argument).  writes: by member id.  segment: the columns of a product that
-    its folds take, 0 without.  axes: sizes of the axes of the rows.  down: what windows have in
-    common along outer.  heads: where they lie, at each of their places along the columns.
+    reads: by (member id, argument).  writes: by member id.  axes: sizes of the axes of the rows.
+    down: what windows have in common along outer.  heads: where they lie, at each of their places
+    along the columns.
     """
 
     kernel: Kernel
@@ -83,7 +82,6 @@ class Nest:
     coordinates: tuple[str, ...]
     reads: dict[tuple[int, int], AffineAccess]
     writes: dict[int, AffineAccess]
-    segment: int = 0
     axes: tuple[Size, ...] = ()
     down: SlidingWindow | None = None
     heads: tuple[tuple[AffineAccess, ...], ...] = ()
@@ -108,7 +106,7 @@ class Nest:
 def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nest:
     """Order and merge the axes of `kernel`. down: what its windows are to go along."""
     tensors = walks(kernel.loops, kernel.outputs)
-    behind = epilogue(kernel.members, kernel.loops, kernel.outputs) if kernel.product else None
+    behind = kernel.epilogue
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
     if down:
         rows, inner = [a for a in rows if a not in (down.axis, down.beside)], []
@@ -130,7 +128,6 @@ def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nes
         build.coordinates(),
         reads,
         writes,
-        behind.segment if behind else 0,
         tuple(axis.size for axis in merged[0]),
         down,
         _heads(down, build.access) if down else (),

@@ -43,7 +43,6 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.strided_view import as_ints, pad_sides, strided_view
-from fusewright.kernels.conv.geometry import TRANSPOSED
 from fusewright.targets.target import Target
 
 
@@ -136,7 +135,7 @@ class SinkableMaps:
     def _stays(self, source: Node) -> bool:
         """Whether it is stored for folds, which no tile of its product can hold."""
         folds = any(r.row.kind == "fold" for r in self.readers.get(id(source), []))
-        return folds and any(p.op == TRANSPOSED for p in map(base, source.args))
+        return folds and any(p.row.stored_for_folds for p in map(base, source.args))
 
     def _folds(self, f: Node) -> bool:
         """Whether `f` folds short rows that lie in memory, and only kernels of ours read it."""

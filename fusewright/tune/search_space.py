@@ -14,12 +14,13 @@ from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
+from fusewright.kernels.registry import FAMILIES
 from fusewright.kernels.schedule import Schedule, TuneChoice, neighbours
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
-STAGES = ("attention", "product", "convolution", "scan", "late")
+STAGES = (*(f.stage for f in FAMILIES if f.stage), "late")
 MODEL = TuneChoice(library=("model",))  # nothing is replaced
 Printed = tuple[KernelText, Nest, Schedule]
 

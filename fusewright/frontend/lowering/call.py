@@ -120,3 +120,9 @@ def dims_of(x: TensorExpr, dims: object) -> tuple[int, ...]:
 def wide(values: Sequence[TensorExpr | None]) -> list[TensorExpr | None]:
     """Half types as float32; None stays."""
     return [None if v is None else decompositions.wide(v) for v in values]
+
+
+def per_dimension(value: Any, rank: int) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * rank if len(values) == 1 else values

@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import Any
 
 from fusewright.common.dtypes import FLOATS
+from fusewright.frontend.lowering.call import per_dimension
 from fusewright.ir.builder import TensorExpr, cast, expand, fold, narrow, pad, pointwise, reshape
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
-from fusewright.kernels.conv.match import each
 
 MOST_PIECES = 27  # 3 x 3 x 3
 MOST_OF_A_TILE = 9  # a larger window that shares nothing with others is a row of its own
@@ -101,7 +101,9 @@ def _adaptive(
 
     def build(x: TensorExpr, out: Any) -> TensorExpr | None:
         sizes = x.shape[-rank:]
-        wanted = [s if o is None else o for s, o in zip(sizes, each(out, rank), strict=True)]
+        wanted = [
+            s if o is None else o for s, o in zip(sizes, per_dimension(out, rank), strict=True)
+        ]
         pairs = [(s, o) for s, o in zip(sizes, wanted, strict=True) if isinstance(s, int)]
         if len(pairs) < rank or any(o < 1 or s % o for s, o in pairs):
             return None
@@ -118,8 +120,8 @@ def _pool(
     known = [s for s in x.shape[-rank:] if isinstance(s, int)]
     if len(known) < rank or x.dtype not in FLOATS or x.node.order:
         return None
-    k, d, p = (each(value, rank) for value in (kernel, dilation, padding))
-    s = each(stride, rank) if stride != () and stride != [] else k
+    k, d, p = (per_dimension(value, rank) for value in (kernel, dilation, padding))
+    s = per_dimension(stride, rank) if stride != () and stride != [] else k
     out = []
     for size, width, step, before, gap in zip(known, k, s, p, d, strict=True):
         room = size + 2 * before - gap * (width - 1) - 1

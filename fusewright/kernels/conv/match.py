@@ -31,6 +31,7 @@ import torch
 
 from fusewright.frontend.library_calls import because, without_bias
 from fusewright.frontend.lowering import with_memory_order
+from fusewright.frontend.lowering.call import per_dimension
 from fusewright.ir.builder import TensorExpr, reshape
 from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild_from, times
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
@@ -54,6 +55,7 @@ from fusewright.kernels.conv.profitability import (
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
+from fusewright.kernels.interface import Tf32Probe
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.targets.arch import Arch, KernelName
 from fusewright.targets.target import Target
@@ -83,7 +85,7 @@ def convolution(
     target: Target,
     precision: str = "eager",
     rules: frozenset[str] = frozenset(),
-    rounds: Rounds | None = None,
+    rounds: Tf32Probe | None = None,
 ) -> Graph:
     """Rewrite the library convolutions for which `target` has a kernel.
 
@@ -141,8 +143,6 @@ def convolution(
 
 
 # ---- how precise PyTorch's own convolution is ----------------------------------------------------
-
-Rounds = Callable[[Node], bool]
 
 
 def usually_tf32(n: Node) -> bool:
@@ -203,24 +203,18 @@ def _call(n: Node) -> _ConvCall | None:
     given = {**dict(zip(names, found[0], strict=False)), **found[1]}
     weight = given["weight"]
     rank = len(weight.shape) - 2
-    stride, dilation = (each(given.get(name, 1), rank) for name in ("stride", "dilation"))
+    stride, dilation = (per_dimension(given.get(name, 1), rank) for name in ("stride", "dilation"))
     reach = tuple(d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True))
     pads = _pads(given.get("padding", 0), reach)
     bias, groups = given.get("bias"), given.get("groups", 1)
-    behind = each(given.get("output_padding", 0), rank) if transposed else None
+    behind = per_dimension(given.get("output_padding", 0), rank) if transposed else None
     return _ConvCall(given["image"], weight, bias, stride, pads, dilation, groups, behind)
-
-
-def each(value: Any, rank: int) -> tuple[int, ...]:
-    """One number for all dimensions, or one for each."""
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _pads(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     if padding == "same":  # of an odd number, the larger half is at the high side
         return tuple((r // 2, r - r // 2) for r in reach)
-    return tuple((p, p) for p in each(0 if padding == "valid" else padding, len(reach)))
+    return tuple((p, p) for p in per_dimension(0 if padding == "valid" else padding, len(reach)))
 
 
 def _mapped(call: _ConvCall, n: Node) -> Node | None:

@@ -12,7 +12,7 @@ import torch
 
 from fusewright.ir.graph import Node, size_text
 from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
-from fusewright.kernels.conv.match import Rounds
+from fusewright.kernels.interface import Tf32Probe
 
 ROUNDS = '''
 _FUSEWRIGHT_ROUNDS = {}
@@ -73,7 +73,7 @@ def probe_expression(n: Node, batch: str) -> str:
     return f"_fusewright_rounds({', '.join(probe_arguments(n, batch))})"
 
 
-def probe_this_gpu(batch: int) -> Rounds:
+def probe_this_gpu(batch: int) -> Tf32Probe:
     """Asks this machine's GPU, as the emitted file will."""
     scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
     exec(ROUNDS, scope)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusewright.codegen.kernel_text import TYPES
+from fusewright.fusion.epilogue import Segment
+from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node, size_text, times
 from fusewright.kernels.attention import launch as attention
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
@@ -56,7 +58,7 @@ def launcher(product: Node, tile: Tile) -> str:
 def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     """The call that starts the kernel with accesses of `vector` elements."""
     name = launcher(product, tile)
-    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {max(nest.segment, 0)}, {vector}"
+    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {segment(nest.kernel)}, {vector}"
     if product.op == "attention":  # it folds nothing, and has one side
         chosen = f"{tile.width}, {vector}"
     if product.op in CONVOLUTIONS:
@@ -67,6 +69,11 @@ def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
     extra = [scratch] if name in SCRATCH and not tile.summed else []
     numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
     return f"{name}<{chosen}>(body, {numbers})"
+
+
+def segment(kernel: Kernel) -> int:
+    """How many neighbouring columns the kernel's folds take of a tile, 0 without."""
+    return kernel.reduction.columns if isinstance(kernel.reduction, Segment) else 0
 
 
 def workspace(product: Node, tile: Tile) -> str:

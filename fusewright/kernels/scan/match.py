@@ -9,7 +9,7 @@ one says why, in its attribute `why`. Turned there and back, a scan is one from 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +44,11 @@ def scan(graph: Graph, target: Target) -> Graph:
         return _written(n, cpu=target.language == "cpp") if n["name"] in CALLS else n
 
     return apart(graph, rebuild(traced(graph), change))
+
+
+def has_chunks(members: Sequence[Node]) -> bool:
+    """Whether a GPU scans the rows of a kernel chunk by chunk."""
+    return any(m.row.kind == "scan" and in_chunks(m) for m in members)
 
 
 def in_chunks(n: Node) -> bool:

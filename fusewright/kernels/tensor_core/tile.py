@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusewright.fusion.axes import Incompatible, LoopAxes, merge, walks
+from fusewright.fusion.epilogue import AllColumns, Epilogue, NoReduction, Reduction, Segment
 from fusewright.ir.graph import Node, Size, numel, size_text
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import operands
@@ -60,22 +61,6 @@ class Tile:
 LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 
 
-@dataclass(frozen=True)
-class Epilogue:
-    """rows, columns: the kernel's axes in the order of the product's memory, if it had any.
-
-    segment: how many neighbouring columns a fold takes, 0 without folds, or SUMMED.
-    """
-
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    segment: int
-
-
-# The segment of folds over all columns, whose parts are joined by another kernel.
-SUMMED = -1
-
-
 def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
@@ -87,7 +72,10 @@ def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) 
     if found.rows | found.inner != set(axes):
         raise Incompatible("a value has more elements than the product")
     columns = _folded(last, found) if folds else last
-    segment = _segment(numel(found.sizes[a] for a in columns)) if folds and not summed else 0
+    reduction: Reduction = NoReduction()
+    if folds:
+        size = numel(found.sizes[a] for a in columns)
+        reduction = AllColumns() if summed else _segment(size)
     tensors = walks(found, outputs)
     if any(walk.limits and walk.tensor.op != "constant" for walk in tensors.values()):
         raise Incompatible("a padded tensor is read by a kernel without a product")
@@ -97,13 +85,14 @@ def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) 
     for (_, k), walk in tensors.items():
         if k < 0 and columns and not turned and walk.strides.get(columns[-1], 1) != 1:
             raise Incompatible("a result does not lie row by row as the product does")
-    if turned:
-        _check_worth(product, segment, outputs)
+    if turned and isinstance(reduction, Segment):
+        _check_worth(product, reduction.columns, outputs)
     if summed:
-        return Epilogue(tuple(leading), tuple(columns), SUMMED)
-    if not tiles(product, segment):
-        raise Incompatible(f"a row of {segment} does not fit the columns of a tile")
-    return Epilogue(tuple(axes[: len(axes) - len(columns)]), tuple(columns), segment)
+        return Epilogue(tuple(leading), tuple(columns), reduction)
+    if not tiles(product, reduction):
+        size = reduction.columns if isinstance(reduction, Segment) else 0
+        raise Incompatible(f"a row of {size} does not fit the columns of a tile")
+    return Epilogue(tuple(axes[: len(axes) - len(columns)]), tuple(columns), reduction)
 
 
 def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> bool:
@@ -134,46 +123,46 @@ def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
         raise Incompatible(f"{segment} channels that are folded and stored again take longer here")
 
 
-def tiles(product: Node, segment: int) -> tuple[Tile, ...]:
-    """The tiles that can hold the segments of a product's tail."""
-    kind = variant_of(product)
-    return tuple(
-        Tile(width, swapped, summed=segment == SUMMED)
+def tiles(product: Node, reduction: Reduction) -> tuple[Tile, ...]:
+    """The tiles that can hold what is folded behind a product."""
+    kind, bare = variant_of(product), isinstance(reduction, NoReduction)
+    every = (
+        Tile(width, swapped, summed=isinstance(reduction, AllColumns))
         for swapped in kind.sides(product)
-        for width in (*kind.widths(product), *(() if segment else kind.between[swapped]))
-        if segment <= 0 or HOLDS[kind.folds](product, Tile(width, swapped), segment)
+        for width in (*kind.widths(product), *(kind.between[swapped] if bare else ()))
     )
+    return tuple(t for t in every if _holds(product, t, reduction))
 
 
-def pingpong_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+def pingpong_tiles(product: Node, reduction: Reduction, target: Target) -> tuple[Tile, ...]:
     """The same of tiles that one group of a block's warps has alone.
 
     Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of the
     skeleton come in boxes of 32; others, where neighbours are rows, in boxes of 64.
     """
-    kind = variant_of(product).on(target.arch)
+    kind, bare = variant_of(product).on(target.arch), isinstance(reduction, NoReduction)
     found = tuple(Tile(width, swapped, own=True) for width, swapped in kind.own)
     if product.op in CONVOLUTIONS:
-        return () if segment else found
+        return found if bare else ()
     narrow = min(kind.own, default=(0, False))[0]
-    some = (t for t in found if segment == 0 or t.width == narrow)
+    some = (t for t in found if bare or t.width == narrow)
     some = (t for t in some if t.width % 64 == 0 or not operands(product)[1].turned)
-    return tuple(t for t in some if segment <= 0 or HOLDS[kind.folds](product, t, segment))
+    return tuple(t for t in some if _holds(product, t, reduction))
 
 
-def joined_tiles(product: Node, segment: int, target: Target) -> tuple[Tile, ...]:
+def joined_tiles(product: Node, reduction: Reduction, target: Target) -> tuple[Tile, ...]:
     """The same of convolutions whose tiles may have pixels of two images."""
     kind = variant_of(product)
-    if kind.launcher != CONVOLUTION.launcher or segment != 0:
+    if kind.launcher != CONVOLUTION.launcher or not isinstance(reduction, NoReduction):
         return ()
     if not supports(target.arch, "conv.multi_image"):
         return ()
-    pixels = geometry(product).pixels
-    sides = ((tile, SPLIT_ROWS if tile.swapped else tile.width) for tile in tiles(product, 0))
+    pixels, every = geometry(product).pixels, tiles(product, reduction)
+    sides = ((tile, SPLIT_ROWS if tile.swapped else tile.width) for tile in every)
     return tuple(replace(tile, joined=True) for tile, side in sides if pixels >= side)
 
 
-def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
+def inline_tiles(product: Node, reduction: Reduction) -> tuple[Tile, ...]:
     """The same for a kernel that splits both factors; none if one does not lie row by row.
 
     Beside the sums of the widest tile, no register is free for folds.
@@ -182,10 +171,17 @@ def inline_tiles(product: Node, segment: int) -> tuple[Tile, ...]:
         f.splits for f in operands(product)
     ):
         return ()
-    widest = max(WIDTHS)
-    every = (t for t in tiles(product, segment) if t.width in WIDTHS)
-    fitting = [t for t in every if segment == 0 or t.width < widest]
+    widest, bare = max(WIDTHS), isinstance(reduction, NoReduction)
+    every = (t for t in tiles(product, reduction) if t.width in WIDTHS)
+    fitting = [t for t in every if bare or t.width < widest]
     return tuple(replace(tile, inline=True) for tile in fitting)
+
+
+def _holds(product: Node, tile: Tile, reduction: Reduction) -> bool:
+    """Whether a tile has all that a fold takes."""
+    if not isinstance(reduction, Segment):
+        return True
+    return HOLDS[variant_of(product).folds](product, tile, reduction.columns)
 
 
 def _holds_columns(_: object, tile: Tile, segment: int) -> bool:
@@ -232,7 +228,7 @@ def _folded(last: tuple[int, ...], found: LoopAxes) -> tuple[int, ...]:
     return columns
 
 
-def _segment(size: Size) -> int:
+def _segment(size: Size) -> Segment:
     if not isinstance(size, int) or size > max(WIDTHS):
         raise Incompatible(f"a row of {size_text(size)} does not fit a tile of {max(WIDTHS)}")
-    return size
+    return Segment(size)

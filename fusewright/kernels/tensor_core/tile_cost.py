@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, gcd
 
+from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
 from fusewright.ir.graph import BatchSize, Graph, Node, numel, times
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, is_stacked
 from fusewright.kernels.gemm.match import STEP, Operand, operands
@@ -43,7 +44,7 @@ INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 def rank_tiles(
     product: Node,
-    segment: int,
+    reduction: Reduction,
     target: Target,
     graph: Graph,
     rules: frozenset[str] = frozenset(),
@@ -59,10 +60,10 @@ def rank_tiles(
     shares out the reading. ending: what follows a tile's product, in steps of its depth.
     """
     inline = supports(target.arch, "gemm.unpacked") and bool(rules & INLINE_RULES)
-    across = inline_tiles(product, segment) if inline else ()
-    options = across or (*tiles(product, segment), *joined_tiles(product, segment, target))
+    across = inline_tiles(product, reduction) if inline else ()
+    options = across or (*tiles(product, reduction), *joined_tiles(product, reduction, target))
     if some == ALL:
-        options += pingpong_tiles(product, segment, target)
+        options += pingpong_tiles(product, reduction, target)
     kind = variant_of(product, inline=bool(across)).on(target.arch)
     options = tuple(tile for tile in options if _has(kind, product, tile, target.arch))
     if kind.packs and not both:
@@ -192,7 +193,7 @@ def ending(nest: Nest) -> float:
     """What follows a tile's product, in steps of its depth."""
     product = nest.kernel.product
     assert product is not None, "a tile is a product's"
-    if nest.segment:
+    if nest.kernel.reduction != NoReduction():
         return FOLDED_ENDING
     tensors = {a.leaf for a in nest.reads.values()} - {product} | set(nest.kernel.outputs)
     large = (n.dtype.itemsize for n in tensors if numel(n.shape) == numel(product.shape))
@@ -207,7 +208,7 @@ def access(nest: Nest, tile: Tile, widest: int) -> int:
     if product.order:  # of a group
         columns = variant_of(product).matrix(product).columns
     eights = variant_of(product) is HALF and not tile.swapped and not operands(product)[1].turned
-    most = 8 if eights and nest.segment in (0, 32, 64) else 4
+    most = 8 if eights and nest.kernel.reduction in (NoReduction(), Segment(32), Segment(64)) else 4
     vector = gcd(most, columns.multiple if isinstance(columns, BatchSize) else columns, widest)
     return vector if vector >= 4 else 1
 

@@ -1,0 +1,23 @@
+"""Maps of elements, each computed alone: what may stand beside windows that share loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.fusion.axes import Incompatible
+from fusewright.ir.graph import Node
+from fusewright.kernels.interface import KernelFamily
+from fusewright.targets.target import Target
+
+
+class PointwiseFamily(KernelFamily):
+    name = "pointwise"
+
+    def owns(self, members: Sequence[Node]) -> bool:
+        return True
+
+    def check(self, members: Sequence[Node], target: Target) -> None:
+        """What goes down the columns of windows shares loads; a team that folds a row does not."""
+        folded = any(m.row.kind in ("fold", "scan") for m in members)
+        if folded and any(m.has("taps") for m in members):
+            raise Incompatible("a fold would read each window alone")

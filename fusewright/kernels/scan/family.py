@@ -1,0 +1,43 @@
+"""Running sums and products along rows: what may stand beside them in a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.fusion.axes import Incompatible, LoopAxes
+from fusewright.fusion.epilogue import Epilogue
+from fusewright.ir.graph import Graph, Node
+from fusewright.kernels.interface import Context, KernelFamily
+from fusewright.kernels.rowwise.family import check_lengths
+from fusewright.kernels.scan.match import in_chunks, scan
+from fusewright.targets.target import Target
+
+MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
+
+
+class ScanFamily(KernelFamily):
+    name = "scan"
+    stage = "scan"
+
+    def owns(self, members: Sequence[Node]) -> bool:
+        return any(m.row.kind == "scan" for m in members)
+
+    def match(self, graph: Graph, context: Context) -> Graph:
+        return scan(graph, context.target)
+
+    def check(self, members: Sequence[Node], target: Target) -> None:
+        scans = [m for m in members if m.row.kind == "scan"]
+        if scans and any(m.row.kind == "product" for m in members):
+            raise Incompatible("a scan goes along whole rows, not along tiles")
+        if len(scans) > MAX_SCANS:
+            raise Incompatible("too many scans for the registers of one kernel")
+        chunks = target.language == "cuda" and any(map(in_chunks, scans))
+        ways = {bool(m.row.reversed_as) for m in scans}
+        if chunks and (len(ways) > 1 or any(m.row.kind == "fold" for m in members)):
+            raise Incompatible("rows in chunks are scanned in one direction, and not folded")
+
+    def epilogue(
+        self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
+    ) -> Epilogue | None:
+        check_lengths(axes, target)
+        return None
