@@ -24,6 +24,7 @@ from fusewright.emit.runtime import cuda_flags
 from fusewright.frontend.capture import capture, state_of
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.ir.specs import AttentionSpec, spec_of
 from fusewright.kernels.attention.launch import function
 from fusewright.kernels.attention.match import attention, scores
 from fusewright.targets.target import TARGETS
@@ -274,7 +275,7 @@ def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
             given, operands = made[: len(read)], made[len(read) :]
             score = scores(n).score
             product = torch.randn([graph.hint(s) for s in score.shape])
-            meaning = Graph((), (n["scores"],), batch=graph.batch)  # type: ignore[arg-type]
+            meaning = Graph((), (spec_of(n, AttentionSpec).score_mod,), batch=graph.batch)
             (wanted,) = interpret(meaning, [product, *operands], {}, batch=graph.batch)
         tensors = [t.detach().contiguous() for t in given]
         out = torch.zeros_like(product)

@@ -125,7 +125,7 @@ LIBRARY: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
 def graphs(
     module: nn.Module, x: Tensor, rounds: Tf32Probe | None = lambda _: True
 ) -> tuple[Graph, Graph]:
-    return staged(module, (x,), lambda g: convolution(g, GPU, rounds=rounds), "convolution")
+    return staged(module, (x,), lambda g: convolution(g, GPU, probe=rounds), "convolution")
 
 
 def convolutions(graph: Graph) -> list[Node]:

@@ -53,7 +53,7 @@ def small_ones_too() -> Iterator[None]:
 
 def graph_of(module: nn.Module, x: Tensor) -> Graph:
     def stage(graph: Graph) -> Graph:
-        return convolution(graph, AMPERE, rounds=lambda _: True)
+        return convolution(graph, AMPERE, probe=lambda _: True)
 
     return staged(module, (x,), stage, "convolution")[1]
 

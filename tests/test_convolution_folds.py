@@ -134,7 +134,7 @@ def planned(case: Case) -> Plan:
     module, inputs = case.model()
     graph, _ = rewrite(capture(module, inputs).graph)
     rounds = lambda _: True  # noqa: E731
-    return plan(lower_for_target(convolution(graph, GPU, rounds=rounds), GPU), GPU, ANCHORS)
+    return plan(lower_for_target(convolution(graph, GPU, probe=rounds), GPU), GPU, ANCHORS)
 
 
 def kernel_of(made: Plan) -> Kernel:

@@ -100,7 +100,7 @@ def test_what_eager_does_not_round(name: str) -> None:
 def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Node]:
     """What of the products' kind a layer becomes, whose meaning stays."""
     x = torch.randn(shape)
-    before, after = staged(layer, (x,), lambda g: convolution(g, target, rounds=never), "full")
+    before, after = staged(layer, (x,), lambda g: convolution(g, target, probe=never), "full")
     check_meaning(before, after, layer, (x,))
     return [n for n in toposort(after.roots) if n.row.kind == "product"]
 

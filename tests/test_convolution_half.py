@@ -78,7 +78,7 @@ def test_the_rewritten_graph_has_the_same_meaning() -> None:
 def test_what_it_is_called(precision: str) -> None:
     layer, x = nn.Conv2d(64, 128, 3).bfloat16(), torch.randn(4, 64, 36, 36).bfloat16()
     before, _ = rewrite(capture(layer, [x]).graph)
-    (n,) = convolutions(convolution(before, GPU, precision, rounds=never))
+    (n,) = convolutions(convolution(before, GPU, precision, probe=never))
     kind = variant_of(n)
     assert (kind.launcher, kind.numeric) == (CONVOLUTION.launcher, "{dtype} with float32 sums")
     assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time

@@ -119,7 +119,7 @@ def test_three_dimensions(dtype: torch.dtype) -> None:
     layer, x = laid_out(conv, (4, 32, 6, 24, 24), True)
     module, x = Tailed(layer).to(dtype), x.to(dtype)
     before, _ = staged(module, (x,), lambda g: g, "nothing")
-    after = convolution(before, GPU, rounds=lambda _: True)
+    after = convolution(before, GPU, probe=lambda _: True)
     assert kernels(after) == ["mul", "convolution add relu add"]
     check_meaning(before, after, module, (x,))
 

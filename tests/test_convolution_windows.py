@@ -30,6 +30,7 @@ from fusewright.compiler.pipeline import make
 from fusewright.fusion.epilogue import NoReduction
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, toposort
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv import match, pool_fusion
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
@@ -142,7 +143,7 @@ APART: dict[str, Case] = {
 
 
 def stage(graph: Graph, rounds: bool = True) -> Graph:
-    return pooled(lower_for_target(convolution(graph, GPU, rounds=lambda _: rounds), GPU), GPU)
+    return pooled(lower_for_target(convolution(graph, GPU, probe=lambda _: rounds), GPU), GPU)
 
 
 def graphs(case: Case, rounds: bool = True) -> tuple[Graph, Graph]:
@@ -170,7 +171,7 @@ def test_the_graph_means_what_it_meant(name: str) -> None:
     module, x = case.model()
     before, after = staged(module, (x,), stage, "pooled")
     (n,) = convolutions(after)
-    assert n.has("windows") == (name in JOINED)
+    assert (n.op == "convolution" and bool(spec_of(n, ConvSpec).pool_window)) == (name in JOINED)
     if case.dtype is torch.float32:  # others round on the way
         check_meaning(before, after, module, (x,))
 
@@ -206,7 +207,7 @@ def test_images_of_few_windows_stay_apart(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ampere_has_no_such_kernels(case: str) -> None:
     module, x = {**JOINED, **SUMMED}[case].model()
     ampere = TARGETS["sm_80"]
-    write = lambda g: lower_for_target(convolution(g, ampere, rounds=lambda _: True), ampere)  # noqa: E731
+    write = lambda g: lower_for_target(convolution(g, ampere, probe=lambda _: True), ampere)  # noqa: E731
     _, before = staged(module, (x,), write, "late")
     assert pooled(before, ampere) is before
     assert len(plan(before, ampere, ANCHORS).kernels) == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.ir.builder import TensorExpr, fold, pointwise, reshape
+from fusewright.ir.builder import TensorExpr, fold, pad, pointwise, reshape
 from fusewright.ir.graph import (
     BatchSize,
     Graph,
@@ -23,6 +25,8 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.interpreter import interpret, python_text
+from fusewright.ir.placement import Inside, OwnCopy, Placement
+from fusewright.ir.specs import AttentionSpec, ConvSpec, GemmSpec, ViewFill, spec_of
 
 F32 = torch.float32
 
@@ -41,6 +45,38 @@ def test_equal_means_identical() -> None:
 def test_numbers_that_python_takes_for_equal_are_distinct(a: float, b: float) -> None:
     made = [node("constant", shape=(), dtype=F32, value=v) for v in (a, b)]
     assert made[0] is not made[1]
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.0, -0.0), (1, True), (1.0, 1)])
+def test_so_are_those_in_records(a: float, b: float) -> None:
+    x = leaf().node
+    specs = [ViewFill(((0, 1), (0, 0)), value) for value in (a, b, a)]
+    made = [node("pad", [x], shape=(BatchSize(1), 6), dtype=F32, spec=s) for s in specs]
+    assert specs[0] == specs[1]
+    assert made[0] is not made[1]
+    assert made[0] is made[2]
+
+
+def test_records_of_different_kinds_are_distinct() -> None:
+    x = leaf().node
+    places = [Placement(own_copy=OwnCopy(what, 1)) for what in ("output", "update", "operand")]
+    specs = [*places, Placement(Inside(0, 1, 2)), GemmSpec(1), AttentionSpec(x, 1)]
+    made = [node("copy", [x], shape=x.shape, dtype=F32, placement=s) for s in specs]
+    assert len(set(map(id, made))) == len(specs)
+    assert made[0].placement.own_copy == OwnCopy("output", 1)
+    assert made[3].placement.inside == Inside(0, 1, 2)
+    assert x.placement == Placement()
+
+
+def test_a_spec_says_what_pytorch_is_given() -> None:
+    spec = ConvSpec(2, (1, 2), ((1, 1), (0, 3)), (1, 1), 1, 0, "float32")
+    assert (spec.padding, spec.words()["pads"]) == ("same", (0, 3, 1, 1))
+    even = replace(spec, pads=((1, 1), (0, 0)))
+    assert (even.padding, even.words()["pads"]) == ((1, 0), (0, 0, 1, 1))
+    n = pad(leaf(shape=(2, 3)), [(1, 0), (0, 2)], 1.5, unobserved=True).node
+    assert spec_of(n, ViewFill) == ViewFill(((1, 0), (0, 2)), 1.5, unobserved=True)
+    with pytest.raises(AssertionError, match="a GemmSpec"):
+        spec_of(n, GemmSpec)
 
 
 def test_row_major_has_no_order() -> None:
@@ -123,6 +159,10 @@ def test_show() -> None:
         "%1 = exp(%0): float32[batch, 6]\n"
         "%2 = sum(%1, dims=(1)): float32[batch]\n"
         "return %2\n"
+    )
+    padded = pad(leaf(shape=(2, 3)), [(1, 0), (0, 2)], False)
+    assert show(Graph((), (padded.node,))).splitlines()[1] == (
+        "%1 = pad(%0, spec=ViewFill(pads=((1, 0), (0, 2)), value=False)): float32[3, 5]"
     )
 
 

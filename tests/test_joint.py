@@ -70,7 +70,7 @@ def inputs_of(name: str, batch: int = 6) -> list[Tensor]:
 
 
 def inside(made: Compilation) -> list[Node]:
-    return [n for n in toposort(made.captured.graph.roots) if n.has("inside")]
+    return [n for n in toposort(made.captured.graph.roots) if n.placement.inside]
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,6 @@ AHEAD = {
     ("codegen/body", "kernels/rowwise/simd_rows"): "which rows stand side by side",
     ("codegen/body", "kernels/gemm/triangular_tiles"): "which tiles are left out",
     ("codegen/kernel_text", "kernels/schedule"): "how a kernel runs",
-    ("codegen/kernel_text", "kernels/conv/geometry"): "types of operands",
     ("codegen/cuda_source", "kernels/schedule"): "how a kernel runs",
     ("codegen/cuda_source", "kernels/rowwise/row_cooperation"): "what blocks share",
     ("codegen/cuda_source", "kernels/gemm/triangular_tiles"): "which tiles are left out",

@@ -14,7 +14,7 @@ import torch
 from fusewright.errors import InternalError
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node, shape_text, size_text
-from fusewright.kernels.conv.geometry import known
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.schedule import whole_place
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import RowPlan
@@ -40,8 +40,8 @@ ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "
 
 def compute_type(n: Node) -> str:
     """The C++ type in which the node is computed; of some convolutions, a window at a time."""
-    if n.has("windows"):
-        return f"window_of<{prod(known(n['windows']))}>"
+    if n.op == "convolution" and (window := spec_of(n, ConvSpec).pool_window):
+        return f"window_of<{prod(window)}>"
     if n.dtype not in TYPES:
         raise InternalError(f"No C++ type for {n.dtype}.")
     return TYPES[n.dtype][1]

@@ -31,7 +31,6 @@ from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
 from fusewright.ir.graph import BatchSize, Graph, Node, Size, base, times, toposort
 from fusewright.ir.interpreter import python_text
-from fusewright.ir.strided_view import as_ints
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.rewrite.huge_pages import writes_to_huge_pages
@@ -86,8 +85,8 @@ class _ForwardPrinter:
         self.exposed = _exposed_memory(self.graph)
         self.counted = call_counters(plan)
         joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
-        wholes = {id(piece): n for n in joints if not n.has("inside") for piece in n.args}
-        self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.has("inside")}
+        wholes = {id(piece): n for n in joints if not n.placement.inside for piece in n.args}
+        self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.placement.inside}
 
     def body(self) -> ForwardBody:
         self._name_leaves()
@@ -158,12 +157,12 @@ class _ForwardPrinter:
 
     def _tensor_expression(self, n: Node) -> Expression:
         """A tensor in Python; views are taken where they are used."""
-        if n.has("joint") and n.has("inside"):
+        if n.has("joint") and n.placement.inside:
             return self._inside(n)
         if id(n) not in self.expressions:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
             pairs = {"shape": shape_tuple(n.shape, self.guard.batch)}
-            pairs |= {name: python_text(value, 0) for name, value in n.attributes}
+            pairs |= {name: python_text(value, 0) for name, value in n.words.items()}
             of = self._tensor_expression(n.args[0])
             self.expressions[id(n)] = expression(n.row.torch.format(of.text, **pairs), [of])
         return self.expressions[id(n)]
@@ -216,7 +215,7 @@ class _ForwardPrinter:
         elif n.op == "item":
             text = f"{texts[0]}[{n['index']}]"
         else:
-            attributes = {key: python_text(value, 0) for key, value in n.attributes}
+            attributes = {key: python_text(value, 0) for key, value in n.words.items()}
             text = n.row.torch.format(*texts, **attributes)
         if self.plan.precision == "ieee" and is_float_product(n):
             text = f"{Snippet.IEEE}(lambda: {text})"
@@ -253,19 +252,20 @@ class _ForwardPrinter:
     def _new_memory(self, n: Node, wanted: str) -> None:
         """A variable for a result of a kernel, with memory of its own or inside another's."""
         name = self.guard.names.fresh(wanted)
-        value = self._inside(n) if n.has("inside") else self._empty(n)
+        value = self._inside(n) if n.placement.inside else self._empty(n)
         self.statements.append(assign(name, value))
         self.expressions[id(n)] = variable(name)
         self.fresh.add(id(n))
 
     def _inside(self, n: Node) -> Expression:
         """Its place in the memory of a joined tensor."""
-        whole = self.wholes[id(n)]
+        inside, whole = n.placement.inside, self.wholes[id(n)]
+        assert inside is not None
         if id(whole) not in self.expressions:
             self._new_memory(whole, "joined")
-        dim, start, _ = as_ints(n["inside"])
         found = self.expressions[id(whole)]
-        return expression(f"{found.text}.narrow({dim}, {start}, {n.shape[dim]})", [found])
+        text = f"{found.text}.narrow({inside.dim}, {inside.start}, {n.shape[inside.dim]})"
+        return expression(text, [found])
 
     def _factors(self, kernel: Kernel) -> list[Expression]:
         """What the kernel's product reads as a whole, aligned where tensor maps read it."""

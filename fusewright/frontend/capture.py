@@ -53,6 +53,7 @@ from fusewright.ir.graph import (
     own_memory_copy,
     size_at_batch,
 )
+from fusewright.ir.placement import OwnCopy
 
 
 @dataclass(frozen=True)
@@ -380,12 +381,12 @@ class _GraphBuilder:
             return on_other_memory(n, self.values[inner].node, leaf)
         shared = owner.setdefault(id(memory_of(n)), memory) != memory
         exposed = memory_of(n).op in ("input", "parameter") and not owners
-        order = _order(given.meta["val"])
+        order, own = _order(given.meta["val"]), OwnCopy("output", memory)
         if shared and not _moved(n, order):  # what is one tensor stays one
             whole = memory_of(n)
-            return on_other_memory(n, whole, fresh_copy(whole, whole.order, memory))
+            return on_other_memory(n, whole, fresh_copy(whole, whole.order, own))
         if shared or exposed or n.op == "constant" or _moved(n, order):
-            return own_memory_copy(n, order, memory)
+            return own_memory_copy(n, order, own)
         return n
 
     def _leaf_of(

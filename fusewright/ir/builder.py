@@ -13,7 +13,6 @@ import torch
 
 from fusewright.common.dtypes import HALF
 from fusewright.ir.graph import (
-    Attribute,
     BatchSize,
     Node,
     Shape,
@@ -24,6 +23,7 @@ from fusewright.ir.graph import (
     numel,
 )
 from fusewright.ir.operators import OPS
+from fusewright.ir.specs import ViewFill
 
 Number = int | float | bool | BatchSize
 
@@ -239,11 +239,11 @@ def narrow(x: TensorExpr, dim: int, start: int, end: int, step: int = 1) -> Tens
 
 
 def pad(
-    x: TensorExpr, pads: Sequence[tuple[int, int]], value: Number = 0, *, free: bool = False
+    x: TensorExpr, pads: Sequence[tuple[int, int]], value: Number = 0, *, unobserved: bool = False
 ) -> TensorExpr:
     """`value` around `x`: so many before and after each dimension, none of them negative.
 
-    free: nobody looks at what is added.
+    unobserved: nobody looks at what is added.
     """
     if not any(low or high for low, high in pads):
         return x
@@ -251,9 +251,8 @@ def pad(
         low + s + high if isinstance(s, int) else s
         for s, (low, high) in zip(x.shape, pads, strict=True)
     )
-    flat = tuple(side for pair in reversed(pads) for side in pair)
-    made: dict[str, Attribute] = {"pads": flat, "value": value, **({"free": True} if free else {})}
-    return TensorExpr(node("pad", [x.node], shape=shape, dtype=x.dtype, order=(), **made))
+    spec = ViewFill(tuple(pads), value, unobserved)
+    return TensorExpr(node("pad", [x.node], shape=shape, dtype=x.dtype, order=(), spec=spec))
 
 
 def flip(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:

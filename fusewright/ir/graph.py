@@ -18,6 +18,8 @@ import torch
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.errors import InternalError
 from fusewright.ir.operators import OPS, Operator
+from fusewright.ir.placement import OwnCopy, Placement
+from fusewright.ir.record import Record
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,21 @@ class Node:
         return any(key == name for key, _ in self.attributes)
 
     @property
+    def words(self) -> dict[str, Attribute]:
+        """The attributes, and what records among them come to: all that the operator's text in the
+        table may name."""
+        found = dict(self.attributes)
+        for value in found.copy().values():
+            found |= value.words() if isinstance(value, Record) else {}
+        return found
+
+    @property
+    def placement(self) -> Placement:
+        """Where its memory has to be."""
+        found = self["placement"] if self.has("placement") else None
+        return found if isinstance(found, Placement) else Placement()
+
+    @property
     def row(self) -> Operator:
         """This node's row of the op table."""
         return OPS[self.op]
@@ -88,7 +105,16 @@ class Node:
 
 
 Attribute = (
-    int | float | bool | str | None | torch.dtype | BatchSize | Node | tuple["Attribute", ...]
+    int
+    | float
+    | bool
+    | str
+    | None
+    | torch.dtype
+    | BatchSize
+    | Node
+    | Record
+    | tuple["Attribute", ...]
 )
 _NODES: dict[tuple[object, ...], Node] = {}
 
@@ -97,6 +123,8 @@ def _distinct(value: object) -> object:
     """0.0 and -0.0, 1 and True are equal for Python but not for us."""
     if isinstance(value, tuple):
         return tuple(_distinct(v) for v in value)
+    if isinstance(value, Record):
+        return type(value), _distinct(tuple(value.values().values()))
     return (type(value), repr(value)) if isinstance(value, int | float) else value
 
 
@@ -205,31 +233,32 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
 
 
-def own_memory_copy(n: Node, order: tuple[int, ...], number: int) -> Node:
+def own_memory_copy(n: Node, order: tuple[int, ...], own: OwnCopy) -> Node:
     """`n` in memory of its own, as an output that must be nobody else's tensor.
 
-    A piece keeps its gaps, so all of its memory is copied. number: keeps two copies apart.
+    A piece keeps its gaps, so all of its memory is copied.
     """
     whole, pieces = n, False
     while whole.row.kind == "view" and not pieces:
         pieces, whole = whole.op == "narrow", whole.args[0]
     if pieces:
         memory = base(n)
-        return on_other_memory(n, memory, own_memory_copy(memory, memory.order, number))
-    return fresh_copy(n, order, number)
+        return on_other_memory(n, memory, own_memory_copy(memory, memory.order, own))
+    return fresh_copy(n, order, own)
 
 
-def fresh_copy(n: Node, order: tuple[int, ...], number: int) -> Node:
+def fresh_copy(n: Node, order: tuple[int, ...], own: OwnCopy) -> Node:
     """`n` in new memory; by a call of PyTorch where no kernel moves such numbers."""
+    placement = Placement(own_copy=own)
     if n.dtype in OF_KERNELS:
-        return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, distinct=number)
+        return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, placement=placement)
     call = "torch.clone({0}, memory_format=torch.contiguous_format)"
     if order:
         back = tuple(order.index(d) for d in range(len(order)))
         call = call.replace("{0}", f"{{0}}.permute({order})") + f".permute({back})"
     return node(
         "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, name="aten.clone",
-        fresh=True, random=-1, distinct=number,
+        fresh=True, random=-1, placement=placement,
     )  # fmt: skip
 
 
@@ -398,4 +427,7 @@ def _plain(value: Attribute) -> str:
         return size_text(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_plain, value))})"
+    if isinstance(value, Record):
+        words = ", ".join(f"{name}={_plain(v)}" for name, v in value.told().items())
+        return f"{type(value).__name__}({words})"
     return str(value)

@@ -9,6 +9,7 @@ import torch
 
 from fusewright.ir.graph import BatchSize, Graph, Node, base, size_at_batch, toposort
 from fusewright.ir.operators import meaning
+from fusewright.ir.specs import AttentionSpec, spec_of
 
 
 def interpret(
@@ -80,8 +81,7 @@ def _attention(
 ) -> torch.Tensor:
     """Its function of scores is a graph: input 0 is the product, the others are its operands."""
     queries, keys, values, *operands = args
-    function = n["scores"]
-    assert isinstance(function, Node), "a function of scores is a node"
+    function = spec_of(n, AttentionSpec).score_mod
     given = [queries @ keys.transpose(-1, -2), *operands]
     (scores,) = interpret(Graph((), (function,)), given, {}, batch=batch, dtype=dtype)
     lead = (*values.shape[:-2], *scores.shape[-2:])
@@ -102,7 +102,7 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
 
 def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]]:
     """The node's attributes as Python text, sizes filled in."""
-    pairs = [(name, python_text(value, batch)) for name, value in n.attributes]
+    pairs = [(name, python_text(value, batch)) for name, value in n.words.items()]
     if n.op == "cast":
         pairs = [("to", str(dtype))]
     if n.row.kind == "view" and n.op != "permute":

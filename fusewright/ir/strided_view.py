@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, times
+from fusewright.ir.specs import ViewFill, spec_of
 
 MANY = 1 << 40  # more rows and columns than a tensor has
 
@@ -57,10 +58,10 @@ def strides(shape: Shape, order: tuple[int, ...] = ()) -> tuple[Size, ...]:
 
 def strides_in_memory(n: Node) -> tuple[Size, ...]:
     """The strides of a tensor in memory, which may lie inside of a larger one."""
-    if not n.has("inside"):
+    inside = n.placement.inside
+    if inside is None:
         return strides(n.shape, n.order)
-    dim, _, size = as_ints(n["inside"])
-    return strides((*n.shape[:dim], size, *n.shape[dim + 1 :]))
+    return strides((*n.shape[: inside.dim], inside.size, *n.shape[inside.dim + 1 :]))
 
 
 @lru_cache(maxsize=1024)  # a kernel asks again for each node that might join it
@@ -81,9 +82,10 @@ def strided_view(n: Node) -> tuple[Node, StridedView] | None:
     new = _turns(n, part.form) if n.op == "roll" else _guards(n)
     if not new or n.op == "roll":
         return leaf, replace(here, guards=(*here.guards, *new))
-    fill = n["value"] if n.op == "pad" else 0
+    own = spec_of(n, ViewFill) if n.op == "pad" else None
     filled = not all(g.wrap for g in here.guards)
-    fill = here.fill if filled and n.has("free") else fill
+    fill: Attribute = own.value if own else 0
+    fill = here.fill if filled and own and own.unobserved else fill
     if filled and (fill, type(fill)) != (here.fill, type(here.fill)):
         return None
     return leaf, StridedView(here.form, (*here.guards, *new), fill)
@@ -206,9 +208,8 @@ def _excludes(guard: AffineBound, shape: Shape) -> bool:
 
 
 def pad_sides(n: Node) -> tuple[tuple[int, int], ...]:
-    """What a pad adds before and behind each dimension; PyTorch counts from the last one."""
-    pads = as_ints(n["pads"])
-    return tuple(zip(pads[::2], pads[1::2], strict=True))[::-1]
+    """What a pad adds before and behind each dimension."""
+    return spec_of(n, ViewFill).pads
 
 
 def as_ints(values: Any) -> Any:

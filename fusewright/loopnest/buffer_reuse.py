@@ -97,7 +97,7 @@ def _fits(leaf: Node, output: Node, layout: Nest) -> bool:
     """Same type, and every read of the leaf is at the very element that is written."""
     if (leaf.shape, leaf.dtype, leaf.order) != (output.shape, output.dtype, output.order):
         return False
-    if output.has("inside"):
+    if output.placement.inside:
         return False
     write = layout.writes[id(output)]
     edges = layout.kernel.loops.edges.items()

@@ -20,7 +20,7 @@ from fusewright.frontend.library_calls import product_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, times, toposort
-from fusewright.kernels.conv.geometry import known
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.match import allows_tf32
 from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.gemm.triangular_tiles import ALL, band
@@ -154,7 +154,8 @@ def _product_flops(kernel: Kernel, graph: Graph) -> int:
         return 0
     matrix = variant_of(n).matrix(n)
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
-    pixels = math.prod(known(n["windows"])) if n.has("windows") else 1  # of an element
+    window = spec_of(n, ConvSpec).pool_window if n.op == "convolution" else None
+    pixels = math.prod(window or (1,))  # of an element
     rest = band(kernel).share(*map(graph.hint, n.shape[-2:]))
     each = round(elements(n, graph) * rest) * pixels + rows * graph.hint(matrix.inner)
     return 2 * graph.hint(matrix.depth) * each

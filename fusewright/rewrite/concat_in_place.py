@@ -3,7 +3,7 @@
     cat([relu(conv(x)), relu(conv(y))], 1)    a kernel each, and neither a third one nor its copies
 
 The joined tensor becomes a call that computes nothing: its memory is there before its pieces, and
-each of those lies in it (attribute `inside`: dimension, first place, size of the whole). Only where
+each of those lies in it (`Placement.inside`). Only where
 somebody needs the joined tensor in memory, and a piece would be stored anyway; and where one cat
 begins as another does (of all layers before this one): both are read from the same memory then.
 """
@@ -24,6 +24,8 @@ from fusewright.ir.graph import (
     rebuild_from,
     times,
 )
+from fusewright.ir.placement import Inside, Placement
+from fusewright.ir.specs import ViewFill, spec_of
 from fusewright.ir.strided_view import pad_sides
 from fusewright.rewrite.sink_views import PRICES, SinkableMaps
 from fusewright.targets.target import Target
@@ -70,7 +72,7 @@ def _growing(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
 def _joined(n: Node) -> Concat | None:
     """The cat that a node is, if it is one and nothing else."""
     placed, rest = list[Node](), n
-    if n.order or n.has("inside"):
+    if n.order or n.placement.inside:
         return None
     while rest.op == "where":
         inside, view, rest = rest.args
@@ -79,7 +81,7 @@ def _joined(n: Node) -> Concat | None:
             return None
         placed.append(view)
     placed.append(rest)
-    if len(placed) < 2 or any(v.op != "pad" or not v.has("free") for v in placed):
+    if len(placed) < 2 or any(v.op != "pad" or not spec_of(v, ViewFill).unobserved for v in placed):
         return None
     sides = [{d: side for d, side in enumerate(pad_sides(v)) if any(side)} for v in placed]
     dims = {d for each in sides for d in each}
@@ -109,7 +111,7 @@ def _writes(found: Concat, piece: Node, maps: SinkableMaps) -> bool:
     k, behind = found.pieces.index(piece), numel(found.whole.shape[found.dim + 1 :])
     places = [times(behind, found.starts[k]), times(behind, _along(found.whole, found.dim))]
     even = all(isinstance(p, int) and p * piece.dtype.itemsize % ALIGNED == 0 for p in places)
-    own = piece.has("inside") or piece.has("distinct") or piece.op == "window" or piece.order
+    own = piece.has("placement") or piece.op == "window" or piece.order
     kind = piece.row.kind in ("map", "fold") and found.pieces.count(piece) == 1
     return even and kind and not own and maps.inner(piece)
 
@@ -145,8 +147,8 @@ def _written(graph: Graph, family: Sequence[Concat], maps: SinkableMaps) -> Grap
 
 def _inside(n: Node, found: Concat, start: int) -> Node:
     """The same, written into the whole."""
-    place = (found.dim, start, _along(found.whole, found.dim))
-    attributes: dict[str, Attribute] = {**dict(n.attributes), "inside": place}
+    place = Inside(found.dim, start, _along(found.whole, found.dim))
+    attributes: dict[str, Attribute] = {**dict(n.attributes), "placement": Placement(place)}
     return node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from fusewright.common.dtypes import HALF
 from fusewright.ir.graph import Graph, Node, rebuild
+from fusewright.ir.specs import ViewFill, spec_of
 
 # Maps and folds whose result is one of their arguments, or as exact as they are.
 CHOICES = frozenset({"copy", "where", "maximum", "minimum", "neg", "abs", "relu", "max", "min"})
@@ -43,7 +44,7 @@ def _is_exact(n: Node, exact: dict[int, bool]) -> bool:
         return True  # they lie in memory
     if n.op == "cast":
         return n["rounds"] is True or n.args[0].dtype is torch.bool
-    if n.op == "pad" and not _fits(n["value"], n.dtype):
+    if n.op == "pad" and not _fits(spec_of(n, ViewFill).value, n.dtype):
         return False
     if n.row.kind == "view" or n.op in CHOICES:
         return all(exact[id(a)] for a in n.args)

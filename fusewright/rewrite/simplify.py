@@ -31,6 +31,7 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.operators import meaning
+from fusewright.ir.placement import OwnCopy
 from fusewright.rewrite.algebra_rules import RULES, Rule
 
 _ROUNDS = 8
@@ -92,7 +93,7 @@ def apart(before: Graph, after: Graph) -> Graph:
         exposed = _own_memory(old) and (not _own_memory(memory_of(n)) or _is_other_size(memory))
         if exposed or owner.setdefault(id(memory_of(n)), old) is not old:
             # the same views of a copy that lies as the memory did
-            own = fresh_copy(memory, old.order, numbers.setdefault(id(old), k))
+            own = _output_copy(memory, old.order, numbers.setdefault(id(old), k))
             n = on_other_memory(o, old, own)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
@@ -108,7 +109,7 @@ def _parted(before: Graph, after: Graph) -> Graph:
         old, memory = memory_of(o), memory_of(n)
         exposed = _own_memory(old) and not _own_memory(memory)
         if exposed or owner.setdefault(id(memory), old) is not old:
-            own = fresh_copy(memory, memory.order, numbers.setdefault(id(old), k))
+            own = _output_copy(memory, memory.order, numbers.setdefault(id(old), k))
             n = on_other_memory(n, memory, own)
         outputs.append(n)
     return replace(after, outputs=tuple(outputs), updates=_in_any_order(after.updates))
@@ -119,9 +120,15 @@ def _in_any_order(updates: Sequence[BufferUpdate]) -> tuple[BufferUpdate, ...]:
     targets = {id(u.target) for u in updates}
     shown = [id(memory_of(u.value)) in targets for u in updates]
     return tuple(
-        replace(u, value=own_memory_copy(u.value, u.target.order, -1 - k)) if shows else u
+        replace(u, value=own_memory_copy(u.value, u.target.order, OwnCopy("update", k)))
+        if shows
+        else u
         for k, (u, shows) in enumerate(zip(updates, shown, strict=True))
     )
+
+
+def _output_copy(memory: Node, order: tuple[int, ...], number: int) -> Node:
+    return fresh_copy(memory, order, OwnCopy("output", number))
 
 
 def _own_memory(n: Node) -> bool:
@@ -209,10 +216,10 @@ def _simplify(n: Node) -> Node:
 
 
 def _needless_copy(n: Node) -> Node:
-    """A copy of what is computed anyway; `distinct` marks an output that must be its own tensor."""
+    """A copy of what is computed anyway; an output may have to be its own tensor."""
     (x,) = n.args
     computed = x.row.computed and x.order == n.order
-    return x if computed and not n.has("distinct") else n
+    return x if computed and n.placement.own_copy is None else n
 
 
 def _number(n: Node) -> Node:

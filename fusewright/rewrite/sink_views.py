@@ -5,13 +5,13 @@
     relu(x)[:, :8]      ->  relu(x[:, :8])
 
 Memory is read in pieces, but what a kernel computes is not; so a map would be stored for its pieces
-alone. Elements that a pad adds are chosen around the map, unless nobody looks at them (`free`).
+alone. Elements that a pad adds are chosen around the map, unless nobody looks at them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 
@@ -42,6 +42,7 @@ from fusewright.ir.graph import (
     rebuild,
     toposort,
 )
+from fusewright.ir.specs import ViewFill, spec_of
 from fusewright.ir.strided_view import as_ints, pad_sides, strided_view
 from fusewright.targets.target import Target
 
@@ -96,7 +97,7 @@ class SinkableMaps:
 
     def _moves(self, n: Node) -> bool:
         """Whether n is a map that only kernels of ours read."""
-        own = n.has("distinct") or n.has("taps") or n.op == "window"
+        own = n.placement.own_copy is not None or n.has("taps") or n.op == "window"
         return n.row.kind == "map" and bool(n.shape) and not own and self.inner(n)
 
     def inner(self, n: Node) -> bool:
@@ -263,7 +264,7 @@ def _skips(v: Node) -> bool:
 
 def _filled(v: Node) -> bool:
     """Whether elements of a piece are none of the map's, and somebody looks at them."""
-    fills = v.row.fills and not v.has("free")
+    fills = v.row.fills and not (v.op == "pad" and spec_of(v, ViewFill).unobserved)
     return v.row.kind == "view" and (fills or _filled(v.args[0]))
 
 
@@ -272,7 +273,9 @@ def _existing(v: Node) -> Node:
     if v.row.kind != "view":
         return all_true(v.shape).node
     (x,) = v.args
-    attributes = {**dict(v.attributes), **({"value": False} if v.op == "pad" else {})}
+    attributes = dict(v.attributes)
+    if v.op == "pad":
+        attributes["spec"] = replace(spec_of(v, ViewFill), value=False)
     return node(v.op, [_existing(x)], shape=v.shape, dtype=torch.bool, order=(), **attributes)
 
 
@@ -301,7 +304,7 @@ def _narrowed(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
 def _padded(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:
     """Nobody looks at what is added; it is 1, since integers are divided, too."""
     sides = [side if d in wide else (0, 0) for d, side in enumerate(pad_sides(v))]
-    return pad(x, sides, 1 if x.dtype is not torch.bool else False, free=True)
+    return pad(x, sides, 1 if x.dtype is not torch.bool else False, unobserved=True)
 
 
 def _rolled(v: Node, x: TensorExpr, wide: list[int]) -> TensorExpr:

@@ -105,7 +105,7 @@ def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["
 def _through_copy(n: Node) -> Node:
     """A piece of a copy of a piece is a piece of what was copied, if it lies somewhere at all."""
     (x,) = n.args
-    if x.op != "copy" or x.has("distinct") or not x.args[0].row.strided_only:
+    if x.op != "copy" or x.placement.own_copy or not x.args[0].row.strided_only:
         return n
     deeper = on_other_memory(n, x, x.args[0])
     return n if strided_view(deeper) is None else deeper

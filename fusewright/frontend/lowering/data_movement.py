@@ -55,20 +55,20 @@ def concat_as_select(
     if len(pieces) > (MOST_PIECES if behind == 1 else most) or inner in range(LEAST_INNER):
         return None
     *others, final = pieces
-    result = cast(_placed(final, shape, free=True), dtype)
+    result = cast(_placed(final, shape, unobserved=True), dtype)
     for view, starts in reversed(others):
         inside = _placed((all_true(view.shape), starts), shape)
-        result = where(inside, cast(_placed((view, starts), shape, free=True), dtype), result)
+        result = where(inside, cast(_placed((view, starts), shape, unobserved=True), dtype), result)
     return result
 
 
-def _placed(piece: Piece, shape: Shape, *, free: bool = False) -> TensorExpr:
+def _placed(piece: Piece, shape: Shape, *, unobserved: bool = False) -> TensorExpr:
     view, starts = piece
     sides = [
         (start, whole - start - size if isinstance(whole, int) and isinstance(size, int) else 0)
         for start, size, whole in zip(starts, view.shape, shape, strict=True)
     ]
-    return pad(view, sides, False if view.dtype is torch.bool else 0, free=free)
+    return pad(view, sides, False if view.dtype is torch.bool else 0, unobserved=unobserved)
 
 
 def _cat(

@@ -1,10 +1,11 @@
 """Graph -> Graph: attention that a model spells out becomes `attention` nodes.
 
-    softmax(f(q @ k.mT), -1) @ v  ->  copy(attention(q, k, transposed v, operands of f), scores = f)
+    softmax(f(q @ k.mT), -1) @ v  ->  copy(attention(q, k, transposed v, operands of f; f))
 
-f is any pointwise function of the scores: times a number, plus a bias, masked, capped. It is an
-attribute, a graph of its own: its `input` 0 is the product of q and k, the others are the node's
-operands. Neither the scores nor their softmax ever lie in memory, so nobody else may read them.
+f is any pointwise function of the scores: times a number, plus a bias, masked, capped. It is a
+graph of its own, `AttentionSpec.score_mod`: its `input` 0 is the product of q and k, the others are
+the node's operands. Neither the scores nor their softmax ever lie in memory, so nobody else may
+read them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fusewright.ir.graph import (
     toposort,
     with_args,
 )
+from fusewright.ir.specs import AttentionSpec, spec_of
 from fusewright.ir.strided_view import strided_view
 from fusewright.kernels.gemm.match import (
     COPY_RULES,
@@ -58,15 +60,15 @@ def attention(graph: Graph, target: Target, rules: frozenset[str] = frozenset())
     """Rewrite attention for which `target` has a kernel; rules: of `optimize --rules`."""
     if not supports(target.arch, "attention") or rules & COPY_RULES:  # it packs keys and values
         return graph
-    numbers, seen = count(), set[int]()
-    while found := _next(graph, seen, numbers, target.arch):
+    instances, seen = count(), set[int]()
+    while found := _next(graph, seen, instances, target.arch):
         old, new = found
         graph = rebuild(graph, lambda n, old=old, new=new: new if n is old else n)  # type: ignore[misc]
     return graph
 
 
 def _next(
-    graph: Graph, seen: set[int], numbers: Iterator[int], arch: Arch
+    graph: Graph, seen: set[int], instances: Iterator[int], arch: Arch
 ) -> tuple[Node, Node] | None:
     """The first product of a softmax that `seen` does not hold, and what takes its place."""
     for n in toposort(graph.roots):
@@ -78,7 +80,7 @@ def _next(
                 continue
             for inner in _products(x):
                 with suppress(_Unfit, Incompatible):
-                    return n, _written(n, form, x, inner, graph, numbers, arch)
+                    return n, _written(n, form, x, inner, graph, instances, arch)
     return None
 
 
@@ -125,7 +127,7 @@ def _written(
     x: Node,
     inner: Node,
     graph: Graph,
-    numbers: Iterator[int],
+    instances: Iterator[int],
     arch: Arch,
 ) -> Node:
     """What takes the place of `n` = softmax(x) @ v; x is a function of the product `inner`."""
@@ -149,8 +151,7 @@ def _written(
         [*map(_even, (queries, keys, values)), *function.operands],
         shape=n.shape,
         dtype=n.dtype,
-        scores=scores,
-        number=next(numbers),
+        spec=AttentionSpec(scores, next(instances)),
     )
     _check(made, x, graph)
     if not tile_fits(arch, "attention", width(made)):
@@ -296,8 +297,7 @@ class ScoreMod:
 @cache
 def scores(n: Node) -> ScoreMod:
     """What an attention node makes of its scores; raises Incompatible if it has no addresses."""
-    given, inside, root = dict[int, Node](), set[int](), n["scores"]
-    assert isinstance(root, Node), "a function of scores is a node"
+    given, inside, root = dict[int, Node](), set[int](), spec_of(n, AttentionSpec).score_mod
     for m in toposort([root]):
         place = m["position"] if m.op == "input" else 0
         assert isinstance(place, int), "a position is a number"

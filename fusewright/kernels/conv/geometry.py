@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from fusewright.ir.graph import Node, Size, size_text, times
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.channels_last import lies_last, shown
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, Triple, phases
 from fusewright.kernels.gemm.match import HALVES
@@ -161,17 +162,17 @@ class ConvGeometry:
 def geometry(n: Node) -> ConvGeometry:
     """The sizes of a convolution node."""
     image, weight = n.args
-    transposed = n.op == TRANSPOSED
-    low = n["padding"] if transposed else tuple(reversed(known(n["pads"])[::2]))
-    groups, channels, results = known((n["groups"], image.shape[1], n.shape[1]))
-    windowed = n.has("windows")  # its elements are windows then
-    out_size = _triple(n["pixels"] if windowed else n.shape[2:])
+    spec = spec_of(n, ConvSpec)
+    channels, results = known((image.shape[1], n.shape[1]))
+    out_size = _triple(spec.full_pixels or n.shape[2:])
     kernel = _triple(weight.shape[2:])
-    stride, pad, dilation = _triple(n["stride"]), _triple(low, 0), _triple(n["dilation"])
-    each = 0 if n.order else results // groups
+    stride, dilation = _triple(spec.stride), _triple(spec.dilation)
+    pad = _triple(tuple(low for low, _ in spec.pads), 0)
+    each = 0 if n.order else results // spec.groups
+    phased = n.op == TRANSPOSED
     return ConvGeometry(
         n.shape[0],
-        groups,
+        spec.groups,
         channels,
         results,
         _triple(image.shape[2:]),
@@ -180,13 +181,13 @@ def geometry(n: Node) -> ConvGeometry:
         stride,
         pad,
         dilation,
-        phases(kernel, stride, pad, dilation, out_size, each) if transposed else None,
+        phases(kernel, stride, pad, dilation, out_size, each) if phased else None,
         parts(n),
         bool(n.order),
         lies_last(weight),
         n.dtype in HALVES,
-        _triple(n["windows"]) if windowed else (1, 1, 1),
-        _triple(n["cells"]) if n.has("cells") else None,
+        _triple(spec.pool_window or (1,)),
+        spec.cell,
     )
 
 
@@ -198,7 +199,7 @@ def is_stacked(n: Node) -> bool:
 
 def parts(n: Node) -> int:
     """How many float16 numbers a number of a convolution node is packed as: 2 for full float32."""
-    return 2 if n.has("parts") else 1
+    return 2 if spec_of(n, ConvSpec).numerics == "float32" else 1
 
 
 def sources(n: Node) -> tuple[Node, ...]:

@@ -15,17 +15,17 @@ pixels x channels, and images and weights of 16 bits are read where they lie if 
 few channels, or of far strides, pixels of a cell become channels (`space_to_depth.py`).
 
 Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
-and full float32, from two float16 `parts` of each operand, everywhere else.
+and full float32, from two float16 parts of each operand, everywhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -33,7 +33,8 @@ from fusewright.frontend.library_calls import because, without_bias
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.frontend.lowering.call import per_dimension
 from fusewright.ir.builder import TensorExpr, reshape
-from fusewright.ir.graph import Attribute, Graph, Node, Size, node, numel, rebuild_from, times
+from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild_from, times
+from fusewright.ir.specs import ConvSpec, GemmSpec, spec_of
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
 from fusewright.kernels.conv.depthwise import TapWindow, depthwise
 from fusewright.kernels.conv.geometry import (
@@ -42,7 +43,6 @@ from fusewright.kernels.conv.geometry import (
     ConvGeometry,
     geometry,
     known,
-    parts,
 )
 from fusewright.kernels.conv.pointwise_as_gemm import as_gemm
 from fusewright.kernels.conv.profitability import (
@@ -54,6 +54,7 @@ from fusewright.kernels.conv.profitability import (
     padding_overhead,
 )
 from fusewright.kernels.conv.space_to_depth import cells
+from fusewright.kernels.conv.subpixel_phases import Triple
 from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
 from fusewright.kernels.interface import Tf32Probe
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
@@ -85,19 +86,19 @@ def convolution(
     target: Target,
     precision: str = "eager",
     rules: frozenset[str] = frozenset(),
-    rounds: Tf32Probe | None = None,
+    probe: Tf32Probe | None = None,
 ) -> Graph:
     """Rewrite the library convolutions for which `target` has a kernel.
 
     precision: "eager" lets one of float32 round its operands as TF32 does, if PyTorch's own does;
     "ieee" does not.  rules: some forbid the packing that kernels begin with.
-    rounds: whether PyTorch's own convolution does round, which differs from size to size; by
+    probe: whether PyTorch's own convolution does round, which differs from size to size; by
     default, whether most of its kind do on an H200.
     """
     arch = target.arch
     if target.language != "cuda":
         return graph
-    numbers = count()
+    instances = count()
     joined = tails(graph)
     last = list[Node]()
     folded = supports(arch, "conv.channel_reduction")
@@ -120,10 +121,11 @@ def convolution(
             why = why or "channels last and without a tail, PyTorch's own is as fast"
         if call is None or why:
             return left(call, n, why)
-        number, half = next(numbers), n.dtype in HALVES
-        more = _cells(call, n, target)
-        rounded = _made(call, n, number, folded=folded and not n.order, **more)
-        full = not half and (precision != "eager" or not (rounds or usually_tf32)(rounded))
+        half, cell = n.dtype in HALVES, _cell(call, n, target)
+        rounds = _spec(call, next(instances), "half" if half else "tf32", cell)
+        rounds = replace(rounds, folds_channels=folded and not n.order)
+        rounded = _made(call, n, rounds)
+        full = not half and (precision != "eager" or not (probe or usually_tf32)(rounded))
         lossless = full and supports(arch, "conv.float32")
         flops = graph.hint(_flops(call, n))
         if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
@@ -131,11 +133,11 @@ def convolution(
         # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
         as_product: KernelName = "gemm.half" if half else "gemm.packed"
         reads = (half or full != lossless) and supports(arch, as_product)
-        direct = _pointwise(call, n, number) if reads else None
+        direct = _pointwise(call, n, rounds.instance) if reads else None
         if full and not lossless and not direct:
             return left(call, n, "our kernels for this GPU round as TF32 does")
         last.extend([n] * bool(n.order))
-        made = direct or (_made(call, n, number, parts=2, **more) if full else rounded)
+        made = direct or (_made(call, n, _in_full(rounds)) if full else rounded)
         return _with_bias(made, call.bias, n.order)
 
     made = rebuild_from(graph, change)
@@ -234,54 +236,68 @@ def _mapped(call: _ConvCall, n: Node) -> Node | None:
     return depthwise(call.image, call.weight, call.bias, [TapWindow(*sizes) for sizes in each], n)
 
 
-def _made(call: _ConvCall, n: Node, number: int, **more: Attribute) -> Node:
-    """The convolution without its bias; the number keeps two of them apart."""
-    asymmetric = any(low != high for low, high in call.pads)
-    settings: dict[str, Attribute] = {
-        "number": number,
-        "rank": len(call.stride),
-        "stride": call.stride,
-        "padding": "same" if asymmetric else tuple(low for low, _ in call.pads),
-        "dilation": call.dilation,
-        "groups": call.groups,
-    }
-    if call.behind is not None:
-        op, settings["output_padding"] = TRANSPOSED, call.behind
-    else:  # as functional.pad wants it
-        op, settings["pads"] = "convolution", tuple(p for both in reversed(call.pads) for p in both)
+def _made(call: _ConvCall, n: Node, spec: ConvSpec) -> Node:
+    """The convolution without its bias."""
+    op = "convolution" if call.behind is None else TRANSPOSED
     args = [call.image, call.weight]
     order = last_order(len(n.shape)) if n.order else ()
-    return node(op, args, shape=n.shape, dtype=n.dtype, order=order, **settings, **more)
+    return node(op, args, shape=n.shape, dtype=n.dtype, order=order, spec=spec)
 
 
-def _cells(call: _ConvCall, n: Node, target: Target) -> dict[str, Attribute]:
-    """Of few channels or far strides, what makes pixels channels."""
+def _spec(
+    call: _ConvCall, instance: int, numerics: Literal["tf32", "half"], cell: Triple | None
+) -> ConvSpec:
+    return ConvSpec(
+        len(call.stride),
+        call.stride,
+        call.pads,
+        call.dilation,
+        call.groups,
+        instance,
+        numerics,
+        call.behind,
+        cell=cell,
+    )
+
+
+def _in_full(rounds: ConvSpec) -> ConvSpec:
+    """The same in full float32, whose tiles have no registers for folds over channels."""
+    return replace(rounds, numerics="float32", folds_channels=False)
+
+
+def _sizes(call: _ConvCall, n: Node, cell: Triple | None = None) -> ConvGeometry:
+    """The sizes of a call, whatever it is that computes it."""
+    return geometry(_made(call, n, _spec(call, 0, "tf32", cell)))
+
+
+def _cell(call: _ConvCall, n: Node, target: Target) -> Triple | None:
+    """Of few channels or far strides, the pixels that become channels."""
     if not supports(target.arch, "conv.space_to_depth"):
-        return {}
+        return None
     if call.behind is not None or n.order or call.groups > 1:
-        return {}
-    g = geometry(_made(call, n, 0))
+        return None
+    g = _sizes(call, n)
     few = g.in_channels < LEAST_CHANNELS or max(g.stride) > MOST_STRIDE
-    found = cells(g) if few and g.in_channels * prod(g.in_size) < MOST_ELEMENTS else ()
-    return {"cells": found} if prod(found) > 1 else {}
+    found = cells(g) if few and g.in_channels * prod(g.in_size) < MOST_ELEMENTS else (1, 1, 1)
+    return found if prod(found) > 1 else None
 
 
-def _pointwise(call: _ConvCall, n: Node, number: int) -> Node | None:
+def _pointwise(call: _ConvCall, n: Node, instance: int) -> Node | None:
     """Of single pixels, the product that it is, if both factors can be read where they lie."""
     steps = {*known(call.weight.shape[2:]), *call.stride, call.groups}
     if steps != {1} or call.behind is not None or any(map(any, call.pads)):
         return None
-    return as_gemm(call.image, call.weight, n, number)
+    return as_gemm(call.image, call.weight, n, instance)
 
 
 def came_from_conv(n: Node) -> bool:
     """Whether a node of a product's kind was a convolution."""
-    return n.op in CONVOLUTIONS or n.has("origin")
+    return n.op in CONVOLUTIONS or (n.op == "product" and spec_of(n, GemmSpec).origin == "conv1x1")
 
 
 def rounds_as_tf32(n: Node) -> bool:
     """Whether a kernel for a node of float32 rounds operands to 11 bits."""
-    return n.op in CONVOLUTIONS and parts(n) == 1
+    return n.op in CONVOLUTIONS and spec_of(n, ConvSpec).numerics == "tf32"
 
 
 def _left(call: _ConvCall | None, n: Node, why: str, *, alone: bool) -> Node:
@@ -314,7 +330,7 @@ def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
         return why
     if not all(isinstance(size, int) for size in (*call.image.shape[1:], *n.shape[1:])):
         return "a size of its image depends on the batch size"
-    made = geometry(_made(call, n, 0, **_cells(call, n, target)))
+    made = _sizes(call, n, _cell(call, n, target))
     if made.walk.in_channels // call.groups < LEAST_CHANNELS:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     flops = graph.hint(_flops(call, n))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from fusewright.ir.builder import TensorExpr, permute, reshape
 from fusewright.ir.graph import Node, Shape, node, numel
+from fusewright.ir.specs import GemmSpec
 from fusewright.kernels.conv.channels_last import last_order
 from fusewright.kernels.gemm.match import HALVES, factor_of
 from fusewright.rewrite.contraction import broadcast_batches
@@ -19,15 +20,15 @@ from fusewright.rewrite.contraction import broadcast_batches
 TILE_ROWS, MOST_EMPTY_ROWS = 128, 32
 
 
-def as_gemm(image: Node, weight: Node, n: Node, number: int) -> Node | None:
+def as_gemm(image: Node, weight: Node, n: Node, instance: int) -> Node | None:
     """The product that has the meaning of the convolution `n`, where both of its factors can be
-    read where they lie. Numbers of products count up from 0, and these down."""
+    read where they lie."""
     order, depth = last_order(len(n.shape)), image.shape[1]
     matrix = reshape(TensorExpr(weight), (n.shape[1], depth))
     if n.order:
         rows = numel(n.shape[d] for d in order[:-1])
         made = _product(
-            reshape(permute(TensorExpr(image), order), (rows, depth)), matrix, n, number
+            reshape(permute(TensorExpr(image), order), (rows, depth)), matrix, n, instance
         )
         back = tuple(sorted(range(len(order)), key=order.__getitem__))
         shape = tuple(n.shape[d] for d in order)
@@ -35,16 +36,17 @@ def as_gemm(image: Node, weight: Node, n: Node, number: int) -> Node | None:
     pixels = permute(reshape(TensorExpr(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
     if not factor_of(pixels.node, flat=False).turned:
         return None
-    made = _product(TensorExpr(broadcast_batches(matrix.node, n.shape[:1])), pixels, n, number)
+    made = _product(TensorExpr(broadcast_batches(matrix.node, n.shape[:1])), pixels, n, instance)
     return reshape(TensorExpr(made), n.shape).node if made else None
 
 
-def _product(left: TensorExpr, right: TensorExpr, n: Node, number: int) -> Node | None:
+def _product(left: TensorExpr, right: TensorExpr, n: Node, instance: int) -> Node | None:
     factors = [left.node, right.node]
     if not _takes(factors, n, flat=len(right.shape) == 2):
         return None
     shape: Shape = (*left.shape[:-1], right.shape[-2])
-    return node("product", factors, shape=shape, dtype=n.dtype, number=number, origin="conv")
+    spec = GemmSpec(instance, "conv1x1")
+    return node("product", factors, shape=shape, dtype=n.dtype, spec=spec)
 
 
 def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:

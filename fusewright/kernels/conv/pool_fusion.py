@@ -12,7 +12,7 @@ whole window then; to the interpreter, the convolution stays what it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product as combinations
 from math import isfinite, prod
 
@@ -28,6 +28,7 @@ from fusewright.ir.graph import (
     toposort,
     with_args,
 )
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import geometry, known
 from fusewright.kernels.conv.match import misfit
 from fusewright.kernels.tensor_core.support import supports
@@ -57,7 +58,8 @@ def pooled(graph: Graph, target: Target) -> Graph:
 
 def _convolutions(graph: Graph) -> Iterator[Node]:
     each = (n for n in toposort(graph.roots) if n.op == "convolution")
-    return (n for n in each if not (n.order or n.has("windows") or n.has("cells")))
+    whole = ((n, spec_of(n, ConvSpec)) for n in each if not n.order)
+    return (n for n, spec in whole if spec.pool_window is None and spec.cell is None)
 
 
 def _later(n: Node) -> Node:
@@ -100,8 +102,9 @@ def _moved(graph: Graph, convolution: Node, target: Target) -> dict[int, Node]:
         return {}
     all_sizes = known(convolution.shape[2:])
     sizes = tuple(s // w for s, w in zip(all_sizes, steps, strict=True))
-    more = {"windows": steps, "pixels": all_sizes}
-    made = _reshaped(convolution, convolution.args, (*convolution.shape[:2], *sizes), **more)
+    spec = replace(spec_of(convolution, ConvSpec), pool_window=steps, full_pixels=all_sizes)
+    shape = (*convolution.shape[:2], *sizes)
+    made = _reshaped(convolution, convolution.args, shape, spec=spec)
     if prod(sizes) < LEAST_WINDOWS or misfit(geometry(made), target.arch):
         return {}
     by_place = {
@@ -165,7 +168,8 @@ def _at_places(
     behind: _PoolConsumers, convolution: Node, made: Node, places: tuple[int, ...]
 ) -> dict[int, Node]:
     """Every map of the convolution at one place of all windows, by its id."""
-    steps = known(made["windows"])
+    steps = spec_of(made, ConvSpec).pool_window
+    assert steps is not None, "its elements are windows"
     number = 0
     for place, step in zip(places, steps, strict=True):
         number = number * step + place
@@ -173,8 +177,10 @@ def _at_places(
     new: dict[int, Node] = {}
     for n in behind.maps.values():
         if n is convolution:
-            what = {"number": number, "places": places, "ends": ends, "steps": steps}
-            new[id(n)] = node("window", [made], shape=made.shape, dtype=n.dtype, **what)
+            new[id(n)] = node(
+                "window", [made], shape=made.shape, dtype=n.dtype,
+                number=number, places=places, ends=ends, steps=steps,
+            )  # fmt: skip
         else:
             args = [new.get(id(a), a) for a in n.args]
             new[id(n)] = _reshaped(n, args, made.shape)

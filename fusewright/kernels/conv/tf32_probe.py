@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fusewright.ir.graph import Node, size_text
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
 from fusewright.kernels.interface import Tf32Probe
 
@@ -62,9 +63,10 @@ def probe_arguments(n: Node, batch: str) -> list[str]:
     """What the emitted `_fusewright_rounds` is asked; batch: the variable of the batch size."""
     image, weight = (", ".join(size_text(s, batch) for s in a.shape) for a in n.args)
     function, names = SETTINGS[n.op]
-    call = f"torch.nn.functional.{function}{n['rank']}d"
+    spec = spec_of(n, ConvSpec)
+    call = f"torch.nn.functional.{function}{spec.rank}d"
     last = [f"last=(True, {geometry(n).last_weights})"] if n.order else []
-    settings = [repr(n[name]) for name in names]
+    settings = [repr(getattr(spec, name)) for name in names]
     return [call, f"({image})", f"({weight})", *settings, "device", *last]
 
 

@@ -34,6 +34,8 @@ from fusewright.ir.graph import (
     size_text,
     times,
 )
+from fusewright.ir.placement import OwnCopy, Placement
+from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
 from fusewright.ir.strided_view import strided_view, strides
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.rewrite.contraction import FORMS, Contraction
@@ -113,7 +115,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
 
     rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
     """
-    numbers, absent = count(), why_unsupported(target.arch, "gemm.packed")
+    instances, absent = count(), why_unsupported(target.arch, "gemm.packed")
 
     def change(n: Node) -> Node:
         if n.op != "library" or n["name"] not in FORMS:
@@ -128,12 +130,10 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
         )
         if form is None or why:
             return because(n, why)
-        # The number keeps two products apart: each has its own kernel, which stores what follows
-        # it and never the product.
-        flat, number = len(form.right.shape) == 2, next(numbers)
+        flat, spec = len(form.right.shape) == 2, GemmSpec(next(instances))
         both = [gathered(f, flat) for f in (form.left, form.right)]
         return apply_contraction(
-            form, node("product", both, shape=n.shape, dtype=n.dtype, number=number)
+            form, node("product", both, shape=n.shape, dtype=n.dtype, spec=spec)
         )
 
     return rebuild(graph, change) if target.language == "cuda" else graph
@@ -237,7 +237,8 @@ def _copied(factor: Node, extra: int) -> Node:
     last, depth = len(factor.shape) - 1, factor.shape[-1]
     assert isinstance(depth, int), "who asks for a copy knows the depth"
     padded = pad(TensorExpr(factor), [(0, 0)] * last + [(0, extra)])
-    whole = node("copy", [padded.node], shape=padded.shape, dtype=factor.dtype, distinct=last)
+    own = Placement(own_copy=OwnCopy("operand", last))
+    whole = node("copy", [padded.node], shape=padded.shape, dtype=factor.dtype, placement=own)
     return narrow(TensorExpr(whole), last, 0, depth).node
 
 
@@ -246,8 +247,10 @@ def _goes_on(n: Node) -> bool:
     whole = n.args[0]
     made = whole.op == "copy" and not whole.order and whole.args[0].op == "pad"
     padded = whole.args[0] if made else n
-    same = made and padded.args[0].shape == n.shape
-    return same and padded["value"] == 0 and padded["pads"][0] == 0 and n["start"] == 0  # type: ignore[index]
+    if not made or padded.args[0].shape != n.shape:
+        return False
+    spec = spec_of(padded, ViewFill)
+    return spec.value == 0 and spec.pads[-1][0] == 0 and n["start"] == 0
 
 
 # ---- whether it is worth a kernel ----------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from fusewright.fusion.axes import Incompatible, LoopAxes, merge, walks
 from fusewright.fusion.epilogue import AllColumns, Epilogue, NoReduction, Reduction, Segment
 from fusewright.ir.graph import Node, Size, numel, size_text
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import operands
 from fusewright.kernels.tensor_core.support import supports
@@ -99,9 +100,11 @@ def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> 
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     (product,) = (m for m in members if m.row.kind == "product")
     more = [m for m in members if m.row.kind == "fold"]
+    if variant_of(product).folds != "rows":
+        return False
     # Of those in full float32, channels are not folded, but pixels may be.
-    folded = product.has("parts") or (product.has("folded") and product["folded"])
-    if variant_of(product).folds != "rows" or not folded or product.has("cells"):
+    spec = spec_of(product, ConvSpec)
+    if not (spec.folds_channels or spec.numerics == "float32") or spec.cell:
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])
@@ -194,7 +197,7 @@ def _holds_channels(product: Node, tile: Tile, segment: int) -> bool:
     """Segments that no piece of a tile holds need all channels in one tile."""
     images, channels, *_ = product.shape
     whole = variant_of(product).matrix(product).batches == images
-    if not (tile.swapped and whole and product.has("folded") and product["folded"]):
+    if not (tile.swapped and whole and spec_of(product, ConvSpec).folds_channels):
         return False
     if segment in WIDE_SEGMENTS or 64 % segment == 0:
         return tile.width % segment == 0

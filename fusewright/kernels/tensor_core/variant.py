@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fusewright.ir.graph import Node, Size, numel, times
+from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.attention.match import scores, sides, width
-from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, known, parts, sources
+from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, parts, sources
 from fusewright.kernels.gemm.match import batches, is_half, operands
 from fusewright.targets.arch import Arch, KernelName
 
@@ -304,11 +305,12 @@ ATTENTION = Variant(
 
 def variant_of(n: Node, *, inline: bool = False) -> Variant:
     """The family of a product node's kernels; inline: of those that pack nothing in memory."""
-    if n.op in CONVOLUTIONS and n.has("cells"):
-        return OF_CELLS[is_half(n), parts(n)]
     if n.op in CONVOLUTIONS:
-        every = WINDOWED if n.has("windows") else OF_CONVOLUTIONS
-        if n.op == "transposed_convolution" and max(known(n["stride"])) == 1:
+        spec = spec_of(n, ConvSpec)
+        if spec.cell:
+            return OF_CELLS[is_half(n), parts(n)]
+        every = WINDOWED if spec.pool_window else OF_CONVOLUTIONS
+        if n.op == "transposed_convolution" and max(spec.stride) == 1:
             every = OF_STRIDE_1
         return every[n.op, is_half(n), parts(n), bool(n.order)]
     if n.op == "attention":
