@@ -14,7 +14,7 @@ READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
 DEMO = examples/swish_bias_groupnorm.py
 DEMO_SET = batch_size=64
 
-.PHONY: demo test zoo check fix golden lines bench lock
+.PHONY: demo test zoo check fix golden sizes bench lock
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -38,7 +38,7 @@ check: $(READY)
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -q tests/test_layers.py
-	$(PYTHON) tools/lines.py
+	$(PYTHON) tools/code_size.py
 
 fix: $(READY)
 	$(PYTHON) -m ruff check --fix .
@@ -47,8 +47,9 @@ fix: $(READY)
 golden: $(READY)
 	$(PYTHON) -m pytest -q --update-golden $(TESTS)
 
-lines: $(READY)
-	$(PYTHON) tools/lines.py
+# Files, lines of code and lines of each package.
+sizes: $(READY)
+	$(PYTHON) tools/code_size.py --packages
 
 bench: $(READY)
 	@set -e; for script in bench/*.py; do $(PYTHON) $$script; done

@@ -26,7 +26,7 @@ from corpus import Entry, cheats, controls, lacking, options_for
 
 from fusewright.judge import judging
 from fusewright.judge.findings import Verdict
-from fusewright.judge.session import Limits, Request
+from fusewright.judge.request import Limits, Request
 
 SEED = "3c" * 16
 SPINNING = "while True: pass"

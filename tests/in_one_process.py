@@ -25,7 +25,7 @@ from fusewright.judge.evidence.oracle_worker import Bench
 from fusewright.judge.isolation import candidate_worker
 from fusewright.judge.isolation.pinned_memory import map_pinned
 from fusewright.judge.isolation.protocol import Record, Region
-from fusewright.judge.session import PHASES
+from fusewright.judge.request import PHASES
 
 SEED = "5e" * 16
 HEADER = """

@@ -19,7 +19,8 @@ from fusewright.errors import FusewrightError, NotVerifiable
 from fusewright.judge import judging
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import Site, open_site
-from fusewright.judge.session import Limits, Request, Session
+from fusewright.judge.request import Limits, Request
+from fusewright.judge.session import Session
 
 
 def _silent(line: str) -> None:

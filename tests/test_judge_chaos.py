@@ -28,7 +28,8 @@ from fusewright.judge.isolation import supervisor, tensor_transport
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.judging import judge_request, replay
-from fusewright.judge.session import Limits, Request, Session
+from fusewright.judge.request import Limits, Request
+from fusewright.judge.session import Session
 from fusewright.report.run_report import to_json, verdict_report
 
 GOOD = """

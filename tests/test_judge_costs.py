@@ -9,7 +9,7 @@ from fusewright.judge import judging
 from fusewright.judge.costs import WAITED, Costs
 from fusewright.judge.counts import Counts
 from fusewright.judge.findings import Verdict
-from fusewright.judge.session import Request
+from fusewright.judge.request import Request
 
 # Of a small problem, every count at its cap: 10 % more than one judging with this seed took.
 MOST = {

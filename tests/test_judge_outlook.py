@@ -10,7 +10,7 @@ from folders import CONTROLS, PROBLEMS
 
 from fusewright.judge.judging import judge
 from fusewright.judge.outlook import CALLS, ONCE, START, Outlook, Step, steps_of
-from fusewright.judge.session import PHASES, Request
+from fusewright.judge.request import PHASES, Request
 
 PLANNED = {"fresh": 6, "modes": 4, "determinism": 8, "soak": 48}
 NAMED = [(phase.name, phase.experiments) for phase in PHASES if phase.name in

@@ -12,7 +12,8 @@ from folders import PROBLEMS
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.judging import judge
-from fusewright.judge.session import Limits, Session, Short
+from fusewright.judge.request import Limits
+from fusewright.judge.session import Session, Short
 from fusewright.judge.timing import bench
 from fusewright.judge.timing.bench import Side
 

@@ -172,7 +172,7 @@ def _kept(text: str) -> str:
 
 @app.command()
 @ends_well
-def optimize(
+def optimize(  # noqa: PLR0913 -- the options of the command
     problem: ProblemPath,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.py", help="The file to write.")
@@ -280,7 +280,7 @@ def bench(
 
 @app.command()
 @ends_well
-def judge(
+def judge(  # noqa: PLR0913 -- the options of the command
     problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM")] = None,
     candidate: Annotated[Path | None, typer.Argument(metavar="CANDIDATE")] = None,
     device: Device = None,
@@ -341,7 +341,7 @@ def judge(
 
 @app.command()
 @ends_well
-def suite(
+def suite(  # noqa: PLR0913 -- the options of the command
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of problem files.")],
     output: Annotated[
         Path | None,

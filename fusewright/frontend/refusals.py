@@ -287,6 +287,21 @@ def _cause(error: BaseException) -> tuple[str, str]:
     for name, cause, advice in BY_PLACE:
         if any(path.endswith(name) for path in passed):
             return f"{cause} ({_first_line(error)})", advice
+    if known := _cause_by_type(error):
+        return known
+    text = str(error)
+    container = re.match(r"Found (<class '[^']*'>) in output, which is not a known type", text)
+    if container:
+        kind = container[1].removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
+        return f"forward returns a {kind}", "Return a tensor, or a tuple, list or dict of tensors."
+    for words, cause, advice in BY_WORDS:
+        if re.search(words, text):
+            return f"{cause} ({_first_line(error)})", advice
+    return _first_line(error), ""
+
+
+def _cause_by_type(error: BaseException) -> tuple[str, str] | None:
+    """The same where the exception's class says it."""
     if isinstance(error, DynamicOutputShapeException):
         written, advice = BY_SIZE.get(_name(error), (_name(error), ""))
         return f"the size of what {written} gives depends on the data ({error.func})", advice
@@ -297,15 +312,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
         return f"PyTorch cannot trace {error.func}, which has no rule for shapes", ""
     if isinstance(error, GuardOnDataDependentSymNode):
         return _asking(error)
-    text = str(error)
-    container = re.match(r"Found (<class '[^']*'>) in output, which is not a known type", text)
-    if container:
-        kind = container[1].removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
-        return f"forward returns a {kind}", "Return a tensor, or a tuple, list or dict of tensors."
-    for words, cause, advice in BY_WORDS:
-        if re.search(words, text):
-            return f"{cause} ({_first_line(error)})", advice
-    return _first_line(error), ""
+    return None
 
 
 def _asking(error: GuardOnDataDependentSymNode) -> tuple[str, str]:

@@ -95,57 +95,68 @@ def _place(module: nn.Module, name: str) -> str:
     return f"{line}: " if line else ""
 
 
-@contextmanager
-def _watched(found: dict[str, None]) -> Iterator[None]:
-    """Within the block, what the user's code prints, warns of, logs or opens is noted.
+class _Notes:
+    """What forward is seen to do, with the user's line.
 
     What threads do that ran before is theirs: it is neither noted nor kept back.
     """
-    here = threading.get_ident()
-    others = {thread.ident for thread in threading.enumerate()} - {here}
 
-    def is_ours() -> bool:
-        return threading.get_ident() not in others
+    def __init__(self, found: dict[str, None]) -> None:
+        self._found = found
+        here = threading.get_ident()
+        self._others = {thread.ident for thread in threading.enumerate()} - {here}
 
-    def note(what: str) -> None:
+    def are_asked(self) -> bool:
+        return threading.get_ident() not in self._others
+
+    def add(self, what: str) -> None:
         line = running_line()
         if line:
-            found.setdefault(f"{line}: forward {what}", None)
+            self._found.setdefault(f"{line}: forward {what}", None)
 
-    class Noted(io.StringIO):
-        def __init__(self, stream: TextIO) -> None:
-            super().__init__()
-            self.stream = stream
 
-        def write(self, text: str) -> int:
-            if not is_ours():
-                return self.stream.write(text)
-            note("prints")
-            return len(text)
+class _NotedStream(io.StringIO):
+    """Stands in for stdout or stderr: what is written is noted, and goes nowhere."""
+
+    def __init__(self, stream: TextIO, notes: _Notes) -> None:
+        super().__init__()
+        self._stream, self._notes = stream, notes
+
+    def write(self, text: str) -> int:
+        if not self._notes.are_asked():
+            return self._stream.write(text)
+        self._notes.add("prints")
+        return len(text)
+
+
+@contextmanager
+def _watched(found: dict[str, None]) -> Iterator[None]:
+    """Within the block, what the user's code prints, warns of, logs or opens is noted."""
+    notes = _Notes(found)
 
     def shown(message: Any, *args: Any, **kwargs: Any) -> None:
-        if not is_ours():
+        if not notes.are_asked():
             shows(message, *args, **kwargs)
         elif "Triggered internally" not in str(message):  # by PyTorch, in C++
-            note("warns")
+            notes.add("warns")
 
     def enabled(self: logging.Logger, level: int) -> bool:
-        if not is_ours():
+        if not notes.are_asked():
             return asks(self, level)
         if level >= self.getEffectiveLevel():
-            note("logs")
+            notes.add("logs")
         return False
 
     def opened(*args: Any, **kwargs: Any) -> Any:
-        if is_ours():
-            note("opens a file")
+        if notes.are_asked():
+            notes.add("opens a file")
         return opens(*args, **kwargs)
 
     opens, asks, shows = builtins.open, logging.Logger.isEnabledFor, warnings.showwarning
     with (
         warnings.catch_warnings(),
-        redirect_stdout(Noted(sys.stdout)),
-        redirect_stderr(Noted(sys.stderr)),
+        redirect_stdout(_NotedStream(sys.stdout, notes)),
+        redirect_stderr(_NotedStream(sys.stderr, notes)),
     ):
         warnings.simplefilter("always")
         warnings.showwarning = shown

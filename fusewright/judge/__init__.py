@@ -10,7 +10,7 @@ from types import ModuleType
 
 from fusewright.judge.findings import CHECKS, Finding, Row, Verdict
 from fusewright.judge.judging import judge, replay
-from fusewright.judge.session import Limits
+from fusewright.judge.request import Limits
 
 __all__ = ["CHECKS", "Finding", "Limits", "Row", "Verdict", "judge", "replay"]
 

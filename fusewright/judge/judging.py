@@ -1,4 +1,9 @@
-"""judge(): a problem and a candidate in, a Verdict out; the order in which everything happens."""
+"""judge(): a problem and a candidate in, a Verdict out; the order in which everything happens.
+
+Processes start early and get ready while the problem is examined; the canaries come before the
+candidate, timing comes last, and only where nothing has failed. Whatever goes wrong on the way is a
+reason why nothing is verified, never a pass.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +23,8 @@ from fusewright.judge.findings import Verdict
 from fusewright.judge.isolation import worker_pool
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import CHECKED, Site
-from fusewright.judge.session import (
-    PHASES,
-    Limits,
-    Lost,
-    Phase,
-    Progress,
-    Request,
-    Session,
-    Short,
-    Stopped,
-)
+from fusewright.judge.request import PHASES, Limits, Phase, Request
+from fusewright.judge.session import Lost, Progress, Session, Short, Stopped
 from fusewright.judge.timing import bench
 
 Compiled = Callable[[], Path | None]
@@ -42,7 +38,7 @@ BASELINES = ("eager", "compile")
 _FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
 
 
-def judge(
+def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     problem: Path | str,
     candidate: Path | str,
     *,
@@ -170,8 +166,9 @@ def _judge(
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = bench.participants(request) if request.timing else ()
     first = 1 + len(phases)
+    last = first + len(timers)
     session.costs.enter("starting")
-    sides = bench.start(session, timers, range(first, first + len(timers)))
+    sides = bench.start(session, timers, range(first, last))
     session.open_problem()
     if session.lab["placing"]:
         session.ledger.add("default-device", "note", str(session.lab["placing"]))
@@ -194,12 +191,22 @@ def _judge(
     session.outlook = None
     session.part()
     if session.alone:  # they have been stopped
-        sides = bench.start(session, timers, range(first, first + len(timers)))
+        sides = bench.start(session, timers, range(first, last))
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
-        sanitizer.check(session, first + len(timers))
+        sanitizer.check(session, last)
     if not request.timing or session.ledger.failed():
         return None
+    return _timed(session, sides, turn, lambda: bench.start(session, timers, range(first, last)))
+
+
+def _timed(
+    session: Session,
+    sides: list[bench.Side],
+    turn: bench.Turn,
+    started: Callable[[], list[bench.Side]],
+) -> bench.Timing | None:
+    """What the clocks say of these sides; where they are not clear, of `started` ones once more."""
     mark, before = session.ledger.mark(), None
     while True:
         try:
@@ -212,7 +219,7 @@ def _judge(
             before = unclear
             _stop(session, sides)
         session.ledger.back_to(mark)
-        sides = bench.start(session, timers, range(first, first + len(timers)))
+        sides = started()
 
 
 def _test_itself(session: Session, canary: Worker, sides: list[bench.Side]) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusewright.judge.isolation import sandbox
-from fusewright.judge.session import Limits, Phase, Stopped
+from fusewright.judge.request import Limits, Phase
+from fusewright.judge.session import Stopped
 
 if TYPE_CHECKING:
     from fusewright.judge.isolation.processes import Worker

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from fusewright.judge.isolation.protocol import (
 from fusewright.judge.isolation.sandbox import Plan
 from fusewright.judge.isolation.shared_slot import Slot
 from fusewright.judge.isolation.worker_pool import CHECKED, ROOM, Site
+from fusewright.judge.request import Limits, Phase, Request
 
 TOO_SLOW = "it is too slow to be judged"
 Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
@@ -56,65 +57,6 @@ POISONS = (*range(0x01, 0x30), *range(0x80, 0xB0))
 RENEWALS = 4  # so many trusted workers may lose their GPU to what the judge has invented
 # Words in a source that promise a compiler run; only its deadline depends on them.
 _BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subprocess", "nvrtc")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that the judge waits for one answer, and bytes that a process may have."""
-
-    start_s: float = 90.0
-    import_s: float = 30.0
-    build_s: float = 600.0
-    call_s: float = 10.0
-    leave_s: float = 10.0
-    total_s: float = 900.0  # of all answers of one candidate
-    refuted_s: float = 60.0  # the same of one that is refuted already
-    trusted_s: float = 900.0
-    pause_s: float = 5.0  # before something is tried again, alone
-    memory_bytes: int = 0  # of one candidate's process; 0: a share of the machine's
-
-
-@dataclass(frozen=True)
-class Request:
-    problem: Path
-    candidate: Path
-    device: str = "cpu"
-    accuracy: str = "contract"
-    truth: str = "rows"  # "whole": every call of full size, and float64 for every one
-    grad: bool = False
-    sanitize: bool = False
-    timing: bool = True
-    against: tuple[str, ...] = ("eager", "compile")
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    budget_s: float = 20.0  # of timed turns
-    limits: Limits = Limits()
-    seed: str = ""  # hexadecimal; empty: drawn now
-    only: tuple[str, ...] = ()  # replay: nothing but these experiments
-    case: str = ""  # replay: nothing but this hazard case
-    counts: Mapping[str, Any] = field(default_factory=dict)  # replay: what was planned then
-    ignored: frozenset[str] = frozenset()  # tests: what would pass without these checks?
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One fresh process of the candidate and what is asked of it."""
-
-    name: str
-    experiments: tuple[str, ...]
-    wanted: Callable[[Request], bool] = lambda _: True
-
-
-_LAST = "global-state"
-PHASES = (
-    Phase(
-        "first",
-        ("setup", "fresh", "grad-mode", "no-default", "stale-cache", "weight-change", _LAST),
-    ),
-    Phase("hazards", ("setup", "probes", "hazards", "dtypes", _LAST)),
-    Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST)),
-    Phase("gradients", ("setup", "gradients", _LAST), lambda r: r.grad),
-    Phase("stream", ("setup", "side-stream", _LAST), lambda r: r.device == "cuda"),
-)
 
 
 class Stopped(Exception):

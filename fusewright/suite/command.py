@@ -1,4 +1,8 @@
-"""A folder -> every problem in it optimised, the table, the report, the page, the exit code."""
+"""A folder -> every problem in it optimised, the table, the report, the page, the exit code.
+
+It only puts together what the other files of this package do: find and run problems, sum up rows,
+write them down.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from fusewright.suite.run_all import find_problems, run_all
 from fusewright.suite.table import page_text, show_suite, suite_report
 
 
-def suite(
+def suite(  # noqa: PLR0913 -- the options of `fusewright suite`
     folder: Path,
     options: SuiteOptions,
     output: Path,

@@ -166,7 +166,7 @@ class Sensitivity:
                 into_slopes += torch.where(bent, 0.0, found)
 
 
-def sensitivity(
+def sensitivity(  # noqa: PLR0913 -- the arguments of Sensitivity, and how many draws
     run: Run,
     inputs: Sequence[object],
     state: Mapping[str, Tensor],
@@ -231,7 +231,7 @@ def _spread(plus: Tensor, minus: Tensor, wide: float) -> tuple[Tensor, Tensor]:
     return bent, found.nan_to_num(0.0, 0.0, 0.0)
 
 
-def compare(
+def compare(  # noqa: PLR0913 -- what the rules of accuracy depend on
     candidate: Tensor,
     eager: Tensor,
     truth: Tensor,
@@ -264,18 +264,10 @@ def compare(
     of = kappa if callable(kappa) else lambda _: kappa
     if not eager.is_floating_point():
         return _exact(candidate, eager, truth, of(PAIRS))
-    loose, widened = loosely(eager.dtype), HAZARD if hazard else 1.0
-    most = _most(widened * SLACK.get(eager.dtype, SLACK_HALF))
-    short = Comparison(True, "B", "accuracy", SHORT, {"elements": float(eager.numel())})
-    if not full and within_least(candidate, eager, truth, most):
-        return short
-    for pairs in (1, PAIRS) if not full else ():
-        four = candidate, eager, truth, of(pairs).expand(eager.shape)
-        if within(*four, most):
-            return short
-        quick = _verdict(measure(*four, loose=loose, full=False), candidate, truth, mode, widened)
-        if quick.passed and quick.grade in ("A", "B"):
-            return quick
+    widened = HAZARD if hazard else 1.0
+    if not full and (quick := _passes_soon(candidate, eager, truth, of, mode, widened)):
+        return quick
+    loose = loosely(eager.dtype)
     four = candidate, eager, truth, of(PAIRS).expand(eager.shape)
     found = _verdict(measure(*four, loose=loose), candidate, truth, mode, widened)
     if found.grade in ("A", "B") or found.check == "nonfinite" or noise is None:
@@ -289,6 +281,30 @@ def compare(
         measure(candidate, usual, *four[2:], loose=loose), candidate, truth, mode, widened
     )
     return again if again.passed else found
+
+
+def _passes_soon(
+    candidate: Tensor,
+    eager: Tensor,
+    truth: Tensor,
+    kappa: Callable[[int], Tensor],
+    mode: Mode,
+    widened: float,
+) -> Comparison | None:
+    """What the least effort shows to be right, first without a sensitivity, then with that of one
+    pair of draws; None if it takes more to say."""
+    loose, most = loosely(eager.dtype), _most(widened * SLACK.get(eager.dtype, SLACK_HALF))
+    short = Comparison(True, "B", "accuracy", SHORT, {"elements": float(eager.numel())})
+    if within_least(candidate, eager, truth, most):
+        return short
+    for pairs in (1, PAIRS):
+        four = candidate, eager, truth, kappa(pairs).expand(eager.shape)
+        if within(*four, most):
+            return short
+        quick = _verdict(measure(*four, loose=loose, full=False), candidate, truth, mode, widened)
+        if quick.passed and quick.grade in ("A", "B"):
+            return quick
+    return None
 
 
 def usual_errors(eager: Tensor, truth: Tensor, borrowed: float) -> Mapping[str, float]:

@@ -68,6 +68,8 @@ class NotJudgeable(Exception):
 class Oracle:
     """One problem with its eager model, its float64 model and its secret randomness."""
 
+    _opening: dict[tuple[object, ...], list[object]] | None
+
     def __init__(self, order: Message) -> None:
         self.device = str(order["device"])
         self.left_out = frozenset(order.get("left_out", ()))  # what no process has survived
@@ -76,6 +78,20 @@ class Oracle:
         self._seed = bytes.fromhex(order["seed"])
         if self.device == "cuda" and not torch.cuda.is_available():
             raise NotJudgeable("this machine has no CUDA device that PyTorch can use")
+        self._load(order)
+        self._name_parameters()
+        self._forget()
+        planned = order.get("counts")
+        self._planned = Counts(**planned) if planned else None  # a replay's
+        begin = model_attributes.beginning(self.model)
+        self._learn(begin)
+        self._find_attributes(begin)
+        self.state = self.legal_state("state", any)
+        self._ask_twice()
+        self._opening = None
+
+    def _load(self, order: Message) -> None:
+        """The problem and its model."""
         with beside.reading(Path(order["problem"])) as self.beside:
             self.problem = load_problem(Path(order["problem"]), order["overrides"])
             self.model_seed = self.seed("model") % 2**31
@@ -88,6 +104,9 @@ class Oracle:
         self.modes: tuple[str, ...] = ("train", "eval")
         if not self.model.training:
             self.modes = ("eval", "train")
+
+    def _name_parameters(self) -> None:
+        """Parameters and buffers by their names, and the model's float64 twin."""
         kept = self.model.state_dict(keep_vars=True)
         self.true_model = model_states.twin(self.model, kept)
         self.kinds = {n: "P" if isinstance(t, nn.Parameter) else "B" for n, t in kept.items()}
@@ -99,6 +118,9 @@ class Oracle:
         self.doubles = Doubles(
             self.seed("kappa") % 2**31, model_states.memory(self.device) // KEPT_SHARE
         )
+
+    def _forget(self) -> None:
+        """Nothing has been learnt of the model yet, and nothing has been compared."""
         self._native, self._widened = torch.float32, False  # of the float64 twin: see InDouble
         self.own_peak = 0  # bytes that one run takes beside its arguments
         self._most = 0  # bytes that the next run may take; 0: any
@@ -107,15 +129,11 @@ class Oracle:
         self.raising_modes: dict[str, str] = {}  # the mode, and what the reference says in it
         self._watch = Watch()
         # The last draw, while the problem is opened: it is asked for several times.
-        self._opening: dict[tuple[object, ...], list[object]] | None = {}
+        self._opening = {}
         self.places: tuple[str, ...] = ()  # attributes of the model that are a part of each call
         self.attributes: list[list[object]] = []  # values for them: the first ones, and later ones
         self._rebound: set[str] = set()  # buffers for which a call has bound other tensors
         self.placing = Placing()  # whether its runs need a default device
-        begin = model_attributes.beginning(self.model)
-        self._learn(begin)
-        self._find_attributes(begin)
-        self.state = self.legal_state("state", any)
         self.accuracy_numbers: dict[str, float] = {}
         self.calls_compared = 0
         self.weak: list[str] = []
@@ -123,8 +141,6 @@ class Oracle:
         self.own_rows = self.own_elements = 0  # of that draw
         self.typical: Expected | None = None
         self.seconds = 0.0  # one expectation and one comparison, for deadlines only
-        planned = order.get("counts")
-        self._planned = Counts(**planned) if planned else None  # a replay's
         self.counts: Counts
         self._own_s = 0.0  # of one run of eager, where the device may have other users
         self._times = 0.0  # how many times its price on paper a run costs; 0: not known yet
@@ -134,8 +150,6 @@ class Oracle:
         self._pool: list[object] = []  # what such rows are taken from
         self._known_differentiable: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.random_modes: tuple[str, ...] = ()
-        self._ask_twice()
-        self._opening = None
 
     @property
     def costly(self) -> bool:

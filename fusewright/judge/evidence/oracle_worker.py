@@ -35,6 +35,12 @@ from fusewright.judge.isolation.protocol import Channel, Gone
 from fusewright.judge.timing.timed_answers import Timed
 
 FOREVER = float("inf")
+# Exceptions after which nothing can be said of a candidate -> how the sentence about them begins.
+NOT_VERIFIABLE: Sequence[tuple[tuple[type[Exception], ...], str]] = (
+    ((NotJudgeable,), ""),
+    ((Illegal,), "the reference raises: "),
+    ((ShortOfMemory, MemoryError, torch.OutOfMemoryError), "the reference needs more memory: "),
+)
 Message = Mapping[str, Any]
 
 
@@ -66,24 +72,26 @@ def _reply(bench: Bench, message: Message) -> Message:
     handler: Callable[[Message], Message] = getattr(bench, f"do_{message['do']}")
     try:
         return handler(message)
-    except FusewrightError as error:
-        return {"error": type(error).__name__, "text": str(error)}
-    except NotJudgeable as error:
-        return {"error": "NotVerifiable", "text": str(error)}
-    except Illegal as error:
-        return {"error": "NotVerifiable", "text": f"the reference raises: {error}"}
-    except DeviceLost as error:
-        return {"error": "DeviceLost", "text": str(error), "case": error.case}
-    except (ShortOfMemory, MemoryError, torch.OutOfMemoryError) as error:
-        return {"error": "NotVerifiable", "text": f"the reference needs more memory: {error}"}
     # A fault of the problem's or of the judge's code: the parent must hear of it, not wait.
     except Exception as error:  # noqa: BLE001
-        if is_lost(error):
-            return {"error": "DeviceLost", "text": str(error), "case": ""}
-        if is_short(error):
-            return {"error": "NotVerifiable", "text": f"the judge needs more memory: {error}"}
-        lines = "".join(traceback.format_exception(error)[-6:])
-        return {"error": "InternalError", "text": lines}
+        return _fault(error)
+
+
+def _fault(error: Exception) -> Message:
+    """What the parent is told of an exception: its kind there, and its text."""
+    if isinstance(error, FusewrightError):
+        return {"error": type(error).__name__, "text": str(error)}
+    if isinstance(error, DeviceLost):
+        return {"error": "DeviceLost", "text": str(error), "case": error.case}
+    for kinds, begin in NOT_VERIFIABLE:
+        if isinstance(error, kinds):
+            return {"error": "NotVerifiable", "text": f"{begin}{error}"}
+    if is_lost(error):
+        return {"error": "DeviceLost", "text": str(error), "case": ""}
+    if is_short(error):
+        return {"error": "NotVerifiable", "text": f"the judge needs more memory: {error}"}
+    lines = "".join(traceback.format_exception(error)[-6:])
+    return {"error": "InternalError", "text": lines}
 
 
 class Bench:

@@ -69,7 +69,7 @@ class Site:
     nurseries: dict[frozenset[str], Nursery] = field(default_factory=dict)
     _trusted: list[Worker] = field(default_factory=list)
 
-    def start(
+    def start(  # noqa: PLR0913 -- what one worker may differ in from the others
         self,
         name: str,
         program: str,

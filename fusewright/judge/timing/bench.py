@@ -26,7 +26,8 @@ from fusewright.judge.timing.clock_rules import Clocks
 
 if TYPE_CHECKING:
     from fusewright.judge.isolation.processes import Worker
-    from fusewright.judge.session import Request, Session
+    from fusewright.judge.request import Request
+    from fusewright.judge.session import Session
 
 Turn = Callable[[], AbstractContextManager[None]]
 FLOOR = "floor"
@@ -459,7 +460,8 @@ def bench(
 ) -> Timing:
     """Times only; every timed output is compared all the same. Raises where that fails."""
     from fusewright.judge.isolation.worker_pool import open_site
-    from fusewright.judge.session import Request, Session
+    from fusewright.judge.request import Request
+    from fusewright.judge.session import Session
 
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, against=against,
