@@ -1,4 +1,8 @@
-"""Steps of a long command -> lines or a bar on a terminal; nothing where there is no terminal."""
+"""Steps of a long command -> lines or a bar on a terminal; nothing where there is no terminal.
+
+Commands call a function with the name of each step, and know nothing of terminals. A judging says
+how much of it is left, too, so that who waits sees whether to wait.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Three candidates with known verdicts: the judge judges them first, every time, everywhere."""
+"""Three candidates with known verdicts: the judge judges them first, every time, everywhere.
+
+Two of them are wrong and must be refuted, one is right and must pass: if this machine or a change
+of the judge keeps it from seeing that, there is no verdict on anything else.
+"""
 
 from __future__ import annotations
 

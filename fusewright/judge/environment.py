@@ -1,4 +1,8 @@
-"""Session -> what a reader needs to weigh or repeat its verdict: tier, hashes, versions, gaps."""
+"""Session -> what a reader needs to weigh or repeat its verdict: tier, hashes, versions, gaps.
+
+It is written into every report, with the accuracy table: the worst of all calls, and whether a
+plain allclose would have seen it.
+"""
 
 from __future__ import annotations
 

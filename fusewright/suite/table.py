@@ -1,4 +1,7 @@
-"""Results of a suite -> the table and the totals on a terminal, the JSON report, one HTML page."""
+"""Results of a suite -> the table and the totals on a terminal, the JSON report, one HTML page.
+
+All three show the same rows in the same order, so that a number is found again in each of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One ATen call as data, and what every lowering asks about it: types, dimensions, memory order."""
+"""One ATen call as data, and what every lowering asks about it: types, dimensions, memory order.
+
+Entries of the lowering table get an AtenCall and return values of the graph. What they all need to
+know of types and of dimensions that lie side by side is asked here, so that it is answered once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""ATen calls that normalise -> mean, m2 and a scale, with the affine parameters behind."""
+"""ATen calls that normalise -> mean, m2 and a scale, with the affine parameters behind.
+
+A normalisation becomes the reductions and the arithmetic that its definition names, so that the
+planner can fuse both with what stands before and behind; train-mode statistics are results, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""ATen calls that compute each element from the same element of their operands -> our maps."""
+"""ATen calls that compute each element from the same element of their operands -> our maps.
+
+Each entry says what PyTorch does about types: in which one it compares or computes, and when it
+raises. A call whose error depends on the data is no map, and stays PyTorch's.
+"""
 
 from __future__ import annotations
 

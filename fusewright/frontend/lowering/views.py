@@ -1,4 +1,8 @@
-"""ATen calls that move no data, change the type, or fill memory -> our views, casts and copies."""
+"""ATen calls that move no data, change the type, or fill memory -> our views, casts and copies.
+
+No view computes anything: it is kept as a node, and kernels read through it. A call that moves data
+after all (`clone`, another order) is a copy, which the rewrites drop where nobody sees it.
+"""
 
 from __future__ import annotations
 

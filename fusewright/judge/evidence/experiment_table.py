@@ -1,4 +1,8 @@
-"""Name -> experiment: what the parent may ask the trusted worker to run on a candidate's worker."""
+"""Name -> experiment: what the parent may ask the trusted worker to run on a candidate's worker.
+
+The parent knows experiments by their names only; the functions behind them need PyTorch, which it
+never loads.
+"""
 
 from __future__ import annotations
 

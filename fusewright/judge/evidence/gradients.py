@@ -1,4 +1,7 @@
-"""Random cotangents -> gradients of every input and parameter, compared with float64 autograd."""
+"""Random cotangents -> gradients of every input and parameter, compared with float64 autograd.
+
+This is asked where `--grad` wants it. A gradient is held to the same contract as an output.
+"""
 
 from __future__ import annotations
 

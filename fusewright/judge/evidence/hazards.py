@@ -1,4 +1,8 @@
-"""Legal inputs that get_inputs() never shows -> rows: right, refused clearly, or wrong."""
+"""Legal inputs that get_inputs() never shows -> rows: right, refused clearly, or wrong.
+
+A kernel that is right for what get_inputs() draws may be wrong for other values, strides, shapes
+and types. Cases come in a secret order, as many as the plan has, and what eager refuses is no case.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A model -> what its parameters and buffers may hold, and its float64 twin."""
+"""A model -> what its parameters and buffers may hold, and its float64 twin.
+
+Trained weights are no longer what a constructor draws, and a candidate must be right for both. What
+the model cannot bear, a matrix that is no longer positive definite for example, is not asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Arguments of a model -> the arguments of each probe: sparse, integer, scaled, permuted."""
+"""Arguments of a model -> the arguments of each probe: sparse, integer, scaled, permuted.
+
+Which answers are right is worked out by `probes`; here is only what is asked. Arguments are such
+that an ordinary rounding of a sum cannot be taken for the mistake that is looked for.
+"""
 
 from __future__ import annotations
 

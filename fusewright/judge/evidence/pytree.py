@@ -1,4 +1,8 @@
-"""Arguments of a model -> the tensors in them, or the same arguments with each tensor replaced."""
+"""Arguments of a model -> the tensors in them, or the same arguments with each tensor replaced.
+
+Unlike PyTorch's own trees these keep which tensors overlap: what lay in one memory does so
+afterwards, or a candidate would be asked something else than eager.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The probes of a problem -> one call of the candidate each, and what it shows."""
+"""The probes of a problem -> one call of the candidate each, and what it shows.
+
+A costly problem is probed with fewer rows; where no row depends on others, full size is probed,
+too, and only some rows of what comes back are worked out.
+"""
 
 from __future__ import annotations
 

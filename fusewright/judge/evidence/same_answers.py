@@ -1,4 +1,8 @@
-"""Two answers of the reference to one question -> are they the same, as far as they can be?"""
+"""Two answers of the reference to one question -> are they the same, as far as they can be?
+
+The judge asks eager twice where it wants to know whether a model draws random numbers, whether rows
+depend on each other, or whether a call has changed anything.
+"""
 
 from __future__ import annotations
 
