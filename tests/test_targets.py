@@ -119,7 +119,8 @@ def test_what_is_written_for_nobody_is_no_target() -> None:
 
 def test_rows_fit_together() -> None:
     assert all(name == arch.name for name, arch in ARCHES.items())
-    assert all(machine.arch in ARCHES for machine in MACHINES.values())
+    written = [arch.name for arch in ARCHES.values() if arch.device_library is not None]
+    assert [machine.arch for machine in MACHINES.values()] == written
     for name, found in TARGETS.items():
         assert (found.name, found.machine.arch) == (name, name)
         assert found.arch.device_library in DEVICE_FILES

@@ -36,7 +36,8 @@ class Machine:
     paged_bytes: int | None = None
 
 
-# The first of an architecture stands for it.
+# One for each architecture that kernels are written for, so that a model gives the same file on all
+# machines of an architecture.
 MACHINES: Mapping[str, Machine] = {
     machine.name: machine
     for machine in (

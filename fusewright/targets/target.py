@@ -34,10 +34,10 @@ class Target:
 
 
 def targets_of(arches: Mapping[str, Arch], machines: Mapping[str, Machine]) -> dict[str, Target]:
-    """A target for each architecture that kernels are written for: of its first machine."""
-    first = {machine.arch: machine for machine in reversed(tuple(machines.values()))}
+    """A target for each architecture that kernels are written for, with its machine."""
+    machine_of = {machine.arch: machine for machine in machines.values()}
     written = (arch for arch in arches.values() if arch.device_library is not None)
-    return {arch.name: Target(arch, first[arch.name]) for arch in written}
+    return {arch.name: Target(arch, machine_of[arch.name]) for arch in written}
 
 
 TARGETS: Mapping[str, Target] = targets_of(ARCHES, MACHINES)
