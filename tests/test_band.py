@@ -143,7 +143,7 @@ def test_ampere_computes_it(
     library = library_of(cuda_source(found.kernels, target), tmp_path)
     size = workspace(layout, chosen)
     out = torch.full((300, 270), -77.0)
-    room = torch.empty(eval(size, {"batch": 300}) if size else 1, dtype=torch.uint8)
+    room = torch.empty(eval(size.format(batch=300)) if size else 1, dtype=torch.uint8)
     tensors = [x, y, out, *[room] * (size != "")]
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
     assert library.run_fused_0(*addresses, ctypes.c_long(300), 0, ctypes.c_void_p(None)) == 0

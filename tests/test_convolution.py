@@ -349,7 +349,7 @@ def room_check(number: int, name: str) -> str:
         lines += "\n  " + PHASES.format(together=together, stacked=stacked, number=number)
         what = "phases"
     every = (replace(g, parts=parts).packed_bytes for parts in (1, 2))
-    given = ", ".join(str(eval(text, {"batch": shape[0]})) for text in every)
+    given = ", ".join(str(eval(text.format(batch=shape[0]))) for text in every)
     return ROOM.format(chunk=g.chunk, shape=lines, what=what, given=given, number=number)
 
 

@@ -82,7 +82,7 @@ def test_what_it_is_called(precision: str) -> None:
     kind = variant_of(n)
     assert (kind.launcher, kind.numeric) == (CONVOLUTION.launcher, "{dtype} with float32 sums")
     assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time
-    assert geometry(n).packed_bytes.startswith(f"{'batch * ' * 1}{36 * 36 * 64 * 2 + 20} + ")
+    assert geometry(n).packed_bytes.startswith(f"{{batch}} * {36 * 36 * 64 * 2 + 20} + ")
 
 
 def test_other_targets_keep_the_library() -> None:

@@ -370,7 +370,7 @@ def room_check(name: str, dtype: torch.dtype) -> str:
     triples = ", ".join(f"{{{', '.join(map(str, t))}}}" for t in sizes)
     numbers = f"{shape[0]}, {g.groups}, {g.in_channels}, {g.out_channels}, {triples}"
     kind = {torch.float32: "float", torch.bfloat16: "bfloat_t"}[dtype]
-    need = eval(g.packed_bytes or "0", {"batch": shape[0]})
+    need = eval(g.packed_bytes.format(batch=shape[0]) or "0")
     image, weight, groups = (str(some).lower() for some in (*g.packs, g.groups > 1))
     return f"""  {{
     const last_shape<{g.chunk}, {str(weights).lower()}, {kind}, {groups}> shape{{{{{numbers}}}}};

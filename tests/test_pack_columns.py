@@ -82,7 +82,7 @@ def test_a_product_of_a_turned_factor(tmp_path: Path, monkeypatch: pytest.Monkey
     made = make(model("return x @ y", 2), (x, y), AMPERE)
     ((_, nest, schedule),) = made.kernels
     found = library_of(cuda_source(made.kernels, AMPERE), tmp_path)
-    room = torch.empty(eval(workspace(nest, schedule), {"batch": len(x)}), dtype=torch.uint8)
+    room = torch.empty(eval(workspace(nest, schedule).format(batch=len(x))), dtype=torch.uint8)
     out = torch.full((130, 70), -77.0)
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, y, out, room)]
     assert found.run_fused_0(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0

@@ -377,7 +377,7 @@ def test_the_scratch_memory_holds_the_packed_factor() -> None:
     assert chosen.tile is not None
     text = workspace(layout, chosen)
     each = 512 * 4 + 4 + 512 // 64 * 4
-    assert [eval(text, {"batch": n}) for n in (2, 64, 65, 700)] == [
+    assert [eval(text.format(batch=n)) for n in (2, 64, 65, 700)] == [
         rows * each for rows in ((64, 64, 128, 704) if chosen.tile.swapped else (512,) * 4)
     ]
 

@@ -151,7 +151,8 @@ def _vectors(body: KernelText, nest: Nest, schedule: Schedule) -> list[str]:
 
 
 def workspace(nest: Nest, schedule: Schedule) -> str:
-    """Bytes of scratch memory that the kernel takes behind its tensors, as Python text, or ""."""
+    """Bytes of scratch memory that the kernel takes behind its tensors, as Python text with a slot
+    for the batch size, or ""."""
     if schedule.tile and nest.kernel.product:
         return launch.workspace(nest.kernel.product, schedule.tile)
     size = STRIPE_BYTES if schedule.across > 1 else SPLIT_BYTES

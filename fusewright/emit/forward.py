@@ -54,7 +54,8 @@ def forward_body(
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
-    scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text.
+    scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text with a
+    slot for the batch size.
     tiles: of the kernels with a product, by name.
     """
     return _ForwardPrinter(captured, plan, bodies, guard, scratch, tiles).body()
@@ -287,7 +288,8 @@ class _ForwardPrinter:
     def _scratch(self, kernel: Kernel) -> list[Expression]:
         if kernel.name not in self.scratch:
             return []
-        count, device = self._renamed(self.scratch[kernel.name]), self._device()
+        device = self._device()
+        count = self.scratch[kernel.name].format(batch=self.guard.batch)
         text = f"torch.empty({count}, dtype=torch.uint8, device={device.text})"
         return [self._assign("scratch", expression(text, [device]))]
 

@@ -394,6 +394,9 @@ def shape_text(shape: Sequence[Size]) -> str:
     return f"[{', '.join(map(size_text, shape))}]"
 
 
+BATCH_SLOT = "{batch}"  # in a text that `format` gives the name of the batch size
+
+
 def size_text(size: Size, batch: str = "batch") -> str:
     """A size as an expression of Python, C++ and English. batch: the name of the batch size."""
     if isinstance(size, int):

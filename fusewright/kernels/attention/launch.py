@@ -47,7 +47,7 @@ def arguments(n: Node) -> list[str]:
 
 
 def packed_bytes(n: Node) -> str:
-    """Bytes of scratch memory, as Python text: keys, then values at a multiple of 256."""
+    """Bytes of scratch memory, as `Operand.packed_bytes`: keys, then, at 256 bytes, values."""
     _, keys, values = sides(n)
     return f"-(-({keys.packed_bytes}) // 256) * 256 + {values.packed_bytes}"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from fusewright.codegen.kernel_text import TYPES
 from fusewright.fusion.epilogue import Segment
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import Node, size_text, times
+from fusewright.ir.graph import BATCH_SLOT, Node, size_text, times
 from fusewright.kernels.attention import launch as attention
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import Operand, operands
@@ -77,7 +77,8 @@ def segment(kernel: Kernel) -> int:
 
 
 def workspace(product: Node, tile: Tile) -> str:
-    """Bytes of scratch memory behind the kernel's tensors, as Python text, or ""."""
+    """Bytes of scratch memory behind the kernel's tensors, as Python text with a slot for the batch
+    size, or ""."""
     name = launcher(product, tile)
     return SCRATCH[name](product, tile) if name in SCRATCH else ""
 
@@ -158,13 +159,14 @@ def _sums(product: Node, tile: Tile) -> str:
 
 def _box_parts(product: Node) -> str:
     """Where the parts of folds over all pixels begin, behind what is packed."""
-    return f"static_cast<char*>(workspace) + {geometry(product).packed_bytes}"
+    packed = geometry(product).packed_bytes.format(batch="batch")
+    return f"static_cast<char*>(workspace) + {packed}"
 
 
 def _with_parts(product: Node, _: Tile) -> str:
     g = geometry(product)
     parts = times(g.images, g.out_channels * -(-g.pixels // BOX_COLUMNS) * 4)
-    return f"{g.packed_bytes} + {size_text(parts)}"
+    return f"{g.packed_bytes} + {size_text(parts, BATCH_SLOT)}"
 
 
 SUMS, JOINED = "run_convolution_sums", "run_convolution_joined"

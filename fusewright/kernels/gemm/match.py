@@ -23,6 +23,7 @@ from fusewright.errors import InternalError
 from fusewright.frontend.library_calls import because
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
+    BATCH_SLOT,
     BatchSize,
     Graph,
     Node,
@@ -100,13 +101,14 @@ class Operand:
 
     @property
     def packed_bytes(self) -> str:
-        """The size of its packed form, as Python text; `packed_in` of the skeleton needs it."""
+        """The size of its packed form, as Python text with a slot for the batch size; `packed_in`
+        of the skeleton needs it."""
         assert isinstance(self.depth, int), "the depth of a product is known"
         each = -(-self.depth // UNIT) * UNIT * 4 + 4 + -(-self.depth // STEP) * 4
         if isinstance(self.rows, int):
             rows = -(-self.rows // PACK_ROWS) * PACK_ROWS
-            return size_text(times(self.batches, rows * each))
-        rounded = f"({size_text(self.rows)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
+            return size_text(times(self.batches, rows * each), BATCH_SLOT)
+        rounded = f"({size_text(self.rows, BATCH_SLOT)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
         return f"{rounded} * {times(self.batches, PACK_ROWS * each)}"
 
 
