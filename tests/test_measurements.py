@@ -60,6 +60,18 @@ def test_what_records_support_is_there() -> None:
     assert not measurements.missing(RECORDS)
 
 
+def test_a_name_in_two_places_needs_its_folder(tmp_path: Path) -> None:
+    for folder in ("conv", "gemm"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "match.py").write_text("LEAST_FLOPS = 1 << 28\n")
+    (tmp_path / "gemm" / "tile.cuh").write_text("//@ pack: needs lane\n")
+    for support, wrong in {
+        "LEAST_FLOPS": True, "gemm.LEAST_FLOPS": False, "pack": False, "gone": True,
+    }.items():  # fmt: skip
+        record = measurements.read(json.dumps(GIVEN | {"supports": [support]}), "gemm.jsonl:1")
+        assert bool(measurements.missing([record], tmp_path)) is wrong
+
+
 def test_the_page_is_up_to_date() -> None:
     text = measurements.PAGE.read_text(encoding="utf-8")
     assert text == measurements.page(RECORDS), "run python tools/measurements.py"
@@ -82,7 +94,7 @@ GIVEN = {
         ({"low": 1.7}, "do not rise"),
         ({"runs": 0}, "runs is no count"),
         ({"date": "28.11.2026"}, "is no date"),
-        ({"supports": ["LEAST_KEYS"]}, "is no PATH:NAME"),
+        ({"supports": ["match.py:LEAST_KEYS"]}, "is no NAME"),
         ({"machine": 9}, "neither text nor null"),
         ({"baseline": [{"eager": 3}]}, "a list of what and median"),
         ({"spread": 0.1}, "the keys are id, quantity"),

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "fusewright"
 FOLDER, PAGE = ROOT / "docs" / "measurements", ROOT / "docs" / "measurements.md"
 ID = re.compile(r"[a-z]+-\d{4}")
+NAME = re.compile(r"(?:\w+\.)?\w+")
 CITED = re.compile(r"\[m: ([^\]]*)\]")
 WIDEST = 120  # columns of a line of the page
 HEAD = (
@@ -51,8 +53,9 @@ class Measurement:
 
     quantity: what was measured, in words.  unit: of all numbers of the line.  low, high: of the
     first to ninth decile, or of an interval.  runs: how many the median is of.  command: null
-    where it was a script that was not kept.  supports: constants that rest on it, as
-    `fusewright/path.py:NAME`, or a name within a file of the device library.
+    where it was a script that was not kept.  supports: names of constants, functions and device
+    sections that rest on it, behind a folder where the name alone does not tell:
+    `conv.LEAST_FLOPS`.
     """
 
     id: str
@@ -133,7 +136,7 @@ def _complaints(m: Measurement) -> Iterator[str]:
             date.fromisoformat(m.date)
         except ValueError:
             yield f"{m.date} is no date"
-    yield from (f"supports {s} is no PATH:NAME" for s in m.supports if s.count(":") != 1)
+    yield from (f"supports {s} is no NAME" for s in m.supports if not NAME.fullmatch(s))
 
 
 def _is(value: object, *kinds: type) -> bool:
@@ -145,24 +148,33 @@ def cited(text: str) -> list[str]:
     return [one.strip() for group in CITED.findall(text) for one in group.split(",")]
 
 
-def missing(records: Iterable[Measurement], root: Path = ROOT) -> list[str]:
-    """What records say that they support and is not there, as sentences."""
+def missing(records: Iterable[Measurement], package: Path = PACKAGE) -> list[str]:
+    """What records say that they support and is not in one place, as sentences."""
+    defined = _definitions(package)
     found = []
     for record in records:
-        for place in record.supports:
-            path, name = place.split(":")
-            if not (root / path).is_file():
-                found.append(f"{record.id} supports {path}, which is not there")
-            elif name not in _names(root / path):
-                found.append(f"{record.id} supports {name}, which {path} does not define")
+        for support in record.supports:
+            folder, _, name = support.rpartition(".")
+            files = [p for p in defined.get(name, ()) if not folder or folder in p.parts]
+            if len(files) != 1:
+                where = ", ".join(str(p) for p in files) or "nowhere"
+                found.append(f"{record.id} supports {support}, which is defined in: {where}")
+    return found
+
+
+def _definitions(package: Path) -> Mapping[str, Sequence[Path]]:
+    """Name -> the files that define it at their top level, or have a section called so."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".h", ".cuh")):
+        for name in _names(path):
+            found.setdefault(name, []).append(path.relative_to(package))
     return found
 
 
 def _names(path: Path) -> frozenset[str]:
-    """What a module assigns or defines at its top level; the words of any other file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
-        return frozenset(re.findall(r"\w+", text))
+        return frozenset(re.findall(r"^//@ (\w+)", text, re.MULTILINE))
     names = set[str]()
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
