@@ -35,7 +35,7 @@ from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
-from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core import epilogue
 from fusewright.kernels.tensor_core.tile import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
@@ -43,7 +43,7 @@ from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.target import TARGETS
 
 GPU = TARGETS["sm_90a"]
-CHECK_WORTH = tile._check_worth
+CHECK_WORTH = epilogue._check_worth
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,7 +51,7 @@ def small_ones_too() -> Iterator[None]:
     least = dict.fromkeys(match.LEAST_FLOPS, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(match, "LEAST_FLOPS", least)
-        patch.setattr(tile, "_check_worth", lambda *_: None)
+        patch.setattr(epilogue, "_check_worth", lambda *_: None)
         yield
 
 
@@ -272,6 +272,6 @@ def test_folds_join_where_that_was_measured_to_be_faster(
     kernels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tile, "_check_worth", CHECK_WORTH)
+    monkeypatch.setattr(epilogue, "_check_worth", CHECK_WORTH)
     module, x = Folded(channels, fold), torch.randn(4, 64, side, side)
     assert len(make(module, [x], GPU).kernels) == kernels

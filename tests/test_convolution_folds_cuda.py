@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import fusewright
 from fusewright.kernels.conv import match
-from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core import epilogue
 
 pytestmark = pytest.mark.gpu
 
@@ -57,7 +57,7 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("no GPU for sm_90a here")
     every = dict.fromkeys(match.LEAST_FLOPS, 0)
     monkeypatch.setattr(match, "LEAST_FLOPS", every)
-    monkeypatch.setattr(tile, "_check_worth", lambda *_: None)
+    monkeypatch.setattr(epilogue, "_check_worth", lambda *_: None)
 
 
 def kernels(new: nn.Module, x: Tensor) -> int:

@@ -20,6 +20,7 @@ from fusewright.ir.graph import toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.profitability import ConvThreshold
 from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.schedule import schedule
@@ -92,7 +93,7 @@ def test_other_targets_keep_the_library() -> None:
 
 
 def test_each_type_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LEAST_FLOPS, torch.float16, 1 << 40)
+    monkeypatch.setitem(LEAST_FLOPS, ConvThreshold.FLOAT16, 1 << 40)
     for dtype, stays in {torch.float16: True, torch.bfloat16: False}.items():
         layer, x = nn.Conv2d(64, 128, 3).to(dtype), torch.randn(4, 64, 36, 36).to(dtype)
         _, after = graphs(layer, x, never)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fusewright.compiler.passes import run_passes
 from fusewright.errors import InternalError
 from fusewright.frontend.capture import capture
-from fusewright.fusion.axes import Incompatible, LoopAxes, walks
+from fusewright.fusion.axes import Incompatible, LoopAxes, read_walks
 from fusewright.fusion.epilogue import AllColumns, Epilogue, NoReduction, Segment
 from fusewright.fusion.planner import Plan, plan
 from fusewright.ir.builder import TensorExpr, copy
@@ -51,7 +51,7 @@ class DistanceFamily(KernelFamily):
         (anchor,) = (m for m in members if m.op in self.anchors)
         *lead, columns = axes.dims[id(anchor)]
         rows = tuple(a for d in lead for a in d)
-        if any(w.limits for w in walks(axes, outputs).values()):
+        if any(w.limits for w in read_walks(axes).values()):
             raise Incompatible("a tile of distances reads whole tensors")
         if not axes.inner:
             return Epilogue(rows, columns, NoReduction())

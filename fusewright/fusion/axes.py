@@ -370,16 +370,17 @@ class TensorWalk(NamedTuple):
         return (self.strides, *(limit.strides for limit in self.limits))
 
 
-def walks(found: LoopAxes, outputs: Sequence[Node]) -> dict[tuple[int, int], TensorWalk]:
-    """The tensors of a kernel by (member id, argument); what is written has argument -1."""
-    result: dict[tuple[int, int], TensorWalk] = {}
-    for key, edge in found.edges.items():
-        if isinstance(edge, Load):
-            result[key] = _walk(edge, found.sizes)
-    for n in outputs:
-        steps = axis_strides(found.dims[id(n)], strides_in_memory(n), found.sizes)
-        result[id(n), -1] = TensorWalk(n, steps)
-    return result
+def read_walks(found: LoopAxes) -> dict[tuple[int, int], TensorWalk]:
+    """The tensors that a kernel reads, by (member id, argument)."""
+    reads = ((key, edge) for key, edge in found.edges.items() if isinstance(edge, Load))
+    return {key: _walk(edge, found.sizes) for key, edge in reads}
+
+
+def write_walks(found: LoopAxes, outputs: Sequence[Node]) -> dict[int, TensorWalk]:
+    """The tensors that a kernel writes, by member id."""
+    dims = ((n, found.dims[id(n)]) for n in outputs)
+    each = ((n, axis_strides(d, strides_in_memory(n), found.sizes)) for n, d in dims)
+    return {id(n): TensorWalk(n, steps) for n, steps in each}
 
 
 def _walk(edge: Load, sizes: Mapping[int, Size]) -> TensorWalk:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
-from fusewright.fusion.axes import Axis, AxisBound, Strides, TensorWalk, merge, walks
+from fusewright.fusion.axes import (
+    Axis,
+    AxisBound,
+    Strides,
+    TensorWalk,
+    merge,
+    read_walks,
+    write_walks,
+)
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import (
     Attribute,
@@ -105,12 +113,13 @@ class Nest:
 
 def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nest:
     """Order and merge the axes of `kernel`. down: what its windows are to go along."""
-    tensors = walks(kernel.loops, kernel.outputs)
+    read, written = read_walks(kernel.loops), write_walks(kernel.loops, kernel.outputs)
+    tensors = [*written.values(), *read.values()]
     behind = kernel.epilogue
     rows, inner = (behind.rows, behind.columns) if behind else _from_memory(kernel, tensors, graph)
     if down:
         rows, inner = [a for a in rows if a not in (down.axis, down.beside)], []
-    steps = [each for walk in tensors.values() for each in walk.all_strides]
+    steps = [each for walk in tensors for each in walk.all_strides]
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
     if down:
         merged[1] = [Axis((a,), kernel.loops.sizes[a]) for a in (down.axis, down.beside)]
@@ -118,8 +127,8 @@ def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nes
         merged = [merged[0][:-1], merged[0][-1:]]
     outer, columns = merged[1][:-1], merged[1][-1:]
     build = _AddressPrinter(merged[0], outer, columns, graph)
-    reads = {key: build.access(walk) for key, walk in tensors.items() if key[1] >= 0}
-    writes = {key[0]: build.access(walk) for key, walk in tensors.items() if key[1] < 0}
+    reads = {key: build.access(walk) for key, walk in read.items()}
+    writes = {key: build.access(walk) for key, walk in written.items()}
     return Nest(
         kernel,
         numel(a.size for a in merged[0]),
@@ -142,7 +151,7 @@ def _heads(
 
 
 def _from_memory(
-    kernel: Kernel, tensors: Mapping[tuple[int, int], TensorWalk], graph: Graph
+    kernel: Kernel, tensors: Sequence[TensorWalk], graph: Graph
 ) -> tuple[Sequence[int], Sequence[int]]:
     """The axes of rows and columns as they lie in memory."""
     loops = kernel.loops
@@ -154,15 +163,16 @@ def _from_memory(
 
 def _order(
     kernel: Kernel,
-    tensors: Mapping[tuple[int, int], TensorWalk],
+    tensors: Sequence[TensorWalk],
     hint: Mapping[int, int],
     graph: Graph,
 ) -> list[int]:
-    """Axes from the outermost to the innermost, as in the tensor that has most of them."""
+    """Axes from the outermost to the innermost, as in the tensor that has most of them; of two that
+    have as many, the first counts."""
     axes = list(kernel.loops.sizes)
-    ranked = sorted(tensors.items(), key=lambda w: (-_volume(w[1].strides, hint), w[0][1] >= 0))
+    ranked = sorted(tensors, key=lambda walk: -_volume(walk.strides, hint))
     place: dict[int, tuple[int, int]] = {}
-    for rank, (_, walk) in enumerate(ranked):
+    for rank, walk in enumerate(ranked):
         for axis, step in walk.strides.items():
             place.setdefault(axis, (rank, -abs(size_at_batch(step, graph.batch))))
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fusewright.fusion.axes import AxisBound, TensorWalk, walks
+from fusewright.fusion.axes import AxisBound, TensorWalk, read_walks, write_walks
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Size
 
@@ -58,15 +58,15 @@ def sliding_window(kernel: Kernel) -> SlidingWindow | None:
     """How a map of overlapping windows is taken, None where nothing is gained."""
     if kernel.folds or kernel.product:
         return None
-    tensors = walks(kernel.loops, kernel.outputs)
-    written, sizes = tensors[id(kernel.outputs[0]), -1].strides, kernel.loops.sizes
+    reads, writes = read_walks(kernel.loops), write_walks(kernel.loops, kernel.outputs)
+    written, sizes = writes[id(kernel.outputs[0])].strides, kernel.loops.sizes
     apart = {a: s for a, s in written.items() if isinstance(s, int) and s > 1}
     known = {a: n for a, n in sizes.items() if isinstance(n, int) and LEAST_HIGH <= n < MOST_HIGH}
     axes = sorted(apart.keys() & known.keys(), key=apart.__getitem__)  # nearer neighbours first
     beside = next((a for a, s in written.items() if s == 1 and a in known), None)
     if beside is None:
         return None
-    found = [_down(tensors, axis, beside, sizes) for axis in axes]
+    found = [_down(reads, axis, beside, sizes) for axis in axes]
     best = min(found, key=lambda d: d.loads(4) - 4 * len(d.places), default=None)
     if best is None or len(best.places) < LEAST_READS:
         return None
@@ -100,7 +100,7 @@ def _down(
     tensors: Mapping[Key, TensorWalk], axis: int, beside: int, sizes: Mapping[int, Size]
 ) -> SlidingWindow:
     """Windows are columns that lie beside each other."""
-    walked = {k: walk for k, walk in tensors.items() if k[1] >= 0 and _plain(walk, axis)}
+    walked = {k: walk for k, walk in tensors.items() if _plain(walk, axis)}
     columns, places = _heads(walked, axis, sizes)
     lengths = [1 + max(p for c, p in places.values() if c == n) for n in range(len(columns))]
     even = {n: walk for n, walk in enumerate(columns) if _plain(walk, beside)}

@@ -9,7 +9,7 @@ from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.attention.match import attention
 from fusewright.kernels.interface import Context, KernelFamily
-from fusewright.kernels.tensor_core.tile import epilogue
+from fusewright.kernels.tensor_core.epilogue import epilogue
 from fusewright.targets.target import Target
 
 

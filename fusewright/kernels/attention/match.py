@@ -18,7 +18,15 @@ from itertools import count
 
 import torch
 
-from fusewright.fusion.axes import Axis, Incompatible, LoopAxes, TensorWalk, loops, merge, walks
+from fusewright.fusion.axes import (
+    Axis,
+    Incompatible,
+    LoopAxes,
+    TensorWalk,
+    loops,
+    merge,
+    read_walks,
+)
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import (
     BatchSize,
@@ -308,7 +316,7 @@ def scores(n: Node) -> ScoreMod:
     members = [m for m in toposort([given[id(root)]]) if id(m) in inside]
     (score,) = (m for m in members if m.has("inner"))
     found = loops(members)
-    tensors = walks(found, ())
+    tensors = read_walks(found)
     steps = [each for walk in tensors.values() for each in walk.all_strides]
     *lead, rows, columns = found.dims[id(score)]
     axes = ([a for d in lead for a in d], rows, columns)

@@ -10,7 +10,7 @@ from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.interface import Context, KernelFamily
-from fusewright.kernels.tensor_core.tile import epilogue
+from fusewright.kernels.tensor_core.epilogue import epilogue
 from fusewright.targets.target import Target
 
 

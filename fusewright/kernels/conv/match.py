@@ -20,11 +20,12 @@ and full float32, from two float16 parts of each operand, everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -48,6 +49,7 @@ from fusewright.kernels.conv.pointwise_as_gemm import as_gemm
 from fusewright.kernels.conv.profitability import (
     TF32_CHANNELS,
     THIN_RESULTS,
+    ConvThreshold,
     is_deep_transposed,
     is_shrinking_1x1,
     max_padding_overhead,
@@ -68,10 +70,23 @@ NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank 
 # float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
 # thin, or where single pixels become fewer (`is_shrinking_1x1`). For Ampere all are predictions:
 # nobody has timed these kernels on an A100.
-THIN, SHRUNK, DEEP, EMPTY = "thin results", "single pixels", "deep sums", "empty tiles"
-GROUPED = "groups"  # PyTorch's own is several kernels for each group
-LEAST_FLOPS: dict[object, int] = {THIN: 1 << 31, SHRUNK: 1 << 32, DEEP: 1 << 30, EMPTY: 1 << 60}
-LEAST_FLOPS |= {GROUPED: 1 << 22} | dict.fromkeys((torch.float32, *HALVES), 230_000_000)
+LEAST_FLOPS: Mapping[ConvThreshold, int] = {
+    ConvThreshold.FLOAT32: 230_000_000,
+    ConvThreshold.FLOAT16: 230_000_000,
+    ConvThreshold.BFLOAT16: 230_000_000,
+    ConvThreshold.GROUPED: 1 << 22,
+    ConvThreshold.THIN_RESULTS: 1 << 31,
+    ConvThreshold.SHRINKING_1X1: 1 << 32,
+    ConvThreshold.DEEP_TRANSPOSED: 1 << 30,
+    ConvThreshold.EMPTY_TILES: 1 << 60,
+}
+OF_DTYPE: Mapping[torch.dtype, ConvThreshold] = MappingProxyType(
+    {
+        torch.float32: ConvThreshold.FLOAT32,
+        torch.float16: ConvThreshold.FLOAT16,
+        torch.bfloat16: ConvThreshold.BFLOAT16,
+    }
+)
 LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
 LEAST_CHANNELS = 8
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
@@ -302,7 +317,7 @@ def rounds_as_tf32(n: Node) -> bool:
 
 def _left(call: _ConvCall | None, n: Node, why: str, *, alone: bool) -> Node:
     """PyTorch's own. But for depthwise ones, it adds a bias in a kernel of its own: a tail does."""
-    beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in LEAST_FLOPS
+    beside = call and call.bias is n.args[-1] and call.depth != 1 and n.dtype in OF_DTYPE
     if call is None or not beside or alone or len(n.shape) != len(call.weight.shape):
         return because(n, why)
     return _with_bias(without_bias(n, why), call.bias, n.order)
@@ -322,7 +337,7 @@ def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
     """Why the convolution stays a library call; "" if it does not."""
     if absent := why_unsupported(target.arch, "conv"):
         return absent
-    if n.dtype not in LEAST_FLOPS:
+    if n.dtype not in OF_DTYPE:
         return f"our kernels take no {str(n.dtype).removeprefix('torch.')}"
     if len(call.image.shape) != len(call.weight.shape):
         return "it has no batch"
@@ -335,8 +350,12 @@ def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
         return f"{call.depth} input channels fill too little of what a kernel multiplies at a time"
     flops = graph.hint(_flops(call, n))
     thin = made.last and made.out_channels // made.groups < THIN_RESULTS
-    kind = THIN if thin and n.dtype not in HALVES else n.dtype
-    if flops < LEAST_FLOPS[GROUPED if call.groups > 1 and not made.last else kind]:
+    threshold = OF_DTYPE[n.dtype]
+    if call.groups > 1 and not made.last:
+        threshold = ConvThreshold.GROUPED
+    elif thin and n.dtype not in HALVES:
+        threshold = ConvThreshold.THIN_RESULTS
+    if flops < LEAST_FLOPS[threshold]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
     return misfit(made.walk, target.arch)
 
@@ -351,12 +370,14 @@ def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
     if n.dtype in HALVES:
         return ""
     g = geometry(n)
-    if is_shrinking_1x1(g, full=full, bare=bare) and flops < LEAST_FLOPS[SHRUNK]:
+    shrinks = is_shrinking_1x1(g, full=full, bare=bare)
+    if shrinks and flops < LEAST_FLOPS[ConvThreshold.SHRINKING_1X1]:
         return "its single pixels have few results, and they are few"
-    if is_deep_transposed(g) and flops < LEAST_FLOPS[DEEP]:
+    if is_deep_transposed(g) and flops < LEAST_FLOPS[ConvThreshold.DEEP_TRANSPOSED]:
         return "its few results are deep sums, which PyTorch shares among more processors"
     times = padding_overhead(g) * (3 if full else 1)
-    if times <= max_padding_overhead(g, full=full, bare=bare) or flops >= LEAST_FLOPS[EMPTY]:
+    enough = flops >= LEAST_FLOPS[ConvThreshold.EMPTY_TILES]
+    if enough or times <= max_padding_overhead(g, full=full, bare=bare):
         return ""
     return f"tiles would be {times:.1f} times its work"
 

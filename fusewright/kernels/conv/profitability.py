@@ -6,6 +6,7 @@ PyTorch's own with our tail is as fast beyond these limits, which are taken from
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from math import prod
 
 from fusewright.kernels.conv.geometry import ConvGeometry
@@ -17,6 +18,24 @@ THIN_RESULTS, DEEP_SUMS = 64, 2000
 # BARE_WASTE: of few channels and results without a tail.
 MOST_WASTE, LIGHT_WASTE, BARE_WASTE = {1: 6.0, 2: 15.0}, 8.0, 5.5
 APART = 4 / 3  # so much more where taps are apart
+
+
+class ConvThreshold(Enum):
+    """What a convolution is that has to have so many operations to be worth a kernel.
+
+    By its type, or where that is more or less: groups, for each of which PyTorch's own is several
+    kernels; few results that lie channels last; single pixels with fewer results than channels;
+    deep sums of a transposed one; tiles that are mostly empty.
+    """
+
+    FLOAT32 = auto()
+    FLOAT16 = auto()
+    BFLOAT16 = auto()
+    GROUPED = auto()
+    THIN_RESULTS = auto()
+    SHRINKING_1X1 = auto()
+    DEEP_TRANSPOSED = auto()
+    EMPTY_TILES = auto()
 
 
 def padding_overhead(g: ConvGeometry) -> float:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from fusewright.fusion.axes import AxisBound, Load, axis_strides, walks
+from fusewright.fusion.axes import AxisBound, Load, axis_strides, read_walks
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Attribute as Value
 from fusewright.ir.graph import Node, times
@@ -90,7 +90,7 @@ class _Bands:
 
     def __init__(self, kernel: Kernel, product: Node, whole: DiagonalBand) -> None:
         self.kernel, self.edges, self.whole = kernel, kernel.loops.edges, whole
-        self.limits = {key: walk.limits for key, walk in walks(kernel.loops, ()).items()}
+        self.limits = {key: walk.limits for key, walk in read_walks(kernel.loops).items()}
         (*_, rows, columns), sizes = kernel.loops.dims[id(product)], kernel.loops.sizes
         self.across = axis_strides((rows, columns), (-1, 1), sizes)  # column - row
         self.of: dict[int, DiagonalBand] = {}
