@@ -236,7 +236,7 @@ def test_outputs_show_the_memory_that_eagers_show(name: str, cases: dict[str, Ca
 
 def memory(n: Node) -> Node:
     n = base(n)
-    shows = n.op == "library" and not n["fresh"] and len(n.args) == 1
+    shows = n.op == "library" and not n.call.new_memory and len(n.args) == 1
     return memory(n.args[0]) if shows else n
 
 

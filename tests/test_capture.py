@@ -206,7 +206,7 @@ def test_random_calls_keep_their_order() -> None:
     def forward(module: Plain, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x, 0.5, True) + torch.rand_like(x)
 
-    names = [str(n["name"]) for n in captured(forward).graph.effects]
+    names = [n.called for n in captured(forward).graph.effects]
     assert names == ["aten.native_dropout", "aten.rand_like"]
 
 

@@ -295,7 +295,7 @@ def test_options_that_keep_the_library(options: dict[str, str], why: str) -> Non
     before, _ = rewrite(capture(layer, [torch.randn(shape)]).graph)
     after = convolution(before, GPU, **options)  # type: ignore[arg-type]
     (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert why in str(call["why"])
+    assert why in str(call.call.why_library)
 
 
 def test_other_targets_keep_the_library() -> None:

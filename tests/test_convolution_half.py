@@ -99,7 +99,7 @@ def test_each_type_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         _, after = graphs(layer, x, never)
         calls = [n for n in toposort(after.roots) if n.op == "library"]
         assert bool(calls) is stays
-        assert all("too few for a kernel of ours" in str(n["why"]) for n in calls)
+        assert all("too few for a kernel of ours" in str(n.call.why_library) for n in calls)
 
 
 POINTWISE = {

@@ -205,7 +205,7 @@ def test_what_stays_with_the_library(layer: nn.Module, why: str) -> None:
     x = laid_out(layer, (8, 64, 36, 36), True)[1].to(next(layer.parameters()).dtype)
     _, after = graphs(layer, x)
     (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert why in str(call["why"])
+    assert why in str(call.call.why_library)
 
 
 # The layer, whether PyTorch's own rounds, and what its launch is.
@@ -235,7 +235,7 @@ def test_other_targets_keep_the_library() -> None:
     before, _ = graphs(layer, x)
     after = convolution(before, TARGETS["sm_80"])
     (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert "does not lie channel by channel" in str(call["why"])
+    assert "does not lie channel by channel" in str(call.call.why_library)
 
 
 class Folded(nn.Module):
@@ -263,7 +263,7 @@ def test_an_image_of_another_order_stays() -> None:
     x = torch.randn(64, 36, 8, 36).permute(2, 0, 1, 3)
     _, after = graphs(Tailed(layer), x)
     (call,) = (n for n in toposort(after.roots) if n.op == "library")
-    assert "neither channel by channel nor channels last" in str(call["why"])
+    assert "neither channel by channel nor channels last" in str(call.call.why_library)
 
 
 def test_what_lies_channels_last() -> None:

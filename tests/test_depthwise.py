@@ -78,7 +78,7 @@ def graphs(module: nn.Module, x: Tensor) -> tuple[Graph, Graph]:
 
 
 def library_calls(graph: Graph) -> list[object]:
-    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+    return [n.called for n in toposort(graph.roots) if n.op == "library"]
 
 
 @pytest.mark.parametrize("name", LAYERS)

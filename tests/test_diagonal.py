@@ -73,7 +73,7 @@ def test_both_sides() -> None:
     eager, inputs = model(", ".join(CASES)), draws()
     made = make(eager, inputs[0], TARGETS["cpu"])
     products = ("aten.matmul", "aten.addmm")
-    left = [n for n in (s.node for s in made.plan.libraries) if n["name"] in products]
+    left = [n for n in (s.node for s in made.plan.libraries) if n.called in products]
     assert len(left) == sum(CASES.values())
     assert made.used.count("diagonal") == len(CASES) - len(left) - 1  # two products are one
     for given in inputs:

@@ -14,6 +14,7 @@ from compiled import Case, build, prepare, ready
 
 from fusewright.ir.builder import TensorExpr, cast, constant, pointwise, rounded, where
 from fusewright.ir.graph import Graph, Node, node, toposort
+from fusewright.ir.library_call import LibraryCall, TensorRef
 from fusewright.rewrite.half_rounding import halves
 
 HALVES = ("float16", "bfloat16")
@@ -121,9 +122,8 @@ def leaf(position: int = 0, dtype: torch.dtype = torch.float16) -> TensorExpr:
 
 
 def call(x: TensorExpr) -> TensorExpr:
-    made = node("library", [x.node], shape=x.shape, dtype=x.dtype, call="torch.linear({0})",
-                name="aten.linear", fresh=True, random=-1)  # fmt: skip
-    return TensorExpr(made)
+    relu = LibraryCall("aten.relu", "default", "torch.relu", (TensorRef(0),), new_memory=True)
+    return TensorExpr(node("library", [x.node], shape=x.shape, dtype=x.dtype, call=relu))
 
 
 def roundings(x: TensorExpr) -> int:

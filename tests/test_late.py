@@ -131,7 +131,7 @@ def graph_of(row: str) -> Graph:
 
 
 def calls(graph: Graph) -> list[object]:
-    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+    return [n.called for n in toposort(graph.roots) if n.op == "library"]
 
 
 @pytest.mark.parametrize("row", [*MOVED, *FOLDED])

@@ -34,9 +34,6 @@ WITH_CODE = {"", "frontend/lowering", "judge"}
 # Imports that still look ahead -> what they are for. Generic stages ask kernel families by name,
 # until families stand behind one interface; none is added here.
 AHEAD = {
-    ("rewrite/huge_pages", "emit/python_text"): "a call is kept as text",
-    ("rewrite/target_lowering", "kernels/gemm/match"): "whether a call is a matrix product",
-    ("rewrite/diagonal_matmul", "kernels/gemm/match"): "the arguments of a matrix product",
     ("codegen/body", "kernels/schedule"): "how a kernel runs",
     ("codegen/body", "kernels/rowwise/row_cooperation"): "what blocks share",
     ("codegen/body", "kernels/rowwise/simd_rows"): "which rows stand side by side",

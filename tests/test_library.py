@@ -1,15 +1,37 @@
-"""Calls that stay PyTorch's: their text, what is random, what is fresh, how many operations."""
+"""Calls that stay PyTorch's: record and text, effects, new memory, how many operations."""
 
 from __future__ import annotations
+
+import math
+import operator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fusewright.frontend.library_calls import FRESH, library_call, product_flops
+from fusewright.frontend.data_scalars import computed, item
+from fusewright.frontend.library_calls import (
+    NEW_MEMORY,
+    library_call,
+    product_flops,
+    without_bias,
+)
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.ir.builder import TensorExpr
-from fusewright.ir.graph import BatchSize, Graph, Node, Shape, node
+from fusewright.ir.graph import BatchSize, Graph, Node, Shape, fresh_copy, node, show
 from fusewright.ir.interpreter import interpret
+from fusewright.ir.library_call import (
+    ComputedNumber,
+    DtypeRef,
+    HugePages,
+    LibraryCall,
+    ListArg,
+    MethodView,
+    Scalar,
+    SizeRef,
+    TensorRef,
+)
+from fusewright.rewrite.contraction import contraction_of
 
 
 def leaf(position: int = 0) -> TensorExpr:
@@ -21,9 +43,18 @@ def called(name: str, overload: str, *args: object, results: int = 1, **kwargs: 
     return library_call(AtenCall(name, overload, args, kwargs, (result,) * results), [], alone=True)
 
 
-def text_of(value: object) -> str:
+def made(name: str, overload: str, *args: object, **kwargs: object) -> Node:
+    value = called(name, overload, *args, **kwargs)
     assert isinstance(value, TensorExpr)
-    return str(value.node["call"])
+    return value.node
+
+
+def text_of(n: Node) -> str:
+    return rendered(n.call)
+
+
+def rendered(call: LibraryCall) -> str:
+    return call.render(["{0}", "{1}", "{2}"], "{device}", "batch")
 
 
 TEXTS = [
@@ -36,17 +67,22 @@ TEXTS = [
      "torch.ops.aten.repeat.default({0}, [batch * 2, 1])"),
     (("aten.foo", "x", leaf(), torch.float16, None, "sum"),
      "torch.ops.aten.foo.x({0}, torch.float16, None, 'sum')"),
+    (("aten.foo", "x", (leaf(),), (leaf(1), -0.0), ()),
+     "torch.ops.aten.foo.x(({0},), ({1}, -0.0), ())"),
+    (("aten.foo", "x", float("nan"), -math.inf, True, 1, 1 + 2j, torch.channels_last),
+     "torch.ops.aten.foo.x(float('nan'), float('-inf'), True, 1, (1+2j), torch.channels_last)"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "text"), TEXTS, ids=[t[1] for t in TEXTS])
 def test_the_text_of_a_call(arguments: tuple[str, str, object], text: str) -> None:
-    assert text_of(called(*arguments)) == text
+    assert text_of(made(*arguments)) == text  # type: ignore[arg-type]
 
 
 def test_the_device_is_left_open() -> None:
-    made = called("aten.arange", "default", 3, device=torch.device("cpu"), pin_memory=False)
-    assert text_of(made) == "torch.ops.aten.arange.default(3, device={device})"
+    call = made("aten.arange", "default", 3, device=torch.device("cpu"), pin_memory=False).call
+    assert rendered(call) == "torch.ops.aten.arange.default(3, device={device})"
+    assert call.render([], "x.device", "n") == "torch.ops.aten.arange.default(3, device=x.device)"
 
 
 def test_random_calls_are_effects_in_their_order() -> None:
@@ -55,7 +91,7 @@ def test_random_calls_are_effects_in_their_order() -> None:
     for name in ("aten.rand_like", "aten.bernoulli"):
         library_call(AtenCall(name, "default", (leaf(),), {}, result), effects, alone=True)
     library_call(AtenCall("aten.layer_norm", "default", (leaf(),), {}, result), effects, alone=True)
-    assert [(n["name"], n["random"]) for n in effects] == [
+    assert [(n.called, n.call.effect) for n in effects] == [
         ("aten.rand_like", 0),
         ("aten.bernoulli", 1),
     ]
@@ -73,13 +109,144 @@ def test_the_same_random_call_twice_is_two_calls() -> None:
 
 
 def test_several_results_are_items_of_one_call() -> None:
-    made = called("aten.sort", "default", leaf(), 1, results=2)
-    assert isinstance(made, tuple)
-    values, positions = (v.node for v in made if isinstance(v, TensorExpr))
+    several = called("aten.sort", "default", leaf(), 1, results=2)
+    assert isinstance(several, tuple)
+    values, positions = (v.node for v in several if isinstance(v, TensorExpr))
     assert values.args == positions.args
     x = torch.randn(2, 3)
     graph = Graph((leaf().node,), (values,))
     assert torch.equal(interpret(graph, [x], {})[0], x.sort(1)[0])
+
+
+# ---- the record ----------------------------------------------------------------------------------
+
+
+def plain(*args: object, **kwargs: object) -> LibraryCall:
+    return made("aten.foo", "x", *args, **kwargs).call
+
+
+def test_arguments_are_bound_to_what_they_are() -> None:
+    call = plain(leaf(1), [leaf(), leaf(1)], -0.0, (2, [3]), None, dim="sum", scale=math.inf)
+    args, kwargs = call.bind(["x", "y"]) or ((), {})
+    assert args == ("x", ["y", "x"], -0.0, [2, [3]], None)
+    assert math.copysign(1, args[2]) == -1
+    assert kwargs == {"dim": "sum", "scale": math.inf}
+
+
+UNKNOWN = [
+    torch.float16,
+    torch.strided,
+    torch.contiguous_format,
+    torch.device("cpu"),
+    BatchSize(2),
+    [1, BatchSize(1)],
+    [[torch.float32]],
+    item(leaf()),
+]
+
+
+@pytest.mark.parametrize("value", UNKNOWN, ids=str)
+def test_one_unknown_argument_leaves_all_unread(value: object) -> None:
+    assert plain(leaf(), value).bind(["x", "y"]) is None
+    assert plain(leaf(), 1, last=value).bind(["x", "y"]) is None
+    assert plain(leaf(), 1).bind(["x"]) is not None
+
+
+def test_a_call_that_is_seen_otherwise_is_not_read() -> None:
+    call = LibraryCall("aten.mm", "default", "torch.mm", (TensorRef(0), TensorRef(1)))
+    assert call.bind("xy") == (("x", "y"), {})
+    flat = MethodView("flatten", (Scalar(0), Scalar(-2)))
+    for other in (
+        replace(call, out=HugePages(ListArg((SizeRef(1), Scalar(4)), is_tuple=True))),
+        replace(call, result_views=(flat,)),
+        replace(call, args=(TensorRef(0, (flat,)), TensorRef(1))),
+    ):
+        assert other.bind("xy") is None
+
+
+def test_one_argument_by_its_place_or_its_name() -> None:
+    call = plain(leaf(), 1, dtype=torch.float64)
+    assert call.argument(1, "dim") == Scalar(1)
+    assert call.argument(2, "dtype") == DtypeRef(torch.float64)
+    assert call.argument(2, "dim") is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(0.0, -0.0), (1, True), (1, 1.0), (0, None), ("1", 1), ([1], (1,)), (0.0, -0j)]
+)
+def test_calls_of_values_that_python_takes_for_equal_are_two(a: object, b: object) -> None:
+    one, other = (made("aten.foo", "x", leaf(), v) for v in (a, b))
+    assert one is not other
+    assert one is made("aten.foo", "x", leaf(), a)
+    assert plain([a]) != plain([b])
+    assert hash(plain(a)) == hash(plain(a))
+
+
+def test_a_call_of_nan_is_one() -> None:
+    assert made("aten.foo", "x", math.nan) is made("aten.foo", "x", -math.nan)
+
+
+def test_a_reason_makes_another_node() -> None:
+    n = made("aten.linear", "default", leaf(), leaf(1))
+    call = n.call.because("it is small")
+    assert (call.why_library, n.call.why_library) == ("it is small", None)
+    assert call != n.call
+    assert rendered(call) == text_of(n)
+
+
+def test_without_a_tensor_the_others_move_up() -> None:
+    call = plain(leaf(), leaf(1), [leaf(2), leaf(1)], last=leaf(2))
+    text = "torch.ops.aten.foo.x({0}, None, [{1}, None], last={1})"
+    assert rendered(call.without(1)) == text
+
+
+def test_without_bias_a_node_has_no_last_argument() -> None:
+    n = without_bias(made("aten.conv2d", "default", leaf(), leaf(1), leaf(2), [1]), "so")
+    assert n.args == (leaf().node, leaf(1).node)
+    assert text_of(n) == "torch.nn.functional.conv2d({0}, {1}, None, [1])"
+    assert n.call.why_library == "so"
+
+
+def test_sizes_are_called_as_where_they_are_written() -> None:
+    call = plain(leaf(), [BatchSize(1), BatchSize(3)], item(leaf()))
+    assert call.render(["a"], "", "n") == "torch.ops.aten.foo.x(a, [n, n * 3], a.item())"
+
+
+def test_numbers_of_the_data_are_computed_in_the_call() -> None:
+    double = computed(operator.mul, [item(leaf()), 2], floating=True)
+    both = computed(operator.add, [double, item(leaf(1))], floating=True)
+    assert both is not None
+    assert isinstance(both.number, ComputedNumber)
+    call = plain(leaf(1), both)
+    assert rendered(call) == "torch.ops.aten.foo.x({0}, (({1}.item() * (2)) + {0}.item()))"
+
+
+def test_copies_in_another_order_are_permuted_there_and_back() -> None:
+    x = node("input", position=0, shape=(2, 3, 4), dtype=torch.complex64)
+    n = fresh_copy(x, (1, 2, 0), 0)
+    there = "{0}.permute((1, 2, 0)), memory_format=torch.contiguous_format"
+    assert text_of(n) == f"torch.clone({there}).permute((2, 0, 1))"
+    value = torch.randn(2, 3, 4, dtype=torch.complex64)
+    (found,) = interpret(Graph((x,), (n,)), [value], {})
+    assert torch.equal(found, value)
+    assert found.stride() == (1, 8, 2)
+
+
+def test_a_graph_shows_calls_as_text() -> None:
+    n = made("aten.cat", "default", [leaf(), leaf(1), leaf()], 1)
+    other = node("library", n.args, shape=n.shape, dtype=n.dtype, call=n.call.because("small"))
+    text = show(Graph((), (n, other)))
+    assert "call=torch.cat([{0}, {1}, {0}], 1) [aten.cat, new memory])" in text
+    assert "[aten.cat, new memory, because small]" in text
+
+
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 0.0])
+def test_a_product_times_no_plain_number_is_pytorchs(scale: float) -> None:
+    args = leaf(), leaf(1), TensorExpr(node("input", position=2, shape=(3, 3), dtype=torch.float32))
+    assert contraction_of(made("aten.addmm", "default", *args, beta=2, alpha=0.5)) is not None
+    assert contraction_of(made("aten.addmm", "default", *args, alpha=scale)) is None
+    free = contraction_of(made("aten.addmm", "default", *args, beta=scale))
+    assert (free is None) == (scale != 0)
 
 
 SAMPLES = {
@@ -101,11 +268,11 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(FRESH))
-def test_what_is_called_fresh_shares_no_memory(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(NEW_MEMORY))
+def test_new_memory_is_nobody_elses(name: str) -> None:
     x = torch.randn(2, 3)
-    made = SAMPLES[name](getattr(torch.ops.aten, name.removeprefix("aten.")), x)
-    assert made.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    result = SAMPLES[name](getattr(torch.ops.aten, name.removeprefix("aten.")), x)
+    assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def planned(row: str) -> Graph:
 
 
 def calls(row: str) -> list[object]:
-    return [n["name"] for n in toposort(planned(row).roots) if n.op == "library"]
+    return [n.called for n in toposort(planned(row).roots) if n.op == "library"]
 
 
 @pytest.mark.parametrize("row", WRITTEN)

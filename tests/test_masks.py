@@ -95,7 +95,7 @@ def test_a_mask_whose_count_stays_inside_is_a_choice(name: str) -> None:
     module = Masked([FORWARDS[name]])
     made = capture(module, [X, M])
     graph, state = made.graph, state_of(made, module)
-    assert not [n for n in toposort(graph.roots) if n.op == "library" and "index" in n["name"]]
+    assert not [n for n in toposort(graph.roots) if n.op == "library" and "index" in n.call.name]
     for m in (M, ~M, torch.ones_like(M), torch.zeros_like(M)):
         if name == "count" and not m.any():
             continue  # a division by the number 0

@@ -18,6 +18,7 @@ from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.ir.library_call import LibraryCall
 from fusewright.rewrite.huge_pages import PAGED, pages
 from fusewright.targets.target import TARGETS
 
@@ -64,11 +65,11 @@ class Called(nn.Module):
         return self.function(x, self.w, self.b)
 
 
-def paged_calls(row: str, least: int = 1) -> list[str]:
+def paged_calls(row: str, least: int = 1) -> list[LibraryCall]:
     machine = replace(CPU.machine, paged_bytes=least)
     made = make(Called(row), [torch.randn(6, 4, 20, 24)], replace(CPU, machine=machine))
     found = [n for n in toposort(made.captured.graph.roots) if n.op == "library"]
-    return [str(n["call"]) for n in found if "_fusewright_paged(" in str(n["call"])]
+    return [n.call for n in found if n.call.out]
 
 
 @pytest.mark.parametrize("row", WRITTEN)

@@ -241,7 +241,7 @@ def test_what_stays_a_library_call_says_why(case: str) -> None:
     text, inputs, why = LIBRARY[case]
     made = planned(text, *inputs)
     assert not products(made.graph)
-    calls = [s for s in made.libraries if s.node.op == "library" and s.node.has("why")]
+    calls = [s for s in made.libraries if s.node.op == "library" and s.node.call.why_library]
     assert [why in s.reason for s in calls] == [True]
 
 
@@ -278,7 +278,7 @@ def test_what_joins_the_product(case: str) -> None:
     made = planned(text, *inputs)
     (kernel,) = made.kernels
     assert kernel.product is not None
-    assert not [s for s in made.libraries if s.node.op != "item" and "mm" in str(s.node["name"])]
+    assert not [s for s in made.libraries if "mm" in (s.node.called or "")]
     layout = nest(kernel, made.graph)
     assert (layout.outer, segment(kernel)) == (1, int(layout.columns) if kernel.folds else 0)  # type: ignore[call-overload]
 

@@ -103,7 +103,7 @@ def graph_of(module: nn.Module, x: Tensor) -> Graph:
 
 
 def library_calls(graph: Graph) -> list[object]:
-    return [n["name"] for n in toposort(graph.roots) if n.op == "library"]
+    return [n.called for n in toposort(graph.roots) if n.op == "library"]
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -88,7 +88,7 @@ def test_coverage(entries: dict[str, Entry], capsys: pytest.CaptureFixture[str])
         plans = [entry.plans[target].plan for entry in entries.values()]
         fused = sum(len(kernel.members) for plan in plans for kernel in plan.kernels)
         calls = Counter(
-            str(s.node["name"]).removeprefix("aten.")
+            s.node.call.name.removeprefix("aten.")
             for plan in plans
             for s in plan.libraries
             if s.node.op == "library"

@@ -66,7 +66,7 @@ def sizes_of(graph: Graph) -> Sizes:
     state = _bytes(graph, (n for n in order if id(n) in leaves and id(n) not in given))
     outputs = [m for m in map(memory_of, graph.roots) if id(m) not in leaves]
     live = _most_live(graph, order, leaves, outputs)
-    convolves = any(n.op == "library" and n["name"] in CONVOLUTIONS for n in order)
+    convolves = any(n.called in CONVOLUTIONS for n in order)
     return Sizes(inputs, _bytes(graph, outputs), state, live, convolves)
 
 

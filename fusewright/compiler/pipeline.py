@@ -666,7 +666,7 @@ def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
-        names = ", ".join(dict.fromkeys(str(n["name"]).removeprefix("aten.") for n in calls))
+        names = ", ".join(dict.fromkeys(n.call.name.removeprefix("aten.") for n in calls))
         raise BadUsage(
             f"--rules no-library cannot be kept: {names} stays a library call on "
             f"{planned.target.name}. Drop the rule, or see the record of `fusewright explain`."

@@ -29,11 +29,19 @@ from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float_product, writes_itself
 from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
-from fusewright.ir.graph import BatchSize, Graph, Node, Size, base, times, toposort
+from fusewright.ir.graph import (
+    BatchSize,
+    Graph,
+    Node,
+    Size,
+    base,
+    is_memory_of_pieces,
+    times,
+    toposort,
+)
 from fusewright.ir.interpreter import python_text
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.variant import variant_of
-from fusewright.rewrite.huge_pages import writes_to_huge_pages
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class _ForwardPrinter:
         self.fresh: set[int] = set()
         self.exposed = _exposed_memory(self.graph)
         self.counted = call_counters(plan)
-        joints = [n for n in toposort(self.graph.roots) if n.has("joint")]
+        joints = [n for n in toposort(self.graph.roots) if is_memory_of_pieces(n)]
         wholes = {id(piece): n for n in joints if not n.placement.inside for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.placement.inside}
 
@@ -158,7 +166,7 @@ class _ForwardPrinter:
 
     def _tensor_expression(self, n: Node) -> Expression:
         """A tensor in Python; views are taken where they are used."""
-        if n.has("joint") and n.placement.inside:
+        if n.placement.inside and is_memory_of_pieces(n):
             return self._inside(n)
         if id(n) not in self.expressions:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
@@ -209,10 +217,9 @@ class _ForwardPrinter:
             return
         arguments = [self._tensor_expression(a) for a in n.args]
         texts = [a.text for a in arguments]
-        snippets = [Snippet.PAGED] if writes_to_huge_pages(n) else []
+        snippets = [Snippet.PAGED] if n.op == "library" and n.call.out else []
         if n.op == "library":
-            device = self._device()
-            text = self._renamed(str(n["call"])).format(*texts, device=device.text)
+            text = n.call.render(texts, self._device().text, self.guard.batch or "batch")
         elif n.op == "item":
             text = f"{texts[0]}[{n['index']}]"
         else:
@@ -350,7 +357,7 @@ def _exposed_memory(graph: Graph) -> set[int]:
         n = waiting.pop()
         if id(n) not in found:
             found.add(id(n))
-            views = n.op == "item" or (n.op == "library" and n["fresh"] is not True)
+            views = n.op == "item" or (n.op == "library" and not n.call.new_memory)
             waiting += [base(a) for a in n.args] if views else []
     return found
 
@@ -367,5 +374,5 @@ def _walked(kernel: Kernel) -> list[Node]:
 
 def _short_name(n: Node) -> str:
     if n.op == "library":
-        return str(n["name"]).removeprefix("aten.").strip("_") + "_out"
+        return n.call.name.removeprefix("aten.").strip("_") + "_out"
     return f"{n.op}_out"

@@ -4,7 +4,7 @@ computed from it.
     Number = Value of no dimensions (float64 or int64) + the expression of Python that eager has
 
 Arithmetic with tensors takes the Value: like a number of Python, it has no say in the type of the
-result. What needs a real number, as an index, takes the expression in the text of a library call.
+result. What needs a real number, as an index, takes the expression in a library call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ import torch
 
 from fusewright.errors import CaptureFailed
 from fusewright.ir.builder import TensorExpr, cast, constant, reshape
-from fusewright.ir.graph import BatchSize, node, size_text
+from fusewright.ir.graph import BatchSize, Node, node
+from fusewright.ir.library_call import (
+    Arg,
+    ComputedNumber,
+    DeviceRef,
+    DtypeRef,
+    LibraryCall,
+    ListArg,
+    Scalar,
+    SizeRef,
+    TensorRef,
+    with_tensors,
+)
 
 # ATen calls that take a Number as they take a number: `promoted` gives it the result's type.
 TAKES_NUMBERS = frozenset(
@@ -54,10 +66,10 @@ _EXACT: dict[Any, Callable[..., TensorExpr]] = {
 
 @dataclass(frozen=True)
 class Number(TensorExpr):
-    """text: the expression, `{0}`, `{1}`, … its tensors."""
+    """number: how Python computes it from `tensors`."""
 
-    text: str = ""
-    tensors: tuple[TensorExpr, ...] = ()
+    number: Arg
+    tensors: tuple[TensorExpr, ...]
 
 
 def item(x: TensorExpr) -> Number:
@@ -68,7 +80,8 @@ def item(x: TensorExpr) -> Number:
             "in a tensor."
         )
     wide = torch.float64 if x.dtype.is_floating_point else torch.int64
-    return Number(cast(reshape(x, ()), wide).node, "{0}.item()", (x,))
+    number = ComputedNumber("{}.item()", (TensorRef(0),))
+    return Number(cast(reshape(x, ()), wide).node, number, (x,))
 
 
 def computed(function: Any, operands: Sequence[Any], *, floating: bool) -> Number | None:
@@ -76,8 +89,7 @@ def computed(function: Any, operands: Sequence[Any], *, floating: bool) -> Numbe
     if function not in _TEXTS:
         return None
     tensors: list[TensorExpr] = []
-    words = [_word(o, tensors) for o in operands]
-    text = _TEXTS[function].format(*words)
+    number = ComputedNumber(_TEXTS[function], tuple(_operand(o, tensors) for o in operands))
     plain = all(isinstance(o, Number | int | float) for o in operands)
     if floating and plain and function in _EXACT:
         wide = [
@@ -86,10 +98,11 @@ def computed(function: Any, operands: Sequence[Any], *, floating: bool) -> Numbe
             else constant(float(o), torch.float64)
             for o in operands
         ]
-        return Number(_EXACT[function](*wide).node, text, tuple(tensors))
+        return Number(_EXACT[function](*wide).node, number, tuple(tensors))
     if function is torch.sym_float and isinstance(operands[0], Number):
-        return Number(cast(TensorExpr(operands[0].node), torch.float64).node, text, tuple(tensors))
-    return Number(_filled(text, tensors, floating), text, tuple(tensors))
+        wider = cast(TensorExpr(operands[0].node), torch.float64)
+        return Number(wider.node, number, tuple(tensors))
+    return Number(_filled(number, tensors, floating), number, tuple(tensors))
 
 
 def takes_numbers(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -100,31 +113,29 @@ def takes_numbers(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return not (places or names) or (name in TAKES_NUMBERS and not scaled)
 
 
-def _word(operand: Any, tensors: list[TensorExpr]) -> str:
-    """One operand as text; the tensors that it needs are appended, each once."""
+def _operand(operand: Any, tensors: list[TensorExpr]) -> Arg:
+    """One operand of a number; the tensors that it needs are appended, each once."""
     if isinstance(operand, BatchSize):
-        return f"({size_text(operand)})"
+        return ComputedNumber("({})", (SizeRef(operand.multiple),))
     if not isinstance(operand, Number):
-        return f"({operand!r})"
-    names = []
+        return ComputedNumber("({})", (Scalar(operand),))
+    places: list[Arg] = []
     for t in operand.tensors:
         if not any(t.node is known.node for known in tensors):
             tensors.append(t)
-        place = next(i for i, known in enumerate(tensors) if known.node is t.node)
-        names.append(f"{{{place}}}")
-    return operand.text.format(*names)
+        places.append(TensorRef(next(i for i, k in enumerate(tensors) if k.node is t.node)))
+    return with_tensors(operand.number, lambda tensor: places[tensor.position])
 
 
-def _filled(text: str, tensors: Sequence[TensorExpr], floating: bool) -> Any:
+def _filled(number: Arg, tensors: Sequence[TensorExpr], floating: bool) -> Node:
     """A tensor that PyTorch fills with what Python computed, so errors are Python's."""
     dtype = torch.float64 if floating else torch.int64
-    return node(
-        "library",
-        [t.node for t in tensors],
-        shape=(),
-        dtype=dtype,
-        call=f"torch.full((), {text}, dtype={dtype}, device={{device}})",
-        name="aten.full",
-        fresh=True,
-        random=-1,
+    call = LibraryCall(
+        "aten.full",
+        "default",
+        "torch.full",
+        (ListArg((), is_tuple=True), number),
+        (("dtype", DtypeRef(dtype)), ("device", DeviceRef())),
+        new_memory=True,
     )
+    return node("library", [t.node for t in tensors], shape=(), dtype=dtype, call=call)

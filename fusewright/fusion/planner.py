@@ -14,7 +14,7 @@ import torch
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_args, loops
 from fusewright.fusion.epilogue import Anchors, Epilogue, NoReduction, Reduction
-from fusewright.ir.graph import Graph, Node, numel, toposort
+from fusewright.ir.graph import Graph, Node, is_memory_of_pieces, numel, toposort
 from fusewright.targets.target import Target
 
 MAX_POINTERS = 48  # operands of one kernel; the parameter space of a launch is far larger
@@ -353,7 +353,7 @@ class _FusionPlanner:
             bits = self._mask(kernel.members)
             steps.append((kernel, bits, self._needs(kernel.members) & ~bits))
         for n in self.order:
-            if (n.row.kind == "library" and not n.has("joint")) or _counter(n):
+            if (n.row.kind == "library" and not is_memory_of_pieces(n)) or _counter(n):
                 i = self.index[id(n)]
                 steps.append((LibraryStep(n, _reason(n)), 1 << i, self.before[i]))
         return tuple(_named(_topological(steps)))
@@ -392,7 +392,8 @@ def _counter(n: Node) -> bool:
 def _reason(n: Node) -> str:
     if n.op != "library":
         return "one number" if n.op != "item" else ""
-    return f"PyTorch's own routine: {n['why']}" if n.has("why") else "PyTorch's own routine"
+    why = n.call.why_library
+    return f"PyTorch's own routine: {why}" if why else "PyTorch's own routine"
 
 
 def _products(members: Iterable[Node]) -> list[Node]:

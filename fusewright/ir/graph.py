@@ -17,6 +17,15 @@ import torch
 
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.errors import InternalError
+from fusewright.ir.library_call import (
+    LayoutRef,
+    LibraryCall,
+    ListArg,
+    MethodView,
+    Scalar,
+    TensorRef,
+    batch_text,
+)
 from fusewright.ir.operators import OPS, Operator
 from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.record import Record
@@ -96,6 +105,18 @@ class Node:
         return found if isinstance(found, Placement) else Placement()
 
     @property
+    def call(self) -> LibraryCall:
+        """What a library node calls; raises InternalError for every other node."""
+        call = self["call"]
+        assert isinstance(call, LibraryCall), "the attribute has no other type"
+        return call
+
+    @property
+    def called(self) -> str | None:
+        """The ATen name of what a library node calls; None for every other node."""
+        return self.call.name if self.op == "library" else None
+
+    @property
     def row(self) -> Operator:
         """This node's row of the op table."""
         return OPS[self.op]
@@ -112,6 +133,7 @@ Attribute = (
     | None
     | torch.dtype
     | BatchSize
+    | LibraryCall
     | Node
     | Record
     | tuple["Attribute", ...]
@@ -219,9 +241,14 @@ def memory_of(n: Node) -> Node:
 
 def shown_by(n: Node) -> Node | None:
     """The node of which this one is a view, called or not; None for one with memory of its own."""
-    call = n.args[0] if n.op == "item" else n
-    called = call.op == "library" and ".".join(str(call["name"]).split(".")[:2]) in CALLED_VIEWS
-    return call.args[0] if called else n.args[0] if n.row.kind == "view" else None
+    source = n.args[0] if n.op == "item" else n
+    called = source.op == "library" and source.call.operator in CALLED_VIEWS
+    return source.args[0] if called else n.args[0] if n.row.kind == "view" else None
+
+
+def is_memory_of_pieces(n: Node) -> bool:
+    """Whether a node is a call that computes nothing: its arguments are written into it."""
+    return n.op == "library" and n.call.memory_of_pieces
 
 
 def on_other_memory(n: Node, old: Node, new: Node) -> Node:
@@ -252,14 +279,26 @@ def fresh_copy(n: Node, order: tuple[int, ...], own: OwnCopy) -> Node:
     placement = Placement(own_copy=own)
     if n.dtype in OF_KERNELS:
         return node("copy", [n], shape=n.shape, dtype=n.dtype, order=order, placement=placement)
-    call = "torch.clone({0}, memory_format=torch.contiguous_format)"
+    there, back = tuple[MethodView, ...](), tuple[MethodView, ...]()
     if order:
-        back = tuple(order.index(d) for d in range(len(order)))
-        call = call.replace("{0}", f"{{0}}.permute({order})") + f".permute({back})"
+        there = (_permuted(order),)
+        back = (_permuted(order.index(d) for d in range(len(order))),)
+    call = LibraryCall(
+        "aten.clone",
+        "default",
+        "torch.clone",
+        (TensorRef(0, there),),
+        (("memory_format", LayoutRef(torch.contiguous_format)),),
+        result_views=back,
+        new_memory=True,
+    )
     return node(
-        "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, name="aten.clone",
-        fresh=True, random=-1, placement=placement,
-    )  # fmt: skip
+        "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, placement=placement
+    )
+
+
+def _permuted(dims: Iterable[int]) -> MethodView:
+    return MethodView("permute", (ListArg(tuple(map(Scalar, dims)), is_tuple=True),))
 
 
 def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
@@ -401,7 +440,7 @@ def size_text(size: Size, batch: str = "batch") -> str:
     """A size as an expression of Python, C++ and English. batch: the name of the batch size."""
     if isinstance(size, int):
         return str(size)
-    return batch if size.multiple == 1 else f"{batch} * {size.multiple}"
+    return batch_text(size.multiple, batch)
 
 
 def show(graph: Graph) -> str:

@@ -75,7 +75,7 @@ def _read_later(leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], p
 
 def _is_dead(leaf: Node, kernel: Kernel, readers: Mapping[int, list[Node]], graph: Graph) -> bool:
     """Whether the tensor is fresh memory that only this kernel reads."""
-    fresh = leaf.op == "library" and leaf["fresh"] is True and not leaf.has("joint")
+    fresh = leaf.op == "library" and leaf.call.new_memory and not leaf.call.memory_of_pieces
     inside = {id(m) for m in kernel.members}
     roots = {id(r) for r in (*graph.outputs, *(u.value for u in graph.updates))}
     return fresh and id(leaf) not in roots and _only_read_by(leaf, inside, readers, roots)

@@ -20,6 +20,7 @@ from fusewright.frontend.library_calls import product_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, times, toposort
+from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.match import allows_tf32
 from fusewright.kernels.gemm.match import HALVES
@@ -53,9 +54,10 @@ def is_worth_it(captured: Captured, plan: Plan, tiles: Mapping[str, Tile]) -> bo
     return after < before * (1 - SAME) or (several and after < before * (1 + SAME))
 
 
-def _calls(graph: Graph) -> Counter[str]:
-    """How often what of PyTorch is called."""
-    return Counter(str(n["call"]) for n in toposort(graph.roots) if n.op == "library")
+def _calls(graph: Graph) -> Counter[LibraryCall]:
+    """How often what of PyTorch is called, whatever the reason."""
+    calls = [n.call for n in toposort(graph.roots) if n.op == "library"]
+    return Counter(replace(call, why_library=None) for call in calls)
 
 
 def step_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[StepReport, ...]:
@@ -166,7 +168,7 @@ def _domain(m: Node, graph: Graph) -> int:
 
 
 def _name(n: Node) -> str:
-    return str(n["name"]).removeprefix("aten.") if n.op == "library" else n.op
+    return n.call.name.removeprefix("aten.") if n.op == "library" else n.op
 
 
 def _step_lines(

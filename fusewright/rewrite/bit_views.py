@@ -14,7 +14,8 @@ import torch
 
 from fusewright.common.dtypes import HALF, OF_KERNELS
 from fusewright.ir.builder import TensorExpr, bitcast, constant
-from fusewright.ir.graph import Attribute, Graph, Node, base, node, replaced, toposort, with_args
+from fusewright.ir.graph import Graph, Node, base, node, replaced, toposort, with_args
+from fusewright.ir.library_call import FUNCTIONS, DtypeRef, LibraryCall, TensorRef
 
 VIEW_AS_TYPE = "aten.view.dtype"
 
@@ -46,7 +47,7 @@ def _moved_as_integers(graph: Graph) -> Graph:
 
 
 def _views_as_type(n: Node) -> bool:
-    return n.op == "library" and n["name"] == VIEW_AS_TYPE
+    return n.called == VIEW_AS_TYPE
 
 
 def _as_integers(n: Node) -> Node | None:
@@ -71,9 +72,9 @@ def _viewed(x: Node, dtype: torch.dtype) -> Node:
     """The memory of x read as another type of the same width, which PyTorch does."""
     if _views_as_type(x) and x.args[0].dtype is dtype:
         return x.args[0]
-    call = f"torch.Tensor.view({{0}}, {dtype})"
-    said: dict[str, Attribute] = {"call": call, "fresh": False, "name": VIEW_AS_TYPE, "random": -1}
-    return node("library", [x], shape=x.shape, dtype=dtype, order=x.order, **said)
+    args = TensorRef(0), DtypeRef(dtype)
+    call = LibraryCall("aten.view", "dtype", FUNCTIONS[VIEW_AS_TYPE], args)
+    return node("library", [x], shape=x.shape, dtype=dtype, order=x.order, call=call)
 
 
 def _read_where_they_lie(graph: Graph) -> Graph:

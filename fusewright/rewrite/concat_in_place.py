@@ -24,6 +24,7 @@ from fusewright.ir.graph import (
     rebuild_from,
     times,
 )
+from fusewright.ir.library_call import FUNCTIONS, LibraryCall, ListArg, Scalar, TensorRef
 from fusewright.ir.placement import Inside, Placement
 from fusewright.ir.specs import ViewFill, spec_of
 from fusewright.ir.strided_view import pad_sides
@@ -153,9 +154,15 @@ def _inside(n: Node, found: Concat, start: int) -> Node:
 
 
 def _call(found: Concat, pieces: list[Node]) -> Node:
-    names = ", ".join(f"{{{k}}}" for k in range(len(pieces)))
+    joined = ListArg(tuple(TensorRef(k) for k in range(len(pieces))))
+    call = LibraryCall(
+        "aten.cat",
+        "default",
+        FUNCTIONS["aten.cat"],
+        (joined, Scalar(found.dim)),
+        new_memory=True,
+        memory_of_pieces=True,
+        why_library="its pieces are written into it",
+    )
     n = found.whole
-    return node(
-        "library", pieces, shape=n.shape, dtype=n.dtype, name="aten.cat", fresh=True, random=-1,
-        call=f"torch.cat([{names}], {found.dim})", why="its pieces are written into it", joint=True,
-    )  # fmt: skip
+    return node("library", pieces, shape=n.shape, dtype=n.dtype, call=call)

@@ -14,12 +14,13 @@ import math
 
 from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
 from fusewright.ir.graph import Graph, Node, rebuild
-from fusewright.kernels.gemm.match import apply_contraction, contraction_of
+from fusewright.ir.library_call import TensorRef
 from fusewright.rewrite.algebra_rules import NO_ALGEBRA
-from fusewright.rewrite.contraction import FORMS, swap_last_dims
+from fusewright.rewrite.contraction import FORMS, apply_contraction, contraction_of, swap_last_dims
 from fusewright.rewrite.simplify import apart, traced
 
 RULE = "diagonal"
+DIAGONALS = ("aten.diag", "aten.diag_embed")
 
 
 def diagonal(graph: Graph, rules: frozenset[str]) -> tuple[Graph, tuple[str, ...]]:
@@ -27,7 +28,7 @@ def diagonal(graph: Graph, rules: frozenset[str]) -> tuple[Graph, tuple[str, ...
     used: list[str] = []
 
     def change(n: Node) -> Node:
-        made = _scaled(n) if n.op == "library" and n["name"] in FORMS else None
+        made = _scaled(n) if n.called in FORMS else None
         used.extend([RULE] * (made is not None))
         return made or n
 
@@ -70,8 +71,9 @@ def _vector(n: Node) -> TensorExpr | None:
         if not (same or (n.op == "permute" and n["permutation"] == last)):
             return None
         reshaped, n = reshaped or n.op == "reshape", x
-    calls = [f"torch.ops.aten.{name}.default({{0}})" for name in ("diag", "diag_embed")]
-    if n.op != "library" or n["call"] not in calls or (reshaped and len(n.shape) > 2):
+    if n.called not in DIAGONALS or (reshaped and len(n.shape) > 2):
+        return None
+    if (n.call.args, n.call.kwargs) != ((TensorRef(0),), ()):
         return None
     (v,) = n.args
     return TensorExpr(v) if len(n.shape) == len(v.shape) + 1 else None

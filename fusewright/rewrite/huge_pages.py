@@ -8,14 +8,18 @@ product that fills them. The product is the same, and so is every bit of its res
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
-from fusewright.emit.python_text import shape_tuple
-from fusewright.frontend.library_calls import ADDED_PRODUCTS, PLAIN_PRODUCTS
-from fusewright.ir.graph import Attribute, Graph, Node, Shape, base, node, numel, rebuild
+from fusewright.frontend.library_calls import (
+    ADDED_PRODUCTS,
+    PLAIN_PRODUCTS,
+    shape_argument,
+    with_call,
+)
+from fusewright.ir.graph import Graph, Node, Shape, base, numel, rebuild
+from fusewright.ir.library_call import HugePages, LibraryCall, MethodView, Scalar, TensorRef
 from fusewright.targets.target import Target
 
 PAGED = '''
@@ -32,9 +36,11 @@ def _fusewright_paged(shape, dtype):
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), whole, mmap.MADV_HUGEPAGE)
     return tensor
 '''
-WHY = "it writes to huge pages"
 CALLS = frozenset({*PLAIN_PRODUCTS, *ADDED_PRODUCTS})
-_LINEAR = re.compile(r"torch\.nn\.functional\.linear\(\{0\}, \{1\}(, \{2\})?\)")
+# The arguments of a linear layer that is written as a product and an addition.
+LINEAR = (TensorRef(0), TensorRef(1), TensorRef(2))
+TRANSPOSED = MethodView("t")
+FLAT = MethodView("flatten", (Scalar(0), Scalar(-2)))
 
 
 def pages(graph: Graph, target: Target) -> Graph:
@@ -45,38 +51,37 @@ def pages(graph: Graph, target: Target) -> Graph:
     shown = {id(base(r)) for r in graph.roots}
 
     def change(n: Node) -> Node:
-        product = n.op == "library" and n["name"] in CALLS and n.dtype is torch.float32
+        product = n.called in CALLS and n.dtype is torch.float32
         if not product or graph.hint(numel(n.shape)) * n.dtype.itemsize < least:
             return n
-        text = _text(n, whole=id(n) in shown)
-        changed = {"call": text, "why": WHY}
-        attributes: Mapping[str, Attribute] = {**dict(n.attributes), **changed}
-        made = node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=(), **attributes)
-        return made if text else n
+        call = _paged(n, whole=id(n) in shown)
+        return with_call(n, call.because("it writes to huge pages")) if call else n
 
     return rebuild(graph, change)
 
 
-def writes_to_huge_pages(n: Node) -> bool:
-    """Whether a call is one whose result goes to such memory, made by `PAGED`."""
-    return n.op == "library" and n.has("why") and n["why"] == WHY
-
-
-def _text(n: Node, *, whole: bool) -> str:
-    """The call that writes to huge pages; "" if there is none. whole: it must not be a view."""
+def _paged(n: Node, *, whole: bool) -> LibraryCall | None:
+    """The call that writes to huge pages, if there is one. whole: it must not be a view."""
     rank, ranks = len(n.shape), [len(a.shape) for a in n.args]
-    if n.order or (n["name"] == "aten.matmul" and set(ranks) != {rank}):
-        return ""
-    if n["name"] != "aten.linear":
-        return f"{str(n['call'])[:-1]}, out={_memory(n.shape)})"
-    linear = _LINEAR.fullmatch(str(n["call"]))
-    if linear is None or ranks[:2] != [max(rank, 2), 2] or (whole and rank > 2):
-        return ""
-    flat, back = (".flatten(0, -2)", f".view({shape_tuple(n.shape)})") if rank > 2 else ("", "")
-    first = "torch.addmm({2}, " if linear[1] else "torch.mm("
-    out = _memory((numel(n.shape[:-1]), n.shape[-1]))
-    return f"{first}{{0}}{flat}, {{1}}.t(), out={out}){back}"
+    if n.order or (n.called == "aten.matmul" and set(ranks) != {rank}):
+        return None
+    if n.called != "aten.linear":
+        return replace(n.call, out=_memory(n.shape))
+    bias = n.call.args == LINEAR
+    if not (bias or n.call.args == LINEAR[:2]) or n.call.kwargs:
+        return None
+    if ranks[:2] != [max(rank, 2), 2] or (whole and rank > 2):
+        return None
+    back = MethodView("view", (shape_argument(n.shape),))
+    factors = TensorRef(0, (FLAT,) * (rank > 2)), TensorRef(1, (TRANSPOSED,))
+    return replace(
+        n.call,
+        function="torch.addmm" if bias else "torch.mm",
+        args=(TensorRef(2), *factors) if bias else factors,
+        result_views=(back,) * (rank > 2),
+        out=_memory((numel(n.shape[:-1]), n.shape[-1])),
+    )
 
 
-def _memory(shape: Shape) -> str:
-    return f"_fusewright_paged({shape_tuple(shape)}, torch.float32)"
+def _memory(shape: Shape) -> HugePages:
+    return HugePages(shape_argument(shape))

@@ -133,7 +133,7 @@ def _output_copy(memory: Node, order: tuple[int, ...], number: int) -> Node:
 
 def _own_memory(n: Node) -> bool:
     """Whether the node's memory is new, so that nobody else can see it."""
-    return n.row.computed or (n.op == "library" and n["fresh"] is True)
+    return n.row.computed or (n.op == "library" and n.call.new_memory)
 
 
 def _is_other_size(n: Node) -> bool:

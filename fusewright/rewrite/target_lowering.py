@@ -5,12 +5,9 @@ They stay calls until the target is known, since what is faster differs.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.frontend.lowering import as_stored, lower, reductions, with_memory_order
@@ -28,7 +25,6 @@ from fusewright.frontend.lowering.pooling import POOLS
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, base, numel, on_other_memory, rebuild, toposort
 from fusewright.ir.strided_view import strided_view
-from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.target import Target
 
@@ -63,15 +59,6 @@ def _in_lanes(name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
 # tensors, over which dimensions.
 Across = Callable[[str, TensorExpr, Sequence[int]], bool]
 ACROSS: Mapping[str, Across] = MappingProxyType({"cuda": _many_beside, "cpp": _in_lanes})
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What a library call is given, tensors as Values."""
-
-    overload: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
 
 
 def lower_for_target(graph: Graph, target: Target) -> Graph:
@@ -113,10 +100,11 @@ def _through_copy(n: Node) -> Node:
 
 def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> TensorExpr | None:
     """Result number `place` of a call. table: the formulas of calls with one result in use."""
-    if call.op != "library" or call["random"] != -1 or _odd(n, call):
+    if call.op != "library" or call.call.effect is not None or _odd(n, call):
         return None
-    name = str(call["name"])
-    given = _given(call) if name in table or name in FOLDS else None
+    name = call.call.name
+    known = name in table or name in FOLDS
+    given = call.call.bind([TensorExpr(a) for a in call.args]) if known else None
     made = None
     if given and name in table:
         args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
@@ -124,7 +112,7 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Tens
     if given and made is None and name in FOLDS:
         results = (AtenResult(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
-        found = lower(AtenCall(name, given.overload, given.args, given.kwargs, results, fast))
+        found = lower(AtenCall(name, call.call.overload, *given, results, fast))
         made = found[place] if isinstance(found, tuple) else found
     return made
 
@@ -132,23 +120,3 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Tens
 def _odd(n: Node, call: Node) -> bool:
     """A call on numbers that no kernel computes, or on none."""
     return any(t.dtype not in OF_KERNELS or numel(t.shape) == 0 for t in (n, *call.args))
-
-
-def _given(n: Node) -> _Given | None:
-    """The arguments of a library call; None if one is an expression, as of the batch size."""
-    found = arguments(n, _argument)
-    if found is None:
-        return None
-    overload = str(n["call"]).partition("(")[0].rpartition(".")[2]
-    return _Given(overload, tuple(found[0]), found[1])
-
-
-def _argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
-    """The same with Values, and with lists of tensors and infinities, too."""
-    if isinstance(text, ast.List | ast.Tuple):
-        inside = [_argument(e, names) for e in text.elts]
-        return next((e for e in inside if isinstance(e, ast.expr)), inside)
-    if isinstance(text, ast.Call) and ast.unparse(text.func) == "float":
-        return float(ast.literal_eval(text.args[0]))
-    found = argument(text, names)
-    return TensorExpr(found) if isinstance(found, Node) else found

@@ -18,6 +18,7 @@ from fusewright.frontend.lowering.call import abreast, trailing
 from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
+from fusewright.ir.library_call import LibraryCall, Scalar, TensorRef
 
 MEAN, SUM = 1, 2  # ATen's numbers of the reductions; 0 is none
 LEAST_ROW = 256  # elements of a row that is reduced by itself
@@ -115,17 +116,14 @@ def _cross_entropy(
         return None
     if not trailing(x, [1]) and not abreast(x, [1]):
         return None
-    call = f"torch.nn.functional.nll_loss({{0}}, {{1}}, ignore_index={ignore}, reduction='none')"
-    made = node(
-        "library",
-        [x.node, target.node],
-        shape=kept,
-        dtype=x.dtype,
-        call=call,
-        name="aten.nll_loss",
-        fresh=False,
-        random=-1,
+    call = LibraryCall(
+        "aten.nll_loss",
+        "default",
+        "torch.nn.functional.nll_loss",
+        (TensorRef(0), TensorRef(1)),
+        (("ignore_index", Scalar(ignore)), ("reduction", Scalar("none"))),
     )
+    made = node("library", [x.node, target.node], shape=kept, dtype=x.dtype, call=call)
     less = TensorExpr(made)
     top = fold("max", wide(x), [1], keepdim=True)
     total = fold("sum", pointwise("exp", wide(x) - top), [1])

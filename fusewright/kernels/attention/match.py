@@ -48,14 +48,19 @@ from fusewright.kernels.gemm.match import (
     LEAST_FLOPS,
     UNIT,
     Operand,
-    apply_contraction,
-    contraction_of,
     factor_of,
     memory_of_operand,
     scattered,
 )
 from fusewright.kernels.tensor_core.support import supports, tile_fits
-from fusewright.rewrite.contraction import FORMS, Contraction, broadcast_batches, swap_last_dims
+from fusewright.rewrite.contraction import (
+    FORMS,
+    Contraction,
+    apply_contraction,
+    broadcast_batches,
+    contraction_of,
+    swap_last_dims,
+)
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
@@ -80,7 +85,7 @@ def _next(
 ) -> tuple[Node, Node] | None:
     """The first product of a softmax that `seen` does not hold, and what takes its place."""
     for n in toposort(graph.roots):
-        if id(n) not in seen and n.op == "library" and n["name"] in FORMS:
+        if id(n) not in seen and n.called in FORMS:
             seen.add(id(n))
             form = contraction_of(n)
             x = _softmax(form.left) if form else None
@@ -125,7 +130,7 @@ def _whole_rows(n: Node) -> bool:
 
 def _products(x: Node) -> list[Node]:
     """The library products below `x` that have its elements, the last one first."""
-    some = (n for n in reversed(toposort([x])) if n.op == "library" and n["name"] in FORMS)
+    some = (n for n in reversed(toposort([x])) if n.called in FORMS)
     return [n for n in some if n.shape[-2:] == x.shape[-2:] and numel(n.shape) == numel(x.shape)]
 
 

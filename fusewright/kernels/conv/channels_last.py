@@ -36,7 +36,7 @@ def tails(graph: Graph) -> frozenset[int]:
     nodes = toposort((*graph.inputs, *graph.roots))
     read = set[int]()
     for n in reversed(nodes):
-        joins = n.op == "library" and n["name"] == "aten.cat"
+        joins = n.called == "aten.cat"
         if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
             read |= {id(base(a)) for a in n.args}
     return frozenset(read)

@@ -57,7 +57,7 @@ from fusewright.kernels.conv.profitability import (
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.conv.subpixel_phases import Triple
-from fusewright.kernels.gemm.match import HALVES, UNIT, arguments
+from fusewright.kernels.gemm.match import HALVES, UNIT
 from fusewright.kernels.interface import Tf32Probe
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.targets.arch import Arch, KernelName
@@ -124,7 +124,7 @@ def convolution(
         left = partial(_left, alone=bare and not part)
         if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
             return whole(n) or n
-        if n.op != "library" or n["name"] not in NAMES:
+        if n.called not in NAMES:
             return n
         call = _call(n)
         if call and supports(arch, "conv.depthwise") and (mapped := _mapped(call, n)):
@@ -212,12 +212,12 @@ BACKWARDS = (*ORDINARY[:5], "output_padding", "groups", "dilation")
 
 
 def _call(n: Node) -> _ConvCall | None:
-    found = arguments(n)
+    found = n.call.bind(n.args)
     if found is None:
         return None
-    transposed = "transpose" in str(n["name"])
+    transposed = "transpose" in n.call.operator
     names = BACKWARDS if transposed else ORDINARY
-    given = {**dict(zip(names, found[0], strict=False)), **found[1]}
+    given = {**dict(zip(names, found.args, strict=False)), **found.kwargs}
     weight = given["weight"]
     rank = len(weight.shape) - 2
     stride, dilation = (per_dimension(given.get(name, 1), rank) for name in ("stride", "dilation"))

@@ -11,11 +11,8 @@ zeros to a multiple of 4 k. A product that stays a library call says why, in its
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
 import torch
 
@@ -27,7 +24,6 @@ from fusewright.ir.graph import (
     BatchSize,
     Graph,
     Node,
-    Shape,
     Size,
     node,
     numel,
@@ -39,7 +35,13 @@ from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
 from fusewright.ir.strided_view import strided_view, strides
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
-from fusewright.rewrite.contraction import FORMS, Contraction
+from fusewright.rewrite.contraction import (
+    FORMS,
+    Contraction,
+    apply_contraction,
+    contraction_of,
+    even_strides,
+)
 from fusewright.targets.target import Target
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -120,7 +122,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
     instances, absent = count(), why_unsupported(target.arch, "gemm.packed")
 
     def change(n: Node) -> Node:
-        if n.op != "library" or n["name"] not in FORMS:
+        if n.called not in FORMS:
             return n
         if absent:
             return because(n, absent)
@@ -154,59 +156,6 @@ def is_half(n: Node) -> bool:
 def operands(n: Node) -> tuple[Operand, Operand]:
     """The left and right factor of a product node."""
     return _both(*n.args)
-
-
-# ---- what a call computes ------------------------------------------------------------------------
-
-
-def argument(text: ast.expr, names: Mapping[str, Node]) -> Any:
-    """A tensor, a number, a list of numbers; or the expression itself, such as the batch size."""
-    if isinstance(text, ast.Name):
-        return names.get(text.id, text)
-    if isinstance(text, ast.List):
-        inside = [argument(e, names) for e in text.elts]
-        return text if any(isinstance(e, ast.expr) for e in inside) else inside
-    try:
-        return ast.literal_eval(text)
-    except ValueError:
-        return text
-
-
-Reader = Callable[[ast.expr, Mapping[str, Node]], Any]
-
-
-def arguments(n: Node, read: Reader = argument) -> tuple[list[Any], dict[str, Any]] | None:
-    """What a library node's call is given; None if `read` leaves anything an expression."""
-    names = {f"x{k}": a for k, a in enumerate(n.args)}
-    call = ast.parse(str(n["call"]).format(*names), mode="eval").body
-    assert isinstance(call, ast.Call)
-    values = [read(a, names) for a in call.args]
-    named = {str(k.arg): read(k.value, names) for k in call.keywords}
-    if any(isinstance(v, ast.expr) for v in (*values, *named.values())):
-        return None
-    return values, named
-
-
-def contraction_of(n: Node) -> Contraction | None:
-    """The product that a library node computes; None if its arguments are no tensors or numbers."""
-    found = arguments(n)
-    form = FORMS[str(n["name"])](*found[0], **found[1]) if found else None
-    if form is None or 0 in (*form.left.shape, *form.right.shape):
-        return None
-    flat = len(form.right.shape) == 2  # all leading dimensions of the left one are rows
-    return replace(
-        form, left=with_even_strides(form.left, flat), right=with_even_strides(form.right, flat)
-    )
-
-
-def apply_contraction(form: Contraction, product: Node) -> Node:
-    """What a form makes of the product of its factors."""
-    made = TensorExpr(product)
-    scaled = made if form.alpha == 1 else made * form.alpha
-    if form.added is not None:
-        added = TensorExpr(form.added)
-        return (scaled + (added if form.beta == 1 else added * form.beta)).node
-    return (scaled if scaled is not made else copy(made)).node
 
 
 # ---- copies of factors ---------------------------------------------------------------------------
@@ -342,13 +291,6 @@ def factor_of(n: Node, flat: bool) -> Operand:
     raise InternalError(f"{n!r} is a factor that does not lie evenly, and no copy.")
 
 
-def with_even_strides(n: Node, flat: bool) -> Node:
-    """`n`, or a row-major copy of a stored tensor that does not lie evenly."""
-    if n.row.kind == "view" or not n.order or _factor(n, flat, *(memory_of_operand(n) or (n, ()))):
-        return n
-    return copy(TensorExpr(n)).node
-
-
 def gathered(n: Node, flat: bool) -> Node:
     """`n`, or a copy of a view that does not lie evenly: PyTorch's takes twice as long, or more."""
     return copy(TensorExpr(n)).node if scattered(n, flat) else n
@@ -366,31 +308,14 @@ def scattered(n: Node, flat: bool) -> bool:
 
 def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Operand | None:
     """`n` as it lies in `tensor`, if that is evenly. steps: the stride of each dimension."""
-    batched = 0 if flat else len(n.shape) - 2
-    rows, depth = numel(n.shape[batched:-1]), n.shape[-1]
-    batch = _evenly(n.shape[:batched], steps[:batched])
-    row = depth if rows == 1 else _evenly(n.shape[batched:-1], steps[batched:-1])
-    if batch is None or not row or steps[-1] == 0:
+    found = even_strides(n.shape, steps, flat)
+    if found is None:
         return None
-    batches = 1 if batch == 0 else numel(n.shape[:batched])
-    return Operand(tensor, batches, rows, depth, batch, row, steps[-1])
+    batched = 0 if flat else len(n.shape) - 2
+    batches = 1 if found[0] == 0 else numel(n.shape[:batched])
+    return Operand(tensor, batches, numel(n.shape[batched:-1]), n.shape[-1], *found)
 
 
 def _whole(steps: tuple[Size, ...], elements: int) -> bool:
     """Whether all steps are multiples of so many elements, whatever the batch size."""
     return all((s.multiple if isinstance(s, BatchSize) else s) % elements == 0 for s in steps)
-
-
-def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
-    """The stride of several dimensions counted as one: 0 for one element, None if uneven."""
-    found: Size | None = None
-    expected: Size | None = None
-    for size, step in zip(reversed(shape), reversed(steps), strict=True):
-        if size == 1:
-            continue
-        if found is not None and step != expected:
-            return None
-        found = step if found is None else found
-        both = isinstance(step, BatchSize) and isinstance(size, BatchSize)
-        expected = None if both else times(step, size)
-    return 0 if found is None else found

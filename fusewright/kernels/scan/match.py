@@ -8,10 +8,8 @@ one says why, in its attribute `why`. Turned there and back, a scan is one from 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.frontend.library_calls import because
@@ -20,8 +18,8 @@ from fusewright.frontend.lowering.call import LEAST_BESIDE, abreast, beside
 from fusewright.ir import decompositions
 from fusewright.ir.builder import TensorExpr, cast, rounded
 from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild
+from fusewright.ir.library_call import Scalar
 from fusewright.ir.operators import OPS
-from fusewright.kernels.gemm.match import argument, arguments
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.target import Target
 
@@ -37,11 +35,9 @@ def scan(graph: Graph, target: Target) -> Graph:
     """Write cumsum and cumprod with our operators, where the target's kernels take their rows."""
 
     def change(n: Node) -> Node:
-        if n.op != "library":
-            return n
-        if n["name"] == "aten.flip":
+        if n.called == "aten.flip":
             return _turned(n)
-        return _written(n, cpu=target.language == "cpp") if n["name"] in CALLS else n
+        return _written(n, cpu=target.language == "cpp") if n.called in CALLS else n
 
     return apart(graph, rebuild(traced(graph), change))
 
@@ -61,25 +57,19 @@ def in_chunks(n: Node) -> bool:
 
 
 def _written(n: Node, *, cpu: bool) -> Node:
-    x, dim = _given(n)
+    dim = _dim(n)
     why = _complaint(n, dim, cpu=cpu)
     if not why:
-        return _scanned(n, CALLS[str(n["name"])], TensorExpr(x), dim)
+        return _scanned(n, CALLS[n.call.name], TensorExpr(n.args[0]), dim)
     return because(n, why)
 
 
-def _given(n: Node) -> tuple[Node, int]:
-    """The tensor and the dimension of a call. Its dtype, an expression, is the result's."""
-
-    def read(text: ast.expr, names: Mapping[str, Node]) -> Any:
-        found = argument(text, names)
-        return None if isinstance(found, ast.expr) else found
-
-    found = arguments(n, read)
-    assert found is not None, "nothing is left an expression"
-    (x, *rest), named = found
-    (dim,) = rest or [named["dim"]]
-    return x, dim % max(len(n.shape), 1)
+def _dim(n: Node) -> int:
+    """The dimension of a call. Its third argument, a type, is the result's."""
+    dim = n.call.argument(1, "dim")
+    assert isinstance(dim, Scalar), "the dimension of a scan is known"
+    assert isinstance(dim.plain, int), "the dimension of a scan is a number"
+    return dim.plain % max(len(n.shape), 1)
 
 
 def _complaint(n: Node, dim: int, *, cpu: bool) -> str:
@@ -132,7 +122,7 @@ def _turned(n: Node) -> Node:
     if not scanned.row.reversed_as:
         return n
     source = _below_cast(scanned.args[0])
-    if source.op != "library" or source["name"] != "aten.flip":
+    if source.called != "aten.flip":
         return n
     # Between the flips, half types are widened and rounded once, and others do not change.
     plain = n.dtype in (scanned.dtype, source.dtype) and n.args[0].order == n.order
@@ -144,9 +134,9 @@ def _turned(n: Node) -> Node:
 
 def _flipped(n: Node) -> tuple[int, ...]:
     """The dimensions of a flip."""
-    found = arguments(n)
+    found = n.call.bind(n.args)
     assert found is not None, "a flip takes a list of numbers"
-    return tuple(d % len(n.shape) for d in found[0][1])
+    return tuple(d % len(n.shape) for d in found.args[1])
 
 
 def _below_cast(n: Node) -> Node:
