@@ -142,10 +142,8 @@ def schedule(
     if nest.kernel.product:
         some = band(nest.kernel)
         product, end = nest.kernel.product, ending(nest)
-        chosen = rank_tiles(product, nest.kernel.reduction, target, graph, rules, some, ending=end)[
-            0
-        ]
-        vector = access(nest, chosen, _vector(nest))
+        ranked = rank_tiles(product, nest.kernel.reduction, target, graph, rules, some, ending=end)
+        chosen, vector = ranked[0], access(nest, ranked[0], _vector(nest))
         return Schedule(True, KEEP_COMPUTED, 1, vector, tile=chosen)
     if has_chunks(nest.kernel.members):
         return _chunks(nest, target, graph, rules)
@@ -170,12 +168,10 @@ def schedule(
     light = is_memory_bound(nest, plan_row(nest, Schedule(True, 0, 1, 1)), graph)
     if light and inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
-    keeps = fixed and inner <= threads * REGISTERS
+    keeps, busy = fixed and inner <= threads * REGISTERS, target.machine.busy_threads
     if keeps and nest.kernel.folds and not nest.kernel.scans and not is_read_only_stream(nest):
-        busy = target.machine.busy_threads
         threads = more_threads(threads, inner // vector, graph.hint(nest.rows), busy)
     if not fixed and not nest.kernel.scans:
-        busy = target.machine.busy_threads
         threads = _fewer(threads, inner // vector, graph.hint(nest.rows), busy)
         if inner <= LEAST_KEPT and (alone := _alone(nest, graph, threads, vector)):
             return alone
