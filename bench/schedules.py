@@ -37,7 +37,7 @@ from product_random import Layer  # noqa: E402
 from product_subjects import Library, Subject, build, code_for, source  # noqa: E402
 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
-from fusewright.kernels.schedule import Schedule  # noqa: E402
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile  # noqa: E402
 from fusewright.targets.target import TARGETS  # noqa: E402
 from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
 from fusewright.tune.search_space import choices  # noqa: E402
@@ -75,9 +75,8 @@ def space(shape: str) -> Space:
     return Space(subject(default), tuple(map(subject, found.others.get(name, ()))))
 
 
-def subject(chosen: Schedule) -> Subject:
+def subject(chosen: TensorCoreTile) -> Subject:
     tile = chosen.tile
-    assert tile, f"the product is a kernel, with {chosen}"
     return Subject("bias_relu", tile.width, tile.swapped, 0, chosen.vector, parts=tile.parts)
 
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.compiler.pipeline import make
 from fusewright.ir.operators import OPS
+from fusewright.kernels.pointwise.strategy import CpuMap
+from fusewright.kernels.rowwise.strategy import CpuSimdRows
 from fusewright.targets.target import TARGETS
 
 CPU = TARGETS["cpu"]
@@ -42,7 +44,8 @@ def picture(length: int, beside: int, dtype: torch.dtype = torch.float32) -> Ten
 
 def abreast(model: nn.Module, x: Tensor) -> list[bool]:
     """Of each kernel of the model that folds."""
-    return [body.abreast for body, _, _ in make(model, [x], CPU).kernels if not body.is_map]
+    strategies = [s for _, _, s in make(model, [x], CPU).kernels]
+    return [isinstance(s, CpuSimdRows) for s in strategies if not isinstance(s, CpuMap)]
 
 
 # Every row folds over dimension 1 of [3, length, beside].
@@ -151,11 +154,9 @@ def test_every_one_of_these_runs_abreast() -> None:
 
 def test_every_one_of_these_is_turned() -> None:
     for row in TURNED:
-        bodies = [
-            body for body, _, _ in make(Called(row, 37), [torch.randn(3, 300, 37)], CPU).kernels
-        ]
-        assert bodies, row
-        assert all(body.turned for body in bodies), row
+        kernels = make(Called(row, 37), [torch.randn(3, 300, 37)], CPU).kernels
+        assert kernels, row
+        assert all(isinstance(s, CpuSimdRows) and s.transposed for _, _, s in kernels), row
 
 
 @pytest.mark.parametrize(

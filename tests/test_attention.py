@@ -168,7 +168,7 @@ def test_dropout_that_drops_nothing_and_heads_of_one_projection() -> None:
     members = [" ".join(m.op for m in k.members) for k in made.plan.kernels]
     assert members == ["product add", "copy", "copy", "copy", "attention copy copy"]
     assert not made.plan.libraries
-    (entry,) = re.findall(r"run_attention<64, 4>\((.*)\);", cuda_source(made.kernels, GPU))
+    (entry,) = re.findall(r"run_attention<64, 4>\((.*)\);", cuda_source(made.texts, GPU))
     assert "{queries, 32768, 64, 1}, {keys, 32768, 64, 1}, {values, 32768, 1, 64}" in entry
 
 
@@ -367,7 +367,7 @@ def test_emitted_text_compiles_without_spills(arch: str, tmp_path: Path) -> None
     for name in COMPILED[arch]:
         inputs = FITS[name][1]
         made = make(model(whole(name), len(inputs)), inputs, TARGETS[arch])
-        text = cuda_source(made.kernels, TARGETS[arch])
+        text = cuda_source(made.texts, TARGETS[arch])
         options = ["-std=c++17", f"-arch={arch}", "-Werror", "all-warnings"]
         kernels, _ = compile_text(text, options, tmp_path)
         ours = [k for k in kernels if "attention" in k.name]
@@ -382,7 +382,7 @@ def test_emitted_text_compiles_without_spills(arch: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_file_has_products_and_attention(arch: str, tmp_path: Path) -> None:
     made = emit_text(problem(HEADS, (torch.randn(8, 512, 128),)), tmp_path, arch).made
-    text = cuda_source(made.kernels, TARGETS[arch])
+    text = cuda_source(made.texts, TARGETS[arch])
     assert "return run_attention<" in text
     assert "return run_product<" in text
     kernels, _ = compile_text(

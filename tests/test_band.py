@@ -18,7 +18,7 @@ from warps import library_of
 
 import fusewright
 import fusewright.kernels.gemm.match
-from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, DiagonalBand, band
@@ -116,7 +116,7 @@ def test_a_band_fits_registers(arch: str, tmp_path: Path) -> None:
     for dtype in kinds:
         x = square.to(dtype)
         found = make(model("return torch.tril(x @ y, -3) * 2", 2), (x, x), TARGETS[arch])
-        text = cuda_source(found.kernels, TARGETS[arch])
+        text = cuda_source(found.texts, TARGETS[arch])
         assert "static constexpr int least" in text
         report = strict_report(text, tmp_path / f"{dtype}.cu", arch[3:])
         assert [k for k in usages(report) if k.stack_bytes or k.spill_bytes] == []
@@ -138,10 +138,10 @@ def test_ampere_computes_it(
     x[3], x[250, 5], y[7] = float("nan"), float("inf"), float("inf")
     target = TARGETS["sm_80"]
     found = make(model(f"return {text}", 2), (x, y), target, rules=frozenset(rules))
-    ((_, layout, chosen),) = found.kernels
+    ((printed, layout, _),) = found.kernels
     assert band(layout.kernel) != ALL
-    library = library_of(cuda_source(found.kernels, target), tmp_path)
-    size = workspace(layout, chosen)
+    library = library_of(cuda_source(found.texts, target), tmp_path)
+    size = printed.launch.workspace
     out = torch.full((300, 270), -77.0)
     room = torch.empty(eval(size.format(batch=300)) if size else 1, dtype=torch.uint8)
     tensors = [x, y, out, *[room] * (size != "")]

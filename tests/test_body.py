@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from test_plan import IMAGE, ROWS, planned
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.ir.graph import BatchSize
-from fusewright.kernels.schedule import Schedule, schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import default_strategy, kernel_text
+from fusewright.kernels.rowwise.strategy import RowPerTeam, cpu_rows
 from fusewright.loopnest.nest import nest
-from fusewright.loopnest.reduction_passes import plan_row
+from fusewright.loopnest.reduction_passes import KEEP_NOTHING, KeepPolicy, plan_row
 from fusewright.targets.target import TARGETS
 
 
@@ -46,7 +46,8 @@ def test_floats_keep_every_bit(value: float) -> None:
 def bodies(text: str, x: torch.Tensor) -> list[KernelText]:
     made = planned(text, x)
     layouts = [nest(k, made.graph) for k in made.kernels]
-    return [body(n, schedule(n, TARGETS["cpu"], made.graph)) for n in layouts]
+    context = StrategyContext(TARGETS["cpu"], made.graph)
+    return [kernel_text(n, default_strategy(n, context)) for n in layouts]
 
 
 TEXTS = [
@@ -90,17 +91,18 @@ def test_passes(text: str, passes: int, kept: int) -> None:
     made = planned(text, ROWS)
     (kernel,) = made.kernels
     layout = nest(kernel, made.graph)
-    row = plan_row(layout, schedule(layout, TARGETS["cpu"], made.graph))
+    chosen = cpu_rows(layout, made.graph)
+    row = plan_row(layout, KeepPolicy(chosen.keep, chosen.min_cost, shared_row=False))
     assert (len(row.passes), len(row.keeps)) == (passes, kept)
 
 
-def test_nothing_is_kept_when_the_schedule_says_so() -> None:
+def test_nothing_is_kept_when_the_policy_says_so() -> None:
     made = planned("return torch.softmax(x, -1)", ROWS)
     layout = nest(made.kernels[0], made.graph)
-    assert plan_row(layout, Schedule(keep=False, keep_cost=0, threads=1, vector=1)).keeps == {}
+    assert plan_row(layout, KeepPolicy(keep=False, min_cost=0, shared_row=False)).keeps == {}
 
 
-TEAM = Schedule(keep=False, keep_cost=0, threads=256, vector=4)
+TEAM = RowPerTeam(threads=256, vector=4, keep=False)
 LOGSUMEXP = "torch.logsumexp(torch.relu(x) * 2, -1)"
 SWEEPS = [
     # forward, passes of a team that keeps nothing, sums of exponentials that need none of their own
@@ -120,15 +122,15 @@ SWEEPS = [
 def test_a_maximum_and_exponentials_come_from_one_sweep(text: str, passes: int, sums: int) -> None:
     made = planned(text, ROWS)
     layout = nest(made.kernels[0], made.graph)
-    row = plan_row(layout, TEAM)
+    row = plan_row(layout, KEEP_NOTHING)
     assert (len(row.passes), len(row.exponentials)) == (passes, sums)
-    printed = body(layout, TEAM).text
+    printed = kernel_text(layout, TEAM).text
     assert printed.count("team.exponentials(") == (sums > 0)
     assert len(re.findall(r"= m\d+\.sum\(v\d+\);", printed)) == sums
 
 
-@pytest.mark.parametrize("other", [replace(TEAM, keep=True), replace(TEAM, threads=1)])
-def test_two_passes_where_a_row_is_kept_or_has_one_thread(other: Schedule) -> None:
+@pytest.mark.parametrize("other", [KeepPolicy(True, 0, True), KeepPolicy(False, 0, False)])
+def test_two_passes_where_a_row_is_kept_or_has_one_thread(other: KeepPolicy) -> None:
     made = planned(f"return {LOGSUMEXP}", ROWS)
     row = plan_row(nest(made.kernels[0], made.graph), other)
     assert (len(row.passes), row.exponentials) == (2, {})

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.kernels.schedule import Schedule, neighbours
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import Strategy, neighbours
+from fusewright.kernels.rowwise.strategy import (
+    ClusterRow,
+    CpuRows,
+    GridResidentRow,
+    PartialReduction,
+    ResidentRow,
+    RowPerTeam,
+    SplitRow,
+)
 from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -40,36 +50,33 @@ def planned(function: Function, x: Tensor, target: str = "sm_90a") -> Compilatio
     return make(Called(function), [x], TARGETS[target])
 
 
-def schedule_of(made: Compilation) -> Schedule:
-    ((_, _, schedule),) = made.kernels
-    return schedule
+def strategy_of(made: Compilation) -> Strategy:
+    ((_, _, strategy),) = made.kernels
+    return strategy
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "dtype", "blocks", "threads"),
+    ("rows", "columns", "dtype", "wanted"),
     [
-        (128, 32768, torch.float32, 1, 1024),  # one block keeps it
-        (128, 32769, torch.float32, 8, 2048),  # four blocks of them fit a processor
-        (33, 65536, torch.float32, 8, 2048),
-        (32, 65536, torch.float32, 8, 4096),
-        (128, 65537, torch.float32, 8, 4096),
-        (128, 131072, torch.bfloat16, 8, 4096),
-        (128, 131073, torch.float32, 8, 8192),
-        (128, 262144, torch.float16, 8, 8192),
-        (64, 262145, torch.float32, 20, 10240),  # blocks that meet in memory do, test_gathered.py
-        (128, 65536, torch.float64, 8, 4096),
-        (64, 131073, torch.float64, 20, 10240),
-        (4, 65536, torch.float32, 8, 4096),  # few rows have more blocks each
-        (1, 262144, torch.float32, 8, 8192),
+        (128, 32768, torch.float32, RowPerTeam(1024, 4, keep=True)),
+        (128, 32769, torch.float32, ClusterRow(8, 256, 1)),  # four blocks of them fit a processor
+        (33, 65536, torch.float32, ClusterRow(8, 256, 4)),
+        (32, 65536, torch.float32, ClusterRow(8, 512, 4)),
+        (128, 65537, torch.float32, ClusterRow(8, 512, 1)),
+        (128, 131072, torch.bfloat16, ClusterRow(8, 512, 8)),
+        (128, 131073, torch.float32, ClusterRow(8, 1024, 1)),
+        (128, 262144, torch.float16, ClusterRow(8, 1024, 8)),
+        (64, 262145, torch.float32, GridResidentRow(20, 512, 1)),  # test_gathered.py
+        (128, 65536, torch.float64, ClusterRow(8, 512, 2)),
+        (64, 131073, torch.float64, GridResidentRow(20, 512, 1)),
+        (4, 65536, torch.float32, ClusterRow(8, 512, 4)),  # few rows have more blocks each
+        (1, 262144, torch.float32, ClusterRow(8, 1024, 4)),
     ],
 )
 def test_which_rows_have_a_cluster(
-    rows: int, columns: int, dtype: torch.dtype, blocks: int, threads: int
+    rows: int, columns: int, dtype: torch.dtype, wanted: Strategy
 ) -> None:
-    found = schedule_of(planned(softmax, torch.empty(rows, columns, dtype=dtype)))
-    assert (found.blocks, found.threads) == (blocks, threads)
-    assert found.keep
-    assert found.split == (blocks > 8)
+    assert strategy_of(planned(softmax, torch.empty(rows, columns, dtype=dtype))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,8 @@ def test_which_rows_have_a_cluster(
     ],
 )
 def test_a_row_that_is_read_once_needs_no_cluster(function: Function) -> None:
-    assert schedule_of(planned(function, torch.empty(128, 65536))).blocks == 1
+    found = strategy_of(planned(function, torch.empty(128, 65536)))
+    assert not isinstance(found, ResidentRow)
 
 
 class Added(nn.Module):
@@ -95,18 +103,17 @@ class Added(nn.Module):
         return self.norm(x + y) * x
 
 
-@pytest.mark.parametrize(("columns", "blocks", "threads"), [(65536, 8, 4096), (131072, 8, 8192)])
+@pytest.mark.parametrize(("columns", "blocks", "threads"), [(65536, 8, 512), (131072, 8, 1024)])
 def test_two_kept_values_take_twice_the_registers(columns: int, blocks: int, threads: int) -> None:
-    found = schedule_of(make(Added(columns), [torch.empty(100, columns)] * 2, HOPPER))
+    found = strategy_of(make(Added(columns), [torch.empty(100, columns)] * 2, HOPPER))
     assert (found.blocks, found.threads) == (blocks, threads)
 
 
 def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     made = make(nn.BatchNorm2d(96), [torch.empty(4, 96, 100, 100)], HOPPER)
-    found = schedule_of(made)
-    assert (found.blocks, found.threads, found.batch) == (8, 2048, 4)
-    assert not found.split
-    entry = cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
+    found = strategy_of(made)
+    assert found == ClusterRow(8, 256, 4, fixed_batch=4)
+    entry = cuda_source(made.texts, HOPPER).split('extern "C"')[1]
     assert "if (batch != 4 || !aligned<4>(in2, out2)) {" in entry
     assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
     assert "run_rows_cluster<8, 256, 4>(body, 96, device, stream)" in entry
@@ -119,13 +126,15 @@ def test_eight_small_blocks_where_they_make_a_gpu_busy(
     channels: int, blocks: int, threads: int
 ) -> None:
     made = make(nn.BatchNorm2d(channels), [torch.empty(32, channels, 28, 28)], HOPPER)
-    found = schedule_of(made)
-    assert (found.blocks, found.threads // found.blocks) == (blocks, threads)
+    found = strategy_of(made)
+    assert found == ClusterRow(blocks, threads, 4, fixed_batch=32)
 
 
 def test_other_machines_have_none() -> None:
-    assert not schedule_of(planned(softmax, torch.empty(128, 65536), "cpu")).split
-    assert schedule_of(planned(softmax, torch.empty(64, 65536), "sm_80")).split
+    rows = torch.empty(64, 65536)
+    cpu, ampere = (strategy_of(planned(softmax, rows, target)) for target in ("cpu", "sm_80"))
+    assert isinstance(cpu, CpuRows)
+    assert isinstance(ampere, GridResidentRow)
 
 
 class Updated(nn.Module):
@@ -143,12 +152,12 @@ class Updated(nn.Module):
 def test_a_number_of_a_row_that_changes_in_place_has_one_block() -> None:
     made = make(Updated(), [torch.empty(128, 40000)], HOPPER)
     assert [len(pairs) for pairs in made.layout.in_place.values()] == [1]
-    assert schedule_of(made).blocks == 1
+    assert isinstance(strategy_of(made), RowPerTeam)
 
 
 def test_a_cluster_needs_no_scratch_memory() -> None:
     made = planned(softmax, torch.empty(2, 65536))
-    text = cuda_source(made.kernels, HOPPER)
+    text = cuda_source(made.texts, HOPPER)
     assert "run_rows_cluster<8, 512, 4>(body, batch, device, stream)" in text
     assert "void* workspace" not in text.split('extern "C"')[1]
 
@@ -157,14 +166,15 @@ def test_a_cluster_needs_no_scratch_memory() -> None:
 def test_what_else_may_be_done(rows: int, columns: int) -> None:
     made = planned(softmax, torch.empty(rows, columns))
     ((_, nest, default),) = made.kernels
-    others = neighbours(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, StrategyContext(HOPPER, made.plan.graph))
     assert default not in others
-    assert all(s.keep == (s.blocks > 1) for s in others if s.blocks > 1 or s.split)
-    assert all(columns <= 32 * s.threads for s in others if s.blocks > 1)
-    assert any(s.blocks > 1 for s in others) == (columns > 4096)
-    if default.blocks > 1:
-        assert any(s.blocks == 1 and not s.split for s in others)
-        assert any(s.split and s.threads <= 1024 for s in others)
+    resident = [s for s in others if isinstance(s, ResidentRow)]
+    assert all(s.keep for s in resident if isinstance(s, ClusterRow))
+    assert all(columns <= 32 * s.blocks * s.threads for s in resident)
+    assert bool(resident) == (columns > 4096)
+    if isinstance(default, ResidentRow):
+        assert any(isinstance(s, RowPerTeam) for s in others)
+        assert any(isinstance(s, SplitRow) for s in others)
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
@@ -297,18 +307,18 @@ class Ratio(nn.Module):
 
 def test_sums_of_as_many_elements_are_one_kernel() -> None:
     made = make(Ratio(), [torch.empty(65536), torch.empty(65536)], HOPPER)
-    ((body, _, schedule),) = made.kernels
-    assert (body.passes, schedule.blocks, schedule.split) == (2, 8, False)
+    ((body, _, strategy),) = made.kernels
+    assert (body.passes, strategy) == (2, ClusterRow(8, 1024, 1, keep=False))
     apart = make(Ratio(), [torch.empty(65536), torch.empty(65537)], HOPPER)
     assert len(apart.kernels) == 2
 
 
 @pytest.mark.parametrize(("rows", "columns", "split"), [(4, 65536, False), (5, 65536, True)])
 def test_few_elements_are_folded_by_a_cluster(rows: int, columns: int, split: bool) -> None:
-    found = schedule_of(planned(lambda x: x.sum(1), torch.empty(rows, columns)))
-    assert (found.split, found.blocks) == (split, 1 if split else 8)
-    ampere = schedule_of(planned(lambda x: x.sum(1), torch.empty(rows, columns), "sm_80"))
-    assert ampere.split
+    found = strategy_of(planned(lambda x: x.sum(1), torch.empty(rows, columns)))
+    assert isinstance(found, PartialReduction if split else ClusterRow)
+    ampere = strategy_of(planned(lambda x: x.sum(1), torch.empty(rows, columns), "sm_80"))
+    assert isinstance(ampere, PartialReduction)
 
 
 @torch.no_grad()

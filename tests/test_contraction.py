@@ -103,7 +103,7 @@ def test_nvcc_contracts_nothing(arch: str, tmp_path: Path) -> None:
     given = load_problem(path)
     made = make(given.make_model(), given.make_inputs(), TARGETS[arch])
     source = tmp_path / "kernels.cu"
-    source.write_text(cuda_source(made.kernels, TARGETS[arch]), encoding="utf-8")
+    source.write_text(cuda_source(made.texts, TARGETS[arch]), encoding="utf-8")
     flags = [flag for flag in cuda_flags(TARGETS[arch].arch) if not flag.startswith("-gencode")]
     ptx = source.with_suffix(".ptx")
     kind = f"-arch={arch.replace('sm', 'compute')}"

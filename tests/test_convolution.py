@@ -17,7 +17,6 @@ from folders import GOLDEN_FOLDER, ROOT
 from graphs import check_meaning, staged
 from torch import Tensor, nn
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
@@ -28,9 +27,8 @@ from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
 from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
-from fusewright.kernels.interface import Tf32Probe
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext, Tf32Probe
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
@@ -314,8 +312,8 @@ def test_golden(name: str, update_golden: bool) -> None:
     made = plan(after, GPU, ANCHORS)
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     text = show(after) + "\n" + entry[entry.index(f"struct {kernel.name}") :]
     path = GOLDEN_FOLDER / "convolution" / f"{name.replace(' ', '_')}.txt"
     if update_golden:

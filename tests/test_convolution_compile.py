@@ -71,7 +71,7 @@ def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-def test_every_schedule_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
+def test_every_strategy_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
     # The types differ in how they become float32; each stands for both.
     first = [s for s in HALVES if s.vector == 4 and s.dtype is torch.bfloat16]
     some = [s for s in first if s.chunk == (32 if s.swapped else 16)]

@@ -23,7 +23,6 @@ from test_product_tail import interpreted
 from tiles import library
 from torch import Tensor, nn
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.compiler.pipeline import make
@@ -33,8 +32,8 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.gemm.launch import segment
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core import epilogue
 from fusewright.kernels.tensor_core.tile import tiles
 from fusewright.loopnest.nest import nest
@@ -161,8 +160,8 @@ def tail_of(case: Case) -> Tail:
     made = planned(case)
     kernel, graph = kernel_of(made), made.graph
     layout = nest(kernel, graph)
-    chosen = schedule(layout, GPU, graph)
-    printed = body(layout, chosen)
+    chosen = default_strategy(layout, StrategyContext(GPU, graph))
+    printed = kernel_text(layout, chosen)
     module, inputs = case.model()
     nodes = [p.node for p in printed.pointers]
     assert kernel.product is not None
@@ -209,11 +208,11 @@ def source(cases: dict[str, Case], width: int = 0) -> str:
     for k, case in enumerate(cases.values()):
         made = planned(case)
         layout = nest(replace(kernel_of(made), name=f"fused_{k}"), made.graph)
-        chosen = schedule(layout, GPU, made.graph)
+        chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
         if width:
             assert chosen.tile is not None
             chosen = replace(chosen, tile=replace(chosen.tile, width=width))
-        kernels.append((body(layout, chosen), layout, chosen))
+        kernels.append(kernel_text(layout, chosen))
     return cuda_source(kernels, GPU)
 
 

@@ -24,7 +24,6 @@ from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, gra
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
 from fusewright.compiler.pipeline import make
@@ -33,9 +32,8 @@ from fusewright.ir.graph import Node, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
-from fusewright.kernels.interface import Tf32Probe
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext, Tf32Probe
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
@@ -79,10 +77,10 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
     assert chosen.tile is not None
     assert chosen.tile.width in FULL_RATE
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     g = geometry(n)
     last = f"{g.phases.stacked[2]}, 2" if g.phases else "2"
     assert f", {g.chunk}, 1, {last}>(body, left, right, shape" in entry

@@ -12,7 +12,6 @@ from graphs import check_meaning
 from test_convolution import GPU, LAYERS, LEAST_FLOPS, Tailed, convolutions, graphs
 from torch import nn
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
@@ -22,8 +21,8 @@ from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.profitability import ConvThreshold
 from fusewright.kernels.gemm.match import HALVES
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
@@ -60,9 +59,9 @@ def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     assert [" ".join(m.op for m in k.members) for k in made.kernels] == names
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
     kind = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}[dtype]
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     assert (
         f"const {kind}* left, const {kind}* right" in entry[entry.index(f"struct {kernel.name}") :]
     )
@@ -130,8 +129,8 @@ def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
     assert not made.libraries
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     assert "half_factor<bfloat_t, true>{right, " in entry
     assert "half_factor<bfloat_t>{left, 0, 256}" in entry
     check_meaning(before, after, module, (x,))

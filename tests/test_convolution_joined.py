@@ -149,7 +149,7 @@ def test_small_images_fill_tiles_together() -> None:
 def test_what_is_called() -> None:
     layer = Layer(nn.Conv2d(256, 256, 3, padding=1)).bfloat16()
     made = make(layer, [torch.randn(64, 256, 28, 28).bfloat16()], GPU)
-    assert "run_convolution_joined<256, false, 0, 4, 64>" in cuda_source(made.kernels, GPU)
+    assert "run_convolution_joined<256, false, 0, 4, 64>" in cuda_source(made.texts, GPU)
 
 
 def test_in_full_float32_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from test_convolution import GPU, LEAST_FLOPS, Tailed, graphs
 from test_convolution import convolutions as found_in
 from torch import Tensor, nn
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, times, toposort
@@ -30,8 +29,8 @@ from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.tf32_probe import ROUNDS, probe_expression
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.targets.target import TARGETS
@@ -150,9 +149,9 @@ def test_phases_of_transposed_ones_have_products_of_their_own(
     assert g.packs == (name == "odd" or dtype is torch.float32, True)
     if dtype is torch.float32:
         kernel = plan(after, GPU, ANCHORS).kernels[-1]
-        chosen = schedule(nest(kernel, after), GPU, after)
+        chosen = default_strategy(nest(kernel, after), StrategyContext(GPU, after))
         layout = nest(kernel, after)
-        entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+        entry = cuda_source([kernel_text(layout, chosen)], GPU)
         assert f"run_transposed_last{launch}(body, left, right, shape, workspace" in entry
     check_meaning(before, after, module, (x,))
     layer.float()
@@ -187,8 +186,8 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
     assert kernels(after) == ["mul", "product add relu add"]
     kernel = plan(after, GPU, ANCHORS).kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     assert "half_factor<bfloat_t>{left, 0, 256}, half_factor<bfloat_t>{right, 0, 256}" in entry
     check_meaning(before, after, module, (x.bfloat16(),))
 
@@ -223,8 +222,8 @@ def test_groups_and_full_float32(layer: nn.Module, rounds: bool, launch: str) ->
     before, after = graphs(Tailed(layer), x, lambda _: rounds)
     kernel = plan(after, GPU, ANCHORS).kernels[-1]
     layout = nest(kernel, after)
-    chosen = schedule(layout, GPU, after)
-    entry = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    chosen = default_strategy(layout, StrategyContext(GPU, after))
+    entry = cuda_source([kernel_text(layout, chosen)], GPU)
     assert f"run_convolution_last{launch}(body, left, right, shape, workspace" in entry
     assert after.outputs[0].order == (0, 2, 3, 1)
     check_meaning(before, after, Tailed(layer), (x,))

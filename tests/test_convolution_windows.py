@@ -23,7 +23,6 @@ from graphs import check_meaning, staged
 from torch import Tensor, nn
 from windows import Sizes, library
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.compiler.pipeline import make
@@ -35,8 +34,8 @@ from fusewright.kernels.conv import match, pool_fusion
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.pool_fusion import pooled
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.tile import Tile, tiles
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
@@ -242,7 +241,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     kernel = kernel_of(made)
     assert kernel.product is not None
     layout = nest(kernel, made.graph)
-    chosen = schedule(layout, GPU, made.graph)
+    chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
     module, x = case.model()
     layer = module.layer
     assert isinstance(layer, nn.Module)
@@ -251,7 +250,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
         bias = layer.bias
         sums = layer(x) if bias is None else layer(x) - bias.view(-1, *(1,) * len(case.size))
     g = geometry(kernel.product)
-    printed = body(layout, chosen)
+    printed = kernel_text(layout, chosen)
     bias_too = [] if bias is None else [bias.detach()]
     every = tiles(kernel.product, NoReduction())
     for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
@@ -326,7 +325,8 @@ UNSUMMED: dict[str, Case] = {
 @pytest.mark.parametrize(("name", "rounds"), [*product(SUMMED, [True]), ("mean", False)])
 def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
     made = planned(SUMMED[name], rounds)
-    assert schedule(nest(kernel_of(made), made.graph), GPU, made.graph).tile.summed  # type: ignore[union-attr]
+    layout = nest(kernel_of(made), made.graph)
+    assert default_strategy(layout, StrategyContext(GPU, made.graph)).tile.summed
 
 
 @pytest.mark.parametrize("name", UNSUMMED)
@@ -344,16 +344,16 @@ def source(cases: Sequence[tuple[Case, Tile]], rounds: bool = True) -> str:
     for case, tile in cases:
         made = planned(case, rounds)
         layout = nest(replace(kernel_of(made), name=f"fused_{len(kernels)}"), made.graph)
-        chosen = replace(schedule(layout, GPU, made.graph), tile=tile)
-        kernels.append((body(layout, chosen), layout, chosen))
+        chosen = replace(default_strategy(layout, StrategyContext(GPU, made.graph)), tile=tile)
+        kernels.append(kernel_text(layout, chosen))
     return cuda_source(kernels, GPU)
 
 
 def test_golden(update_golden: bool) -> None:
     made = planned(JOINED["plain"])
     layout = nest(replace(kernel_of(made), name="fused_0"), made.graph)
-    chosen = schedule(layout, GPU, made.graph)
-    text = cuda_source([(body(layout, chosen), layout, chosen)], GPU)
+    chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
+    text = cuda_source([kernel_text(layout, chosen)], GPU)
     text = text[text.index("struct fused_0") :]
     path = GOLDEN_FOLDER / "convolution" / "pooled.txt"
     if update_golden:

@@ -79,7 +79,7 @@ def counted(made: Compilation) -> list[list[str]]:
 def test_each_norm_counts_its_own_calls(target: str) -> None:
     made = planned(norms(), target)
     assert [c for c in counted(made) if c] == [["0.num_batches_tracked"], ["2.num_batches_tracked"]]
-    text = cuda_source(made.kernels, TARGETS[target])
+    text = cuda_source(made.texts, TARGETS[target])
     assert COUNT + "1;" in text
 
 
@@ -103,7 +103,7 @@ def test_a_cpu_counts_apart() -> None:
 def test_what_counts(change: Callable[[State, Tensor], Tensor], expected: int) -> None:
     made = planned(State(change))
     assert sum(map(len, counted(made))) == expected
-    assert (COUNT + "3;" in cuda_source(made.kernels, TARGETS["sm_90a"])) == expected
+    assert (COUNT + "3;" in cuda_source(made.texts, TARGETS["sm_90a"])) == expected
 
 
 class Grown(nn.Module):

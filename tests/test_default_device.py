@@ -24,9 +24,9 @@ from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
 from fusewright.errors import CaptureFailed
 from fusewright.judge.evidence.oracle import NotJudgeable
-from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench
+from fusewright.tune.search_space import TuneChoice
 
 X = torch.randn(4, 4, device="meta")
 HERE = Path(__file__).name

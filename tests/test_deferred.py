@@ -19,8 +19,8 @@ from test_cluster import (
     check_two_streams_and_a_graph,
     drawn,
     planned,
-    schedule_of,
     softmax,
+    strategy_of,
     with_specials,
 )
 from torch import Tensor, nn
@@ -29,7 +29,9 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.kernels.schedule import neighbours
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import neighbours
+from fusewright.kernels.rowwise.strategy import GridResidentRow, PipelinedRow, ResidentRow
 from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -64,9 +66,9 @@ def normalized(x: Tensor) -> Tensor:
 def test_which_rows_are_deferred(
     function: Function, rows: int, columns: int, dtype: torch.dtype, blocks: int
 ) -> None:
-    found = schedule_of(planned(function, torch.empty(rows, columns, dtype=dtype)))
-    assert found.deferred
-    assert (found.blocks, found.threads) == (blocks, 512 * blocks)
+    found = strategy_of(planned(function, torch.empty(rows, columns, dtype=dtype)))
+    assert isinstance(found, PipelinedRow)
+    assert (found.blocks, found.threads) == (blocks, 512)
     assert blocks <= HOPPER.machine.processors
 
 
@@ -86,16 +88,17 @@ def test_other_rows_are_not(
     function: Function, rows: int, columns: int, dtype: torch.dtype
 ) -> None:
     made = planned(function, torch.empty(rows, columns, dtype=dtype))
-    assert not any(s.deferred for _, _, s in made.kernels)
+    assert not any(isinstance(s, PipelinedRow) for _, _, s in made.kernels)
 
 
 def test_other_machines_have_none() -> None:
-    assert not schedule_of(planned(softmax, torch.empty(64, MILLION), "sm_80")).deferred
+    found = strategy_of(planned(softmax, torch.empty(64, MILLION), "sm_80"))
+    assert not isinstance(found, PipelinedRow)
 
 
 def text_of(made: Compilation) -> tuple[str, str]:
     """The struct of the only kernel, and its entry."""
-    _, found = cuda_source(made.kernels, HOPPER).split("struct fused_0 ")
+    _, found = cuda_source(made.texts, HOPPER).split("struct fused_0 ")
     body, entry = found.split('extern "C"')
     return body, entry
 
@@ -125,7 +128,7 @@ def test_what_is_alike_in_every_row_stays_in_registers() -> None:
     assert "load(in1, 0), still<0>(load(in0, 0))" in body
     assert "run_rows_deferred<64, 512, 4, 73728, 1>(" in entry
     mixed = make(Scaled(), [rows], HOPPER)
-    assert all(s.deferred for _, _, s in mixed.kernels)
+    assert all(isinstance(s, PipelinedRow) for _, _, s in mixed.kernels)
     assert "still" not in text_of(mixed)[0].split("struct fused_0_again")[0]
 
 
@@ -133,20 +136,21 @@ def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:
     """Their runs of 4096 pixels come and go one by one."""
     made = make(nn.BatchNorm2d(32), [torch.empty(256, 32, 64, 64)], HOPPER)
     body, entry = text_of(made)
-    assert schedule_of(made).batch == 256
+    assert strategy_of(made) == PipelinedRow(64, 512, 4, 65536, 0, fixed_batch=256)
     assert "fixed<256, 4096>" in body
     assert "near(load(in2, row * 4096, 131072))" in body
     assert "if (batch != 256 || !aligned<4>(in2, out2) || !defers<64>(device)) {" in entry
     short = make(nn.BatchNorm2d(32), [torch.empty(4096, 32, 16, 16)], HOPPER)
-    assert not schedule_of(short).deferred
+    assert not isinstance(strategy_of(short), PipelinedRow)
 
 
 def test_what_else_may_be_done() -> None:
     made = planned(softmax, torch.empty(64, MILLION))
     ((_, nest, default),) = made.kernels
-    others = neighbours(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, StrategyContext(HOPPER, made.plan.graph))
     assert default not in others
-    assert [(s.blocks, s.keep) for s in others if s.blocks > 1] == [(64, True), (32, True)]
+    some = [s for s in others if isinstance(s, ResidentRow)]
+    assert some == [GridResidentRow(64, 512, 4), GridResidentRow(32, 1024, 4)]
 
 
 class Long(nn.Module):
@@ -176,8 +180,8 @@ def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda"
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(ROWS, dtype, device="cpu"), HOPPER)
-    assert sum(s.deferred for _, _, s in made.kernels) >= 7
-    text = cuda_source(made.kernels, HOPPER)
+    assert sum(isinstance(s, PipelinedRow) for _, _, s in made.kernels) >= 7
+    text = cuda_source(made.texts, HOPPER)
     found, _ = compile_text(text, cuda_flags(HOPPER.arch), tmp_path)
     deferred = [k for k in found if "deferred_kernel" in k.name]
     assert len(deferred) >= 7

@@ -27,6 +27,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.pointwise.strategy import SlidingWindowMap
 from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.target_lowering import lower_for_target
 from fusewright.targets.target import TARGETS
@@ -237,9 +238,10 @@ RUN = [
 
 @pytest.mark.parametrize("name", DOWN)
 def test_windows_below_each_other_are_loaded_once(name: str) -> None:
-    ((_, nest, schedule),) = made(name, torch.float32, "sm_90a").kernels
-    loads = nest.down.loads(schedule.down) if nest.down else 0
-    assert (schedule.down, schedule.vector, loads) == DOWN[name]
+    ((_, nest, strategy),) = made(name, torch.float32, "sm_90a").kernels
+    below = strategy.results if isinstance(strategy, SlidingWindowMap) else 0
+    loads = nest.down.loads(below) if nest.down else 0
+    assert (below, strategy.vector, loads) == DOWN[name]
 
 
 @torch.no_grad()
@@ -251,7 +253,7 @@ def test_threads_compute_its_values(name: str, dtype: torch.dtype, tmp_path: Pat
         x.view(shape[0], -1)[:, place] = value
     found = made(name, dtype, "sm_90a")
     ((body, _, _),) = found.kernels
-    entry = library_of(cuda_source(found.kernels, GPU), tmp_path).run_fused_0
+    entry = library_of(cuda_source(found.texts, GPU), tmp_path).run_fused_0
     state = {k.removeprefix("0."): v.to(dtype) for k, v in layer.state_dict().items()}
     exact = {k: v.double() for k, v in state.items()}
     wanted = torch.nn.functional.leaky_relu(torch.func.functional_call(layer, exact, (x.double(),)))
@@ -272,7 +274,7 @@ def test_threads_compute_its_values(name: str, dtype: torch.dtype, tmp_path: Pat
 def test_its_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     names = [("7 x 7", torch.float32), ("strided", torch.bfloat16)]
     for name, dtype in names:
-        text = cuda_source(made(name, dtype, arch).kernels, TARGETS[arch])
+        text = cuda_source(made(name, dtype, arch).texts, TARGETS[arch])
         found, _ = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
         assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
 

@@ -21,8 +21,8 @@ from test_cluster import (
     check_two_streams_and_a_graph,
     drawn,
     planned,
-    schedule_of,
     softmax,
+    strategy_of,
     with_specials,
 )
 from torch import Tensor, nn
@@ -31,7 +31,15 @@ import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.kernels.schedule import neighbours
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import neighbours
+from fusewright.kernels.rowwise.strategy import (
+    GridResidentRow,
+    PipelinedRow,
+    ResidentRow,
+    RowPerTeam,
+    SplitRow,
+)
 from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -55,11 +63,11 @@ MILLION = 1 << 20
 def test_which_rows_are_gathered(
     rows: int, columns: int, dtype: torch.dtype, target: str, blocks: int
 ) -> None:
-    found = schedule_of(planned(softmax, torch.empty(rows, columns, dtype=dtype), target))
-    assert (found.blocks, found.threads, found.keep) == (blocks, 512 * blocks, True)
-    assert found.split
+    found = strategy_of(planned(softmax, torch.empty(rows, columns, dtype=dtype), target))
+    assert isinstance(found, GridResidentRow)
+    assert (found.blocks, found.threads) == (blocks, 512)
     kept = columns * (2 if dtype is torch.float64 else 1)
-    assert kept <= found.threads * 32
+    assert kept <= found.blocks * found.threads * 32
     assert blocks <= 2 * TARGETS[target].machine.processors
 
 
@@ -76,30 +84,33 @@ def test_which_rows_are_gathered(
 )
 def test_other_rows_are_not(function: Function, columns: int) -> None:
     made = planned(function, torch.empty(3, columns))
-    assert all(s.blocks == 1 or s.each for _, _, s in made.kernels)  # each: chunks of a scan
+    assert not any(isinstance(s, ResidentRow) for _, _, s in made.kernels)
 
 
 def test_many_rows_have_a_block_each() -> None:
-    assert not schedule_of(planned(softmax, torch.empty(128, MILLION), "sm_90a")).split
+    found = strategy_of(planned(softmax, torch.empty(128, MILLION), "sm_90a"))
+    assert isinstance(found, RowPerTeam)
 
 
 def test_scratch_memory_that_is_forbidden() -> None:
     rows = [torch.empty(4, MILLION)]
     made = make(Called(softmax), rows, HOPPER, rules=frozenset({"no-workspace"}))
     ((_, nest, chosen),) = made.kernels
-    assert (chosen.blocks, chosen.split) == (1, False)
-    others = neighbours(chosen, nest, HOPPER, made.plan.graph, frozenset({"no-workspace"}))
-    assert all(not s.split for s in others)
+    assert isinstance(chosen, RowPerTeam)
+    others = neighbours(
+        chosen, nest, StrategyContext(HOPPER, made.plan.graph, frozenset({"no-workspace"}))
+    )
+    assert all(isinstance(s, RowPerTeam) for s in others)
 
 
 def test_a_number_of_a_row_that_changes_in_place_has_one_block() -> None:
-    chosen = schedule_of(make(Updated(), [torch.empty(128, 400_000)], HOPPER))
-    assert (chosen.blocks, chosen.split) == (1, False)
+    chosen = strategy_of(make(Updated(), [torch.empty(128, 400_000)], HOPPER))
+    assert isinstance(chosen, RowPerTeam)
 
 
 def test_the_entry_says_where_rows_are_gathered() -> None:
     made = planned(softmax, torch.empty(64, MILLION), "sm_80")
-    text = cuda_source(made.kernels, TARGETS["sm_80"])
+    text = cuda_source(made.texts, TARGETS["sm_80"])
     entry = text.split('extern "C"')[1]
     scratch = "body, batch, workspace, device, stream"
     assert "if (!aligned<4>(in0, out0) || !gathers<64, 512>(device)) {" in entry
@@ -112,9 +123,8 @@ def test_the_entry_says_where_rows_are_gathered() -> None:
 def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
     """The running numbers change in place, but only who writes them uses them."""
     made = make(nn.BatchNorm2d(4), [torch.empty(256, 4, 64, 64)], HOPPER)
-    chosen = schedule_of(made)
-    assert (chosen.blocks, chosen.split, chosen.batch) == (64, True, 256)
-    body, entry = cuda_source(made.kernels, HOPPER).split("struct fused_0 ")[1].split('extern "C"')
+    assert strategy_of(made) == GridResidentRow(64, 512, 4, fixed_batch=256)
+    body, entry = cuda_source(made.texts, HOPPER).split("struct fused_0 ")[1].split('extern "C"')
     assert "fixed<256, 4096>" in body
     assert "span(batch, 4096)" in body
     assert "if (batch != 256 || !aligned<4>(in2, out2) || !gathers<64, 512>(device)) {" in entry
@@ -124,11 +134,12 @@ def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
 def test_what_else_may_be_done() -> None:
     made = planned(softmax, torch.empty(4, MILLION))
     ((_, nest, default),) = made.kernels
-    others = neighbours(default, nest, HOPPER, made.plan.graph)
+    others = neighbours(default, nest, StrategyContext(HOPPER, made.plan.graph))
     assert default not in others
-    assert [(s.blocks, s.threads) for s in others if s.blocks > 1] == [(32, 32 * 1024)]
-    assert any(s.split and s.blocks == 1 and not s.keep for s in others)
-    assert any(not s.split and not s.keep for s in others)
+    some = [s for s in others if isinstance(s, ResidentRow)]
+    assert some == [GridResidentRow(32, 1024, 4)]
+    assert any(isinstance(s, SplitRow) for s in others)
+    assert any(isinstance(s, RowPerTeam) and not s.keep for s in others)
 
 
 class Long(nn.Module):
@@ -165,9 +176,9 @@ def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda"
 )
 def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(6, dtype, device="cpu"), TARGETS[target])
-    assert sum(s.split and s.blocks > 1 for _, _, s in made.kernels) >= 4
+    assert sum(isinstance(s, GridResidentRow | PipelinedRow) for _, _, s in made.kernels) >= 4
     found, _ = compile_text(
-        cuda_source(made.kernels, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
+        cuda_source(made.texts, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
     )
     gathered = [k for k in found if "gathered_kernel" in k.name]
     assert len(gathered) >= 4

@@ -63,7 +63,7 @@ def every(arch: str) -> tuple[Compilation, str, list[Tensor]]:
     torch.manual_seed(0)
     given = [torch.randn(shape) + 1 for _, shape in CASES.values()]
     made = make(Every(), given, TARGETS[arch])
-    return made, cuda_source(made.kernels, TARGETS[arch]), given
+    return made, cuda_source(made.texts, TARGETS[arch]), given
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")

@@ -31,20 +31,6 @@ LAYERS = (
 )  # fmt: skip
 # Packages whose __init__ holds code; that of any other only says what the package is.
 WITH_CODE = {"", "frontend/lowering", "judge"}
-# Imports that still look ahead -> what they are for. Generic stages ask kernel families by name,
-# until families stand behind one interface; none is added here.
-AHEAD = {
-    ("codegen/body", "kernels/schedule"): "how a kernel runs",
-    ("codegen/body", "kernels/rowwise/row_cooperation"): "what blocks share",
-    ("codegen/body", "kernels/rowwise/simd_rows"): "which rows stand side by side",
-    ("codegen/body", "kernels/gemm/triangular_tiles"): "which tiles are left out",
-    ("codegen/kernel_text", "kernels/schedule"): "how a kernel runs",
-    ("codegen/cuda_source", "kernels/schedule"): "how a kernel runs",
-    ("codegen/cuda_source", "kernels/rowwise/row_cooperation"): "what blocks share",
-    ("codegen/cuda_source", "kernels/gemm/triangular_tiles"): "which tiles are left out",
-    ("codegen/cuda_source", "kernels/gemm/launch"): "text of a launch",
-    ("codegen/cuda_source", "kernels/scan/chunks"): "text of a launch",
-}
 # Where sections of the device library lie, in the order in which they may need each other.
 FAMILIES = (
     "devicelib", "tensor_core", "pointwise", "rowwise", "scan", "gemm", "conv", "attention",
@@ -125,13 +111,8 @@ def test_imports_look_back(module: str) -> None:
     if module == "__init__":
         return  # the exports, looked up when first used
     for line, name in imported(module):
-        back = layer(name) <= layer(module) or (module, name) in AHEAD
+        back = layer(name) <= layer(module)
         assert back, f"{module}.py:{line} imports {name}.py, whose package does not come before it"
-
-
-def test_nothing_is_allowed_without_need() -> None:
-    found = {(module, name) for module in modules() for _, name in imported(module)}
-    assert not AHEAD.keys() - found, "these imports are gone, and so may be their rows in AHEAD"
 
 
 def test_files_form_no_cycle() -> None:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from agreement import disagreements
 from cudac import compile_text, nvrtc_folder, nvrtc_log
-from test_cluster import Called, Function, check_two_streams_and_a_graph, planned, schedule_of
+from test_cluster import Called, Function, check_two_streams_and_a_graph, planned, strategy_of
 from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
+from fusewright.kernels.rowwise.strategy import RowPerTeam
 from fusewright.targets.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -28,7 +29,7 @@ def made_of(function: Function, *shape: int) -> Compilation:
 
 
 def entry_of(made: Compilation) -> str:
-    return cuda_source(made.kernels, HOPPER).split('extern "C"')[1]
+    return cuda_source(made.texts, HOPPER).split('extern "C"')[1]
 
 
 @pytest.mark.parametrize(
@@ -49,20 +50,20 @@ def entry_of(made: Compilation) -> str:
 )
 def test_threads_of_light_rows(function: Function, columns: int, threads: int, once: bool) -> None:
     made = made_of(function, 1000, columns)
-    found = schedule_of(made)
-    assert (found.threads, found.once) == (threads, once)
+    found = strategy_of(made)
+    assert (found.threads, isinstance(found, RowPerTeam) and found.load_once) == (threads, once)
     assert ("load_once(in0" in made.kernels[0][0].text) == once
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(64, 128), (1024, 128), (8192, 32)])
 def test_kept_rows_of_which_there_are_few_have_more_threads(rows: int, threads: int) -> None:
     made = made_of(lambda x: nn.functional.layer_norm(x, x.shape[1:]), rows, 512)
-    assert schedule_of(made).threads == threads
+    assert strategy_of(made).threads == threads
 
 
 def test_two_large_tensors_are_not_light() -> None:
     made = make(Called(lambda x: (x[0] - x[1]).sum(1)), [torch.empty(2, 1000, 4096)], HOPPER)
-    assert [s.once for _, _, s in made.kernels] == [False]
+    assert [s.load_once for _, _, s in made.kernels] == [False]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,8 @@ def test_rows_as_long_as_the_batch_have_as_few_threads_as_keep_a_gpu_busy(
     channels: int, side: int, threads: int
 ) -> None:
     made = make(nn.BatchNorm2d(channels), [torch.empty(32, channels, side, side)], HOPPER)
-    assert schedule_of(made).threads == threads
+    found = strategy_of(made)
+    assert getattr(found, "blocks", 1) * found.threads == threads
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,9 @@ def test_short_rows_as_long_as_the_batch_are_kept_at_its_size(
 ) -> None:
     model = nn.BatchNorm2d(2048).to(dtype)
     made = make(model, [torch.empty(32, 2048, side, side, dtype=dtype)], HOPPER)
-    found = schedule_of(made)
-    assert (found.keep, found.blocks, found.batch, found.threads) == (True, 1, 32, threads)
-    text = cuda_source(made.kernels, HOPPER)
+    found = strategy_of(made)
+    assert found == RowPerTeam(threads, found.vector, keep=True, fixed_batch=32)
+    text = cuda_source(made.texts, HOPPER)
     assert f"fixed<32, {side * side}>" in text
     assert f"span(batch, {side * side})" in text  # other batch sizes keep nothing
     assert "if (batch != 32" in entry_of(made)
@@ -112,7 +114,7 @@ class Added(nn.Module):
 
 def test_tensors_that_are_folded_first_are_asked_for_together() -> None:
     given = [torch.empty(32, 2048, 7, 7) for _ in "xy"]
-    text = cuda_source(make(Added(), given, HOPPER).kernels, HOPPER)
+    text = cuda_source(make(Added(), given, HOPPER).texts, HOPPER)
     body, again = text.split("struct fused_0 ")[1].split("struct fused_0_again ")
     loads, *moments = body.split("team.moments(")
     both = re.search(
@@ -121,7 +123,7 @@ def test_tensors_that_are_folded_first_are_asked_for_together() -> None:
     assert both
     assert [f"load(k{k}));" in moment for k, moment in enumerate(moments)] == [True, True]
     assert "team.each(" not in again.split("team.moments(")[0]  # nothing is kept there
-    single = cuda_source(make(Added(residual=True), given, HOPPER).kernels, HOPPER)
+    single = cuda_source(make(Added(residual=True), given, HOPPER).texts, HOPPER)
     assert "team.each(" not in single.split("struct fused_0 ")[1].split("team.moments(")[0]
     cpu = make(Added(), [torch.empty(4, 2048, 2, 2) for _ in "xy"], TARGETS["cpu"]).kernels
     assert all("team.each(" not in b.text.split("team.moments(")[0] for b, _, _ in cpu)
@@ -129,7 +131,7 @@ def test_tensors_that_are_folded_first_are_asked_for_together() -> None:
 
 def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
     made = make(Called(lambda x: x.sum((0, 2, 3))), [torch.empty(32, 2048, 7, 7)], HOPPER)
-    assert schedule_of(made).batch == 0
+    assert strategy_of(made).fixed_batch is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_light_rows_stay_in_registers(arch: str, tmp_path: Path) -> None:
     """Four blocks of 512 threads fit a processor, or three: 32 registers for each thread, or 40."""
     folder = nvrtc_folder()
     for function, shape in ((lambda x: x.sum(1), (1000, 4096)), (lambda x: x.sum(0), (9999, 999))):
-        text = cuda_source(made_of(function, *shape).kernels, HOPPER)
+        text = cuda_source(made_of(function, *shape).texts, HOPPER)
         kernels, _ = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
         most = 32 if "load_once" in text else 40
         assert [k for k in kernels if k.stack_bytes or k.spill_bytes or k.registers > most] == []

@@ -144,7 +144,7 @@ def test_nvrtc_12_1(arch: str) -> None:
     folder = nvrtc_folder()
     assert folder is not None
     for name in NAMES:
-        text = cuda_source(emitted_file(name, arch).made.kernels, TARGETS[arch])
+        text = cuda_source(emitted_file(name, arch).made.texts, TARGETS[arch])
         assert for_nvcc(text) == cuda_text(name, arch), "the same but for what NVRTC needs"
         assert nvrtc_log(folder, text, arch) == (0, ""), name
 

@@ -14,15 +14,14 @@ import pytest
 import torch
 from compiled import FLAGS
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, node
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS, Operator
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.loopnest.nest import nest
 from fusewright.targets.target import TARGETS
 
@@ -173,7 +172,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, dict
         graph = graph_of(op, dtype)
         (kernel,) = plan(graph, TARGETS["cpu"], ANCHORS).kernels
         layout = nest(replace(kernel, name=name_of(op, dtype)), graph)
-        bodies[name_of(op, dtype)] = body(layout, schedule(layout, TARGETS["cpu"], graph))
+        chosen = default_strategy(layout, StrategyContext(TARGETS["cpu"], graph))
+        bodies[name_of(op, dtype)] = kernel_text(layout, chosen)
     folder = tmp_path_factory.mktemp("ops")
     return compiled(list(bodies.values()), folder), bodies
 

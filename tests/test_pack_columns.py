@@ -15,7 +15,7 @@ from test_product import model
 from warps import library_of
 
 import fusewright.kernels.gemm.match
-from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
 from fusewright.compiler.pipeline import make
 from fusewright.targets.target import TARGETS
@@ -80,9 +80,9 @@ def test_a_product_of_a_turned_factor(tmp_path: Path, monkeypatch: pytest.Monkey
     torch.manual_seed(0)
     x, y = torch.randn(130, 332), torch.randn(332, 70)
     made = make(model("return x @ y", 2), (x, y), AMPERE)
-    ((_, nest, schedule),) = made.kernels
-    found = library_of(cuda_source(made.kernels, AMPERE), tmp_path)
-    room = torch.empty(eval(workspace(nest, schedule).format(batch=len(x))), dtype=torch.uint8)
+    (kernel,) = made.texts
+    found = library_of(cuda_source(made.texts, AMPERE), tmp_path)
+    room = torch.empty(eval(kernel.launch.workspace.format(batch=len(x))), dtype=torch.uint8)
     out = torch.full((130, 70), -77.0)
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, y, out, room)]
     assert found.run_fused_0(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0

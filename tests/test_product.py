@@ -14,8 +14,7 @@ from folders import GOLDEN_FOLDER, ROOT
 from graphs import check_meaning, staged
 from torch import nn
 
-from fusewright.codegen.body import body
-from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import Compilation, emitted_text, make, optimize_file
@@ -26,8 +25,8 @@ from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.gemm.match import Operand, batches, operands, product
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import Schedule, schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import buffer_reuse
 from fusewright.loopnest.nest import Nest, nest
@@ -73,13 +72,13 @@ def planned(text: str, *inputs: torch.Tensor) -> Plan:
     return plan(product(once(graph, GPU), GPU), GPU, ANCHORS)
 
 
-def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[KernelText, Nest, Schedule]:
+def kernel_of(text: str, *inputs: torch.Tensor) -> tuple[KernelText, Nest, Strategy]:
     """The one kernel of a model."""
     made = planned(text, *inputs)
     (kernel,) = made.kernels
     layout = nest(kernel, made.graph)
-    chosen = schedule(layout, GPU, made.graph)
-    return body(layout, chosen), layout, chosen
+    chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
+    return kernel_text(layout, chosen), layout, chosen
 
 
 def names(kernel: Kernel) -> str:
@@ -373,9 +372,9 @@ def test_the_tile(text: str, left: tuple[int, int], right: tuple[int, int], want
 
 
 def test_the_scratch_memory_holds_the_packed_factor() -> None:
-    _, layout, chosen = kernel_of("return self.linear(x)", torch.randn(700, 512))
+    printed, _, chosen = kernel_of("return self.linear(x)", torch.randn(700, 512))
     assert chosen.tile is not None
-    text = workspace(layout, chosen)
+    text = printed.launch.workspace
     each = 512 * 4 + 4 + 512 // 64 * 4
     assert [eval(text.format(batch=n)) for n in (2, 64, 65, 700)] == [
         rows * each for rows in ((64, 64, 128, 704) if chosen.tile.swapped else (512,) * 4)
@@ -400,7 +399,7 @@ GOLDEN: dict[str, tuple[str, tuple[torch.Tensor, ...]]] = {
 def test_golden(name: str, update_golden: bool) -> None:
     text, inputs = GOLDEN[name]
     made, printed = planned(text, *inputs), kernel_of(text, *inputs)
-    entry = cuda_source([printed], GPU)
+    entry = cuda_source([printed[0]], GPU)
     texts = {
         "graph.txt": show(made.graph),
         "plan.txt": "".join(f"{line}\n" for line in (*map(names, made.kernels), *made.notes)),
@@ -569,7 +568,7 @@ def test_a_file_without_library_calls(target: str, tmp_path: Path) -> None:
 def test_sizes_that_are_known_at_run_time_only_stand_in_the_call() -> None:
     """A weight that is multiplied from the left: the batch is the columns, and depth is fixed."""
     printed = kernel_of("return torch.relu(self.plain.weight @ x.t())", torch.randn(600, 512))
-    source = cuda_source([printed], GPU)
+    source = cuda_source([printed[0]], GPU)
     entry = source[source.index('extern "C"') :]
     assert re.search(r"\{left, 0, 512, 1\}, \{right, 0, 512, 1\}, 1, 512, batch, 512", entry)
     assert printed[2].vector == 1, "rows of `batch` elements are not aligned"

@@ -9,7 +9,6 @@ import pytest
 import torch
 from test_product import RELU, kernel_of, model, planned, products
 
-from fusewright.codegen.cuda_source import workspace
 from fusewright.compiler.pipeline import optimize_file
 from fusewright.frontend.capture import capture
 from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
@@ -59,10 +58,10 @@ HALF_TILES = [
 def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], wanted: Tile) -> None:
     """Nothing is packed: the waves of couples of tiles alone decide."""
     inputs = torch.empty(left).bfloat16(), torch.empty(right).bfloat16()
-    _, layout, chosen = kernel_of(RELU, *inputs)
+    printed, _, chosen = kernel_of(RELU, *inputs)
     assert chosen.tile == wanted
     room = wanted.parts * (128 * wanted.width * 4 + 8)
-    assert workspace(layout, chosen) == (str(room) if room else "")
+    assert printed.launch.workspace == (str(room) if room else "")
 
 
 ENDINGS = [

@@ -15,14 +15,14 @@ from test_nest import offsets
 from test_product import BATCHED, GPU, GROUPS, HALF_FORMS, JOINED, TALL, Y, model, planned
 
 import fusewright.kernels.gemm.match
-from fusewright.codegen.body import body
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.gemm.launch import segment
-from fusewright.kernels.schedule import schedule
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import default_strategy, kernel_text
 from fusewright.loopnest.nest import Nest, nest
 
 X = torch.randn(512, 512)
@@ -49,7 +49,9 @@ def tails(made: Plan, inputs: tuple[torch.Tensor, ...], state: State) -> list[Ta
     for kernel in made.kernels:
         if kernel.product is not None:
             layout = nest(kernel, made.graph)
-            printed = body(layout, schedule(layout, GPU, made.graph))
+            printed = kernel_text(
+                layout, default_strategy(layout, StrategyContext(GPU, made.graph))
+            )
             nodes = [p.node for p in printed.pointers]
             product, *values = interpreted([kernel.product, *nodes], made.graph, inputs, state)
             written = [p.written for p in printed.pointers]

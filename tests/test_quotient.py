@@ -97,7 +97,7 @@ def test_ordinary_quotients_are_not_called_for_again(library: ctypes.CDLL) -> No
 
 
 def text_of(function: object, x: Tensor, machine: str = "sm_90a") -> str:
-    return cuda_source(planned(function, x, machine).kernels, TARGETS[machine])
+    return cuda_source(planned(function, x, machine).texts, TARGETS[machine])
 
 
 def test_which_divisions_are_taken_apart() -> None:

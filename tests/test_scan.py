@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from warps import library_of
 
 import fusewright
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.frontend.capture import capture
@@ -31,8 +30,10 @@ from fusewright.frontend.lowering.call import LEAST_BESIDE
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import default_strategy, kernel_text, neighbours
 from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, has_chunks, scan
-from fusewright.kernels.schedule import neighbours, schedule
+from fusewright.kernels.scan.strategy import ChunkedScan, InChunks
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
 
@@ -234,7 +235,7 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
     made = make(Called(row), [x, x], GPU)
     assert not made.plan.libraries
     assert len(made.kernels) == kernels
-    in_chunks = {has_chunks(n.kernel.members): bool(s.each) for _, n, s in made.kernels}
+    in_chunks = {has_chunks(n.kernel.members): isinstance(s, InChunks) for _, n, s in made.kernels}
     assert in_chunks in ({True: True}, {True: True, False: False})
 
 
@@ -253,7 +254,7 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
 def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -> None:
     x = torch.empty(shape, device="meta")
     made = make(Called(row), [x, x], GPU)
-    assert launch in cuda_source(made.kernels, GPU)
+    assert launch in cuda_source(made.texts, GPU)
 
 
 @pytest.mark.parametrize("row", APART_AND_LONG)
@@ -263,8 +264,8 @@ def test_chunks_of_rows_of_any_length_have_no_vectors(row: str, length: int) -> 
     x = torch.empty(length, 17, 6, device="meta")
     made = make(Called(row), [x, x], GPU)
     ((_, nest, chosen),) = made.kernels
-    assert chosen.each
-    every = [chosen, *neighbours(chosen, nest, GPU, made.plan.graph)]
+    assert isinstance(chosen, InChunks)
+    every = [chosen, *neighbours(chosen, nest, StrategyContext(GPU, made.plan.graph))]
     assert {s.vector for s in every} == {1}
 
 
@@ -284,13 +285,13 @@ def test_threads_of_short_rows(columns: int, threads: int) -> None:
 def test_few_long_rows_may_have_a_block_each() -> None:
     x = torch.empty(63, 1 << 20, device="meta")
     made = make(Called("x.cumsum(1)"), [x, x], GPU)
-    ((body, nest, chosen),) = made.kernels
-    others = neighbours(chosen, nest, GPU, made.captured.graph)
-    texts = [cuda_source([(body, nest, s)], GPU) for s in others]
+    ((_, nest, chosen),) = made.kernels
+    others = neighbours(chosen, nest, StrategyContext(GPU, made.captured.graph))
+    texts = [cuda_source([kernel_text(nest, s)], GPU) for s in others]
     for launch in ("run_row_chunks<1024, 4, 16>", "run_row_chunks_shared<6, 128, 4, 16>"):
         assert any(launch in text for text in texts)
-    forbidden = schedule(nest, GPU, made.captured.graph, frozenset({"no-workspace"}))
-    assert (forbidden.blocks, forbidden.split) == (1, False)
+    forbidden = StrategyContext(GPU, made.captured.graph, frozenset({"no-workspace"}))
+    assert isinstance(default_strategy(nest, forbidden), ChunkedScan)
 
 
 def test_two_scans_may_be_one_but_outputs_are_two_tensors() -> None:
@@ -376,15 +377,15 @@ def test_rows_of_any_length_are_more_accurate_than_float32(tmp_path: Path) -> No
 
 
 def text_of(made: Compilation) -> str:
-    """The kernels of a plan, each with its default schedule and with every other one."""
+    """The kernels of a plan, each with its default strategy and with every other one."""
     machine, graph, kernels = made.plan.target, made.captured.graph, []
     for printed, nest, default in made.kernels:
-        every = (default, *neighbours(default, nest, machine, graph))
+        every = (default, *neighbours(default, nest, StrategyContext(machine, graph)))
         for k, chosen in enumerate(every):
-            other = body(nest, chosen, made.layout.in_place[printed.name])
+            other = kernel_text(nest, chosen, made.layout.in_place[printed.name])
             name = f"{printed.name}_{k}"
             text = re.sub(rf"\b{printed.name}\b", name, other.text)
-            kernels.append((replace(other, name=name, text=text), nest, chosen))
+            kernels.append(replace(other, name=name, text=text))
     return cuda_source(kernels, machine)
 
 
@@ -403,7 +404,7 @@ def test_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     assert not made.plan.libraries
     assert len(made.kernels) == len(given)
     options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
-    found, _ = compile_text(cuda_source(made.kernels, made.plan.target), options, tmp_path)
+    found, _ = compile_text(cuda_source(made.texts, made.plan.target), options, tmp_path)
     assert len(found) == 2 * len(given)
     # By single elements, as pointers that are not aligned are walked, a row has more slots.
     single = [k for k in found if re.search(r"row_kernelILi\d+ELi1E", k.name)]
@@ -416,7 +417,7 @@ def test_an_element_is_widened_twice_and_rounded_once(tmp_path: Path) -> None:
     """A GPU converts 16 numbers a cycle from or to 64 bits: more would cost more than memory."""
     made = make(Called("x.cumsum(1) * y"), [torch.empty(64, 8192, device="meta")] * 2, GPU)
     source, ptx = tmp_path / "rows.cu", tmp_path / "rows.ptx"
-    source.write_text(cuda_source(made.kernels, GPU), encoding="utf-8")
+    source.write_text(cuda_source(made.texts, GPU), encoding="utf-8")
     subprocess.run(["nvcc", "-arch=compute_90a", "-ptx", source, "-o", ptx], check=True)
     (kernel,) = [k for k in ptx.read_text().split(".entry ")[1:] if "row_kernelILi512ELi4E" in k]
     assert (kernel.count("cvt.f64.f32"), kernel.count("cvt.rn.f32.f64")) == (2 * 16, 16)
@@ -446,9 +447,9 @@ def chunk_inputs(device: str) -> list[Tensor]:
 def test_chunks_stay_in_registers(arch: str, tmp_path: Path) -> None:
     made = make(Chunks(), chunk_inputs("meta"), TARGETS[f"sm_{arch}"])
     assert not made.plan.libraries
-    assert all(s.each for _, _, s in made.kernels)
+    assert all(isinstance(s, InChunks) for _, _, s in made.kernels)
     options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
-    found, _ = compile_text(cuda_source(made.kernels, made.plan.target), options, tmp_path)
+    found, _ = compile_text(cuda_source(made.texts, made.plan.target), options, tmp_path)
     assert [k for k in found if k.spill_bytes > 16] == []
 
 
@@ -469,7 +470,7 @@ def test_chunks_hand_on_what_their_row_has_come_to(
     """By threads of the CPU, block after block; what is read too early is NaN."""
     x, out = torch.randn(size), torch.empty(size)
     made = make(Called(row), [x, x], GPU)
-    text = cuda_source(made.kernels, GPU)
+    text = cuda_source(made.texts, GPU)
     assert launch in text
     room = torch.full((1 << 22,), 7, dtype=torch.uint8)
     pointers = [t.data_ptr() for t in (x, out, room)]

@@ -93,7 +93,7 @@ def test_a_cpu_has_none() -> None:
 def test_threads_compute_it(row: str, tmp_path: Path) -> None:
     """Their text for a GPU, shuffles included, by threads of this CPU."""
     whole = made(row, "sm_80")
-    library = library_of(cuda_source(whole.kernels, TARGETS["sm_80"]), tmp_path)
+    library = library_of(cuda_source(whole.texts, TARGETS["sm_80"]), tmp_path)
     given = dict(zip(map(id, whole.captured.graph.inputs), images(), strict=True))
     wanted = Called(row)(*given.values())
     out = torch.full_like(wanted, 7e7)

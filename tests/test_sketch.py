@@ -27,9 +27,9 @@ from fusewright.frontend import example_arguments
 from fusewright.frontend.example_arguments import example
 from fusewright.frontend.memory_places import Laid, laid
 from fusewright.frontend.untouched_memory import LARGE, untouched
-from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.target import TARGETS
 from fusewright.tune.cache import TuneResult
+from fusewright.tune.search_space import TuneChoice
 
 HEAD = """
 from dataclasses import dataclass

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.kernels.schedule import neighbours
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.pointwise.strategy import CpuMap, FlatMap, StagedMap, TransposedMap
+from fusewright.kernels.registry import neighbours
 from fusewright.targets.target import TARGETS
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
@@ -52,7 +54,7 @@ def tensor(shape: Sequence[int], kind: torch.dtype = torch.float32) -> Tensor:
 
 def text_of(made: Compilation, target: str = "sm_90a") -> str:
     assert len(made.kernels) == 1
-    return cuda_source(made.kernels, TARGETS[target])
+    return cuda_source(made.texts, TARGETS[target])
 
 
 def launches(text: str) -> list[str]:
@@ -114,16 +116,15 @@ def test_other_maps_are_not(row: str, shape: tuple[int, ...]) -> None:
 
 def test_the_cpu_has_no_stages() -> None:
     made = make(Across(LAST), [tensor((3, 64, 10, 18))], TARGETS["cpu"])
-    assert [(s.staged, "staged" in b.text) for b, _, s in made.kernels] == [(0, False)]
+    assert [(s, "staged" in b.text) for b, _, s in made.kernels] == [(CpuMap(), False)]
 
 
 def test_a_tuner_tries_the_others() -> None:
     made = made_of(LAST, [tensor((3, 64, 10, 18))])
     ((_, nest, default),) = made.kernels
-    others = neighbours(default, nest, TARGETS["sm_90a"], made.captured.graph)
-    assert [(s.staged, s.across, s.vector) for s in (default, *others)] == [
-        (1, 32, 4), (0, 32, 4), (0, 1, 4),
-    ]  # fmt: skip
+    others = neighbours(default, nest, StrategyContext(TARGETS["sm_90a"], made.captured.graph))
+    assert [type(s) for s in (default, *others)] == [StagedMap, TransposedMap, FlatMap]
+    assert {s.vector for s in (default, *others)} == {4}
 
 
 UPDATE = "s.copy_(s * 0.5 + x.t()) + 0"
@@ -133,8 +134,9 @@ def test_what_is_turned_is_not_written_in_place() -> None:
     """The kernel overwrites what it reads along its rows, and other blocks read what is turned."""
     for row, places in ((UPDATE, 1), ("s.copy_(s.t() * 0.5 + x) + 0", 0)):
         made = make(Across(row, (64, 64)), [tensor((64, 64))], TARGETS["sm_90a"])
-        ((body, _, schedule),) = made.kernels
-        assert (schedule.staged, len(body.in_place)) == (1, places)
+        ((body, _, strategy),) = made.kernels
+        assert isinstance(strategy, StagedMap)
+        assert (strategy.batch_multiple, len(body.in_place)) == (1, places)
         assert "staged<0>(in0, row, 64)" in body.text or not places
 
 

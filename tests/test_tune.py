@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -27,20 +28,21 @@ from fusewright.compiler.pipeline import Compilation, design, make, optimize_fil
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
-from fusewright.kernels.schedule import Schedule, TuneChoice
+from fusewright.kernels.rowwise.strategy import RowPerTeam
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import SPLIT
 from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
 from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pairs
-from fusewright.tune.search_space import MODEL, SearchSpace, choices
+from fusewright.tune.search_space import MODEL, SearchSpace, TuneChoice, choices
 from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, cached_or, level_of, tune
 
-ROW = Schedule(True, 0, 256, 4)
+ROW = RowPerTeam(256, 4, keep=True)
 WIDE, NARROW = replace(ROW, threads=512), replace(ROW, threads=128)
 FEW = {"batch_size": "8"}
-TILED = replace(ROW, tile=Tile(128, False, parts=8))
+TILED = TensorCoreTile(Tile(128, False, parts=8), 4)
 PROBLEM = """
     import torch
 
@@ -68,14 +70,14 @@ class Clock:
 
 @dataclass
 class Fake:
-    """A bench on paper. seconds: of a kernel by schedule, of a call by choice.  wrong: schedules
+    """A bench on paper. seconds: of a kernel by strategy, of a call by choice.  wrong: those
     whose results are others.  build_s: what the build of a choice takes.  jitter: relative."""
 
     clock: Clock
-    seconds: Callable[[str, Schedule], float]
-    defaults: dict[str, Schedule]
+    seconds: Callable[[str, RowPerTeam], float]
+    defaults: dict[str, RowPerTeam]
     whole: Callable[[TuneChoice | None, float], float] = lambda _, total: total
-    wrong: tuple[Schedule, ...] = ()
+    wrong: tuple[RowPerTeam, ...] = ()
     build_s: float = 1.0
     jitter: float = 0.002
     guard: bool = True
@@ -94,34 +96,34 @@ class Fake:
 
     def outputs(self, choice: TuneChoice | None) -> Outputs:
         self.whole_time(choice)
-        used = choice.schedules.values() if choice else ()
+        used = choice.strategies.values() if choice else ()
         return [torch.ones(4) * (2.0 if any(s in self.wrong for s in used) else 1.0)]
 
     def kernel_times(self, choice: TuneChoice) -> Times:
         assert choice in self.built
-        times = {n: self._noisy(self.seconds(n, s)) for n, s in self._schedules(choice)}
+        times = {n: self._noisy(self.seconds(n, s)) for n, s in self._strategies(choice)}
         self.clock.now += sum(times.values())
         return times if self.guard else {}
 
     def whole_time(self, choice: TuneChoice | None) -> Times:
         assert choice is None or choice in self.built
-        total = sum(self.seconds(n, s) for n, s in self._schedules(choice or DEFAULT))
+        total = sum(self.seconds(n, s) for n, s in self._strategies(choice or DEFAULT))
         seconds = self._noisy(self.whole(choice, total))
         self.clock.now += seconds
         return {WHOLE: seconds}
 
-    def _schedules(self, choice: TuneChoice) -> list[tuple[str, Schedule]]:
-        return list({**self.defaults, **choice.schedules}.items())
+    def _strategies(self, choice: TuneChoice) -> list[tuple[str, RowPerTeam]]:
+        return list({**self.defaults, **choice.strategies}.items())
 
     def _noisy(self, seconds: float) -> float:
         return seconds * math.exp(self.random.gauss(0.0, self.jitter))
 
 
-def one(others: Sequence[Schedule] = (WIDE, NARROW), library: Sequence[str] = ()) -> SearchSpace:
+def one(others: Sequence[RowPerTeam] = (WIDE, NARROW), library: Sequence[str] = ()) -> SearchSpace:
     return SearchSpace({"fused_0": ROW}, {"fused_0": list(others)} if others else {}, library)
 
 
-def bench(seconds: Callable[[str, Schedule], float], **more: object) -> Fake:
+def bench(seconds: Callable[[str, RowPerTeam], float], **more: object) -> Fake:
     return Fake(Clock(), seconds, {"fused_0": ROW}, **more)  # type: ignore[arg-type]
 
 
@@ -129,12 +131,12 @@ def tuned(fake: Fake, given: SearchSpace | None = None, level: str = "quick") ->
     return tune(fake, given or one(), level, nullcontext, fake.clock)
 
 
-def by_threads(**factors: float) -> Callable[[str, Schedule], float]:
+def by_threads(**factors: float) -> Callable[[str, RowPerTeam], float]:
     """0.01 s, times a factor for the number of threads."""
-    return lambda _, schedule: 0.01 * factors.get(f"t{schedule.threads}", 1.0)
+    return lambda _, strategy: 0.01 * factors.get(f"t{strategy.threads}", 1.0)
 
 
-def test_the_faster_schedule_is_chosen() -> None:
+def test_the_faster_strategy_is_chosen() -> None:
     found = tuned(bench(by_threads(t512=0.9, t128=0.8)))
     assert found.choice == TuneChoice({"fused_0": NARROW})
     assert found.facts["tried"] == found.facts["alternatives"] == 2
@@ -148,7 +150,7 @@ def test_what_may_be_noise_is_not_believed(jitter: float, factor: float) -> None
     assert any("none is faster" in line for line in found.lines)
 
 
-def test_equal_schedules_rarely_win() -> None:
+def test_equal_strategies_rarely_win() -> None:
     wrong = 0
     for seed in range(100):
         fake = bench(by_threads(), jitter=0.03)
@@ -180,7 +182,7 @@ def test_the_best_round_is_taken_where_there_is_no_time_for_the_winners() -> Non
 
 
 def test_whole_calls_have_the_last_word() -> None:
-    fake = bench(by_threads(t512=0.5), whole=lambda c, _: 0.03 if c and c.schedules else 0.02)
+    fake = bench(by_threads(t512=0.5), whole=lambda c, _: 0.03 if c and c.strategies else 0.02)
     assert tuned(fake).choice == DEFAULT
 
 
@@ -249,7 +251,7 @@ def test_what_the_compiler_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     build = fake.build
 
     def refuse(choices: Sequence[TuneChoice], deadline: float) -> tuple[str, ...]:
-        wide = [WIDE in c.schedules.values() for c in choices]
+        wide = [WIDE in c.strategies.values() for c in choices]
         said = iter(build([c for c, no in zip(choices, wide, strict=True) if not no], deadline))
         return tuple("ptxas: too much" if no else next(said) for no in wide)
 
@@ -334,7 +336,7 @@ def test_a_damaged_store_is_a_warning(tmp_path: Path) -> None:
         TuneCache(path).put("k", FOUND)
 
 
-@pytest.mark.parametrize("row", ["{", "[]", "{}", '{"choice": {"schedules": {"a": {"x": 1}}}}'])
+@pytest.mark.parametrize("row", ["{", "[]", "{}", '{"choice": {"strategies": {"a": {"x": 1}}}}'])
 def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
     memory = TuneCache(tmp_path / "tuned.sqlite")
     memory.put("k", FOUND)
@@ -342,6 +344,22 @@ def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
         connection.execute("UPDATE tuned SET found = ?", (row,))
     with pytest.warns(UserWarning, match="cannot be read"):
         assert memory.get("k") is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"type": "RowPerMoon"}, {"family": "rays"}, {"fields": {"threads": 4}}]
+)
+def test_a_strategy_that_there_is_no_more_is_not_found(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    memory = TuneCache(tmp_path / "tuned.sqlite")
+    memory.put("k", FOUND)
+    with sqlite3.connect(memory.path) as connection:
+        (text,) = connection.execute("SELECT found FROM tuned").fetchone()
+        row = json.loads(text)
+        row["choice"]["strategies"]["fused_0"].update(change)
+        connection.execute("UPDATE tuned SET found = ?", (json.dumps(row),))
+    assert memory.get("k") is None
 
 
 def test_a_place_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
@@ -355,7 +373,7 @@ def test_many_writers(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from fusewright.tune.cache import TuneCache, TuneResult
-        from fusewright.kernels.schedule import TuneChoice
+        from fusewright.tune.search_space import TuneChoice
         for k in range(40):
             found = TuneResult(TuneChoice(), (), {"tried": k})
             TuneCache(Path(sys.argv[1])).put(f"{sys.argv[2]} {k}", found)
@@ -391,11 +409,12 @@ def choices_of(given: Compilation, rules: frozenset[str] = frozenset()) -> Searc
 def test_defaults_are_not_among_their_alternatives(name: str, target: str) -> None:
     given = made(name, target)
     found = choices_of(given)
-    assert found.defaults == {body.name: schedule for body, _, schedule in given.kernels}
+    assert found.defaults == {body.name: strategy for body, _, strategy in given.kernels}
     for kernel, others in found.others.items():
         assert found.defaults[kernel] not in others
         assert len(set(others)) == len(others)
-        assert all(1 <= s.threads * s.across <= 1024 for s in others)
+        shapes = [(getattr(s, "threads", 1), getattr(s, "columns", 1)) for s in others]
+        assert all(1 <= threads * columns <= 1024 for threads, columns in shapes)
     if target == "cpu":
         assert all(len(others) <= 2 for others in found.others.values())
 

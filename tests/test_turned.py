@@ -32,7 +32,7 @@ class Rolled(nn.Module):
 def text_of(model: nn.Module, *shape: int, target: str = "sm_90a") -> str:
     made = make(model, [torch.empty(shape)], TARGETS[target])
     assert len(made.kernels) == 1
-    return cuda_source(made.kernels, TARGETS[target])
+    return cuda_source(made.texts, TARGETS[target])
 
 
 @pytest.mark.parametrize(

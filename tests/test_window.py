@@ -18,6 +18,7 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, check, toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.kernels.pointwise.strategy import SlidingWindowMap
 from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target, written
@@ -168,8 +169,8 @@ def test_threads_compute_the_values_of_windows_that_overlap(
         dtype
     )
     made = make(Overlapping(), [memory[1:].view(2, 3, 11, 16)], idle)
-    library = library_of(cuda_source(made.kernels, GPU), tmp_path)
-    vectors = [schedule.vector for _, _, schedule in made.kernels if schedule.down]
+    library = library_of(cuda_source(made.texts, GPU), tmp_path)
+    vectors = [s.vector for _, _, s in made.kernels if isinstance(s, SlidingWindowMap)]
     assert {2, 8 if dtype.itemsize == 2 else 4} <= set(vectors)
     for x in (memory[1:].view(2, 3, 11, 16), memory[:-1].view(2, 3, 11, 16)):
         for body, _, _ in made.kernels:

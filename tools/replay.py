@@ -38,7 +38,6 @@ from torch.overrides import TorchFunctionMode
 
 import fusewright.codegen.cuda_source
 from fusewright.build.fused_module import scope_of
-from fusewright.codegen.body import body
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.device_library import sections
 from fusewright.codegen.kernel_text import KernelText
@@ -51,10 +50,9 @@ from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.schedule import Schedule, TuneChoice
-from fusewright.loopnest.nest import Nest
+from fusewright.kernels.registry import kernel_text
 from fusewright.targets.target import TARGETS, Target
-from fusewright.tune.search_space import choices
+from fusewright.tune.search_space import TuneChoice, choices
 
 cuda: Any = fusewright.codegen.cuda_source  # functions of these two are replaced below
 compiler: Any = pipeline
@@ -291,7 +289,7 @@ def _emitted(
 
 
 def _alternatives(made: Compilation) -> Named:
-    """The kernels of each other schedule, and those of plans with more of PyTorch's calls."""
+    """The kernels of each other strategy, and those of plans with more of PyTorch's calls."""
     if not made.replaced:
         return []
     machine, plans, rules = made.plan.target, dict[str, Compilation](), pipeline.NO_RULES
@@ -304,22 +302,21 @@ def _alternatives(made: Compilation) -> Named:
     found = choices(made.kernels, made.layout, made.plan, rules, replanned)
     nests = {printed.name: nest for printed, nest, _ in made.kernels}
     texts: Named = []
-    for name, schedules in found.others.items():
-        for k, schedule in enumerate(schedules):
-            printed = body(nests[name], schedule, made.layout.in_place[name])
-            kernel = printed, nests[name], schedule
-            texts.append((f"{name}/{k}", _kernels([kernel], machine)))
+    for name, strategies in found.others.items():
+        for k, strategy in enumerate(strategies):
+            printed = kernel_text(nests[name], strategy, made.layout.in_place[name])
+            texts.append((f"{name}/{k}", _kernels([printed], machine)))
     for stage in found.library:
         other = plans[stage]
         texts.append((f"without-{stage}/record", other.record(stage)))
-        texts.append((f"without-{stage}/kernels", _kernels(other.kernels, machine)))
+        texts.append((f"without-{stage}/kernels", _kernels(other.texts, machine)))
     return texts
 
 
-def _kernels(kernels: Sequence[tuple[KernelText, Nest, Schedule]], machine: Target) -> str:
+def _kernels(kernels: Sequence[KernelText], machine: Target) -> str:
     if machine.language == "cuda":
         return str(cuda.cuda_source(kernels, machine))
-    return cpp_source([printed for printed, _, _ in kernels])
+    return cpp_source(kernels)
 
 
 # ---- a process for each problem ------------------------------------------------------------------

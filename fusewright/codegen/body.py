@@ -1,8 +1,8 @@
-"""Kernel + Nest + Schedule -> KernelText: the generated struct, the same text for C++ and CUDA.
+"""Nest + BodyPolicy -> KernelText: the generated struct, the same text for C++ and CUDA.
 
 The text has no loop, barrier or vector load: it asks a `team` for them (skeletons/). Every member
 of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
-per row. A value that a later pass needs again is kept (`k0`) or computed again, as the schedule
+per row. A value that a later pass needs again is kept (`k0`) or computed again, as the policy
 says. Where a CPU takes rows abreast, `real` is a number of a row, or one of each of many rows.
 """
 
@@ -26,34 +26,33 @@ from fusewright.codegen.kernel_text import (
     spelling,
     windows,
 )
+from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import Load
 from fusewright.ir.graph import Attribute, BatchSize, Node, Size, size_text, times
-from fusewright.kernels.gemm.triangular_tiles import ALL, band
-from fusewright.kernels.rowwise.row_cooperation import deferred_reads, part_vectors
-from fusewright.kernels.rowwise.simd_rows import turns
-from fusewright.kernels.schedule import Schedule, known_factor
 from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
 from fusewright.loopnest.reduction_passes import RowPass, plan_row, read_key
-from fusewright.loopnest.staged_transpose import staged_reads
+from fusewright.loopnest.vector_width import known_factor
 
 
-def body(nest: Nest, schedule: Schedule, in_place: Sequence[tuple[Node, Node]] = ()) -> KernelText:
+def body(
+    nest: Nest, policy: BodyPolicy, launch: Launch, in_place: Sequence[tuple[Node, Node]] = ()
+) -> KernelText:
     """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
-    return _Printer(nest, schedule, tuple(in_place)).body()
+    printed = _Printer(nest, policy, tuple(in_place)).body(launch)
+    if not (other := launch.fallback):
+        return printed
+    again, name = body(nest, other.policy, other.launch, in_place), f"{printed.name}_again"
+    text = again.text.replace(f"struct {printed.name} ", f"struct {name} ", 1)
+    return replace(printed, fallback=replace(again, name=name, text=text))
 
 
 class _Printer:
     def __init__(
-        self, nest: Nest, schedule: Schedule, in_place: tuple[tuple[Node, Node], ...]
+        self, nest: Nest, policy: BodyPolicy, in_place: tuple[tuple[Node, Node], ...]
     ) -> None:
-        self.nest, self.kernel = at_batch(nest, schedule.batch), nest.kernel
-        self.row = plan_row(nest, schedule)
-        vectors = part_vectors(nest, schedule.threads * schedule.vector, schedule.batch)
-        self.placed = deferred_reads(self.nest, vectors) if schedule.deferred else {}
+        self.nest, self.kernel = at_batch(nest, policy.fixed_batch or 0), nest.kernel
+        self.policy, self.row = policy, plan_row(nest, policy.keep)
         self.in_place, self.is_map = in_place, not self.kernel.folds
-        self.abreast, self.loads = schedule.lanes > 1, "load_once" if schedule.once else "load"
-        self.inverts = schedule.inverts
-        self.staged = staged_reads(nest) if schedule.staged else ()
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.product)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
@@ -75,7 +74,7 @@ class _Printer:
 
     # -- the struct
 
-    def body(self) -> KernelText:
+    def body(self, launch: Launch) -> KernelText:
         if self.row.ahead:
             loads = PassText(-1)
             for m, k in self.row.ahead:
@@ -93,27 +92,27 @@ class _Printer:
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
         head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
         head += [f"  {pointers}  long batch;", rows]
-        if self.abreast:
+        if self.policy.simd_rows:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.nest.down:
             head.append(f"  FN long lines() const {{ return {size_text(self.nest.outer)}; }}")
         if self.is_map:
             head.append(f"  FN long columns() const {{ return {size_text(self.nest.columns)}; }}")
-        if (some := band(self.kernel)) != ALL:  # column - row of what is not thrown away
-            head.append(f"  static constexpr int least = {some.least}, most = {some.most};")
+        if constants := self.policy.struct_constants:
+            said = ", ".join(f"{name} = {value}" for name, value in constants.items())
+            head.append(f"  static constexpr int {said};")
         head.append(f"  template <{runs}> FN void operator()({arguments}) const {{")
         self.lines = [*self._kept_lines(), *self.lines]
         inside = [*self._kinds(), *self.nest.coordinates, *self.lines]
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
-        count = len(self.row.passes)
         return KernelText(
-            self.kernel.name, text, self.pointers, self.in_place, self.is_map, count,
-            self.abreast, frozenset(self.lifted), self.abreast and turns(self.nest),
+            self.kernel.name, text, self.pointers, self.in_place, self.is_map,
+            len(self.row.passes), launch, frozenset(self.lifted),
         )  # fmt: skip
 
     def _kind(self, n: Node) -> str:
         """The type of a member or of what is read, as the text calls it."""
-        return ABREAST[compute_type(n)] if self.abreast else compute_type(n)
+        return ABREAST[compute_type(n)] if self.policy.simd_rows else compute_type(n)
 
     def _kinds(self) -> list[str]:
         """What `real`, `truth` and `whole` are to this team."""
@@ -121,7 +120,7 @@ class _Printer:
         return [
             f"using {name} = typename Team::template one<{kind}>;"
             for kind, name in ABREAST.items()
-            if self.abreast and name in spoken
+            if self.policy.simd_rows and name in spoken
         ]
 
     def _row_lines(self, level: int) -> None:
@@ -145,7 +144,7 @@ class _Printer:
 
     def _fold_pass(self, number: int, sweep: RowPass) -> None:
         first = sweep.folds[0]
-        text = PassText(number, "divided_alone" * self.inverts)
+        text = PassText(number, "divided_alone" * self.policy.inverts_divisors)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
@@ -170,12 +169,13 @@ class _Printer:
             self._team_call(first.op, f"const {kind} {name} = ", text)
 
     def _store_pass(self, number: int, sweep: RowPass) -> None:
-        text = PassText(number, "divided" * (self.inverts and len(sweep.outputs) == 1))  # registers
+        single = len(sweep.outputs) == 1  # registers
+        text = PassText(number, "divided" * (self.policy.inverts_divisors and single))
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
             place = self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
-            text.operands.append(f"near({place})" if self.placed else place)
+            text.operands.append(f"near({place})" if self.policy.placed_reads else place)
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
@@ -183,7 +183,7 @@ class _Printer:
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
         span = "range" if self.is_map else self._span(self.kernel.loops.short * (verb == "each"))
-        returns = " -> real" if self.abreast and verb != "each" else ""
+        returns = " -> real" if self.policy.simd_rows and verb != "each" else ""
         head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
         self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
@@ -316,7 +316,7 @@ class _Printer:
         if leaf.op == "constant":
             text = self._number(leaf["value"], leaf)
         else:
-            verb = "team.beside" if self.abreast and access.beside else "read"
+            verb = "team.beside" if self.policy.simd_rows and access.beside else "read"
             text = f"{verb}({self.pointer_of[id(leaf)]}, {access.base})"
         if not access.limits:
             return text
@@ -335,7 +335,7 @@ class _Printer:
 
     def _spelling(self, m: Node, arguments: list[str]) -> str:
         text = spelling(m, arguments, self._kind(m))
-        if m.row.needs and self.abreast and m.op not in ("cast", "where"):
+        if m.row.needs and self.policy.simd_rows and m.op not in ("cast", "where"):
             self.lifted.add((m.row.needs, m.row.arity))
         return text
 
@@ -345,7 +345,7 @@ class _Printer:
             inner = f"everywhere<{compute_type(leaf)}>({self._number(leaf['value'], leaf)})"
         else:
             inner = self._operand("load", self.pointer_of[id(leaf)], access)
-            inner = self.placed.get(read_key(access), "{}").format(inner)
+            inner = self.policy.placed_reads.get(read_key(access), "{}").format(inner)
         if not access.limits:
             return inner
         fill = f"({compute_type(leaf)}){self._number(access.fill, leaf)}"
@@ -354,12 +354,12 @@ class _Printer:
 
     def _operand(self, verb: str, name: str, access: AffineAccess) -> str:
         inner = self._row_operand(verb, name, access)
-        if not self.abreast or access.beside == 1:
+        if not self.policy.simd_rows or access.beside == 1:
             return inner
         return f"spaced({inner}, {size_text(access.beside)})"
 
     def _row_operand(self, verb: str, name: str, access: AffineAccess) -> str:
-        if access.wrap and not self.abreast:
+        if access.wrap and not self.policy.simd_rows:
             inside, further = access.wrap
             row = self._row_operand(verb, name, replace(access, gather="", wrap=None))
             sizes = f"{self.nest.index}, {known_factor(access, self.nest)}"
@@ -373,10 +373,10 @@ class _Printer:
             start, base = f"{name} + {access.line}", size_text(access.offset)
         outer = [] if self.nest.outer == 1 else [size_text(access.outer)]
         if access.columns == 1:
-            verb = self.loads if verb == "load" else verb
+            verb = self.policy.load if verb == "load" else verb
             return f"{verb}({', '.join([start, base, *outer])})"
-        if access in self.staged:
-            slot, inner = self.staged.index(access), size_text(access.columns)
+        if access in self.policy.staged_reads:
+            slot, inner = self.policy.staged_reads.index(access), size_text(access.columns)
             return f"staged<{slot}>({start}, {base}, {inner})"
         function = "strided" if verb == "load" else "strided_store"
         return f"{function}({', '.join([start, base, *outer, size_text(access.columns)])})"

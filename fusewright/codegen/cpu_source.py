@@ -1,4 +1,4 @@
-"""Bodies -> one C++ source: skeleton sections, structs, and an `extern "C"` entry per kernel.
+"""Kernel texts -> one C++ source: device sections, structs, and an `extern "C"` entry per kernel.
 
 Entries take pointers, the batch size and PyTorch's thread count, and no PyTorch header is needed.
 """
@@ -22,14 +22,6 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
     return f"{drop_unreached(sections_for('cpp', words(generated)), generated)}\n\n{generated}"
 
 
-def _launch(body: KernelText) -> str:
-    if body.is_map:
-        return "run_map"
-    if body.turned:
-        return "run_turned"
-    return "run_abreast" if body.abreast else "run_rows"
-
-
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:
     """The functions that vectors of rows need, too, a line each."""
     found = sorted({call for body in bodies for call in body.lifted})
@@ -47,7 +39,7 @@ def _entry(body: KernelText) -> str:
             size = times(numel(p.node.shape), p.node.dtype.itemsize)
             lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
     team = "threads" if body.is_map else f"enough(threads, {_bytes(body)})"
-    lines.append(f"  {_launch(body)}({body.name}{{{names}}}, {team});")
+    lines.append(f"  {body.launch.call.function}({body.name}{{{names}}}, {team});")
     return "\n".join([*lines, "}"])
 
 

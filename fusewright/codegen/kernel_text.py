@@ -6,18 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import torch
 
+from fusewright.codegen.launch import Launch
 from fusewright.errors import InternalError
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node, shape_text, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
-from fusewright.kernels.schedule import whole_place
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import RowPlan
+from fusewright.loopnest.vector_width import whole_place
 
 # torch type -> (how it is stored, how it is computed)
 TYPES = {
@@ -64,9 +64,8 @@ class Pointer:
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel as text. passes: over each row.
-    abreast: whether it also takes many rows together.  turned: and these lie along memory.  lifted:
-    functions it calls then, and of how many arguments."""
+    """A kernel as text. passes: over each row.  lifted: functions that it calls for many rows
+    together, and of how many arguments.  fallback: the kernel as its launch's fallback has it."""
 
     name: str
     text: str
@@ -74,14 +73,9 @@ class KernelText:
     in_place: tuple[tuple[Node, Node], ...]
     is_map: bool
     passes: int
-    abreast: bool = False
+    launch: Launch
     lifted: frozenset[tuple[str, int]] = frozenset()
-    turned: bool = False
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """The names in its text."""
-        return frozenset(words(self.text))
+    fallback: KernelText | None = None
 
 
 @dataclass

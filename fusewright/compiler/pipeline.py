@@ -1,7 +1,7 @@
 """fusewright in one file: each step is one call of a file above.
 
 problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> late -> pages
--> plan -> storage -> schedule -> codegen -> emit -> build -> judge
+-> plan -> storage -> strategies -> codegen -> emit -> build -> judge
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from fusewright.build.fused_module import (
     values_of,
     warn_if_refused,
 )
-from fusewright.codegen.body import body
-from fusewright.codegen.cuda_source import cuda_source, workspace
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
@@ -67,9 +66,9 @@ from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import probe_this_gpu
-from fusewright.kernels.interface import Context
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.schedule import Schedule, TuneChoice, schedule
+from fusewright.kernels.interface import Context, StrategyContext
+from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile
 from fusewright.kernels.tensor_core.support import supports
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
@@ -91,7 +90,7 @@ from fusewright.targets.detect import own_gpu, resolve_target
 from fusewright.targets.target import TARGETS, Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
-from fusewright.tune.search_space import MODEL, choices
+from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, level_of, tune, untuned
 
 Progress = Callable[[str], None]
@@ -113,7 +112,7 @@ class Compilation:
     captured: Captured
     plan: Plan
     layout: BufferReuse
-    kernels: tuple[tuple[KernelText, Nest, Schedule], ...]
+    kernels: tuple[tuple[KernelText, Nest, Strategy], ...]
     used: tuple[str, ...]
     tuned: TuneResult | None = None
     replaced: bool = True
@@ -121,7 +120,12 @@ class Compilation:
     @property
     def tiles(self) -> Mapping[str, Tile]:
         """The tiles of the kernels that compute a product, by name."""
-        return {b.name: s.tile for b, _, s in self.kernels if s.tile}
+        return {b.name: s.tile for b, _, s in self.kernels if isinstance(s, TensorCoreTile)}
+
+    @property
+    def texts(self) -> tuple[KernelText, ...]:
+        """The kernels as text."""
+        return tuple(text for text, _, _ in self.kernels)
 
     @property
     def tuning(self) -> Mapping[str, object] | None:
@@ -146,7 +150,7 @@ def make(
 ) -> Compilation:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
-    rules: what the schedules avoid where they can; `optimize_file` refuses what breaks them still.
+    rules: what the strategies avoid where they can; `optimize_file` refuses what breaks them still.
     """
     captured = capture(module, inputs, machine.device)
     if captured.placeless and machine.device != "cpu":
@@ -182,17 +186,18 @@ def design(
     made = Compilation(
         given, captured, planned, layout, (), used, replaced=changes_anything(given.graph, planned)
     )
-    return _scheduled(made, rules, choice)
+    return _printed(made, rules, choice)
 
 
-def _scheduled(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
+def _printed(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
     """The same plan with every kernel as chosen, or by default."""
-    target, graph = made.plan.target, made.captured.graph
-    kernels: list[tuple[KernelText, Nest, Schedule]] = []
+    context = StrategyContext(made.plan.target, made.captured.graph, rules)
+    kernels: list[tuple[KernelText, Nest, Strategy]] = []
     for kernel in made.plan.kernels:
         nest = made.layout.nests[kernel.name]
-        chosen = choice.schedules.get(kernel.name) or schedule(nest, target, graph, rules)
-        kernels.append((body(nest, chosen, made.layout.in_place[kernel.name]), nest, chosen))
+        chosen = choice.strategies.get(kernel.name) or default_strategy(nest, context)
+        text = kernel_text(nest, chosen, made.layout.in_place[kernel.name])
+        kernels.append((text, nest, chosen))
     return replace(made, kernels=tuple(kernels))
 
 
@@ -214,7 +219,7 @@ def _tuned(
         if choice == MODEL:
             return replace(made, plan=replace(made.plan, steps=()), kernels=(), replaced=False)
         if not choice.library:
-            return _scheduled(made, rules, choice)
+            return _printed(made, rules, choice)
         return design(made.given, machine, made.plan.precision, rules, choice)
 
     def write(choice: TuneChoice) -> CandidateText:
@@ -258,8 +263,8 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
 
 def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
-    forward = generated_forward(made.captured, made.plan, made.kernels, module, scope)
-    return runtime_block(made.kernels, made.plan.target, [forward]), forward
+    forward = generated_forward(made.captured, made.plan, made.texts, made.tiles, module, scope)
+    return runtime_block(made.texts, made.plan.target, [forward]), forward
 
 
 def optimize_file(
@@ -466,8 +471,12 @@ class Parts:
         return tuple(t.made.made for t in self.chosen.taken)
 
     @property
-    def kernels(self) -> tuple[tuple[KernelText, Nest, Schedule], ...]:
+    def kernels(self) -> tuple[tuple[KernelText, Nest, Strategy], ...]:
         return tuple(kernel for made in self.made for kernel in made.kernels)
+
+    @property
+    def texts(self) -> tuple[KernelText, ...]:
+        return tuple(text for made in self.made for text in made.texts)
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -538,9 +547,9 @@ def _code_of_parts(
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
         made = taken.made.made
-        new = generated_forward(made.captured, made.plan, made.kernels, child, own)
+        new = generated_forward(made.captured, made.plan, made.texts, made.tiles, child, own)
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
-    return runtime_block(parts.kernels, parts.machine, [c.forward for c in classes]), classes
+    return runtime_block(parts.texts, parts.machine, [c.forward for c in classes]), classes
 
 
 @dataclass(frozen=True)
@@ -550,7 +559,7 @@ class _File:
     text: str
     runtime: str
     record: str
-    kernels: tuple[tuple[KernelText, Nest, Schedule], ...]
+    kernels: tuple[KernelText, ...]
     reports: tuple[StepReport, ...]
     degenerate: bool = False
     tuning: Mapping[str, object] | None = None
@@ -581,7 +590,7 @@ def _file(
         text, runtime = _emitted(made, module, problem)
         reports = step_reports(made.plan, made.tiles)
         degenerate = is_degenerate(made.captured.graph)
-        about = made.record(name), made.kernels, reports, degenerate, made.tuning
+        about = made.record(name), made.texts, reports, degenerate, made.tuning
         return _File(text, runtime, *about)
     except CaptureFailed as error:
         why = str(error)
@@ -605,7 +614,7 @@ def _file(
     record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.tiles))
     text, runtime = _text_of_parts(parts, problem, record, scope)
-    return _File(text, runtime, record, parts.kernels, reports, parts=parts.facts)
+    return _File(text, runtime, record, parts.texts, reports, parts=parts.facts)
 
 
 def _text_of_parts(
@@ -656,7 +665,8 @@ def _as_planned(made: Compilation, _: Progress) -> Compilation:
 def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
     """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
-    packing = [b.name for b, n, s in made.kernels if s.tile and workspace(n, s)]
+    scratch = {text.name for text in made.texts if text.launch.workspace}
+    packing = [name for name in made.tiles if name in scratch]
     for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
         raise BadUsage(
             f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product "

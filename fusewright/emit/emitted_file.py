@@ -6,12 +6,11 @@ own. What is added is laid out as `ruff format` would, in the indentation of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from fusewright.codegen.cuda_source import workspace
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.emit.formatter import WIDTH, comment, indented, tidy, wrap
 from fusewright.emit.forward import forward_body
@@ -29,8 +28,7 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.schedule import Schedule
-from fusewright.loopnest.nest import Nest
+from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import Target
 
 
@@ -66,18 +64,17 @@ class NewClass:
 def generated_forward(
     captured: Captured,
     plan: Plan,
-    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
+    kernels: Sequence[KernelText],
+    tiles: Mapping[str, Tile],
     module: nn.Module,
     scope: EmitScope,
 ) -> GeneratedForward:
-    """The emitted `forward` of `module`, with what its guard asks."""
-    bodies = [b for b, _, _ in kernels]
+    """The emitted `forward` of `module`, with what its guard asks. tiles: of kernels by name."""
     asked = guard(captured, module, scope, plan.target, plan.precision)
-    scratch = {b.name: size for b, n, s in kernels if (size := workspace(n, s))}
-    tiles = {b.name: s.tile for b, _, s in kernels if s.tile}
-    body = forward_body(captured, plan, bodies, asked, scratch, tiles)
+    scratch = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
+    body = forward_body(captured, plan, kernels, asked, scratch, tiles)
     signature, call = signature_text(parameters(module))
-    count = f"{len(bodies)} fused kernel{'s' * (len(bodies) != 1)}"
+    count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(
         signature,
         call,
@@ -91,7 +88,7 @@ def generated_forward(
 
 
 def runtime_block(
-    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
+    kernels: Sequence[KernelText],
     target: Target,
     forwards: Sequence[GeneratedForward],
 ) -> str:
@@ -101,7 +98,7 @@ def runtime_block(
     if target.language == "cuda":
         runtime = cuda_runtime(kernels, target, snippets)
     else:
-        runtime = cpp_runtime([b for b, _, _ in kernels], snippets)
+        runtime = cpp_runtime(kernels, snippets)
     return "\n".join([*imports, "", runtime]) if imports else runtime
 
 

@@ -10,7 +10,6 @@ from fusewright import __version__
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
 from fusewright.ir.graph import Node
-from fusewright.kernels.schedule import Schedule
 from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import Nest
 
@@ -18,7 +17,7 @@ SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def header(
-    record: str, kernels: Iterable[tuple[KernelText, Nest, Schedule]], plan: Plan, name: str
+    record: str, kernels: Iterable[tuple[KernelText, Nest, object]], plan: Plan, name: str
 ) -> list[str]:
     """name: of the problem file."""
     lines = [
@@ -37,7 +36,7 @@ def header(
 
 def header_of_parts(
     record: str,
-    kernels: Iterable[tuple[KernelText, Nest, Schedule]],
+    kernels: Iterable[tuple[KernelText, Nest, object]],
     plans: Iterable[Plan],
     name: str,
 ) -> list[str]:
@@ -62,7 +61,7 @@ def unchanged_header(record: str) -> list[str]:
     return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
 
 
-def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, Schedule]], plan: Plan) -> list[str]:
+def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, object]], plan: Plan) -> list[str]:
     """In which precision each kernel computes."""
     lines = []
     for text, nest, _ in kernels:

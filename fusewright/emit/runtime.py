@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from fusewright.codegen.cpu_source import cpp_source
-from fusewright.codegen.cuda_source import cuda_source, whole, workspace
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
-from fusewright.kernels.schedule import Schedule
-from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
@@ -229,14 +227,18 @@ def cuda_flags(arch: Arch) -> tuple[str, ...]:
 
 
 def cuda_runtime(
-    kernels: Sequence[tuple[KernelText, Nest, Schedule]],
-    target: Target,
-    snippets: frozenset[Snippet],
+    kernels: Sequence[KernelText], target: Target, snippets: frozenset[Snippet]
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. snippets: those that `forward` calls."""
     source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
-    table = {b.name: len(b.pointers) + len(whole(n)) + bool(workspace(n, s)) for b, n, s in kernels}
+    table = {b.name: _addresses(b) for b in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
+
+
+def _addresses(kernel: KernelText) -> int:
+    """How many addresses a CUDA kernel takes."""
+    launch = kernel.launch
+    return len(launch.leading_pointers) + len(kernel.pointers) + bool(launch.workspace)
 
 
 def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> str:

@@ -43,6 +43,8 @@ class Operator:
     strided_only: bool = False  # its elements lie at strides, behind bounds or a wrap
     fills: bool = False  # has elements that its argument has not
     heavy: bool = False  # a fold that is more than an operation for each element
+    state_words: int = 1  # a fold: words of what it has come to, where it is alone in a pass
+    deep_loads: bool = False  # a fold that wants more loads in flight where rows lie across memory
     joins_across_tiles: bool = False  # a fold whose parts tiles may hand to each other
     additive: bool = False  # a fold that is a sum
     pass_group: str = ""  # folds that one pass over a row gets together
@@ -51,7 +53,7 @@ class Operator:
     half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
     reversed_as: str = ""  # the scan from the other end
 
-    def having(self, **columns: str | bool) -> Operator:
+    def having(self, **columns: str | bool | int) -> Operator:
         """The same row with further columns filled in."""
         return replace(self, **columns)  # type: ignore[arg-type]
 
@@ -203,17 +205,23 @@ _ROWS = (
     _fold("mean", "torch.mean({0}, {dims})", "wide").having(
         simd="wide", joins_across_tiles=True, additive=True, pass_group="moments"
     ),
-    _fold("m2", _M2, "wide").having(simd="wide", pass_group="moments"),
+    _fold("m2", _M2, "wide").having(
+        simd="wide", pass_group="moments", state_words=3, deep_loads=True
+    ),
     _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one"),
-    _fold("max", "torch.amax({0}, {dims})", domain="special").having(joins_across_tiles=True),
-    _fold("min", "torch.amin({0}, {dims})", domain="special").having(joins_across_tiles=True),
+    _fold("max", "torch.amax({0}, {dims})", domain="special").having(
+        joins_across_tiles=True, deep_loads=True
+    ),
+    _fold("min", "torch.amin({0}, {dims})", domain="special").having(
+        joins_across_tiles=True, deep_loads=True
+    ),
     _fold("any", "torch.any({0}, {dims})", domain="bool"),
     _fold("all", "torch.all({0}, {dims})", domain="bool"),
     _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index").having(
-        simd="wide", heavy=True
+        simd="wide", heavy=True, state_words=4
     ),
     _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index").having(
-        simd="wide", heavy=True
+        simd="wide", heavy=True, state_words=4
     ),
     # scans along the one dimension in `dims`: from its first element on, or back from the last
     _scan("cumsum", "torch.cumsum({0}, {first})").having(reversed_as="cumsum_back"),

@@ -1,4 +1,4 @@
-"""What every family of kernels answers: which nodes are its anchors, and what may follow them.
+"""What every family of kernels answers: its anchors, what may follow them, how kernels run.
 
 A family is a package of `kernels/` and one row of `registry.FAMILIES`. The stages before it know
 none of them: the compiler hands over what they ask.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Graph, Node
+from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
 Tf32Probe = Callable[[Node], bool]
@@ -31,6 +33,16 @@ class Context:
     precision: str = "eager"
     rules: frozenset[str] = frozenset()
     probe: Tf32Probe | None = None
+
+
+@dataclass(frozen=True)
+class StrategyContext:
+    """What a strategy is chosen for. rules: of `optimize --rules`; scratch memory that they forbid
+    is used where nothing else works."""
+
+    target: Target
+    graph: Graph
+    rules: frozenset[str] = frozenset()
 
 
 class KernelFamily(Protocol):
@@ -62,3 +74,17 @@ class KernelFamily(Protocol):
     ) -> Epilogue | None:
         """What follows the anchor in a kernel of this family; or raise Incompatible."""
         return None
+
+    def default(self, nest: Nest, context: StrategyContext, /) -> Any:
+        """How a kernel runs where nothing was tried: a frozen record of the family, its strategy,
+        which holds all that a tuner may change. Sizes alone decide: the same model gives the same
+        file on every machine of a kind."""
+        ...
+
+    def neighbours(self, default: Any, nest: Nest, context: StrategyContext, /) -> Sequence[Any]:
+        """What else a kernel may do, the most promising first; some may come to the same text."""
+        ...
+
+    def launch(self, nest: Nest, strategy: Any, /) -> tuple[BodyPolicy, Launch]:
+        """How a kernel is printed and started."""
+        ...

@@ -2,7 +2,7 @@
 
 A kernel with folds walks each row several times: once per fold or scan (those of one level may
 follow each other), once more to store. A value that an earlier pass had and a later pass needs is
-kept in fast memory if computing it again costs more than the schedule's `keep_cost`; what a scan
+kept in fast memory if computing it again costs more than the policy's `min_cost`; what a scan
 finds is always kept.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from fusewright.fusion.axes import Load, elementwise_args
 from fusewright.ir.graph import Node
@@ -19,15 +18,22 @@ from fusewright.loopnest.nest import AffineAccess, Nest
 FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it subtracts it
 
 
-class KeepPolicy(Protocol):
-    """What a schedule says about keeping, and whether threads share a row."""
+@dataclass(frozen=True)
+class KeepPolicy:
+    """What is said of keeping.
 
-    @property
-    def keep(self) -> bool: ...
-    @property
-    def keep_cost(self) -> int: ...
-    @property
-    def team(self) -> bool: ...
+    keep: values needed twice are kept near by when computing them costs `min_cost` or more.
+    shared_row: threads share a row: exponentials then cost them less than reading it again.
+    """
+
+    keep: bool
+    min_cost: int
+    shared_row: bool
+
+
+# What a strategy asks before it is chosen: the registers that most of a row takes; the passes of
+# threads that share a row of which nothing is kept.
+KEEP_ALL, KEEP_NOTHING = KeepPolicy(True, 0, False), KeepPolicy(False, 0, True)
 
 
 @dataclass(frozen=True)
@@ -80,17 +86,17 @@ class RowPlan:
         return max(sum(size for k, size in kept if k.first <= end < k.last) for end in ends)
 
 
-def plan_row(nest: Nest, schedule: KeepPolicy) -> RowPlan:
+def plan_row(nest: Nest, policy: KeepPolicy) -> RowPlan:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
-    kept = (schedule.keep and not nest.kernel.loops.short) or nest.kernel.scans
-    together = _exponentials(nest, element) if schedule.team and not kept else {}
+    kept = (policy.keep and not nest.kernel.loops.short) or nest.kernel.scans
+    together = _exponentials(nest, element) if policy.shared_row and not kept else {}
     passes = _passes(nest, level, together)
-    keeps = _keeps(nest, element, passes, schedule) if kept else {}
+    keeps = _keeps(nest, element, passes, policy) if kept else {}
     stored = passes[-1].outputs
     known = _behind(nest, element.union(map(id, stored)), level) if stored else level
-    early = _ahead(nest, passes, keeps) if schedule.team else {}
+    early = _ahead(nest, passes, keeps) if policy.shared_row else {}
     keeps |= {key: replace(keeps[key], first=-1) for key in early}
     quotients, ahead = _quotients(nest, element), tuple(early.values())
     return RowPlan(element, known, passes, keeps, together, quotients, ahead)
@@ -229,13 +235,13 @@ def _source(nest: Nest, f: Node) -> Hashable:
 
 
 def _keeps(
-    nest: Nest, element: frozenset[int], passes: tuple[RowPass, ...], schedule: KeepPolicy
+    nest: Nest, element: frozenset[int], passes: tuple[RowPass, ...], policy: KeepPolicy
 ) -> dict[Hashable, KeptValue]:
     keeps: dict[Hashable, KeptValue] = {}
     seen: dict[Hashable, int] = {}
     for number, sweep in enumerate(passes):
         fresh: set[Hashable] = set()
-        walker = _Walker(nest, element, schedule, number, keeps, seen, fresh)
+        walker = _Walker(nest, element, policy, number, keeps, seen, fresh)
         for f in sweep.folds[:1]:
             walker.argument(f, 0)
             fresh.update(id(m) for m in (f,) if m.row.kind == "scan")
@@ -251,7 +257,7 @@ class _Walker:
 
     nest: Nest
     element: frozenset[int]
-    schedule: KeepPolicy
+    policy: KeepPolicy
     number: int
     keeps: dict[Hashable, KeptValue]
     seen: Mapping[Hashable, int]
@@ -263,7 +269,7 @@ class _Walker:
             self.member(edge)
         elif self.nest.reads[id(m), k].varies:
             key = read_key(self.nest.reads[id(m), k])
-            self._visit(key, edge.leaf, self.schedule.keep and self.schedule.keep_cost == 0)
+            self._visit(key, edge.leaf, self.policy.keep and self.policy.min_cost == 0)
 
     def member(self, m: Node) -> None:
         if id(m) not in self.element:
@@ -285,8 +291,8 @@ class _Walker:
         return False
 
     def _worth(self, m: Node) -> bool:
-        enough = self.schedule.keep_cost
-        return self.schedule.keep and self._cost(m, enough) >= enough
+        enough = self.policy.min_cost
+        return self.policy.keep and self._cost(m, enough) >= enough
 
     def _cost(self, m: Node, enough: int) -> int:
         """Float operations to compute `m` from what is read or kept, up to `enough`."""

@@ -26,8 +26,8 @@ from fusewright.common.default_device import default_device, placing
 from fusewright.frontend.carried_state import holds_tensors
 from fusewright.frontend.forward_trace import plain_attributes, restore
 from fusewright.ir.graph import Graph
-from fusewright.kernels.schedule import TuneChoice
 from fusewright.targets.target import Target
+from fusewright.tune.search_space import TuneChoice
 
 FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 CHUNK = 1 << 24  # elements compared at once

@@ -12,15 +12,16 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusewright.kernels.schedule import Schedule, TuneChoice
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.registry import Strategy, as_record, from_record
+from fusewright.tune.search_space import TuneChoice
 
 TABLE = "CREATE TABLE IF NOT EXISTS tuned (key TEXT PRIMARY KEY, found TEXT NOT NULL)"
 WAIT_S = 10.0
+FORMAT = "strategies by family and type"  # of what is kept: what has another is never found
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TuneCache:
         return None
 
     def put(self, key: str, tuned: TuneResult) -> None:
-        text = json.dumps(asdict(tuned), sort_keys=True)
+        text = json.dumps(_recorded(tuned), sort_keys=True)
         with self._warned("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._open() as connection, connection:
@@ -77,16 +78,21 @@ class TuneCache:
 
 def cache_key(facts: Sequence[str]) -> str:
     """The key of a model whose tuning depends on these facts."""
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([FORMAT, *facts]).encode()).hexdigest()
 
 
-def _tuned(found: Mapping[str, Any]) -> TuneResult:
-    choice = found["choice"]
-    schedules = {name: _schedule(fields) for name, fields in choice["schedules"].items()}
-    chosen = TuneChoice(schedules, tuple(choice["library"]))
+def _recorded(tuned: TuneResult) -> dict[str, Any]:
+    strategies = {name: as_record(s) for name, s in tuned.choice.strategies.items()}
+    choice = {"strategies": strategies, "library": tuned.choice.library}
+    return {"choice": choice, "lines": tuned.lines, "facts": tuned.facts}
+
+
+def _tuned(found: Mapping[str, Any]) -> TuneResult | None:
+    """What was found; None where it has a strategy that there is no more."""
+    choice, strategies = found["choice"], dict[str, Strategy]()
+    for name, record in choice["strategies"].items():
+        if not (strategy := from_record(record)):
+            return None
+        strategies[name] = strategy
+    chosen = TuneChoice(strategies, tuple(choice["library"]))
     return TuneResult(chosen, tuple(found["lines"]), dict(found["facts"]))
-
-
-def _schedule(fields: Mapping[str, Any]) -> Schedule:
-    tile = fields["tile"]
-    return Schedule(**{**fields, "tile": Tile(**tile) if tile else None})

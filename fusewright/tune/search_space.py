@@ -1,6 +1,6 @@
 """Planned and printed kernels -> SearchSpace: what a tuner may do otherwise for this model.
 
-Schedules that come to the same text are one. Stages of the pipeline that write PyTorch's calls as
+Strategies that come to the same text are one. Stages of the pipeline that write PyTorch's calls as
 nodes may be left out where that changes the plan: then those calls stay PyTorch's. And the model
 may stay as it was.
 """
@@ -8,30 +8,40 @@ may stay as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fusewright.codegen.body import body
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.registry import FAMILIES
-from fusewright.kernels.schedule import Schedule, TuneChoice, neighbours
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import FAMILIES, Strategy, kernel_text, neighbours
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
 STAGES = (*(f.stage for f in FAMILIES if f.stage), "late")
+Printed = tuple[KernelText, Nest, Strategy]
+
+
+@dataclass(frozen=True)
+class TuneChoice:
+    """What is done otherwise than by default. strategies: by kernel.  library: stages of the
+    pipeline that are left out, so that the calls they would write stay PyTorch's."""
+
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    library: tuple[str, ...] = ()
+
+
 MODEL = TuneChoice(library=("model",))  # nothing is replaced
-Printed = tuple[KernelText, Nest, Schedule]
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """defaults, others: the schedules of each kernel, by its name.  library: the stages.
+    """defaults, others: the strategies of each kernel, by its name.  library: the stages.
     model: whether the model may stay as it was."""
 
-    defaults: Mapping[str, Schedule]
-    others: Mapping[str, Sequence[Schedule]]
+    defaults: Mapping[str, Strategy]
+    others: Mapping[str, Sequence[Strategy]]
     library: Sequence[str] = ()
     model: bool = False
 
@@ -56,12 +66,13 @@ def choices(
     replan: Callable[[TuneChoice], Plan],
 ) -> SearchSpace:
     """replan: the plan of another choice.  rules: of `optimize --rules`."""
-    machine, others = planned.target, dict[str, list[Schedule]]()
+    context = StrategyContext(planned.target, planned.graph, rules)
+    machine, others = planned.target, dict[str, list[Strategy]]()
     for printed, nest, default in kernels:
         in_place = layout.in_place[printed.name]
-        seen = {_text((printed, nest, default), machine)}
-        for other in neighbours(default, nest, machine, planned.graph, rules):
-            text = _text((body(nest, other, in_place), nest, other), machine)
+        seen = {_text(printed, machine)}
+        for other in neighbours(default, nest, context):
+            text = _text(kernel_text(nest, other, in_place), machine)
             if text not in seen:
                 seen.add(text)
                 others.setdefault(printed.name, []).append(other)
@@ -71,8 +82,8 @@ def choices(
     return SearchSpace({b.name: s for b, _, s in kernels}, others, library, model)
 
 
-def _text(kernel: Printed, machine: Target) -> str:
-    return cuda_source([kernel], machine) if machine.language == "cuda" else kernel[0].text
+def _text(kernel: KernelText, machine: Target) -> str:
+    return cuda_source([kernel], machine) if machine.language == "cuda" else kernel.text
 
 
 def _length(planned: Plan) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from functools import partial
 from fusewright.build.fused_module import NO_TIME
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.timing.bench import Turn
-from fusewright.kernels.schedule import Schedule, TuneChoice
+from fusewright.kernels.registry import Strategy
 from fusewright.targets.target import Target
 from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
@@ -28,7 +28,7 @@ from fusewright.tune.paired_timing import (
     gain,
     time_in_pairs,
 )
-from fusewright.tune.search_space import MODEL, SearchSpace
+from fusewright.tune.search_space import MODEL, SearchSpace, TuneChoice
 
 DEFAULT = TuneChoice()
 CHOSEN, EAGER = "chosen", "eager"
@@ -135,11 +135,11 @@ class _Tuning:
         sides = {FIRST: partial(measure, DEFAULT), AGAIN: partial(measure, DEFAULT), **sides}
         samples = time_in_pairs(sides, self._left() * KERNEL_SHARE, self.clock) if rounds else {}
         timed = [choice for k, choice in enumerate(rounds) if str(k) in samples]
-        schedules, gains = _winners(timed, samples)
-        found = TuneChoice(schedules)
+        strategies, gains = _winners(timed, samples)
+        found = TuneChoice(strategies)
         if found not in built and not self._is_built(found, default, allowed):
             found = _best_round(timed, samples)
-        tried = sum(len(choice.schedules) for choice in timed)
+        tried = sum(len(choice.strategies) for choice in timed)
         return self._chosen(found, gains, library, tried)
 
     def _left(self) -> float:
@@ -193,7 +193,7 @@ class _Tuning:
         best, side = found, CHOSEN if found != DEFAULT else FIRST
         if CHOSEN in samples and gain(samples, CHOSEN, WHOLE).slower:
             best, side = DEFAULT, FIRST
-        shown = {name: f"{g.times:.2f}x" for name, g in gains.items() if name in best.schedules}
+        shown = {name: f"{g.times:.2f}x" for name, g in gains.items() if name in best.strategies}
         for choice in library:
             (name,) = choice.library
             if name in samples and (by := gain(samples, name, WHOLE, side)).faster:
@@ -216,33 +216,39 @@ def _best_round(rounds: Sequence[TuneChoice], samples: Samples) -> TuneChoice:
 
 def _winners(
     rounds: Sequence[TuneChoice], samples: Samples
-) -> tuple[dict[str, Schedule], dict[str, Speedup]]:
+) -> tuple[dict[str, Strategy], dict[str, Speedup]]:
     """For each kernel that has one, the alternative that gains most, beyond the noise."""
-    schedules, gains = dict[str, Schedule](), dict[str, Speedup]()
+    strategies, gains = dict[str, Strategy](), dict[str, Speedup]()
     for k, choice in enumerate(rounds):
-        for name, schedule in choice.schedules.items():
+        for name, strategy in choice.strategies.items():
             found = gain(samples, str(k), name)
             if found.faster and (name not in gains or found.log > gains[name].log):
-                schedules[name], gains[name] = schedule, found
-    return schedules, gains
+                strategies[name], gains[name] = strategy, found
+    return strategies, gains
 
 
 def _changes(choice: TuneChoice, given: SearchSpace) -> dict[str, str]:
     """What a choice does otherwise than by default: kernel or stage -> in words."""
     changed = {}
-    for name, schedule in choice.schedules.items():
-        old, new = (_facts(s) for s in (given.defaults[name], schedule))
-        words = [f"{what} {new[what]} (not {old[what]})" for what in new if new[what] != old[what]]
+    for name, strategy in choice.strategies.items():
+        default = given.defaults[name]
+        old, new = _facts(default), _facts(strategy)
+        words = [
+            f"{what} {value} (not {old[what]})" if what in old else f"{what} {value}"
+            for what, value in new.items()
+            if what not in old or value != old[what]
+        ]
         changed[name] = f"{name} with {', '.join(words)}"
     if choice == MODEL:
         return {MODEL.library[0]: "nothing is replaced, PyTorch's own calls are faster here"}
     return changed | {s: f"the calls that {s} writes stay PyTorch's" for s in choice.library}
 
 
-def _facts(schedule: Schedule) -> dict[str, object]:
-    """The fields of a schedule and of its tile."""
-    facts = asdict(schedule)
-    return facts | (facts.pop("tile") or {})
+def _facts(strategy: Strategy) -> dict[str, object]:
+    """The name of a strategy, its fields and those of its tile."""
+    facts = asdict(strategy)
+    tile = facts.pop("tile", {})
+    return {"strategy": type(strategy).__name__, **facts, **tile}
 
 
 def _result(

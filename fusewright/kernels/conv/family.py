@@ -9,8 +9,10 @@ from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.gemm.launch import launch
 from fusewright.kernels.interface import Context, KernelFamily
 from fusewright.kernels.tensor_core.epilogue import epilogue
+from fusewright.kernels.tensor_core.strategy import default, neighbours
 from fusewright.targets.target import Target
 
 
@@ -18,6 +20,9 @@ class ConvFamily(KernelFamily):
     name = "conv"
     stage = "convolution"
     anchors = frozenset(CONVOLUTIONS)
+    default = staticmethod(default)
+    neighbours = staticmethod(neighbours)
+    launch = staticmethod(launch)
 
     def match(self, graph: Graph, context: Context) -> Graph:
         return convolution(graph, context.target, context.precision, context.rules, context.probe)

@@ -1,16 +1,22 @@
-"""Kernel with a product -> C++ text: what it reads as a whole, its launch, its scratch memory."""
+"""Nest with a contraction + its tile -> how it is printed and started.
+
+That is: what it reads as a whole, its launcher with its arguments, its scratch memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from fusewright.codegen.kernel_text import TYPES
+from fusewright.codegen.launch import BodyPolicy, Call, Launch
 from fusewright.fusion.epilogue import Segment
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import BATCH_SLOT, Node, size_text, times
 from fusewright.kernels.attention import launch as attention
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, CONVOLUTIONS, geometry
 from fusewright.kernels.gemm.match import Operand, operands
+from fusewright.kernels.gemm.triangular_tiles import ALL, band
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile
 from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
 from fusewright.kernels.tensor_core.variant import (
     ATTENTION,
@@ -27,6 +33,32 @@ from fusewright.kernels.tensor_core.variant import (
     variant_of,
 )
 from fusewright.loopnest.nest import Nest
+from fusewright.loopnest.reduction_passes import KeepPolicy
+from fusewright.loopnest.vector_width import vector_tensors
+
+# What is read again is still in shared memory or in L1, but values that cost something are kept.
+KEEP_COMPUTED = KeepPolicy(keep=True, min_cost=1, shared_row=False)
+
+
+def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
+    """How what follows a contraction is printed, and how both are started."""
+    product = nest.kernel.product
+    assert product is not None, "a tile is a contraction's"
+    name, tile, vector = nest.kernel.name, strategy.tile, strategy.vector
+    some = band(nest.kernel)
+    masked = some != ALL  # column - row of what is not thrown away
+    constants = {"least": some.least, "most": some.most} if masked else {}
+    return BodyPolicy(KEEP_COMPUTED, struct_constants=constants), Launch(
+        _call(nest, product, tile, vector),
+        vector,
+        _call(nest, product, tile, 1),
+        vector_tensors=vector_tensors(nest),
+        workspace=workspace(product, tile),
+        leading_pointers=tuple(whole(product)),
+        structs=tuple(structs(product, name)),
+        statements=tuple(prepared(product, name)),
+        needs=frozenset({"band"} if masked else ()),
+    )
 
 
 def whole(product: Node) -> list[str]:
@@ -55,20 +87,23 @@ def launcher(product: Node, tile: Tile) -> str:
     return special or variant_of(product, inline=tile.inline).launcher
 
 
-def launch(nest: Nest, product: Node, tile: Tile, vector: int) -> str:
+def _call(nest: Nest, product: Node, tile: Tile, vector: int) -> Call:
     """The call that starts the kernel with accesses of `vector` elements."""
     name = launcher(product, tile)
-    chosen = f"{tile.width}, {str(tile.swapped).lower()}, {segment(nest.kernel)}, {vector}"
+    chosen: list[str | int] = [tile.width, _flag(tile.swapped), segment(nest.kernel), vector]
     if product.op == "attention":  # it folds nothing, and has one side
-        chosen = f"{tile.width}, {vector}"
+        chosen = [tile.width, vector]
     if product.op in CONVOLUTIONS:
         chosen += _convolution_choice(product, tile)
     else:
-        chosen += f", {tile.parts}" if tile.parts else ", 0, true" if tile.own else ""
+        chosen += [tile.parts] if tile.parts else [0, "true"] if tile.own else []
     scratch = "workspace" if workspace(product, tile) else "nullptr"
     extra = [scratch] if name in SCRATCH and not tile.summed else []
-    numbers = ", ".join([*ARGUMENTS[name](product), *extra, "device", "stream"])
-    return f"{name}<{chosen}>(body, {numbers})"
+    return Call(name, tuple(chosen), (*ARGUMENTS[name](product), *extra, "device", "stream"))
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
 
 
 def segment(kernel: Kernel) -> int:
@@ -115,22 +150,22 @@ def _convolution_shape(product: Node) -> list[str]:
     return [f"const convolution_shape shape{{{numbers}, {sizes}}};"]
 
 
-def _convolution_choice(product: Node, tile: Tile) -> str:
+def _convolution_choice(product: Node, tile: Tile) -> list[str | int]:
     """How many channels come together, and how many narrow tiles share a processor; how many phases
     are stacked along the width, the pixels of a window along each dimension, or whether weights
     lie channels last, too; the parts of a number; and whether channels that lie last have groups.
     """
     g = geometry(product)
     blocks = 2 if tile.own or (tile.width == WIDTHS[0] and g.parts == 1) else 1
-    parts = f", {g.parts}" * (g.parts > 1)
+    parts: list[str | int] = [g.parts] * (g.parts > 1)
     if max(g.windows) > 1:
-        return f", {g.chunk}, {blocks}, {', '.join(map(str, g.windows))}{parts}"
+        return [g.chunk, blocks, *g.windows, *parts]
     if g.last:
-        more = f", {g.parts}, true" if g.groups > 1 and not g.phases else parts
-        return f", {g.chunk}, {blocks}, {str(g.last_weights).lower()}{more}"
+        more = [g.parts, "true"] if g.groups > 1 and not g.phases else parts
+        return [g.chunk, blocks, _flag(g.last_weights), *more]
     if g.phases:
-        return f", {g.chunk}, {blocks}, {g.phases.stacked[2] * (max(g.stride) > 1)}{parts}"
-    return f", {g.chunk}" + f", {blocks}" * (blocks > 1 or g.parts > 1) + parts
+        return [g.chunk, blocks, g.phases.stacked[2] * (max(g.stride) > 1), *parts]
+    return [g.chunk, *[blocks] * (blocks > 1 or g.parts > 1), *parts]
 
 
 def _stacked(product: Node) -> str:

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from fusewright.fusion.axes import Incompatible
 from fusewright.ir.graph import Node
 from fusewright.kernels.interface import KernelFamily
+from fusewright.kernels.pointwise.launch import launch
+from fusewright.kernels.pointwise.strategy import default, neighbours
 from fusewright.targets.target import Target
 
 
 class PointwiseFamily(KernelFamily):
     name = "pointwise"
+    default = staticmethod(default)
+    neighbours = staticmethod(neighbours)
+    launch = staticmethod(launch)
 
     def owns(self, members: Sequence[Node]) -> bool:
         return True

@@ -8,11 +8,16 @@ from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Node
 from fusewright.kernels.interface import KernelFamily
+from fusewright.kernels.rowwise.launch import launch
+from fusewright.kernels.rowwise.strategy import default, neighbours
 from fusewright.targets.target import Target
 
 
 class RowwiseFamily(KernelFamily):
     name = "rowwise"
+    default = staticmethod(default)
+    neighbours = staticmethod(neighbours)
+    launch = staticmethod(launch)
 
     def owns(self, members: Sequence[Node]) -> bool:
         return any(m.row.kind == "fold" for m in members)

@@ -9,7 +9,9 @@ from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.interface import Context, KernelFamily
 from fusewright.kernels.rowwise.family import check_lengths
+from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
+from fusewright.kernels.scan.strategy import default, neighbours
 from fusewright.targets.target import Target
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
@@ -18,6 +20,9 @@ MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 class ScanFamily(KernelFamily):
     name = "scan"
     stage = "scan"
+    default = staticmethod(default)
+    neighbours = staticmethod(neighbours)
+    launch = staticmethod(launch)
 
     def owns(self, members: Sequence[Node]) -> bool:
         return any(m.row.kind == "scan" for m in members)

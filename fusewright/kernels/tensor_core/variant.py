@@ -1,6 +1,6 @@
 """Product node -> Variant: which kernels compute it, and what every stage asks about them.
 
-A family has one hand-written skeleton per target. To the planner and the schedule, all of them
+A family has one hand-written skeleton per target. To the planner and the strategy, all of them
 compute  result[batch][row][column] = sum over k of left[batch][row][k] * right[batch][column][k].
 """
 

@@ -1,0 +1,52 @@
+"""Nest of a kernel with a contraction -> what one thread block computes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fusewright.errors import InternalError
+from fusewright.kernels.gemm.triangular_tiles import band
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_cost import access, ending, rank_tiles
+from fusewright.loopnest.nest import Nest
+from fusewright.loopnest.vector_width import vector_width
+
+
+@dataclass(frozen=True)
+class TensorCoreTile:
+    """tile: of a thread block.  vector: elements of an access behind the contraction."""
+
+    tile: Tile
+    vector: int
+
+
+def default(nest: Nest, context: StrategyContext) -> TensorCoreTile:
+    """The tile that is predicted to end first."""
+    tile = _ranked(nest, context, both=False)[0]
+    return TensorCoreTile(tile, access(nest, tile, vector_width(nest)))
+
+
+def neighbours(
+    default: TensorCoreTile, nest: Nest, context: StrategyContext
+) -> Sequence[TensorCoreTile]:
+    """The same tile with whole depths, and all others."""
+    tiles = [replace(default.tile, parts=0), *_ranked(nest, context, both=True)]
+    widest = vector_width(nest)
+    return [TensorCoreTile(t, access(nest, t, widest)) for t in tiles if t != default.tile]
+
+
+def _ranked(nest: Nest, context: StrategyContext, *, both: bool) -> list[Tile]:
+    if not nest.kernel.product:
+        raise InternalError("A tile is a contraction's.")
+    return rank_tiles(
+        nest.kernel.product,
+        nest.kernel.reduction,
+        context.target,
+        context.graph,
+        context.rules,
+        band(nest.kernel),
+        both=both,
+        ending=ending(nest),
+    )

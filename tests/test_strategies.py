@@ -1,0 +1,81 @@
+"""Families of kernels: which one a kernel is of, and how its strategies are remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fusewright.compiler.pipeline import make
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import (
+    RECORDS,
+    Strategy,
+    as_record,
+    default_strategy,
+    family_of,
+    from_record,
+    kernel_text,
+    neighbours,
+)
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.targets.target import TARGETS
+
+TYPES = [(family, kind) for family, kinds in RECORDS.items() for kind in kinds]
+
+
+def example(kind: type) -> Strategy:
+    """A record of a type; every field has another number."""
+    values = {
+        f.name: Tile(128, True) if f.name == "tile" else k + 2
+        for k, f in enumerate(dataclasses.fields(kind))
+    }
+    found: Strategy = kind(**values)
+    return found
+
+
+@pytest.mark.parametrize(("family", "kind"), TYPES, ids=[kind.__name__ for _, kind in TYPES])
+def test_a_strategy_comes_back_from_json(family: str, kind: type) -> None:
+    strategy = example(kind)
+    record = json.loads(json.dumps(as_record(strategy)))
+    assert (record["family"], record["type"]) == (family, kind.__name__)
+    assert from_record(record) == strategy
+    assert {strategy, from_record(record)} == {strategy}
+
+
+def test_what_is_no_strategy_comes_back_as_none() -> None:
+    record = {"family": "rowwise", "type": "SplitRow", "fields": {"threads": 512}}
+    assert from_record(record) is None
+    assert from_record({**record, "type": "FlatMap"}) is None
+    assert from_record({**record, "family": "rays"}) is None
+
+
+class Four(nn.Module):
+    """A kernel for each kind of work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return self.linear(x).relu(), y[:, :5].relu(), y.softmax(1), y[:, :9].cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("target", "families"),
+    [
+        ("sm_90a", {"gemm", "pointwise", "rowwise", "scan"}),
+        ("cpu", {"pointwise", "rowwise", "scan"}),
+    ],
+)
+def test_a_kernel_belongs_to_a_family(target: str, families: set[str]) -> None:
+    made = make(Four(), [torch.empty(2048, 1024), torch.empty(2048, 4096)], TARGETS[target])
+    context = StrategyContext(TARGETS[target], made.captured.graph)
+    assert {family_of(nest.kernel).name for _, nest, _ in made.kernels} >= families
+    for text, nest, strategy in made.kernels:
+        assert strategy == default_strategy(nest, context)
+        assert strategy not in neighbours(strategy, nest, context)
+        assert text == kernel_text(nest, strategy, made.layout.in_place[text.name])
