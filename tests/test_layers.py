@@ -61,7 +61,6 @@ TEXT_IS_READ = {
     "codegen/dead_code": "the device library: definitions that no kernel reaches",
     "codegen/kernel_text": "words of a kernel choose sections of the device library",
     "emit/formatter": "a statement is spelt as `ruff format` would",
-    "emit/forward": "a library call is kept as text",
     "emit/guard_values": "which texts are names; the name of the user's class",
     "emit/model_source": "the user's file",
     "emit/python_text": "characters that no name has",

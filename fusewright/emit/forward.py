@@ -7,7 +7,6 @@ tensor behind an address is held by a variable until the call is over.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -175,11 +174,6 @@ class _ForwardPrinter:
             of = self._tensor_expression(n.args[0])
             self.expressions[id(n)] = expression(n.row.torch.format(of.text, **pairs), [of])
         return self.expressions[id(n)]
-
-    def _renamed(self, text: str) -> str:
-        """Sizes in the words of the guard: `batch` may be a name of the model's own."""
-        new = self.guard.batch
-        return re.sub(r"(?<![\w.])batch\b", new, text) if new else text
 
     def _assign(self, wanted: str, value: Expression) -> Expression:
         """A new variable that holds the value."""

@@ -98,13 +98,14 @@ def _through_copy(n: Node) -> Node:
     return n if strided_view(deeper) is None else deeper
 
 
-def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> TensorExpr | None:
-    """Result number `place` of a call. table: the formulas of calls with one result in use."""
-    if call.op != "library" or call.call.effect is not None or _odd(n, call):
+def _made(source: Node, n: Node, place: int, table: Table, across: Across) -> TensorExpr | None:
+    """Result number `place` of the call `source`. table: the formulas of calls with one result in
+    use."""
+    if source.op != "library" or source.call.effect is not None or _odd(n, source):
         return None
-    name = call.call.name
+    name = source.call.name
     known = name in table or name in FOLDS
-    given = call.call.bind([TensorExpr(a) for a in call.args]) if known else None
+    given = source.call.bind([TensorExpr(a) for a in source.args]) if known else None
     made = None
     if given and name in table:
         args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
@@ -112,7 +113,7 @@ def _made(call: Node, n: Node, place: int, table: Table, across: Across) -> Tens
     if given and made is None and name in FOLDS:
         results = (AtenResult(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
-        found = lower(AtenCall(name, call.call.overload, *given, results, fast))
+        found = lower(AtenCall(name, source.call.overload, *given, results, fast))
         made = found[place] if isinstance(found, tuple) else found
     return made
 
