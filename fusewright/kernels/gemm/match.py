@@ -6,7 +6,7 @@
 
 A `product` sums over the last dimension of both factors and is never stored: what follows is
 computed on its tiles. Where no factor lies as the kernels read it, a copy does, filled up with
-zeros to a multiple of 4 k. A product that stays a library call says why, in its attribute `why`.
+zeros to a multiple of 4 k. A product that stays a library call says why, in its `call`.
 """
 
 from __future__ import annotations

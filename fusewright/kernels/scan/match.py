@@ -1,7 +1,7 @@
 """Graph -> Graph: running sums and products become nodes, where kernels of the target take them.
 
 They are library calls before, since which rows these are depends on the target. A call that stays
-one says why, in its attribute `why`. Turned there and back, a scan is one from the end:
+one says why, in its `call`. Turned there and back, a scan is one from the end:
 
     flip(cumsum(flip(x)))  ->  cumsum_back(x)
 """
