@@ -18,7 +18,7 @@ from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, node, rebuild
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS, Operator
-from fusewright.kernels.interface import Context, KernelFamily
+from fusewright.kernels.interface import KernelFamily, MatchContext
 from fusewright.kernels.registry import FAMILIES, RegisteredAnchors, family_of
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
@@ -36,7 +36,7 @@ class DistanceFamily(KernelFamily):
     stage = "distances"
     anchors = frozenset({"distances"})
 
-    def match(self, graph: Graph, context: Context) -> Graph:
+    def match(self, graph: Graph, context: MatchContext) -> Graph:
         def change(n: Node) -> Node:
             if n.op != "library" or n["name"] != "aten.cdist":
                 return n
@@ -81,7 +81,7 @@ def planned(
     module: nn.Module, inputs: Sequence[Tensor], families: Sequence[KernelFamily], name: str
 ) -> Plan:
     graph, _ = rewrite(capture(module, inputs).graph)
-    given = run_passes(graph, Context(TARGETS[name]), families=families)
+    given = run_passes(graph, MatchContext(TARGETS[name]), families=families)
     return plan(given, TARGETS[name], RegisteredAnchors(tuple(families)))
 
 

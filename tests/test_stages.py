@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from fusewright.compiler.passes import run_passes
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import memory_of, numel, times
-from fusewright.kernels.interface import Context
+from fusewright.kernels.interface import MatchContext
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
 
@@ -61,7 +61,7 @@ def test_outputs_share_memory_only_where_eagers_do(name: str, target: str) -> No
     with torch.no_grad():
         captured = capture(Several(), given).graph
         graph, _ = rewrite(captured)
-        graph = run_passes(graph, Context(TARGETS[target]))
+        graph = run_passes(graph, MatchContext(TARGETS[target]))
         results = tree_leaves(Several()(*given))
     inputs = [t.untyped_storage().data_ptr() for t in given]
     eager = [r.untyped_storage().data_ptr() for r in results]

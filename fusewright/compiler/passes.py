@@ -11,7 +11,7 @@ from functools import partial
 from fusewright.ir.graph import Graph, check
 from fusewright.kernels.conv.pool_fusion import pooled
 from fusewright.kernels.gemm.triangle_masks import masked
-from fusewright.kernels.interface import Context, KernelFamily
+from fusewright.kernels.interface import KernelFamily, MatchContext
 from fusewright.kernels.registry import FAMILIES
 from fusewright.rewrite.bit_views import bits
 from fusewright.rewrite.concat_in_place import joint
@@ -26,7 +26,7 @@ from fusewright.targets.target import Target
 
 def run_passes(
     graph: Graph,
-    context: Context,
+    context: MatchContext,
     left_out: tuple[str, ...] = (),
     families: Sequence[KernelFamily] = FAMILIES,
 ) -> Graph:

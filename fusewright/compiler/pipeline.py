@@ -66,7 +66,7 @@ from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import probe_this_gpu
-from fusewright.kernels.interface import Context, StrategyContext
+from fusewright.kernels.interface import MatchContext, StrategyContext
 from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile
 from fusewright.kernels.tensor_core.support import supports
@@ -178,7 +178,7 @@ def design(
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
     rounds = probe_this_gpu(graph.batch) if machine is own_gpu() else None
-    graph = run_passes(graph, Context(machine, precision, rules, rounds), choice.library)
+    graph = run_passes(graph, MatchContext(machine, precision, rules, rounds), choice.library)
     captured = replace(given, graph=graph)
     planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision))
     planned = numbered(planned, first)

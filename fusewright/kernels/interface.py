@@ -21,8 +21,8 @@ Tf32Probe = Callable[[Node], bool]
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a family is told beside the graph.
+class MatchContext:
+    """What a family is told where it matches calls, beside the graph.
 
     precision: "eager" or "ieee".  rules: of `optimize --rules`.  probe: whether PyTorch's own
     convolution of a kind rounds as TF32 does, which may differ from size to size; None: nobody has
@@ -61,7 +61,7 @@ class KernelFamily(Protocol):
         """Whether a kernel of these members is one of this family, if of none before it."""
         return any(m.op in self.anchors for m in members)
 
-    def match(self, graph: Graph, context: Context) -> Graph:
+    def match(self, graph: Graph, context: MatchContext) -> Graph:
         """Write the library calls that its kernels compute as nodes; others say why they stay."""
         return graph
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
 from fusewright.ir.graph import Graph, Node
-from fusewright.kernels.interface import Context, KernelFamily
+from fusewright.kernels.interface import KernelFamily, MatchContext
 from fusewright.kernels.rowwise.family import check_lengths
 from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
@@ -27,7 +27,7 @@ class ScanFamily(KernelFamily):
     def owns(self, members: Sequence[Node]) -> bool:
         return any(m.row.kind == "scan" for m in members)
 
-    def match(self, graph: Graph, context: Context) -> Graph:
+    def match(self, graph: Graph, context: MatchContext) -> Graph:
         return scan(graph, context.target)
 
     def check(self, members: Sequence[Node], target: Target) -> None:
