@@ -76,8 +76,8 @@ def test_cells_are_those_with_the_least_to_move(name: str) -> None:
     x = torch.randn(1).expand(shape)
     _, after = graphs(nn.Sequential(layer, nn.ReLU()), x)
     (kernel,) = plan(after, GPU, ANCHORS).kernels
-    assert kernel.product is not None
-    g = geometry(kernel.product)
+    assert kernel.anchor is not None
+    g = geometry(kernel.anchor)
     assert g.cells == cells
     assert (g.walk.in_channels, g.walk.taps) == (channels, taps)
     assert g.taps * g.in_channels == layer.weight[0].numel()  # type: ignore[index, operator]

@@ -139,8 +139,8 @@ def planned(case: Case) -> Plan:
 def kernel_of(made: Plan) -> Kernel:
     (kernel,) = made.kernels
     assert not made.libraries
-    assert kernel.product is not None
-    assert kernel.product.op in CONVOLUTIONS
+    assert kernel.anchor is not None
+    assert kernel.anchor.op in CONVOLUTIONS
     return kernel
 
 
@@ -164,16 +164,16 @@ def tail_of(case: Case) -> Tail:
     printed = kernel_text(layout, chosen)
     module, inputs = case.model()
     nodes = [p.node for p in printed.pointers]
-    assert kernel.product is not None
+    assert kernel.anchor is not None
     state = state_of(capture(module, inputs), module)
-    product, *values = interpreted([kernel.product, *nodes], graph, inputs, state)
+    product, *values = interpreted([kernel.anchor, *nodes], graph, inputs, state)
     written = [p.written for p in printed.pointers]
     given = [torch.zeros_like(v) if w else v for v, w in zip(values, written, strict=True)]
     wanted = {k: values[k] for k, w in enumerate(written) if w}
     assert chosen.tile is not None
     ways = {(chosen.tile.width, 1), (chosen.tile.width, chosen.vector)}
     if case.channels == MANY_TILES:
-        ways |= {(found.width, chosen.vector) for found in tiles(kernel.product, kernel.reduction)}
+        ways |= {(found.width, chosen.vector) for found in tiles(kernel.anchor, kernel.reduction)}
     bodies = [(printed, f"{w}, {segment(kernel)}, {v}") for w, v in sorted(ways)]
     return Tail(bodies, product.flatten(2).mT.float().contiguous(), given, wanted)
 

@@ -178,7 +178,7 @@ def test_the_graph_means_what_it_meant(name: str) -> None:
 @pytest.mark.parametrize("name", JOINED)
 def test_pools_join(name: str) -> None:
     kernel = kernel_of(planned(JOINED[name]))
-    assert kernel.product is not None
+    assert kernel.anchor is not None
     assert [tuple(n.shape) for n in kernel.outputs] != []
 
 
@@ -239,7 +239,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     """In some tiles, so that a few cases have all of them, with single elements and vectors."""
     made = planned(case)
     kernel = kernel_of(made)
-    assert kernel.product is not None
+    assert kernel.anchor is not None
     layout = nest(kernel, made.graph)
     chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
     module, x = case.model()
@@ -249,10 +249,10 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
         out = module(x)
         bias = layer.bias
         sums = layer(x) if bias is None else layer(x) - bias.view(-1, *(1,) * len(case.size))
-    g = geometry(kernel.product)
+    g = geometry(kernel.anchor)
     printed = kernel_text(layout, chosen)
     bias_too = [] if bias is None else [bias.detach()]
-    every = tiles(kernel.product, NoReduction())
+    every = tiles(kernel.anchor, NoReduction())
     for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
         tile = every[(number + k) % len(every)]
         windows = ", ".join(map(str, g.windows))

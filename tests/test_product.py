@@ -276,7 +276,7 @@ def test_what_joins_the_product(case: str) -> None:
     text, inputs = JOINED[case]
     made = planned(text, *inputs)
     (kernel,) = made.kernels
-    assert kernel.product is not None
+    assert kernel.anchor is not None
     assert not [s for s in made.libraries if "mm" in (s.node.called or "")]
     layout = nest(kernel, made.graph)
     assert (layout.outer, segment(kernel)) == (1, int(layout.columns) if kernel.folds else 0)  # type: ignore[call-overload]

@@ -47,13 +47,13 @@ def tails(made: Plan, inputs: tuple[torch.Tensor, ...], state: State) -> list[Ta
     """Every kernel with a product; all values by PyTorch."""
     found = []
     for kernel in made.kernels:
-        if kernel.product is not None:
+        if kernel.anchor is not None:
             layout = nest(kernel, made.graph)
             printed = kernel_text(
                 layout, default_strategy(layout, StrategyContext(GPU, made.graph))
             )
             nodes = [p.node for p in printed.pointers]
-            product, *values = interpreted([kernel.product, *nodes], made.graph, inputs, state)
+            product, *values = interpreted([kernel.anchor, *nodes], made.graph, inputs, state)
             written = [p.written for p in printed.pointers]
             given = [torch.zeros_like(v) if w else v for v, w in zip(values, written, strict=True)]
             wanted = {k: values[k] for k, w in enumerate(written) if w}

@@ -219,7 +219,7 @@ def test_everything_around_a_scan_is_in_its_kernel() -> None:
 
 def test_a_scan_takes_no_tiles_of_a_product() -> None:
     made = make(Called("(x @ y.transpose(1, 2)).cumsum(2)"), tensors(), GPU)
-    assert all(not (k.scans and k.product) for k in made.plan.kernels)
+    assert all(not (k.scans and k.anchor) for k in made.plan.kernels)
 
 
 @pytest.mark.parametrize(("row", "kernels"), [

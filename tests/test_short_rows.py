@@ -74,18 +74,20 @@ def test_what_is_as_long_as_its_folds_has_its_own_kernel() -> None:
 
     inputs = [torch.randn(6, 4, 24, 24), torch.randn(6, 4, 12, 12)]
     for kernel in make(Both(), inputs, GPU).plan.kernels:
-        assert not kernel.loops.short or all(n.shape[-1] == 12 for n in kernel.outputs)
+        assert not kernel.loops.stored_length or all(n.shape[-1] == 12 for n in kernel.outputs)
 
 
 def test_nothing_is_kept_from_longer_rows() -> None:
     ((body, nest, chosen),) = made(SHORT[0]).kernels
-    assert (nest.kernel.loops.short, chosen.keep) == (12, True)
+    assert (nest.kernel.loops.stored_length, chosen.keep) == (12, True)
     assert "keep" not in body.text
     assert "team.each(fixed<12>" in body.text
 
 
 def test_a_cpu_has_none() -> None:
-    assert all(k.loops.short == 0 for row in SHORT for k in made(row, "cpu").plan.kernels)
+    assert all(
+        k.loops.stored_length is None for row in SHORT for k in made(row, "cpu").plan.kernels
+    )
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here")

@@ -142,7 +142,7 @@ def test_integers_are_not_divided_by_what_is_not_there() -> None:
 def test_a_product_keeps_its_tail() -> None:
     square = [torch.randn(512, 512), torch.randn(512, 512)]
     made = make(Called("torch.cat([(x @ y.mT).relu(), x], 1)"), square, GPU)
-    assert [k.product is None for k in made.plan.kernels] == [False, True]
+    assert [k.anchor is None for k in made.plan.kernels] == [False, True]
 
 
 @pytest.mark.parametrize("target", [GPU, CPU])

@@ -54,7 +54,7 @@ class _Printer:
         self.policy, self.row = policy, plan_row(nest, policy.keep)
         self.in_place, self.is_map = in_place, not self.kernel.folds
         self.lifted: set[tuple[str, int]] = set()
-        named = (m for m in self.kernel.members if m is not self.kernel.product)
+        named = (m for m in self.kernel.members if m is not self.kernel.anchor)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
         self.lines: list[str] = []
         self.row_reads: dict[Hashable, str] = {}
@@ -87,7 +87,7 @@ class _Printer:
         pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
         runs = "class Team, class Range" if self.is_map else "class Team"
         arguments = "long row, Range range, Team team" if self.is_map else "long row, Team team"
-        if self.kernel.product:
+        if self.kernel.anchor:
             runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
         head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
@@ -182,15 +182,16 @@ class _Printer:
     def _team_call(self, verb: str, result: str, text: PassText, row: str = "") -> None:
         parameters = ", ".join(text.parameters)
         operands = "".join(f", {o}" for o in text.operands)
-        span = "range" if self.is_map else self._span(self.kernel.loops.short * (verb == "each"))
+        length = self.kernel.loops.stored_length if verb == "each" else None
+        span = "range" if self.is_map else self._span(length)
         returns = " -> real" if self.policy.simd_rows and verb != "each" else ""
         head, tail = (f"divides({text.denominator}, ", ")") if text.denominator else ("", "")
         self.lines.append(f"{result}team.{verb}({span}, {row}{head}[&]({parameters}){returns} {{")
         self.lines += [f"  {line}" for line in text.lines]
         self.lines.append(f"}}{tail}{operands});")
 
-    def _span(self, short: int = 0) -> str:
-        inside = str(short) if short else ", ".join(map(size_text, self._sizes()))
+    def _span(self, length: int | None = None) -> str:
+        inside = str(length) if length else ", ".join(map(size_text, self._sizes()))
         run_time = any(isinstance(s, BatchSize) for s in self._sizes())
         return f"span({inside})" if run_time else f"fixed<{inside}>"
 
@@ -220,7 +221,7 @@ class _Printer:
             return self.names[id(m)]
         if id(m) in text.known:
             return text.known[id(m)]
-        if m is self.kernel.product:
+        if m is self.kernel.anchor:
             return text.read(id(m), compute_type(m), "product")
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):

@@ -271,11 +271,11 @@ class _ForwardPrinter:
 
     def _factors(self, kernel: Kernel) -> list[Expression]:
         """What the kernel's product reads as a whole, aligned where tensor maps read it."""
-        if kernel.product is None:
+        if kernel.anchor is None:
             return []
         tile = self.tiles[kernel.name]
-        kind = variant_of(kernel.product, inline=tile.inline)
-        found = kind.whole(kernel.product)
+        kind = variant_of(kernel.anchor, inline=tile.inline)
+        found = kind.whole(kernel.anchor)
         tensors = [self._operand(n) for n in found]
         aligned: dict[Expression, Expression] = {}
         read = kind.boxed[tile.swapped]
@@ -362,7 +362,7 @@ def _given(body: KernelText) -> list[Node]:
 
 def _walked(kernel: Kernel) -> list[Node]:
     """The tensors whose addresses and strides a kernel takes."""
-    whole = variant_of(kernel.product).whole(kernel.product) if kernel.product else ()
+    whole = variant_of(kernel.anchor).whole(kernel.anchor) if kernel.anchor else ()
     return [*kernel.leaves, *whole]
 
 

@@ -69,7 +69,7 @@ def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, object]], plan: P
         narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
         kind = "float64" if torch.float64 in types else "float32" if types else "integers"
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        product = _product_class(nest.kernel.product) if nest.kernel.product else ""
+        product = _product_class(nest.kernel.anchor) if nest.kernel.anchor else ""
         lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
     calls = any(s.node.op == "library" for s in plan.libraries)
     how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"

@@ -61,7 +61,8 @@ class LoopAxes:
     member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
     inner: the axes that folds and scans run over (empty for a kernel without any: then all axes are
     rows).  positions: the inner axes in the order in which argmax and argmin count and scans go, ()
-    if there are none.  short: how far along the inner axis what is stored goes, 0: all of it.
+    if there are none.  stored_length: how far along the inner axis what is stored goes, where that
+    is not all of it.
     """
 
     sizes: Mapping[int, Size]
@@ -70,7 +71,7 @@ class LoopAxes:
     rows: frozenset[int]
     inner: frozenset[int]
     positions: tuple[int, ...] = ()
-    short: int = 0
+    stored_length: int | None = None
 
 
 def elementwise_args(m: Node) -> range:
@@ -256,7 +257,7 @@ class _AxisSolver:
     # -- the result
 
     def _finish(self) -> LoopAxes:
-        short = self._shorten() if self.short else 0
+        length = self._shorten() if self.short else None
         dims = {id(m): self._resolved(self.dims[id(m)]) for m in self.members}
         edges = {
             key: replace(edge, dims=self._resolved(edge.dims)) if isinstance(edge, Load) else edge
@@ -269,7 +270,7 @@ class _AxisSolver:
         rows, inner = self._spaces(dims)
         used = rows | inner
         sizes = {a: self.sizes[a] for a in sorted(used)}
-        return LoopAxes(sizes, dims, edges, rows, inner, self._positions(), short)
+        return LoopAxes(sizes, dims, edges, rows, inner, self._positions(), length)
 
     def _positions(self) -> tuple[int, ...]:
         counted = [m for m in self.members if m.row.result == "index" or m.row.kind == "scan"]

@@ -35,7 +35,7 @@ def move_counters_into_kernels(plan: Plan) -> Plan:
     state = {id(u.value): _owner(u.target) for u in graph.updates if 0 not in u.target.shape}
     found: dict[str, tuple[Node, ...]] = {}
     for kernel in plan.kernels:
-        rows = kernel.folds and not (kernel.product or kernel.scans)
+        rows = kernel.folds and not (kernel.anchor or kernel.scans)
         near = {state.get(id(n)) for n in kernel.outputs if rows} - {None}
         found[kernel.name] = tuple(n for n in waiting if owner[id(n)] in near)
         waiting = [n for n in waiting if owner[id(n)] not in near]

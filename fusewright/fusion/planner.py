@@ -54,14 +54,9 @@ class Kernel:
         return any(m.row.kind == "scan" for m in self.members)
 
     @property
-    def product(self) -> Node | None:
-        """The anchor."""
-        return self.anchor
-
-    @property
     def operators(self) -> tuple[str, ...]:
-        """What it computes, in order; storing a product's result as it is counts as the product."""
-        return tuple(m.op for m in self.members if m.op != "copy" or self.product not in m.args)
+        """What it computes, in order; storing an anchor's result as it is counts as the anchor."""
+        return tuple(m.op for m in self.members if m.op != "copy" or self.anchor not in m.args)
 
     @property
     def leaves(self) -> tuple[Node, ...]:
@@ -311,7 +306,8 @@ class _FusionPlanner:
             if axes not in (full, found.rows):
                 raise Incompatible("a result would be computed more than once")
             along = zip(n.shape, found.dims[id(n)], strict=True)
-            if found.short and any(s != found.short and found.inner & {*own} for s, own in along):
+            length = found.stored_length
+            if length and any(s != length and found.inner & {*own} for s, own in along):
                 raise Incompatible("a result is longer than others")
         reads = [e.leaf for e in found.edges.values() if isinstance(e, Load)]
         if len(unique(reads)) + len(stored) > MAX_POINTERS:

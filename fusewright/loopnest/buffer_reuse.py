@@ -43,7 +43,7 @@ def _in_place(
     returned = {id(base(o)) for o in plan.graph.outputs}  # as memory of its own
     targets = {id(u.value): u.target for u in plan.graph.updates if id(u.value) not in returned}
     # Other tiles still read the product's factors.
-    whole = {id(base(a)) for a in (kernel.product.args if kernel.product else ())}
+    whole = {id(base(a)) for a in (kernel.anchor.args if kernel.anchor else ())}
     for output in kernel.outputs:
         wanted = targets.get(id(output))
         for leaf in (n for n in kernel.leaves if id(n) not in whole):

@@ -90,7 +90,7 @@ def plan_row(nest: Nest, policy: KeepPolicy) -> RowPlan:
     """Decide the passes of `nest` and what they keep."""
     element = _element(nest)
     level = _levels(nest)
-    kept = (policy.keep and not nest.kernel.loops.short) or nest.kernel.scans
+    kept = (policy.keep and not nest.kernel.loops.stored_length) or nest.kernel.scans
     together = _exponentials(nest, element) if policy.shared_row and not kept else {}
     passes = _passes(nest, level, together)
     keeps = _keeps(nest, element, passes, policy) if kept else {}

@@ -114,7 +114,7 @@ def explain(
     """The decision record as text."""
     reports = step_reports(plan, tiles)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
-    factors = {id(base(n)) for k in plan.kernels if k.product for n in k.product.args}
+    factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
     for step, report in zip(plan.steps, reports, strict=True):
         lines += _step_lines(step, report, layout, tiles, factors)
     lines += ["", *_totals(captured, plan, reports)]
@@ -138,11 +138,11 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> StepReport:
         return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
-    if step.product is None:
+    if step.anchor is None:
         return StepReport(step.name, "fused", step.operators, moved, flops)
     tile = tiles[step.name]
-    kind = variant_of(step.product, inline=tile.inline)
-    whole = kind.whole(step.product)
+    kind = variant_of(step.anchor, inline=tile.inline)
+    whole = kind.whole(step.anchor)
     every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
     moved += sum(passes * nbytes(n, graph) for passes, n in every)
     flops += _product_flops(step, graph)
@@ -151,7 +151,7 @@ def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> StepReport:
 
 def _product_flops(kernel: Kernel, graph: Graph) -> int:
     """Two for each multiply-add of the product, and of one that makes its left factor."""
-    n = kernel.product
+    n = kernel.anchor
     if n is None:
         return 0
     matrix = variant_of(n).matrix(n)
@@ -196,14 +196,14 @@ def _step_lines(
 
 def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -> list[str]:
     folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
-    if kernel.product:
+    if kernel.anchor:
         tile = tiles[kernel.name]
-        kind = variant_of(kernel.product, inline=tile.inline)
-        passes = zip(kind.passes[tile.swapped], kernel.product.args, strict=False)
+        kind = variant_of(kernel.anchor, inline=tile.inline)
+        passes = zip(kind.passes[tile.swapped], kernel.anchor.args, strict=False)
         packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
         verb = "is" if len(packed) == 1 else "are"
         first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
-        dtype = str(kernel.product.dtype).removeprefix("torch.")
+        dtype = str(kernel.anchor.dtype).removeprefix("torch.")
         skipped = "tiles of which a mask leaves nothing are not multiplied"
         return [
             f"tensor cores: {kind.why.format(dtype=dtype)};",
@@ -268,9 +268,9 @@ def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
     if isinstance(step, LibraryStep):
         half = step.node.dtype in HALVES
         return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
-    if step.product is None:
+    if step.anchor is None:
         return math.inf
-    split = variant_of(step.product).numeric == SPLIT.numeric
+    split = variant_of(step.anchor).numeric == SPLIT.numeric
     return plan.target.machine.kernel_flops if split else plan.target.machine.half_flops
 
 

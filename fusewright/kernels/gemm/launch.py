@@ -42,7 +42,7 @@ KEEP_COMPUTED = KeepPolicy(keep=True, min_cost=1, shared_row=False)
 
 def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
     """How what follows a contraction is printed, and how both are started."""
-    product = nest.kernel.product
+    product = nest.kernel.anchor
     assert product is not None, "a tile is a contraction's"
     name, tile, vector = nest.kernel.name, strategy.tile, strategy.vector
     some = band(nest.kernel)

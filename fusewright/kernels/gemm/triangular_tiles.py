@@ -74,7 +74,7 @@ class _Mask(NamedTuple):
 
 def band(kernel: Kernel) -> DiagonalBand:
     """The band of a kernel's product; ALL where nothing is thrown away, or no one knows what."""
-    n = kernel.product
+    n = kernel.anchor
     if n is None or n.op != "product" or kernel.folds:
         return ALL
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])

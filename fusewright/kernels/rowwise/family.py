@@ -31,5 +31,5 @@ class RowwiseFamily(KernelFamily):
 
 def check_lengths(axes: LoopAxes, target: Target) -> None:
     """Raise Incompatible where no team of the target stores less of a row than it folds."""
-    if axes.short and target.language != "cuda":
+    if axes.stored_length and target.language != "cuda":
         raise Incompatible("rows and what is stored of them have different lengths")

@@ -316,7 +316,9 @@ def row_team(nest: Nest, context: StrategyContext) -> tuple[int, bool]:
     threads = row_threads(of.inner, vector)
     if nest.kernel.scans and threads <= 32 and threads * vector * 3 < of.inner:
         threads *= 2  # two vectors each: facts.md, scans of short rows
-    if nest.kernel.loops.short:  # each has several rows, and adds up what fewer threads have
+    if (
+        nest.kernel.loops.stored_length
+    ):  # each has several rows, and adds up what fewer threads have
         threads = max(threads // 2, 1)
     if _is_light(nest, graph) and of.inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)

@@ -38,10 +38,10 @@ def neighbours(
 
 
 def _ranked(nest: Nest, context: StrategyContext, *, both: bool) -> list[Tile]:
-    if not nest.kernel.product:
+    if not nest.kernel.anchor:
         raise InternalError("A tile is a contraction's.")
     return rank_tiles(
-        nest.kernel.product,
+        nest.kernel.anchor,
         nest.kernel.reduction,
         context.target,
         context.graph,

@@ -191,7 +191,7 @@ class TileCost:
 
 def ending(nest: Nest) -> float:
     """What follows a tile's product, in steps of its depth."""
-    product = nest.kernel.product
+    product = nest.kernel.anchor
     assert product is not None, "a tile is a product's"
     if nest.kernel.reduction != NoReduction():
         return FOLDED_ENDING
@@ -203,7 +203,7 @@ def ending(nest: Nest) -> float:
 def access(nest: Nest, tile: Tile, widest: int) -> int:
     """Elements per access behind a product, where tensors allow `widest`: eight where lanes have so
     many (`ordered` of kernels/gemm/cuda/gemm_half_sm90.cuh), four, or one."""
-    product, columns = nest.kernel.product, nest.columns
+    product, columns = nest.kernel.anchor, nest.columns
     assert product is not None, "a tile is a product's"
     if product.order:  # of a group
         columns = variant_of(product).matrix(product).columns
