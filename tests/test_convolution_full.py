@@ -179,7 +179,7 @@ def test_the_waste_that_pays(
     full: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Random ones that were measured: facts.md."""
+    """Random ones that were measured [m: conv-0026]."""
     monkeypatch.setattr(match, "LEAST_FLOPS", MEASURED)
     module, x = layer if bare else Tailed(layer), torch.empty(shape)
     taken = [len(convolutions(graphs(module, x, rounds)[1])) for rounds in (bool, never)]

@@ -77,6 +77,36 @@ def test_the_page_is_up_to_date() -> None:
     assert text == measurements.page(RECORDS), "run python tools/measurements.py"
 
 
+# Comments within sections of the device library stand in emitted files.
+EMITTED = {"devicelib/cpp/team.h"}
+# Comments that say of something else that it was measured.
+NO_NUMBER = {
+    "judge/evidence/error_metrics.py": "counted, by the tensors that live at once",
+    "rewrite/concat_in_place.py": "nothing was found",
+}
+
+
+def test_code_cites_ids_and_no_diary() -> None:
+    named = {p.relative_to(ROOT / "fusewright").as_posix(): p for p in SOURCES}
+    diary = {n for n, p in named.items() if "facts.md" in p.read_text(encoding="utf-8")}
+    assert diary == EMITTED
+
+
+def test_what_comments_call_measured_has_an_id() -> None:
+    for path in SOURCES:
+        name = path.relative_to(ROOT / "fusewright").as_posix()
+        if path.suffix != ".py" or name in NO_NUMBER:
+            continue
+        for block in comments(path.read_text(encoding="utf-8")):
+            assert "measured" not in block.lower() or "[m: " in block, f"{name}: {block}"
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a file: lines below each other are one."""
+    lines = [line.partition("#")[2] if "#" in line else "" for line in text.split("\n")]
+    return "\n".join(lines).split("\n\n")
+
+
 GIVEN = {
     "id": "gemm-0001", "quantity": "a product", "unit": "ms", "median": 1.5, "low": 1, "high": 2,
     "runs": 9, "baseline": [{"what": "eager", "median": 3}], "command": None, "machine": None,
@@ -124,3 +154,7 @@ def test_ids_rise_and_are_named_after_their_file(tmp_path: Path, ids: tuple[str,
 def test_several_ids_in_one_pair_of_brackets() -> None:
     text = "as fast [m: conv-0001,\nconv-0002] and [m: gemm-0003]"
     assert measurements.cited(text) == ["conv-0001", "conv-0002", "gemm-0003"]
+    assert measurements.cited("A = 1\n# fast [m: conv-0001,\n# conv-0002].") == [
+        "conv-0001",
+        "conv-0002",
+    ]

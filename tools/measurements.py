@@ -144,8 +144,9 @@ def _is(value: object, *kinds: type) -> bool:
 
 
 def cited(text: str) -> list[str]:
-    """The ids that a text cites, in order."""
-    return [one.strip() for group in CITED.findall(text) for one in group.split(",")]
+    """The ids that a text cites, in order; a comment may break a line between two of them."""
+    whole = re.sub(r"\n\s*(?:#|//)", "\n", text)
+    return [one.strip() for group in CITED.findall(whole) for one in group.split(",")]
 
 
 def missing(records: Iterable[Measurement], package: Path = PACKAGE) -> list[str]:

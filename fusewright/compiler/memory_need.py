@@ -105,7 +105,7 @@ def _most_live(
     return most
 
 
-# Measured with bench/verdicts.py: docs/facts.md.
+# Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
 ON_GPU = Copies(10_000_000_000, 18, 20, 24, 0)

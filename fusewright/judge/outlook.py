@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-# Measured on two cores of a CPU: docs/facts.md. A judged call with few elements, and a message.
+# Measured on two cores of a CPU [m: judge-0001]. A judged call with few elements, and a message.
 CALL_S, MESSAGE_S = 0.008, 0.003
 # Of the examination, a call of full size takes such a share: of a cheap problem most calls are
 # right at first sight; of a costly one it has looked at some rows only.

@@ -17,7 +17,8 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Size
 
 # Lines of a thread, and as many numbers as its registers hold, with a weight for each: of single
-# elements, and of vectors, where fewer registers and more threads are faster (facts.md: windows).
+# elements, and of vectors, where fewer registers and more threads are faster [m: pointwise-0017,
+# pointwise-0019, pointwise-0021].
 # Results of a thread in vectors.
 MOST, MOST_OF_VECTORS = (8, 70), (4, 80)
 MOST_RESULTS = 16

@@ -58,7 +58,8 @@ class RecomputePrice:
 
 
 # An H200 has 7 operations in the time of a byte. On a CPU, 22 more for each element of 8 MiB
-# (gelu in a cat) took 0.7 ms, and a pool of a sum of two tensors 6.1 ms instead of 3.8.
+# (gelu in a cat) took 0.7 ms, and a pool of a sum of two tensors 6.1 ms instead of 3.8
+# [m: pointwise-0027, pointwise-0032, pointwise-0034].
 PRICES = {
     "cuda": RecomputePrice(6.0, 1.5, steps=True),
     "cpp": RecomputePrice(1.6, 0.0, steps=False),

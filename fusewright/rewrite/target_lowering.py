@@ -39,7 +39,7 @@ FOLDS = frozenset([*reductions.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.
 
 
 # What PyTorch folds at the speed of memory on a CPU: our kernels only win where they fuse, or where
-# many rows lie side by side; facts.md: the CPU table.
+# many rows lie side by side [m: cpu-0002, cpu-0004, cpu-0007].
 FAST_ON_CPU = frozenset(f"aten.{name}" for name in ("sum", "mean", "amax", "amin"))
 MANY_BESIDE = 2048
 

@@ -65,7 +65,9 @@ from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
 WIDTHS = (64, 128)  # columns that a block has registers for, kernels/attention/cuda/attention.cuh
-LEAST_KEYS = 64 * 64  # numbers of a head: with fewer, PyTorch's products are faster (facts.md)
+# Numbers of a head's keys: with fewer, PyTorch's products are faster [m: attention-0001,
+# attention-0002, attention-0003, attention-0005, attention-0006].
+LEAST_KEYS = 64 * 64
 CHEAP = 4  # float operations that are computed again for each score rather than read from memory
 
 

@@ -66,8 +66,9 @@ from fusewright.targets.target import Target
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
-# float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200). Of
-# float32, PyTorch's are as fast up to the larger sizes where results lie channels last and are
+# float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200)
+# [m: conv-0001, conv-0006, conv-0007]; of groups, 3.2 MFLOP [m: conv-0010]. Of float32, PyTorch's
+# are as fast up to the larger sizes where results lie channels last and are
 # thin, or where single pixels become fewer (`is_shrinking_1x1`). For Ampere all are predictions:
 # nobody has timed these kernels on an A100.
 LEAST_FLOPS: Mapping[ConvThreshold, int] = {
@@ -87,7 +88,7 @@ OF_DTYPE: Mapping[torch.dtype, ConvThreshold] = MappingProxyType(
         torch.bfloat16: ConvThreshold.BFLOAT16,
     }
 )
-LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last
+LEAST_GROUP = 32  # results of a group of 16 bits that lies channels last [m: conv-0012, conv-0014]
 LEAST_CHANNELS = 8
 # What the image-to-column mode of a tensor map can hold: CUDA driver API, cuTensorMapEncodeIm2col.
 # A transposed convolution has as many phases along a dimension at most.
@@ -145,7 +146,8 @@ def convolution(
         flops = graph.hint(_flops(call, n))
         if why := _inexact(rounded) * full or _idle(rounded, flops, full=full, bare=bare):
             return left(call, n, why)
-        # In full float32, packing is faster than the product: 0.223 and 0.248 ms, 0.132 and 0.170.
+        # In full float32, packing is faster than the product: 0.222 and 0.250 ms, 0.132 and
+        # 0.170 [m: conv-0015, conv-0016].
         as_product: KernelName = "gemm.half" if half else "gemm.packed"
         reads = (half or full != lossless) and supports(arch, as_product)
         direct = _pointwise(call, n, rounds.instance) if reads else None
@@ -163,7 +165,8 @@ def convolution(
 
 
 def usually_tf32(n: Node) -> bool:
-    """Whether most of this kind are TF32 on an H200 under cuDNN 9 (facts.md), if flags allow it."""
+    """Whether most of this kind are TF32 on an H200 under cuDNN 9, if flags allow it
+    [m: conv-0018, conv-0019, conv-0020, conv-0021, conv-0022]."""
     if not allows_tf32():
         return False
     g = geometry(n)

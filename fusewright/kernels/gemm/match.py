@@ -47,9 +47,10 @@ from fusewright.targets.target import Target
 HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
-# Matrices of a batch with fewer results and multiply-adds are faster in PyTorch: facts.md.
+# Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
+# gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
-LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster: facts.md
+LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster [m: gemm-0019, gemm-0023]
 # k that are packed, and that are scaled, together: kernels/tensor_core/cuda/split_float32.cuh
 UNIT, STEP = 32, 64
 PACK_ROWS = 64

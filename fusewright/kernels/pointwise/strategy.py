@@ -12,7 +12,7 @@ from fusewright.loopnest.staged_transpose import is_column_major, staged_vector
 from fusewright.loopnest.vector_width import vector_width
 
 # What a thread of a map takes, in at most so many accesses: a GPU starts no more than so many
-# blocks at a time. Twice of both where rows lie across memory.  facts.md: maps
+# blocks at a time. Twice of both where rows lie across memory [m: pointwise-0001, pointwise-0006].
 MAP_BYTES, MAP_LOADS = 16, 4
 
 

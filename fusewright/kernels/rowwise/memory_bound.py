@@ -1,6 +1,7 @@
 """A row + its passes -> whether a thread of a GPU does little with it.
 
-Then as many threads as leave a processor two blocks are faster than more work for each of them.
+Then as many threads as leave a processor two blocks are faster than more work for each of them
+[m: rowwise-0013, rowwise-0015].
 """
 
 from __future__ import annotations

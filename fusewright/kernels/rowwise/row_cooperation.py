@@ -66,7 +66,7 @@ def row_threads(elements: int, vector: int) -> int:
 
 def more_threads(threads: int, vectors: int, rows: int, busy: int) -> int:
     """The same for a row that is kept, where rows are too few to keep a GPU busy, which as many
-    threads as `busy` do: up to a vector each. facts.md: few rows."""
+    threads as `busy` do: up to a vector each [m: rowwise-0016, rowwise-0019]."""
     while 32 <= threads < FEW_THREADS and threads < vectors and 2 * threads * rows <= busy // 2:
         threads *= 2
     return threads
@@ -76,7 +76,7 @@ def clusters(row: RowShape, target: Target) -> list[RowBlocks]:
     """Clusters that keep the row, the most promising first: blocks as small as two of them allow,
     or eight if less than 512 threads do and so many for a row make all processors busy. With more
     rows than processors no block has a processor to itself: then reading twice is faster
-    (facts.md)."""
+    [m: rowwise-0020]."""
     blocks = [n for n in (2, 4, 8) if n <= target.arch.cluster]
     every = [(n, size) for n in blocks for size in BLOCK_THREADS]
     every += [(n, MAX_THREADS) for n in blocks if row.rows <= target.machine.processors]

@@ -36,11 +36,11 @@ from fusewright.loopnest.staged_transpose import is_column_major
 from fusewright.loopnest.vector_width import ACCESS_BYTES, vector_width
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
-KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2, facts.md: keep
+KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
 # Elements that a cluster has folded before all blocks of a GPU have met, and its most blocks.
 SOON, MOST_BLOCKS = 1 << 18, 8
-FEW_ROWS = 96  # with more rows, a block for each row is faster; facts.md: batch norm
+FEW_ROWS = 96  # with more rows, a block for each row is faster [m: rowwise-0002]
 # Rows that lie across memory: threads of a row, what they can keep, and how many loads each should
 # have.
 MOST_DOWN, MOST_KEPT, STRIPE_LOADS = 32, 64 * REGISTERS, 16
@@ -54,7 +54,8 @@ MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS = 256 * 1024, 1 << 13, 4
 SPLIT_THREADS, SPLIT_LOADS = 512, 4
 PANEL_DOWN, PANEL_COLUMNS, PANEL_LOADS = STRIPE_THREADS // 32, 32, (8, 16)
 # Threads, elements of a thread in flight and in a part of a row; and in that of a row that lies
-# across memory: of most folds, and of those that are dear.  facts.md: parts of rows
+# across memory: of most folds, and of those that are dear [m: rowwise-0029, rowwise-0034,
+# rowwise-0036].
 ROW_PARTS, PANEL_PARTS = ((512, 8, 8), (256, 16, 32)), (64, 0)
 
 
@@ -315,10 +316,9 @@ def row_team(nest: Nest, context: StrategyContext) -> tuple[int, bool]:
     of, vector = _sizes(nest, graph), vector_width(nest)
     threads = row_threads(of.inner, vector)
     if nest.kernel.scans and threads <= 32 and threads * vector * 3 < of.inner:
-        threads *= 2  # two vectors each: facts.md, scans of short rows
-    if (
-        nest.kernel.loops.stored_length
-    ):  # each has several rows, and adds up what fewer threads have
+        threads *= 2  # two vectors each [m: scan-0004, scan-0007]
+    # A team then has several rows, and adds up what fewer threads have.
+    if nest.kernel.loops.stored_length:
         threads = max(threads // 2, 1)
     if _is_light(nest, graph) and of.inner >= 2 * PAIRED_THREADS * vector:
         threads = max(threads, PAIRED_THREADS)
@@ -344,7 +344,8 @@ def _fewer(threads: int, vectors: int, rows: int, busy: int) -> int:
     """Threads for a row that nothing keeps: up to 16 vectors each, while all rows keep a GPU busy,
     which as many threads as `busy` do.
 
-    They wait for memory and for each other, so more rows at a time are faster: facts.md.
+    They wait for memory and for each other, so more rows at a time are faster
+    [m: rowwise-0024, rowwise-0025].
     """
     least = busy // 8
     while threads > 32 and threads // 2 * MOST_LOADS >= vectors and threads // 2 * rows >= least:

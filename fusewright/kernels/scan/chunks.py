@@ -16,9 +16,10 @@ from fusewright.kernels.rowwise.row_cooperation import (
 )
 from fusewright.targets.machines import Machine
 
-# Threads of a row, the most elements and held bytes of each.
+# Threads of a row, the most elements and held bytes of each [m: scan-0001, scan-0002].
 CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
-# Blocks that take the chunks of a row in turn, and how many of them a processor has room for.
+# Blocks that take the chunks of a row in turn, and how many of them a processor has room for
+# [m: scan-0012].
 LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
 # Blocks for each chunk: the least rows, or stripes, and chunks of one; rows that let chunks be
 # small; threads of a stripe, and the most rows that have places to hand on.

@@ -18,9 +18,9 @@ from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.tensor_core.tile import WIDTHS, tiles
 from fusewright.kernels.tensor_core.variant import variant_of
 
-# Folds over channels that were faster in a convolution's kernel than in one of their own (H200): of
-# so many channels and pixels at least; if what was folded is stored, too, of so many channels at
-# most, and of a power of two.
+# Folds over channels that were faster in a convolution's kernel than in one of their own (H200)
+# [m: conv-0043, conv-0047, conv-0048, conv-0049, conv-0050]: of so many channels and pixels at
+# least; if what was folded is stored, too, of so many channels at most, and of a power of two.
 LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 
 

@@ -34,10 +34,11 @@ from fusewright.targets.target import Target
 # takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
-# where two blocks share a processor, so that one is at work meanwhile.  facts.md: joined tiles
+# where two blocks share a processor, so that one is at work meanwhile [m: conv-0036, conv-0037,
+# conv-0038].
 CROSSING, SHARED_CROSSING, SHARED_WIDTH = 213, 85, 64
 # What follows the product of a tile, in steps of its depth: 16 bits stored for each element, more
-# bytes, folds.  facts.md: own tiles
+# bytes, folds [m: gemm-0028].
 LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
 INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 

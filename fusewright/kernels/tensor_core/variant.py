@@ -23,7 +23,8 @@ SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 # Those of 96 and of 224 are predictions.
 SPLIT_RATE = {**TILE_RATE, 96: 190, 160: 213, 224: 233}
-# The same with mma.sync, for as many elements of a tile.
+# The same with mma.sync, for as many elements of a tile [m: gemm-0008, gemm-0009, gemm-0010,
+# gemm-0011].
 MMA_SYNC_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
@@ -45,12 +46,13 @@ class PingpongTile(NamedTuple):
     high: int = SPLIT_ROWS
 
 
-# By width and `swapped`.  facts.md: own tiles
+# By width and `swapped` [m: gemm-0029, gemm-0030, gemm-0031, gemm-0032, gemm-0035, gemm-0037].
 OWN = {
     (128, False): PingpongTile(721, 3.2),
     (160, False): PingpongTile(742, 4.0),
     (192, False): PingpongTile(755, 4.0),
 }
+# The same of convolutions [m: conv-0039, conv-0040], of transposed ones [m: conv-0041, conv-0042].
 CONVOLUTION_OWN = {(160, False): PingpongTile(867, 10.0), (160, True): PingpongTile(793, 10.0)}
 TRANSPOSED_OWN = {(192, True): PingpongTile(1040, 10.0, high=SPLIT_ROWS // 2)}
 

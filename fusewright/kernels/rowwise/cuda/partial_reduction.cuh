@@ -1,6 +1,7 @@
 // Long rows, and rows that lie across memory, of which one fold is made and only numbers are stored.
 //
-// The surprising fact: two kernels are faster than one. Many small blocks read as fast as memory can, and each leaves what
+// The surprising fact: two kernels are faster than one [m: rowwise-0029, rowwise-0037].
+// Many small blocks read as fast as memory can, and each leaves what
 // its part comes to; the second kernel starts while the first ends (sm_90), and joins the parts of a row in their order. So
 // nobody counts or waits, and nothing has to be zero before.
 //
