@@ -15,6 +15,7 @@ from fusewright.kernels.rowwise.strategy import (
     CpuSimdRows,
     GpuRowStrategy,
     GridResidentRow,
+    PanelStrategy,
     PartialColumnPanel,
     PartialReduction,
     PipelinedRow,
@@ -110,6 +111,12 @@ def _template_args(nest: Nest, strategy: GpuRowStrategy, vector: int) -> tuple[s
             return blocks, threads, vector
         case PipelinedRow(blocks, threads, _, part_bytes, resident):
             return blocks, threads, vector, part_bytes, *(resident,) * (resident > 0)
+        case ColumnPanel() | SplitColumnPanel() | PartialColumnPanel():
+            return _panel_args(strategy, vector)
+
+
+def _panel_args(strategy: PanelStrategy, vector: int) -> tuple[int, ...]:
+    match strategy:
         case ColumnPanel(threads, columns):
             return threads, columns, *(vector,) * (vector > 1)
         case SplitColumnPanel(threads, columns, loads):
