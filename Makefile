@@ -14,7 +14,7 @@ READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
 DEMO = examples/swish_bias_groupnorm.py
 DEMO_SET = batch_size=64
 
-.PHONY: demo test zoo check fix golden sizes bench lock
+.PHONY: demo test unit zoo check fix golden sizes bench lock
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -29,6 +29,13 @@ test: $(READY)
 	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 	$(if $(filter tests,$(TESTS)),$(MAKE) zoo)
 
+# Tests that need no compiler, no GPU and no judge, and not long: those of each package.
+UNIT = not gpu and not compiler and not judged and not slow
+ELSEWHERE = compile emulated fuzz gpu judge
+unit: $(READY)
+	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --without-compilers \
+		-m "$(UNIT)" $(ELSEWHERE:%=--ignore=tests/%) tests
+
 # Every problem of zoo/ through the whole judge, on the CPU; an error unless all are verified.
 zoo: $(READY)
 	$(PYTHON) -m fusewright suite zoo --target cpu --no-timing --jobs $(JOBS) --output out/zoo
@@ -37,7 +44,7 @@ check: $(READY)
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q tests/test_layers.py
+	$(PYTHON) -m pytest -q tests/architecture
 	$(PYTHON) tools/code_size.py
 
 fix: $(READY)

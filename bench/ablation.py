@@ -10,10 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ablation import ABLATION, without
-from corpus import WORKERS, Outcome
+from tests.support.ablation import ABLATION, without
+from tests.support.corpus import WORKERS, Outcome
 
 
 def main() -> int:

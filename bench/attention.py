@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-import attention_subjects as subjects  # noqa: E402
-from attention_subjects import Call, Subject  # noqa: E402
 from product import FLUSH_BYTES, LAUNCHES, cold_ms  # noqa: E402
-from product_subjects import Library  # noqa: E402
+
+from tests.support import attention_subjects as subjects  # noqa: E402
+from tests.support.attention_subjects import Call, Subject  # noqa: E402
+from tests.support.gemm_subjects import Library  # noqa: E402
 
 # batches x length x head
 SHAPES = ("512x512x64", "64x2048x64", "64x2048x128", "16x4096x128", "1024x128x64")

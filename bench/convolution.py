@@ -28,10 +28,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import (  # noqa: E402
+from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
+
+from fusewright.kernels.tensor_core.variant import FULL_RATE  # noqa: E402
+from tests.support import conv_subjects as convolutions  # noqa: E402
+from tests.support.conv_subjects import (  # noqa: E402
     BETWEEN,
     CHUNKS,
     OWN_PHASES,
@@ -40,10 +43,7 @@ from convolution_subjects import (  # noqa: E402
     Subject,
     meaning,
 )
-from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
-from product_subjects import PARTS, Library  # noqa: E402
-
-from fusewright.kernels.tensor_core.variant import FULL_RATE  # noqa: E402
+from tests.support.gemm_subjects import PARTS, Library  # noqa: E402
 
 KERNELS = (
     "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",

@@ -22,10 +22,12 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-import convolution_subjects as convolutions  # noqa: E402
-from convolution_subjects import (  # noqa: E402
+from product_fuzz import fuzz  # noqa: E402
+
+from tests.support import conv_subjects as convolutions  # noqa: E402
+from tests.support.conv_subjects import (  # noqa: E402
     BETWEEN,
     CELLS,
     EXTRAS,
@@ -39,8 +41,7 @@ from convolution_subjects import (  # noqa: E402
     Problem,
     Subject,
 )
-from product_fuzz import fuzz  # noqa: E402
-from product_subjects import PARTS, Library  # noqa: E402
+from tests.support.gemm_subjects import PARTS, Library  # noqa: E402
 
 SUBJECTS = (*SCHEDULES, *EXTRAS, *TRANSPOSED, *HALVES, *FULL, *LAST, *CELLS)
 OF_HOPPER = (*BETWEEN, *HALF_BETWEEN, *OWN_PHASES)

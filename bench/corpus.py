@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from corpus import (
+from fusewright.judge.counts import Counts
+from tests.support.corpus import (
     WORKERS,
     Entry,
     Outcome,
@@ -39,8 +40,6 @@ from corpus import (
     options_for,
 )
 
-from fusewright.judge.counts import Counts
-
 FEW = 3  # rows of a call that need not be of full size
 
 
@@ -49,7 +48,7 @@ def main() -> int:
     every = [*cheats(), *controls()]
     unknown = set(options.names) - {entry.name for entry in every}
     if unknown:
-        sys.exit(f"no entry of tests/cheats or tests/controls is called {', '.join(unknown)}")
+        sys.exit(f"no cheat and no control is called {', '.join(unknown)}")
     entries = [
         entry
         for entry in every

@@ -3,12 +3,12 @@
     python bench/exact.py [--device cpu|cuda] [--random 500] [--behind 300] [--first 0] [--jobs N]
                           [--arch sm_90a|sm_80] [--full] [--list] [--no-files] [NAMES]
 
-Problems are the files of zoo/ and examples/, random ones (tests/fuzz.py) and random folds behind
-products and convolutions (tests/fuzz_behind.py); kernels of many are one library, and nothing is
-judged or timed. NAMES picks files, and random problems as random_216 or behind_284. --full forbids
-TF32 to cuDNN, too. Of each floating result: the relative Frobenius error of ours and of eager
-against the model in float64. It is an exception if ours is surely more than 1.05 times eager's and
-more than half a rounding of its type.
+Problems are the files of zoo/ and examples/, random ones (tests/fuzz/programs.py) and random folds
+behind products and convolutions (tests/fuzz/folds_behind.py); kernels of many are one library, and
+nothing is judged or timed. NAMES picks files, and random problems as random_216 or behind_284.
+--full forbids TF32 to cuDNN, too. Of each floating result: the relative Frobenius error of ours and
+of eager against the model in float64. It is an exception if ours is surely more than 1.05 times
+eager's and more than half a rounding of its type.
 
 The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a
 cast to a half type a rounding, as the judge has it.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 MOST = 1.05  # times eager's error
 HALF = {"torch.float32": 6e-8, "torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8}
@@ -123,7 +123,7 @@ class Row:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    options.add_argument("--random", type=int, default=500, help="models of tests/fuzz.py")
+    options.add_argument("--random", type=int, default=500, help="models of tests/fuzz/programs.py")
     options.add_argument("--behind", type=int, default=300, help="folds behind products")
     options.add_argument("--first", type=int, default=0, help="the first seed of both")
     options.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -167,8 +167,8 @@ def main() -> int:
 
 def drawn(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Name and text of each problem."""
-    from fuzz import program
-    from fuzz_behind import behind
+    from tests.fuzz.folds_behind import behind
+    from tests.fuzz.programs import program
 
     for folder in () if given.no_files else ("zoo", "examples"):
         for path in sorted((ROOT / folder).glob("*.py")):
@@ -271,7 +271,7 @@ def squares(
 ) -> list[Result]:
     """Of each floating result: the squares of one draw. truth_on: where the float64 model runs, if
     not where the inputs are."""
-    from agreement import called, copied, moved
+    from tests.support.agreement import called, copied, moved
 
     found = called(ours, copied(inputs))
     eager = called(copy.deepcopy(model), copied(inputs))
@@ -295,9 +295,9 @@ def squares(
 def in_double(model: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
     """What the model says in float64: the judge's meaning of the types that it names."""
     import torch
-    from agreement import called, copied, widened
 
     from fusewright.judge.evidence.float64_forward import InDouble
+    from tests.support.agreement import called, copied, widened
 
     before, why = torch.get_default_dtype(), ""
     twin, given = copy.deepcopy(model).double(), widened(inputs)
@@ -337,10 +337,10 @@ def on_cpu(
 
 def _cpu_group(task: tuple[int, list[tuple[str, str]], Path]) -> Found:
     import torch
-    from compiled import build, prepare
 
     from fusewright.common.call_arguments import call
     from fusewright.errors import FusewrightError
+    from tests.support.compiled import build, prepare
 
     torch.set_num_threads(1)
     number, group, parent = task

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
 TOGETHER = 24  # models per compilation
 PATIENCE = 240.0  # seconds for one model, or one compilation
@@ -55,7 +55,7 @@ def main() -> int:
     options.add_argument("--models", type=int, default=1000)
     options.add_argument("--first", type=int, default=0, help="the first seed")
     options.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    options.add_argument("--kind", help="only this kind, of tests/fuzz_kinds.py, or plain")
+    options.add_argument("--kind", help="only this kind, of tests/fuzz/kinds.py, or plain")
     options.add_argument("--optimise", default="-O2", help="the compiler's level")
     options.add_argument("--quiet", action="store_true", help="without the texts of models")
     given = options.parse_args()
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def _program(seed: int, kind: str) -> str:
-    from fuzz import program
+    from tests.fuzz.programs import program
 
     return program(seed, kind=kind)
 
@@ -197,17 +197,18 @@ class Pool:
 
 
 def _kind_of(seed: int) -> str:
-    from fuzz import program
-    from fuzz_writer import facts
+    from tests.fuzz.programs import program
+    from tests.fuzz.writer import facts
 
     return facts(program(seed)).kind
 
 
 def _serve(pipe: Connection, folder: Path, kind: str | None, optimise: str) -> None:
     """Groups of seeds until the other end closes."""
-    import fuzz  # noqa: F401 -- with these two, all that a group needs
-    import fuzz_judged  # noqa: F401
     import torch
+
+    from tests.fuzz import judged as fuzz_judged  # noqa: F401
+    from tests.fuzz import programs as fuzz  # noqa: F401 -- with these two, all that a group needs
 
     pipe.send(("started",))
     torch.set_num_threads(1)
@@ -223,10 +224,10 @@ def _serve(pipe: Connection, folder: Path, kind: str | None, optimise: str) -> N
 
 
 def _group(pipe: Connection, seeds: list[int], folder: Path, kind: str | None, level: str) -> None:
-    from compiled import build
-    from fuzz import program
-    from fuzz_judged import judged, prepared, refusal, where
-    from fuzz_writer import Facts, facts
+    from tests.fuzz.judged import judged, prepared, refusal, where
+    from tests.fuzz.programs import program
+    from tests.fuzz.writer import Facts, facts
+    from tests.support.compiled import build
 
     cases: dict[int, Any] = {}
     known: dict[int, Facts] = {}

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
 TOGETHER = 8  # models per compilation
 PATIENCE = 120.0  # seconds for one model
@@ -138,9 +138,9 @@ def _blind() -> None:
 
 def written(task: Task) -> Group:
     """Emitted files, and one library with all their kernels."""
-    from compiled import prepare, renamed
-    from fuzz import program
-    from fuzz_judged import prepared, refusal
+    from tests.fuzz.judged import prepared, refusal
+    from tests.fuzz.programs import program
+    from tests.support.compiled import prepare, renamed
 
     task.folder.mkdir()
     said: dict[int, str] = {}
@@ -264,10 +264,10 @@ def _serve(pipe: Any) -> None:
 def _judged(folder: Path, seed: int, counts: Counter[str]) -> str:
     """What is wrong with one model: as drawn, on special values, on other batch sizes."""
     import torch
-    from agreement import moved
-    from fuzz_judged import judged
 
     from fusewright.common.problem_file import load_problem
+    from tests.fuzz.judged import judged
+    from tests.support.agreement import moved
 
     problem = load_problem(folder / f"random_{seed}.py")
     torch.manual_seed(0)
@@ -278,7 +278,7 @@ def _judged(folder: Path, seed: int, counts: Counter[str]) -> str:
 
 def bound(folder: Path, seed: int) -> ModuleType:
     """The emitted file of a seed; its kernels come from the group's library."""
-    from compiled import imported
+    from tests.support.compiled import imported
 
     module = imported(folder / f"emitted_{seed}.py")
     table = getattr(module, "_FUSEWRIGHT_KERNELS", {})

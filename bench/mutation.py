@@ -3,9 +3,9 @@
     python bench/mutation.py [--device cuda] [--truth rows|whole] [--report R.json]
                              [CANDIDATE.py PROBLEM.py]...
 
-Without files it takes those that fusewright emits for the problems of tests/mutation.py. The score
-leaves out what the compiler refuses and what is no mistake. Survivors are listed with file, line
-and mistake: each is a gap of the judge.
+Without files it takes those that fusewright emits for the problems of tests/support/mutation.py.
+The score leaves out what the compiler refuses and what is no mistake. Survivors are listed with
+file, line and mistake: each is a gap of the judge.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mutation import HARMLESS, Result, all_mutants, mutants, study
+from tests.support.mutation import HARMLESS, Result, all_mutants, mutants, study
 
 
 def main() -> int:

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-import product_subjects as subjects  # noqa: E402
-from product_subjects import PARTS, WIDTHS, Call, Library, Subject  # noqa: E402
+from tests.support import gemm_subjects as subjects  # noqa: E402
+from tests.support.gemm_subjects import PARTS, WIDTHS, Call, Library, Subject  # noqa: E402
 
 # rows x columns x depth
 SHAPES = (

@@ -22,10 +22,19 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-import product_subjects as subjects  # noqa: E402
-from product_subjects import BETWEEN, EXTRAS, PARTS, SCHEDULES, SHARED, Call, Library, Subject  # noqa: E402  # noqa: E402
+from tests.support import gemm_subjects as subjects  # noqa: E402
+from tests.support.gemm_subjects import (  # noqa: E402
+    BETWEEN,
+    EXTRAS,
+    PARTS,
+    SCHEDULES,
+    SHARED,
+    Call,
+    Library,
+    Subject,
+)
 
 SUBJECTS = (*SCHEDULES, *BETWEEN, *EXTRAS, *SHARED)
 LARGEST = 300

@@ -24,12 +24,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-import half_subjects  # noqa: E402
-from half_subjects import Half  # noqa: E402
 from product import FLUSH_BYTES, PAUSE_S, median_ms, sustained_ms  # noqa: E402
-from product_subjects import WIDTHS, Library, Subject  # noqa: E402
+
+from tests.support import gemm_half_subjects as half_subjects  # noqa: E402
+from tests.support.gemm_half_subjects import Half  # noqa: E402
+from tests.support.gemm_subjects import WIDTHS, Library, Subject  # noqa: E402
 
 # rows x columns x depth
 SHAPES = (

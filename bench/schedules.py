@@ -30,17 +30,17 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from product import FLUSH_BYTES, PAUSE_S, cold_ms, launcher, layer  # noqa: E402
 from product_random import Layer  # noqa: E402
-from product_subjects import Library, Subject, build, code_for, source  # noqa: E402
 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile  # noqa: E402
 from fusewright.targets.target import TARGETS  # noqa: E402
 from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
 from fusewright.tune.search_space import choices  # noqa: E402
+from tests.support.gemm_subjects import Library, Subject, build, code_for, source  # noqa: E402
 
 # rows x columns x depth
 SHAPES = (

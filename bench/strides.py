@@ -22,12 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-from agreement import moved
 
 from fusewright.frontend.capture import _order
 from fusewright.frontend.eager_strides import RULES
+from tests.support.agreement import moved
 
 Tensor = torch.Tensor
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -20,13 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-from corpus import Entry, cheats, controls, lacking, options_for
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fusewright.judge import judging
 from fusewright.judge.findings import Verdict
 from fusewright.judge.request import Limits, Request
+from tests.support.corpus import Entry, cheats, controls, lacking, options_for
 
 SEED = "3c" * 16
 SPINNING = "while True: pass"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from folders import EXAMPLES
+
+from tests.support.folders import EXAMPLES, TESTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,22 +18,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the files of tests/golden instead of comparing with them; read the diff",
     )
+    parser.addoption(
+        "--without-compilers",
+        action="store_true",
+        help="a test that calls a compiler fails: it lacks the mark `compiler`",
+    )
 
 
 # Files that take longest, in processor seconds; they come first, so that two processes, which take
 # whole files in turn, end together.
 LONGEST = (
-    "test_cheats", "test_mutation", "test_nvrtc", "test_tune", "test_attention", "test_scan",
-    "test_product_compile", "test_controls", "test_abreast", "test_skeleton_cuda",
-    "test_convolution_compile", "test_zoo", "test_product_half_compile", "test_lower",
-    "test_attention_compile", "test_judge_chaos", "test_convolution_joined", "test_gathered",
-    "test_judge_processes",
-)  # fmt: skip
+    "judge/test_cheats",
+    "judge/test_mutation",
+    "compile/test_nvrtc",
+    "tune/test_tuner",
+    "kernels/attention/test_attention",
+    "kernels/scan/test_scan",
+    "compile/test_gemm",
+    "judge/test_controls",
+    "kernels/rowwise/test_simd_rows",
+    "compile/test_device_library_cuda",
+    "compile/test_conv",
+    "compiler/test_zoo",
+    "compile/test_gemm_half",
+    "frontend/lowering/test_lowering",
+    "compile/test_attention",
+    "judge/test_chaos",
+    "emulated/test_conv_multi_image_tiles",
+    "kernels/rowwise/test_grid_resident_rows",
+    "judge/isolation/test_processes",
+)
+
+# Room -> what all its tests need.
+ROOMS = {"compile": "compiler", "emulated": "compiler", "fuzz": "compiler"}
+# What --without-compilers hides.
+COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "nvcc", "ninja")
+NO_COMPILER = "#!/bin/sh\necho This test needs the mark compiler >&2\nexit 1\n"
+
+
+def _inside(item: pytest.Item) -> str:
+    """The file of a test, below tests/ and without its suffix."""
+    return item.path.relative_to(TESTS).with_suffix("").as_posix()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if mark := ROOMS.get(_inside(item).partition("/")[0]):
+            item.add_marker(mark)
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+    items.sort(key=lambda item: places.get(_inside(item), len(LONGEST)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -46,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _composites_once() -> None:
     if "fusewright.frontend.export" in sys.modules:  # else no test here exports anything
-        import composites
+        from tests.support import composites
 
         composites.keep()
 
@@ -73,3 +108,20 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def examples() -> Path:
     return EXAMPLES
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_compilers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """In the place of compilers stand programs that fail, and say which mark is missing."""
+    if not request.config.getoption("--without-compilers"):
+        yield
+        return
+    folder = tmp_path_factory.mktemp("no_compilers")
+    for name in COMPILERS:
+        (folder / name).write_text(NO_COMPILER)
+        (folder / name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        yield

@@ -1,10 +1,10 @@
 """The judge's yardstick -> false alarms, misses and margins: `tools/calibrate_judge.py 6 100`.
 
-Runs every honest and every bad implementation of tests/judge_zoo.py through the accuracy contract
-(own inputs and value hazards) and the probes, for as many seeds as the first argument says (10),
-from the second one on (0), and prints the table of docs/judge-calibration.md. Of later draws it
-asks whether eager alone would decide, and whether float64 agrees. The exit status is 1 if a verdict
-is wrong.
+Runs every honest and every bad implementation of tests/support/judge_zoo.py through the accuracy
+contract (own inputs and value hazards) and the probes, for as many seeds as the first argument says
+(10), from the second one on (0), and prints the table of docs/judge-calibration.md. Of later draws
+it asks whether eager alone would decide, and whether float64 agrees. The exit status is 1 if a
+verdict is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-ZOO = Path(__file__).resolve().parent.parent / "tests" / "judge_zoo.py"
+ZOO = Path(__file__).resolve().parent.parent / "tests" / "support" / "judge_zoo.py"
 
 
 def load_zoo() -> ModuleType:

@@ -57,7 +57,7 @@ from fusewright.tune.search_space import TuneChoice, choices
 cuda: Any = fusewright.codegen.cuda_source  # functions of these two are replaced below
 compiler: Any = pipeline
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("zoo", "examples", "tests/models", "tests/problems", "tests/replay")
+FOLDERS = ("zoo", "examples", "tests/corpus/models", "tests/corpus/problems", "tests/replay")
 BENCH = "bench/models"  # a module of models, without problem files
 MANIFEST, TEXTS = "manifest.json", "texts.json"
 PARAGRAPH = "\n\n"  # texts have most of their paragraphs in common, so each is kept once
@@ -72,7 +72,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType({})
 
 # Problem -> constants of its file that are others here, as `--set` has them.
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"tests/problems/recurrent": {"steps": "10"}}  # 200 kernels, of which all are alike
+    {"tests/corpus/problems/recurrent": {"steps": "10"}}  # 200 kernels, of which all are alike
 )
 
 # Name -> precision and rules, as `optimize` takes them.
@@ -88,9 +88,9 @@ VARIANTS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
 # Problems that are recorded with every variant, too.
 VARIED = (
     "examples/*",
-    "tests/models/conv2d_groupnorm",
-    "tests/models/linear_tail",
-    "tests/models/softmax_family",
+    "tests/corpus/models/conv2d_groupnorm",
+    "tests/corpus/models/linear_tail",
+    "tests/corpus/models/softmax_family",
     "tests/replay/conv_float32",
     "tests/replay/product_rows",
     "tests/replay/scan_long_rows",
@@ -329,7 +329,7 @@ def generated(names: Sequence[str], jobs: int) -> Iterator[tuple[str, Texts]]:
     that has exported a model, and that has no threads.
     """
     torch.set_num_threads(1)
-    _at("tests/composites.py").keep()
+    _at("tests/support/composites.py").keep()
     capture(nn.ReLU(), [torch.zeros(2, 2)])
     cuda.drop_unreached = cache(cuda.drop_unreached)  # what a tuner could choose is printed twice
     context = multiprocessing.get_context("fork")

@@ -4,7 +4,7 @@
 // and gcc turns these scalars into vector code, as long as no path branches and none calls the C
 // library. So both sides of a choice are always computed, and what is out of range is clamped
 // before it is used as an exponent, or its result thrown away. Polynomials are weighted minimax
-// fits with float coefficients; errors are in tests/test_skeleton_cpp.py. Do not compile with
+// fits with float coefficients; errors are in tests/compile/test_device_library_cpp.py. Do not compile with
 // -ffast-math: NaN, infinities and the rounding trick below would be lost. Compile with
 // -ffp-contract=off: a value that a model computes once has one value here, wherever it is
 // computed again, so only what says `fma` rounds once.

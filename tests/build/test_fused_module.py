@@ -1,0 +1,84 @@
+"""Before a build: missing tools are named, with what to install; nvcc's refusal is a paragraph."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fusewright.build.fused_module import cross_compile, fused_module, require_tools
+from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class
+from fusewright.errors import BuildFailed, ToolMissing
+from fusewright.targets.target import TARGETS
+
+
+@pytest.mark.parametrize(
+    ("target", "here", "words"),
+    [
+        ("cpu", (), "No C++ compiler"),
+        ("cpu", ("c++",), "pip install ninja"),
+        ("sm_90a", ("c++", "ninja"), "CUDA toolkit 12.1"),
+    ],
+)
+def test_missing_tools(
+    target: str, here: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in here:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(ToolMissing) as caught:
+        require_tools(TARGETS[target])
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert caught.value.exit_code == 3
+
+
+def test_a_compiler_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"{shutil.which('c++')} -pipe")
+    require_tools(TARGETS["cpu"])
+    monkeypatch.setenv("CXX", "no-such-compiler -pipe")
+    with pytest.raises(ToolMissing, match="no-such-compiler is not on the PATH"):
+        require_tools(TARGETS["cpu"])
+
+
+@pytest.mark.compiler
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+def test_nvcc_refuses() -> None:
+    with pytest.raises(BuildFailed, match="nvcc refused the generated kernels for sm_80") as caught:
+        cross_compile("__global__ void k(wrong* x) {}\n", TARGETS["sm_80"])
+    assert "wrong" in str(caught.value)
+    said = cross_compile("__global__ void k(int* x) { *x = 1; }\n", TARGETS["sm_80"])
+    assert said.startswith("compiled for sm_80, but")
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.second = self.first
+        self.absent = None
+        self.register_module("empty", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def test_the_twin_keeps_the_shape_of_the_tree() -> None:
+    part = Part()
+    text = emit_bare_class(
+        "", GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
+    )
+    twin = fused_module(part, text)
+    assert twin.first is twin.second
+    assert twin.first is not part.first
+    assert twin.first.weight is part.first.weight
+    assert twin.empty is None
+    assert list(twin._modules) == list(part._modules)
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(twin(x), part(x))

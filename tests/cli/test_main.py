@@ -1,0 +1,464 @@
+"""The command line: arguments, exit codes, messages; with the stages behind it replaced or real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fusewright.judge
+from fusewright.cli import main
+from fusewright.errors import BuildFailed, FusewrightError, InternalError, ToolMissing
+from fusewright.judge.findings import Row, Verdict
+from fusewright.report.run_report import OptimizeResult, StepReport
+from tests.support.folders import BAD_PROBLEMS as BAD
+
+VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
+TIMING = {"sides": {"eager": {"p50_s": 0.002}, "candidate": {"p50_s": 0.001}}, "ratios": {}}
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+batch_size = 4
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1.0
+
+def get_inputs():
+    return [torch.randn(batch_size, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as end:
+        main.app([str(argument) for argument in arguments], prog_name="fusewright")
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@dataclass
+class Stages:
+    """Stands in for the stages behind the command line: keeps what it was called with."""
+
+    result: object = None
+    calls: list[tuple[str, tuple[object, ...], dict[str, object]]] = field(default_factory=list)
+
+    def stage(self, name: str, result: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
+            progress = options.get("progress")
+            if callable(progress):
+                progress("one step")
+            self.calls.append((name, arguments, options))
+            outcome = self.result if self.result is not None else result
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        return call
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
+    stages = Stages()
+    kernels = (StepReport("fused_0", "fused", ("relu", "add"), 256, 64),)
+    outcome = OptimizeResult(Path("out.py"), "relu and add share fused_0", kernels, VERIFIED, "")
+    pipeline, timing = (
+        ModuleType("fusewright.compiler.pipeline"),
+        ModuleType("fusewright.judge.timing.bench"),
+    )
+    pipeline.__dict__["optimize_file"] = stages.stage("optimize", outcome)
+    pipeline.__dict__["explain_file"] = stages.stage("explain", "relu and add share fused_0\n")
+    timing.__dict__["bench"] = stages.stage("bench", TIMING)
+    monkeypatch.setitem(sys.modules, pipeline.__name__, pipeline)
+    monkeypatch.setitem(sys.modules, timing.__name__, timing)
+    for name in ("judge", "replay"):
+        stage = stages.stage(name, VERIFIED)
+        monkeypatch.setattr(fusewright.judge, name, stage, raising=False)
+    return stages
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a problem and a candidate, which is also the current folder."""
+    (tmp_path / "problem.py").write_text(PROBLEM)
+    (tmp_path / "candidate.py").write_text("class ModelNew: ...\n")
+    (tmp_path / "old.py").write_text("precious = True\n")
+    (tmp_path / "old.json").write_text('{"verdict": "refuted"}')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
+    code = run(
+        "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
+        "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
+        "--no-timing", "--no-algebra", "--tune", "full",
+    )  # fmt: skip
+    ((name, arguments, options),) = stages.calls
+    assert code == 0
+    assert callable(options.pop("progress"))
+    assert options.pop("turn") is nullcontext, "alone, it times when it likes"
+    assert options.pop("settle") is main._at_once, "and takes what memory there is"
+    assert options.pop("site") is None, "nothing is judged here that was made for another machine"
+    assert (name, arguments) == ("optimize", (Path("problem.py"),))
+    assert options == {
+        "out": Path("new.py"),
+        "target": "sm_80",
+        "precision": "ieee",
+        "rules": frozenset({"no-library", "no-prepack", "no-algebra"}),
+        "overrides": {"batch_size": "2", "names": "('a', 'b')"},
+        "force": False,
+        "timing": False,
+        "level": "full",
+    }
+
+
+@pytest.mark.judged
+def test_what_is_for_this_machine_finds_the_judge_started(stages: Stages, files: Path) -> None:
+    run("optimize", "problem.py", "--target", "cpu")
+    ((_, _, options),) = stages.calls
+    assert options["site"].device == "cpu"
+
+
+@pytest.mark.judged
+def test_optimize_says_everything(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("optimize", "problem.py", "--report", "r.json") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "relu and add share fused_0",
+        "",
+        "pass values           5 draws",
+        "",
+        "verified: all passed",
+        "",
+        "written: out.py",
+    ]
+    assert err == ""
+    report = json.loads((files / "r.json").read_text())
+    assert report["verdict"] == "verified"
+    assert report["kernels"][0]["operators"] == ["relu", "add"]
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(
+    ("command", "word", "code"),
+    [
+        ("optimize", "refuted", 1),
+        ("optimize", "not-verified", 3),
+        ("judge", "verified", 0),
+        ("judge", "refuted", 1),
+        ("judge", "not-verified", 3),
+    ],
+)
+def test_exit_code_and_report_follow_the_verdict(
+    stages: Stages, files: Path, command: str, word: str, code: int
+) -> None:
+    verdict = replace(VERIFIED, verdict=word)
+    stages.result = verdict
+    if command == "optimize":
+        stages.result = OptimizeResult(Path("out.py"), "", (), verdict, "")
+    candidate = ["candidate.py"] if command == "judge" else []
+    assert run(command, "problem.py", *candidate, "--report", "r.json") == code
+    assert json.loads((files / "r.json").read_text())["verdict"] == word
+
+
+def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
+    code = run(
+        "judge", "problem.py", "candidate.py", "--device", "cuda", "--accuracy", "loose",
+        "--grad", "--sanitize", "--no-timing", "--set", "batch_size=2", "--truth", "whole",
+    )  # fmt: skip
+    ((name, arguments, options),) = stages.calls
+    assert code == 0
+    assert callable(options.pop("progress"))
+    assert (name, arguments) == ("judge", (Path("problem.py"), Path("candidate.py")))
+    assert options == {
+        "device": "cuda",
+        "accuracy": "loose",
+        "truth": "whole",
+        "grad": True,
+        "sanitize": True,
+        "timing": False,
+        "overrides": {"batch_size": "2"},
+    }
+
+
+def test_judge_replays_a_case(stages: Stages, files: Path) -> None:
+    assert run("judge", "--replay", "old.json", "--case", "17") == 0
+    ((name, arguments, _),) = stages.calls
+    assert (name, arguments) == ("replay", (Path("old.json"), "17"))
+
+
+def test_bench_passes_everything_on(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(
+        "bench", "problem.py", "candidate.py", "--against", "max-autotune,eager",
+        "--device", "cpu", "--report", "r.json",
+    )  # fmt: skip
+    ((name, arguments, options),) = stages.calls
+    assert code == 0
+    assert callable(options.pop("progress"))
+    assert (name, arguments) == ("bench", (Path("problem.py"), Path("candidate.py")))
+    assert options == {"device": "cpu", "against": ("max-autotune", "eager"), "overrides": {}}
+    assert "eager      2 ms" in capsys.readouterr().out
+    assert json.loads((files / "r.json").read_text())["timing"] == TIMING
+
+
+def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "problem.py", "--target", "cuda", "--set", "batch_size=2") == 0
+    ((_, arguments, options),) = stages.calls
+    assert arguments == (Path("problem.py"),)
+    nothing: frozenset[str] = frozenset()
+    assert options == {"target": "cuda", "rules": nothing, "overrides": {"batch_size": "2"}}
+    assert capsys.readouterr().out == "relu and add share fused_0\n"
+
+
+# Arguments -> words of the message. None of these reaches a stage.
+USAGE = {
+    "optimize": "PROBLEM",
+    "optimize problem.py --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
+    "optimize problem.py --precision half": "eager",
+    "optimize problem.py --rules no-library,no-fun": "no no-fun; choose among no-library",
+    "optimize problem.py --set batch_size": "NAME=VALUE",
+    "optimize problem.py --set =3": "NAME=VALUE",
+    "optimize problem.py --set batch_size=": "NAME=VALUE",
+    "optimize problem.py --set a=1 --set a=2": "set twice",
+    "optimize problem.py -o old.py": "--force",
+    "optimize problem.py -o problem.py --force": "used twice",
+    "optimize problem.py -o ./sub/../problem.py --force": "used twice",
+    "optimize problem.py -o new.py --report new.py": "used twice",
+    "optimize problem.py -o absent/new.py": "does not exist",
+    "optimize problem.py -o .": "folder",
+    "optimize problem.py --report absent/r.json": "does not exist",
+    "judge problem.py": "needs two files",
+    "judge problem.py absent.py": "no such file",
+    "judge absent.py candidate.py": "no such file",
+    "judge problem.py candidate.py --report candidate.py": "used twice",
+    "judge problem.py candidate.py --accuracy none": "contract",
+    "judge problem.py candidate.py --device tpu": "cuda",
+    "judge --replay old.json": "--case",
+    "judge --case 3": "--replay",
+    "judge --replay absent.json --case 3": "no such file",
+    "bench problem.py candidate.py --against tensorrt": "eager, compile, max-autotune",
+    "bench problem.py": "CANDIDATE",
+    "suite": "DIR",
+    "suite . --jobs 0": "--jobs",
+    "suite . --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
+    "suite sub": "no problem file",
+    "suite absent": "no such folder",
+    "suite . --html absent/r.html": "does not exist",
+    "improve problem.py": "improve",
+}
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_bad_usage(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    (files / "sub").mkdir()
+    before = {path: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    assert run(*arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert USAGE[arguments] in err
+    assert out == ""
+    assert stages.calls == []
+    assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FusewrightError("wrong"), 70),
+        (ToolMissing("there is no compiler;\ninstall g++"), 3),
+        (BuildFailed("nvcc said no"), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_an_error_is_one_paragraph(
+    stages: Stages,
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+) -> None:
+    stages.result = error
+    assert run("explain", "problem.py") == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fusewright: ")
+    assert err.count("\n") == 1
+    assert " ".join(str(error).split()) in err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("oh [no]"), InternalError("a promise is broken")])
+def test_a_bug_of_ours_says_so(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    stages.result = error
+    assert run("explain", "problem.py") == 70
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert str(error) in err
+    assert "This is a bug in fusewright" in err
+    path = Path(err.partition("The traceback is in ")[2].partition(";")[0])
+    try:
+        assert "Traceback (most recent call last)" in path.read_text()
+    finally:
+        path.unlink()
+
+
+def test_a_bug_on_a_full_disk_says_so(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fusewright.cli.main.tempfile.NamedTemporaryFile", full)
+    stages.result = InternalError("a promise is broken")
+    assert run("explain", "problem.py") == 70
+    err = capsys.readouterr().err
+    assert "a promise is broken" in err
+    assert "Traceback (most recent call last)" in err
+
+
+def test_a_failure_replaces_the_old_report(stages: Stages, files: Path) -> None:
+    """Otherwise a script would read the verdict of an earlier run."""
+    stages.result = ToolMissing("there is no compiler")
+    assert run("judge", "problem.py", "candidate.py", "--report", "old.json") == 3
+    report = json.loads((files / "old.json").read_text())
+    assert report["verdict"] == "not-verified"
+    assert report["reason"] == "there is no compiler"
+
+
+def test_the_report_cannot_be_written_in_the_end(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(path: Path, text: str, *, force: bool) -> None:
+        raise main.BadUsage(f"{path}: cannot write the file: No space left on device.")
+
+    monkeypatch.setattr(main, "write_atomically", explode)
+    assert run("judge", "problem.py", "candidate.py", "--report", "r.json") == 2
+    assert "No space left" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["explain", "optimize"])
+def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
+    """`fusewright explain ... | head` is neither a refutation nor a bug."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, types\n"
+        "from pathlib import Path\n"
+        "from fusewright.cli.main import main\n"
+        "from fusewright.report.run_report import OptimizeResult\n"
+        "pipeline = types.ModuleType('fusewright.compiler.pipeline')\n"
+        "text = 'long line\\n' * 100_000\n"
+        "pipeline.explain_file = lambda *_, **__: text\n"
+        "pipeline.optimize_file = lambda *_, **__: OptimizeResult(Path('o'), text, (), None, '')\n"
+        "sys.modules[pipeline.__name__] = pipeline\n"
+        "main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, program, command, "problem.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "0 verified or done, 1 refuted, 2 bad usage or unusable problem file, 3" in text
+    for command in ("optimize", "explain", "bench", "judge"):
+        assert command in text
+
+
+# From here on the real stages run.
+
+
+# It runs, so it is not refused: what cannot be captured stays as it was written.
+BRANCHES = BAD / "branches_on_data.py"
+
+
+@pytest.mark.slow
+def test_a_model_that_runs_is_not_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", BRANCHES, "--target", "cpu") == 0
+    out, _ = capsys.readouterr()
+    lines = BRANCHES.read_text().splitlines()
+    (line,) = (i for i, text in enumerate(lines, 1) if "# here" in text)
+    assert f"left as written: the model: {BRANCHES.name}:{line}: " in out
+    assert "nothing to gain here" in out
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(
+    "path", sorted({*BAD.glob("*.py")} - {BRANCHES}), ids=lambda path: path.stem
+)
+@pytest.mark.parametrize("command", ["optimize", "explain"])
+def test_unusable_problem(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = ["--target", "cpu"]
+    output = ["-o", "out.py"] if command == "optimize" else []
+    assert run(command, path, *target, *output) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"fusewright: {path}")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    marked = [i for i, line in enumerate(path.read_text().splitlines(), 1) if "# here" in line]
+    for line in marked:
+        assert f"{path}:{line}" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("command", ["optimize", "explain"])
+def test_unknown_constant(files: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run(command, "problem.py", "--target", "cpu", "--set", "batch=2") == 2
+    assert "It has: batch_size." in capsys.readouterr().err
+
+
+def test_cuda_without_a_gpu(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert run("optimize", "problem.py", "--target", "cuda", "-o", "new.py") == 3
+    assert "GPU" in capsys.readouterr().err
+    assert not (files / "new.py").exists()
+
+
+@pytest.mark.judged
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler to hide")
+def test_no_compiler(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(files))
+    assert run("optimize", "problem.py", "--target", "cpu", "-o", "new.py") == 3
+    out, err = capsys.readouterr()
+    assert "compiler" in out + err

@@ -1,0 +1,103 @@
+"""Schedules of product kernels compile, into registers and shared memory.
+
+None of this needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fusewright.codegen.device_library import select_sections
+from fusewright.kernels.tensor_core import tile
+from tests.support import gemm_subjects as subjects
+from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log, usages
+from tests.support.gemm_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
+
+ARCHS = tuple(PARTS)
+
+
+def chosen(s: Subject) -> bool:
+    """The tail that needs most registers with every tile, and every tail where a tile leaves few:
+    of 128 columns on Ampere, of 256 on both. The last that pack nothing have no segments."""
+    if s.inline and not s.segment:
+        return s.width == 256 and s.vector == 4
+    return (s.segment, s.vector) == (64, 4) or (s.width in (128, 256) and not s.swapped)
+
+
+COMPILED = tuple(s for s in (*SCHEDULES, *INLINE) if chosen(s)) + BETWEEN[::2]
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+pytestmark = pytest.mark.timeout(1200)  # some minutes of compilers, more where others work, too
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What nvcc says of all schedules, per architecture."""
+    running = {}
+    for arch in ARCHS:
+        text = tmp_path_factory.mktemp(arch) / "products.cu"
+        text.write_text(subjects.source(arch, subjects.known_to(arch, COMPILED)), encoding="utf-8")
+        code = f"-gencode=arch=compute_{arch[3:]},code={arch}"
+        running[arch] = subprocess.Popen(
+            ["nvcc", "-std=c++17", code, "-Werror", "all-warnings", "-Xptxas", "-v",
+             "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+    found = {arch: compiler.communicate()[0] for arch, compiler in running.items()}
+    for arch, compiler in running.items():
+        assert compiler.returncode == 0, found[arch]
+    return found
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -> None:
+    kernels = [k for k in usages(reports[arch]) if "product_kernel" in k.name]
+    assert len(kernels) == len(subjects.known_to(arch, COMPILED))
+    assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
+    # C7510 and its like: ptxas made wgmma wait for each other
+    assert re.findall(r"C75\d\d.*", reports[arch]) == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
+    structs = {"sm_80": ("tile", "splitter"), "sm_90a": ("stage", "block_ring")}[arch]
+    checks = "".join(
+        f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
+        for width in (*WIDTHS, *(s.width for s in subjects.known_to(arch, BETWEEN)))
+        for struct in structs[: len(structs) if width in WIDTHS else 1]
+    )
+    text = f"{select_sections(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
+    compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)
+
+
+def test_every_tail_that_a_tile_can_hold_is_compiled() -> None:
+    assert tuple(tile.WIDTHS) == WIDTHS
+    for width in WIDTHS:
+        for swapped in (False, True):
+            found = {s.segment for s in SCHEDULES if (s.width, s.swapped) == (width, swapped)}
+            for segment in SEGMENTS:
+                # Segments of 4 and of 16 are the same code with other constants.
+                made = tile.Tile(width, swapped)
+                wanted = segment == 0 or tile._holds_columns(None, made, segment)
+                assert wanted == bool(found & ({4, 16} if segment in (4, 16) else {segment}))
+
+
+def test_kernels_that_pack_nothing_bring_no_packing() -> None:
+    for arch in ARCHS:
+        assert "pack_rows" not in subjects.source(arch, INLINE)
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_oldest_supported_compiler_takes_them(arch: str) -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    widths = [s for s in COMPILED if s.width == (256 if s.swapped else 128)]
+    some = [s for s in subjects.known_to(arch, widths) if s.vector == 4 or s.segment == 128]
+    assert nvrtc_log(folder, subjects.source(arch, some), f"compute_{arch[3:]}") == (0, "")

@@ -1,0 +1,159 @@
+"""The emitted CUDA text compiles with this machine's nvcc and NVRTC 12.1, and never spills."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.dead_code import for_nvcc
+from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.target import TARGETS
+from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
+from tests.support.emitting import EXAMPLES, Emitted, emit_example, emit_text
+
+# Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
+MIXTURE = """
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(768)
+            self.batch_norm = nn.BatchNorm2d(24)
+
+        def forward(self, x, image, half):
+            rows = torch.softmax(x, 1), torch.logsumexp(x, 1), self.norm(F.gelu(x))
+            flat = torch.relu(self.batch_norm(image)), F.instance_norm(image)
+            return *rows, *flat, F.mish(half).sum(1), x.argmax(1), torch.tanh(x) > 0.5
+
+
+    def get_inputs():
+        return [torch.randn(64, 768), torch.randn(8, 24, 160, 160), torch.randn(64, 1000).half()]
+
+
+    def get_init_inputs():
+        return []
+"""
+# Products that are large enough for kernels of ours, with every kind of tail, and each way to pack.
+PRODUCTS = """
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(1024, 512)
+            self.second = nn.Linear(512, 1024, bias=False)
+            self.narrow = nn.Linear(1024, 128)
+            self.groups = nn.GroupNorm(16, 1024)
+
+        def forward(self, x, y, z):
+            h = self.second(torch.tanh(self.first(x))) + x
+            s = self.narrow(h)
+            rows = torch.softmax(s, 1), self.narrow(h).argmax(1)
+            batched = torch.relu(y @ z), (y @ z).half()
+            return self.groups(F.silu(self.second(h[:, :512].contiguous()))), *rows, *batched
+
+
+    def get_inputs():
+        return [torch.randn(2048, 1024), torch.randn(6, 512, 260), torch.randn(6, 260, 304)]
+
+
+    def get_init_inputs():
+        return []
+"""
+# Rows that outgrow the registers of a block, and on sm_90a are kept by a cluster.
+LONG_ROWS = """
+    import torch
+    import torch.nn as nn
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(65536)
+            self.groups = nn.GroupNorm(2, 8).bfloat16()
+
+        def forward(self, x, odd, image):
+            scores = torch.logsumexp(odd.double(), 1), torch.softmax(odd, 1)
+            return *scores, self.norm(x), self.groups(image) + image
+
+
+    def get_inputs():
+        images = torch.randn(6, 8, 128, 256, dtype=torch.bfloat16)
+        return [torch.randn(6, 65536), torch.randn(6, 50257), images]
+
+
+    def get_init_inputs():
+        return []
+"""
+PROBLEMS = {"mixture": MIXTURE, "products": PRODUCTS, "long rows": LONG_ROWS}
+NAMES = (*EXAMPLES, *PROBLEMS)
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+
+
+@cache
+def emitted_file(name: str, arch: str) -> Emitted:
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        text = PROBLEMS.get(name)
+        return emit_text(text, path, arch) if text else emit_example(name, path, arch)
+
+
+def cuda_text(name: str, arch: str) -> str:
+    """The kernels of an emitted file."""
+    emitted = emitted_file(name, arch)
+    found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', emitted.text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nvcc(name: str, arch: str, tmp_path: Path) -> None:
+    found, seconds = compile_text(cuda_text(name, arch), cuda_flags(TARGETS[arch].arch), tmp_path)
+    assert found
+    assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
+    assert seconds < 15, "the promise for the first build on two cores"
+    if name == "products":
+        assert kinds_of("known", tmp_path / "kernels.o") == {"b"}, "local: u is for all files"
+
+
+def kinds_of(word: str, built: Path) -> set[str]:
+    """How nm calls the symbols with this word: what a kernel remembers has to be its file's own."""
+    listed = subprocess.run(["nm", built], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-2] for line in listed.splitlines() if word in line}
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_nvrtc_12_1(arch: str) -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    for name in NAMES:
+        text = cuda_source(emitted_file(name, arch).made.texts, TARGETS[arch])
+        assert for_nvcc(text) == cuda_text(name, arch), "the same but for what NVRTC needs"
+        assert nvrtc_log(folder, text, arch) == (0, ""), name
+
+
+@pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
+def test_nvrtc_sees_mistakes() -> None:
+    folder = nvrtc_folder()
+    assert folder is not None
+    text = cuda_text("gemm_add_relu", "sm_80").replace("team.each", "team.every", 1)
+    code, log = nvrtc_log(folder, text, "sm_80")
+    assert code != 0
+    assert "every" in log

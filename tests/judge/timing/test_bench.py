@@ -1,0 +1,88 @@
+"""Clocks that lie are found by the parent's clock; honest ones are believed, and noise is noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fusewright.errors import NotVerifiable
+from fusewright.judge.isolation.protocol import Record
+from fusewright.judge.judging import judge
+from fusewright.judge.request import Limits
+from fusewright.judge.session import Session, Short
+from fusewright.judge.timing import bench
+from fusewright.judge.timing.bench import Side
+from tests.support.folders import PROBLEMS
+
+CASES = [f"case {n}" for n in range(9)]
+
+
+@pytest.mark.parametrize(("warm", "calls"), [(2, 5), (1, 1), (0, 1)])
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) -> None:
+    places, changes, seen = set(), set(), set()
+    for _ in range(200):
+        drawn = bench.Rounds(CASES, moves=moves)
+        rounds = [drawn.draw(number, warm, calls) for number in range(30)]
+        assert rounds[0].messages() == bench.Round(0, warm, calls).messages()
+        for what in rounds:
+            counted = [call for _, call, _ in what.messages() if call >= 0]
+            assert counted == list(range(calls)), "what counts is never more, and in order"
+            places |= {n for n, m in enumerate(what.messages()) if m[0] == "between"}
+        moved = [what.moved for what in rounds]
+        assert moved == sorted(moved)
+        assert any(moved) == moves
+        if moves:
+            first = rounds[moved.index(True)]
+            assert first.messages()[0][0] == "between", "no timed call follows a change at once"
+            changes.add(first.number)
+        asked = [case for what in rounds for _, _, case in what.messages() if case]
+        assert sorted(asked) == CASES, "each case once"
+        seen.add(tuple(asked))
+    assert places == set(range(warm + calls + 1))
+    assert changes == (set(range(1, bench.FEWEST_ROUNDS)) if moves else set())
+    assert len(seen) > 100
+
+
+def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
+    """Of a model whose answers depend on earlier calls, and whose input has gaps."""
+    problem, candidate = tmp_path / "problem.py", tmp_path / "candidate.py"
+    source = (PROBLEMS / "moving_average.py").read_text()
+    source = source.replace("torch.randn(rows, width)", "torch.randn(rows, 2 * width)[:, ::2]")
+    problem.write_text(source)
+    candidate.write_text(source.replace("class Model(", "class ModelNew("))
+    verdict = judge(problem, candidate, against=("eager",), budget_s=6.0)
+    assert verdict.verdict == "verified", verdict.reason
+    assert verdict.timing is not None
+    assert set(verdict.timing["sides"]) == {"candidate", "eager", "eager again"}  # type: ignore[call-overload]
+    ratio = verdict.timing["ratios"]["eager"]  # type: ignore[index]
+    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert ratio["claim"] in ("faster", "slower", "no difference shown")
+    assert ratio["pairs"] >= bench.FEWEST_ROUNDS
+    passed = {row.check for row in verdict.checks if row.outcome == "pass"}
+    assert {"timing-clocks", "timing-outputs", "timing-floor"} <= passed
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "loss"),
+    [
+        (bench.CANDIDATE, "refusal: torch.OutOfMemoryError: CUDA out of memory", Short),
+        (bench.CANDIDATE, "refusal: MemoryError: no", Short),
+        (bench.CANDIDATE, "refusal: ValueError: no", bench._Lost),
+        (bench.EAGER, "refusal: torch.OutOfMemoryError: CUDA out of memory", NotVerifiable),
+        (bench.EAGER, "refusal: ValueError: no", NotVerifiable),
+    ],
+)
+def test_only_the_candidates_own_faults_refute_it(
+    name: str, text: str, loss: type[Exception]
+) -> None:
+    record = Record("raised", (), text, (1, 0, 0))
+    fake = SimpleNamespace(
+        post=lambda *_: None, collect=lambda *_: record, request=SimpleNamespace(limits=Limits())
+    )
+    with pytest.raises(loss) as told:
+        bench._timed(cast("Session", fake), Side(name, cast("Any", None), 0), {"do": "call"})
+    assert type(told.value) is loss

@@ -1,0 +1,79 @@
+"""The installer: PyTorch's CPU index is used where it answers, and waited for briefly."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import ModuleType
+
+import pytest
+
+from tests.support.folders import ROOT
+
+TOOL = ROOT / "tools" / "install.py"
+
+
+@pytest.fixture(scope="module")
+def install() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install_tool", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Ok(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def test_an_index_that_answers(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = HTTPServer(("127.0.0.1", 0), Ok)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert install.answers(f"http://127.0.0.1:{server.server_port}/", 3.0)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_index_that_says_nothing(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start_s = time.monotonic()
+        assert not install.answers(f"http://127.0.0.1:{silent.getsockname()[1]}/", 0.2)
+        assert time.monotonic() - start_s < 2.0
+
+
+def test_an_index_that_is_not_there(install: ModuleType) -> None:
+    assert not install.answers("no such scheme://", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reachable", "options"),
+    [
+        (True, True, []),
+        (False, False, []),
+        (False, True, ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]),
+    ],
+)
+def test_which_build(
+    install: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: bool,
+    reachable: bool,
+    options: list[str],
+) -> None:
+    monkeypatch.setattr(install, "has_cuda_gpu", lambda: gpu)
+    monkeypatch.setattr(install, "answers", lambda url, seconds: reachable)
+    assert install.index_options() == options
