@@ -31,7 +31,9 @@ from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
 # Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
-# takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers.
+# takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers as
+# LEAST_CHUNKS, ADDING and ADDING_PART, and as LEAST_RANGE, ADDING_RANGES and ADDING_RANGE, in
+# tenths of a step.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile [m: conv-0036, conv-0037,
@@ -173,7 +175,7 @@ class TileCost:
         return cost / self.steps, parts
 
     def _equal_parts(self, rest: int, tile: Tile) -> Iterator[tuple[float, int]]:
-        """Cost in steps, and parts: `share_depth`, which cuts each tile into equal parts."""
+        """Cost in steps, and parts, of split-K: `share_depth` cuts each tile into equal parts."""
         room = MOST_PARTS_BYTES // (self._high(tile) * tile.width * 4)
         once, each = self.kind.adding
         for count in range(2, min(self.steps // PART_STEPS, room // rest) + 1):
@@ -183,7 +185,7 @@ class TileCost:
             yield rounds * (length + once + each * parts), rest * parts
 
     def _ranges(self, rest: int, _: Tile) -> Iterator[tuple[float, int]]:
-        """The same of `share_ranges`, which cuts all steps in a row, one piece for each cluster."""
+        """The same of stream-K: `share_ranges` cuts all steps, in a row, one piece a cluster."""
         steps, (once, each) = self.steps, self.kind.adding
         for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):
             parts = (steps - 2) // length + 2 if steps % length else steps // length
