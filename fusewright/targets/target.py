@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fusewright.errors import BadUsage
+from fusewright.errors import BadUsage, InternalError
 from fusewright.targets.arch import ARCHES, Arch
 from fusewright.targets.machines import MACHINES, Machine
 
@@ -34,9 +34,16 @@ class Target:
 
 
 def targets_of(arches: Mapping[str, Arch], machines: Mapping[str, Machine]) -> dict[str, Target]:
-    """A target for each architecture that kernels are written for, with its machine."""
+    """A target for each architecture that kernels are written for, with its machine.
+
+    Raises InternalError for one that no machine stands for.
+    """
     machine_of = {machine.arch: machine for machine in machines.values()}
-    written = (arch for arch in arches.values() if arch.device_library is not None)
+    written = [arch for arch in arches.values() if arch.device_library is not None]
+    if alone := [arch.name for arch in written if arch.name not in machine_of]:
+        raise InternalError(
+            f"No machine stands for {', '.join(alone)}: it needs a row in targets/machines.py."
+        )
     return {arch.name: Target(arch, machine_of[arch.name]) for arch in written}
 
 

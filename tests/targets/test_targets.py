@@ -16,7 +16,7 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections, select_sections
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
-from fusewright.errors import BadUsage, ToolMissing
+from fusewright.errors import BadUsage, InternalError, ToolMissing
 from fusewright.kernels.tensor_core.support import MMA_SYNC_BYTES, supports, tile_fits
 from fusewright.targets.arch import ARCHES, MMA_SYNC_KERNELS, Arch
 from fusewright.targets.detect import own_gpu, resolve_target
@@ -219,7 +219,7 @@ def attention(name: str, width: int) -> Compilation:
 def test_with_less_shared_memory_some_calls_stay(name: str) -> None:
     made = mixed(name)
     (call,) = made.plan.libraries
-    assert call.node["name"] == "aten.linear"
+    assert call.node.called == "aten.linear"
     why = f"the tiles of our kernels do not fit the 99 KB of shared memory that {name} has"
     assert why in made.record("mixed.py")
     assert {tile.width for tile in made.tiles.values()} == {64}
@@ -232,7 +232,7 @@ def test_what_fits_compiles(tmp_path: Path) -> None:
     """Also by ptxas, which knows how much shared memory a block can have unasked."""
     small = TARGETS["sm_86"]
     for made, name in ((mixed("sm_86"), "convolution"), (attention("sm_86", 64), "attention")):
-        found, _ = compile_text(cuda_source(made.kernels, small), cuda_flags(small.arch), tmp_path)
+        found, _ = compile_text(cuda_source(made.texts, small), cuda_flags(small.arch), tmp_path)
         assert {usage.arch for usage in found} == {"sm_86"}
         assert any(f"{name}_kernel" in usage.name for usage in found)
 
@@ -299,3 +299,8 @@ def test_a_new_gpu_is_two_rows(
     record = emitted.made.record("toy.py")
     assert "there is no kernel of ours for it on sm_99a" in record
     assert {tile.width for tile in emitted.made.tiles.values()} <= {64, 128, 256}
+
+
+def test_an_architecture_without_a_machine_says_what_is_missing() -> None:
+    with pytest.raises(InternalError, match=r"No machine stands for sm_90a: it needs a row"):
+        targets_of({"sm_90a": ARCHES["sm_90a"]}, {})
