@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from fusewright.errors import NotVerifiable
 ASK, GO, OVER, SETTLE = b"?", b"!", b".", b"+"
 NEEDED = struct.Struct("<QQ")  # bytes of the host, and of the run's GPU
 HOST = "host"
+Turn = Callable[[], AbstractContextManager[None]]  # entered while calls are timed
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 

@@ -34,7 +34,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
-from fusewright.common.timing_lock import Need
+from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.compiler.passes import run_passes
 from fusewright.emit.emitted_file import (
@@ -64,7 +64,6 @@ from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
-from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.conv.tf32_probe import probe_this_gpu
 from fusewright.kernels.interface import MatchContext, StrategyContext
 from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
+from fusewright.common.timing_lock import Turn
 from fusewright.errors import BadUsage, NotVerifiable
 from fusewright.judge import sanitizer
 from fusewright.judge.environment import accuracy_table, describe
@@ -52,7 +53,7 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     budget_s: float = 20.0,
     progress: Progress | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    turn: bench.Turn = nullcontext,
+    turn: Turn = nullcontext,
     site: Site | None = None,
     truth: str = "rows",
     compiled: Compiled | None = None,
@@ -102,7 +103,7 @@ def open_site(device: str, *, timing: bool = True) -> AbstractContextManager[Sit
 def judge_request(
     request: Request,
     progress: Progress,
-    turn: bench.Turn = nullcontext,
+    turn: Turn = nullcontext,
     site: Site | None = None,
     compiled: Compiled | None = None,
 ) -> Verdict:
@@ -159,9 +160,7 @@ def _check(request: Request) -> None:
             raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
 
 
-def _judge(
-    session: Session, turn: bench.Turn, compiled: Compiled | None = None
-) -> bench.Timing | None:
+def _judge(session: Session, turn: Turn, compiled: Compiled | None = None) -> bench.Timing | None:
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
     timers = bench.participants(request) if request.timing else ()
@@ -203,7 +202,7 @@ def _judge(
 def _timed(
     session: Session,
     sides: list[bench.Side],
-    turn: bench.Turn,
+    turn: Turn,
     started: Callable[[], list[bench.Side]],
 ) -> bench.Timing | None:
     """What the clocks say of these sides; where they are not clear, of `started` ones once more."""

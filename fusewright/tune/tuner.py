@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from fusewright.build.fused_module import NO_TIME
+from fusewright.common.timing_lock import Turn
 from fusewright.errors import BadUsage, InternalError
-from fusewright.judge.timing.bench import Turn
 from fusewright.kernels.registry import Strategy
 from fusewright.targets.target import Target
 from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon

@@ -12,12 +12,13 @@ import random
 import statistics as plain
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fusewright.common.timing_lock import Turn
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Gone, Late, ProtocolViolation, Record
 from fusewright.judge.session import Short
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fusewright.judge.request import Request
     from fusewright.judge.session import Session
 
-Turn = Callable[[], AbstractContextManager[None]]
 FLOOR = "floor"
 CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
 # Untimed and timed calls of a turn, by the seconds that one takes with everything around it: where
