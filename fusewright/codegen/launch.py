@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from fusewright.ir.graph import Node
 from fusewright.loopnest.nest import AffineAccess
 from fusewright.loopnest.reduction_passes import KeepPolicy
 
@@ -68,7 +69,8 @@ class Launch:
     aligned or the batch size is no multiple of `batch_multiple`.  vector_tensors: ids of the nodes
     that are walked by vectors.  workspace: bytes of scratch memory, as Python text, "" for none.
     fallback: taken where the call cannot be.  leading_pointers: declarations of what is read as a
-    whole.  structs: texts of what stands beside the body's.  statements: of the entry, before the
+    whole, which is leading_tensors; aligned: which of these start at multiples of 16 bytes.
+    structs: texts of what stands beside the body's.  statements: of the entry, before the
     call.  needs: sections of the device library that no word of the text names.
     """
 
@@ -80,6 +82,8 @@ class Launch:
     workspace: str = ""
     fallback: Fallback | None = None
     leading_pointers: tuple[str, ...] = ()
+    leading_tensors: tuple[Node, ...] = ()
+    aligned: tuple[int, ...] = ()
     structs: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fusewright.common.timing_lock import Need
+from fusewright.frontend.library_calls import CONVOLUTION_CALLS
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
-from fusewright.kernels.conv.match import NAMES as CONVOLUTIONS
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def sizes_of(graph: Graph) -> Sizes:
     state = _bytes(graph, (n for n in order if id(n) in leaves and id(n) not in given))
     outputs = [m for m in map(memory_of, graph.roots) if id(m) not in leaves]
     live = _most_live(graph, order, leaves, outputs)
-    convolves = any(n.called in CONVOLUTIONS for n in order)
+    convolves = any(n.called in CONVOLUTION_CALLS for n in order)
     return Sizes(inputs, _bytes(graph, outputs), state, live, convolves)
 
 

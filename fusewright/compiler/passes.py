@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fusewright.ir.graph import Graph, check
-from fusewright.kernels.conv.pool_fusion import pooled
-from fusewright.kernels.gemm.triangle_masks import masked
 from fusewright.kernels.interface import KernelFamily, MatchContext
 from fusewright.kernels.registry import FAMILIES
 from fusewright.rewrite.bit_views import bits
@@ -39,7 +37,7 @@ def run_passes(
     stages: Mapping[str, Callable[[Graph], Graph]] = {
         "once": lambda g: once(g, machine),
         **{f.stage: partial(f.match, context=context) for f in families if f.stage},
-        "late": lambda g: _late(g, machine),
+        "late": lambda g: _late(g, machine, families),
         "bits": bits,
         "halves": halves,
         "pages": lambda g: pages(g, machine),
@@ -51,8 +49,9 @@ def run_passes(
     return check(apart(given, graph), before)
 
 
-def _late(graph: Graph, machine: Target) -> Graph:
+def _late(graph: Graph, machine: Target, families: Sequence[KernelFamily]) -> Graph:
     """What is a call until the target is known, and what that leaves of pieces of tensors."""
-    for step in (lower_for_target, once, pooled, masked, joint, through):
+    refined = [family.refine for family in families]
+    for step in (lower_for_target, once, *refined, joint, through):
         graph = step(graph, machine)
     return graph

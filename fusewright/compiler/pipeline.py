@@ -59,17 +59,20 @@ from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.planner import Plan, numbered, plan
+from fusewright.ir.graph import toposort
 from fusewright.judge import judge
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
-from fusewright.kernels.conv.tf32_probe import probe_this_gpu
-from fusewright.kernels.interface import MatchContext, StrategyContext
-from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.support import supports
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.interface import Condition, Description, MatchContext, StrategyContext
+from fusewright.kernels.registry import (
+    ANCHORS,
+    Strategy,
+    default_strategy,
+    family_of,
+    kernel_text,
+)
 from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
 from fusewright.loopnest.nest import Nest
 from fusewright.report.decision_record import (
@@ -86,7 +89,7 @@ from fusewright.rewrite.algebra_rules import allowed
 from fusewright.rewrite.diagonal_matmul import diagonal
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.detect import own_gpu, resolve_target
-from fusewright.targets.target import TARGETS, Target
+from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
 from fusewright.tune.search_space import MODEL, TuneChoice, choices
@@ -117,9 +120,20 @@ class Compilation:
     replaced: bool = True
 
     @property
-    def tiles(self) -> Mapping[str, Tile]:
-        """The tiles of the kernels that compute a product, by name."""
-        return {b.name: s.tile for b, _, s in self.kernels if isinstance(s, TensorCoreTile)}
+    def descriptions(self) -> Mapping[str, Description]:
+        """What reports say of the kernels, by name."""
+        context = StrategyContext(self.plan.target, self.plan.graph)
+        return {
+            text.name: family_of(nest.kernel).describe(nest.kernel, strategy, context)
+            for text, nest, strategy in self.kernels
+        }
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What the emitted guard asks for kernels, in the order in which the graph has anchors."""
+        owners = {id(k.anchor): k for k in self.plan.kernels if k.anchor}
+        found = (owners[id(n)] for n in toposort(self.plan.graph.roots) if id(n) in owners)
+        return tuple(asked for kernel in found for asked in family_of(kernel).conditions(kernel))
 
     @property
     def texts(self) -> tuple[KernelText, ...]:
@@ -135,7 +149,9 @@ class Compilation:
         """The decision record."""
         text = f"{source} on {self.plan.target.name}: the model as it was\n"
         if self.plan.steps:
-            text = explain(self.captured, self.plan, self.layout, self.tiles, self.used, source)
+            text = explain(
+                self.captured, self.plan, self.layout, self.descriptions, self.used, source
+            )
         lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
         return text + "".join(f"{line}\n" for line in lines)
 
@@ -176,8 +192,8 @@ def design(
     graph, used = rewrite(given.graph, allowed(rules))
     graph, more = diagonal(graph, rules)
     used = (*used, *more)
-    rounds = probe_this_gpu(graph.batch) if machine is own_gpu() else None
-    graph = run_passes(graph, MatchContext(machine, precision, rules, rounds), choice.library)
+    context = MatchContext(machine, precision, rules, is_here=machine is own_gpu())
+    graph = run_passes(graph, context, choice.library)
     captured = replace(given, graph=graph)
     planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision))
     planned = numbered(planned, first)
@@ -256,13 +272,15 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
-    lines = header(record, made.kernels, made.plan, problem.path.name)
+    lines = header(record, made.kernels, made.plan, problem.path.name, made.descriptions)
     return emit_file(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
 
 
 def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
-    forward = generated_forward(made.captured, made.plan, made.texts, made.tiles, module, scope)
+    forward = generated_forward(
+        made.captured, made.plan, made.texts, made.conditions, module, scope
+    )
     return runtime_block(made.texts, made.plan.target, [forward]), forward
 
 
@@ -478,6 +496,11 @@ class Parts:
         return tuple(text for made in self.made for text in made.texts)
 
     @property
+    def descriptions(self) -> Mapping[str, Description]:
+        """What reports say of the kernels, by name."""
+        return {name: d for made in self.made for name, d in made.descriptions.items()}
+
+    @property
     def facts(self) -> Mapping[str, object]:
         """What the report says."""
         taken = [{"class": t.made.name, "paths": t.paths} for t in self.chosen.taken]
@@ -515,7 +538,7 @@ def make_parts(
                 f"{kind} is called with different numbers of rows, and kernels for it would be "
                 "for one of them."
             )
-        if not made.kernels or not is_worth_it(made.given, made.plan, made.tiles):
+        if not made.kernels or not is_worth_it(made.given, made.plan, made.descriptions):
             return None
         made = design(made.given, machine, precision, rules, first=sum(map(_count, parts)))
         try:
@@ -546,7 +569,7 @@ def _code_of_parts(
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
         made = taken.made.made
-        new = generated_forward(made.captured, made.plan, made.texts, made.tiles, child, own)
+        new = generated_forward(made.captured, made.plan, made.texts, made.conditions, child, own)
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
     return runtime_block(parts.texts, parts.machine, [c.forward for c in classes]), classes
 
@@ -587,7 +610,7 @@ def _file(
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
         text, runtime = _emitted(made, module, problem)
-        reports = step_reports(made.plan, made.tiles)
+        reports = step_reports(made.plan, made.descriptions)
         degenerate = is_degenerate(made.captured.graph)
         about = made.record(name), made.texts, reports, degenerate, made.tuning
         return _File(text, runtime, *about)
@@ -611,7 +634,7 @@ def _file(
         )
     # The file shall not depend on where the problem lies.
     record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
-    reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.tiles))
+    reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
     return _File(text, runtime, record, parts.texts, reports, parts=parts.facts)
 
@@ -625,7 +648,7 @@ def _text_of_parts(
     if parts.chosen.taken:
         runtime, classes = _code_of_parts(parts, scope)
         plans = [made.plan for made in parts.made]
-        lines = header_of_parts(record, parts.kernels, plans, problem.path.name)
+        lines = header_of_parts(record, parts.kernels, plans, problem.path.name, parts.descriptions)
         return emit_parts(problem.source, path, lines, runtime, classes), runtime
     try:
         return rename_only(problem.source, path, unchanged_header(record)), ""
@@ -665,17 +688,16 @@ def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
     """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
     scratch = {text.name for text in made.texts if text.launch.workspace}
-    packing = [name for name in made.tiles if name in scratch]
+    packing = [k for k in planned.kernels if k.anchor and k.name in scratch]
     for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
+        names = ", ".join(k.name for k in packing)
         raise BadUsage(
-            f"--rules {rule} cannot be kept: {', '.join(packing)} packs one factor of its product "
-            f"into memory of its own. Kernels that pack nothing exist for {_inline_targets()}; "
-            "there, both factors have to lie row by row along k, and a fold must not take 256 "
-            "columns. Drop the rule."
+            f"--rules {rule} cannot be kept: {names} packs one factor of its product into memory "
+            f"of its own. {family_of(packing[0]).workspace_advice} Drop the rule."
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:
-        names = ", ".join(dict.fromkeys(n.call.name.removeprefix("aten.") for n in calls))
+        names = ", ".join(dict.fromkeys(n.short_name for n in calls))
         raise BadUsage(
             f"--rules no-library cannot be kept: {names} stays a library call on "
             f"{planned.target.name}. Drop the rule, or see the record of `fusewright explain`."
@@ -688,7 +710,3 @@ def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
             "--rules no-workspace cannot be kept: the plan has tensors between its steps. "
             "Drop the rule."
         )
-
-
-def _inline_targets() -> str:
-    return " and ".join(t.name for t in TARGETS.values() if supports(t.arch, "gemm.unpacked"))

@@ -6,7 +6,7 @@ own. What is added is laid out as `ruff format` would, in the indentation of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -28,7 +28,7 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.interface import Condition
 from fusewright.targets.target import Target
 
 
@@ -65,14 +65,14 @@ def generated_forward(
     captured: Captured,
     plan: Plan,
     kernels: Sequence[KernelText],
-    tiles: Mapping[str, Tile],
+    conditions: Sequence[Condition],
     module: nn.Module,
     scope: EmitScope,
 ) -> GeneratedForward:
-    """The emitted `forward` of `module`, with what its guard asks. tiles: of kernels by name."""
-    asked = guard(captured, module, scope, plan.target, plan.precision)
+    """The emitted `forward` of `module`, with what its guard asks; conditions: of kernels."""
+    asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     scratch = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, asked, scratch, tiles)
+    body = forward_body(captured, plan, kernels, asked, scratch)
     signature, call = signature_text(parameters(module))
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(

@@ -39,8 +39,6 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.interpreter import python_text
-from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.variant import variant_of
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,13 @@ def forward_body(
     bodies: Sequence[KernelText],
     guard: ForwardGuard,
     scratch: Mapping[str, str],
-    tiles: Mapping[str, Tile],
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
     scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text with a
     slot for the batch size.
-    tiles: of the kernels with a product, by name.
     """
-    return _ForwardPrinter(captured, plan, bodies, guard, scratch, tiles).body()
+    return _ForwardPrinter(captured, plan, bodies, guard, scratch).body()
 
 
 class _ForwardPrinter:
@@ -80,10 +76,9 @@ class _ForwardPrinter:
         bodies: Sequence[KernelText],
         guard: ForwardGuard,
         scratch: Mapping[str, str],
-        tiles: Mapping[str, Tile],
     ) -> None:
         self.captured, self.plan, self.guard = captured, plan, guard
-        self.scratch, self.tiles = scratch, tiles
+        self.scratch = scratch
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
         self.expressions: dict[int, Expression] = {}
@@ -224,7 +219,7 @@ class _ForwardPrinter:
             snippets.append(Snippet.IEEE)
         made = self._assign(_short_name(n), expression(text, arguments, snippets))
         self.expressions[id(n)] = made
-        if any(n is leaf for kernel in self.plan.kernels for leaf in _walked(kernel)):
+        if any(n is leaf for kernel in self.plan.kernels for leaf in self._walked(kernel)):
             value = self._as_laid_out(made, n)
             if id(n) in self.exposed:
                 self.dense[id(n)] = self._assign(f"{made.text}_dense", value)
@@ -270,21 +265,21 @@ class _ForwardPrinter:
         return expression(text, [found])
 
     def _factors(self, kernel: Kernel) -> list[Expression]:
-        """What the kernel's product reads as a whole, aligned where tensor maps read it."""
-        if kernel.anchor is None:
-            return []
-        tile = self.tiles[kernel.name]
-        kind = variant_of(kernel.anchor, inline=tile.inline)
-        found = kind.whole(kernel.anchor)
+        """What the kernel reads as a whole, aligned where it has to be."""
+        launch = self.bodies[kernel.name].launch
+        found, read = launch.leading_tensors, launch.aligned
         tensors = [self._operand(n) for n in found]
         aligned: dict[Expression, Expression] = {}
-        read = kind.boxed[tile.swapped]
         for k in read:
             if id(found[k]) not in self.fresh and tensors[k] not in aligned:
                 text = f"{Snippet.ALIGNED}({tensors[k].text})"
                 value = expression(text, [tensors[k]], [Snippet.ALIGNED])
                 aligned[tensors[k]] = self._assign(f"{tensors[k].text}_aligned", value)
         return [aligned.get(t, t) if k in read else t for k, t in enumerate(tensors)]
+
+    def _walked(self, kernel: Kernel) -> list[Node]:
+        """The tensors whose addresses and strides a kernel takes."""
+        return [*kernel.leaves, *self.bodies[kernel.name].launch.leading_tensors]
 
     def _scratch(self, kernel: Kernel) -> list[Expression]:
         if kernel.name not in self.scratch:
@@ -360,13 +355,7 @@ def _given(body: KernelText) -> list[Node]:
     return [p.node for p in body.pointers if not p.written]
 
 
-def _walked(kernel: Kernel) -> list[Node]:
-    """The tensors whose addresses and strides a kernel takes."""
-    whole = variant_of(kernel.anchor).whole(kernel.anchor) if kernel.anchor else ()
-    return [*kernel.leaves, *whole]
-
-
 def _short_name(n: Node) -> str:
     if n.op == "library":
-        return n.call.name.removeprefix("aten.").strip("_") + "_out"
+        return n.short_name.strip("_") + "_out"
     return f"{n.op}_out"

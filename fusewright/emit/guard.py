@@ -9,7 +9,7 @@ from it, and what was found gets a local name, which the rest of `forward` uses.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
@@ -24,8 +24,7 @@ from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured
 from fusewright.ir.graph import BatchSize, Node, numel, toposort
-from fusewright.kernels.conv.match import came_from_conv, rounds_as_tf32
-from fusewright.kernels.conv.tf32_probe import probe_arguments
+from fusewright.kernels.interface import Condition, FullFloat32, RoundsAsTf32
 from fusewright.targets.target import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method
@@ -59,9 +58,13 @@ def guard(
     scope: EmitScope,
     target: Target,
     precision: str = "eager",
+    asked: Sequence[Condition] = (),
 ) -> ForwardGuard:
-    """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it."""
-    return _Guard(captured, module, scope, target, precision).guard()
+    """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it.
+
+    asked: the conditions of kernels.
+    """
+    return _Guard(captured, module, scope, target, precision, asked).guard()
 
 
 class _Guard:
@@ -72,9 +75,10 @@ class _Guard:
         scope: EmitScope,
         target: Target,
         precision: str,
+        asked: Sequence[Condition],
     ) -> None:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
-        self.precision = precision
+        self.precision, self.asked = precision, asked
         self.parameters = parameters(module)
         self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
         self.globals = values_read(module, scope)
@@ -335,12 +339,12 @@ class _Guard:
 
     def _products(self) -> Iterator[str]:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
-        nodes = toposort(self.captured.graph.roots)
-        found = [n for n in nodes if n.row.kind == "product" and n.dtype is torch.float32]
-        if self.precision == "eager" and not all(map(came_from_conv, found)):
+        if self.precision == "eager" and FullFloat32() in self.asked:
             yield self._call(Snippet.FULL_FLOAT32)
-        asked = (probe_arguments(n, self.batch) for n in found if rounds_as_tf32(n))
-        yield from dict.fromkeys(self._call(Snippet.ROUNDS, *arguments) for arguments in asked)
+        for one in dict.fromkeys(self.asked):
+            if isinstance(one, RoundsAsTf32):
+                arguments = (text.format(batch=self.batch) for text in one.arguments)
+                yield self._call(Snippet.ROUNDS, *arguments)
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from fusewright import __version__
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Plan
-from fusewright.ir.graph import Node
-from fusewright.kernels.tensor_core.variant import variant_of
+from fusewright.kernels.interface import Description
 from fusewright.loopnest.nest import Nest
-
-SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def header(
-    record: str, kernels: Iterable[tuple[KernelText, Nest, object]], plan: Plan, name: str
+    record: str,
+    kernels: Iterable[tuple[KernelText, Nest, object]],
+    plan: Plan,
+    name: str,
+    descriptions: Mapping[str, Description],
 ) -> list[str]:
-    """name: of the problem file."""
+    """name: of the problem file.  descriptions: of kernels, by name."""
     lines = [
         f"ModelNew: {name} with fused kernels for {plan.target.name}, "
         f"written by fusewright {__version__}.",
@@ -31,7 +32,7 @@ def header(
         "",
     ]
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, plan), ""]
+    return [*lines, *kept, *_numeric_classes(kernels, plan, descriptions), ""]
 
 
 def header_of_parts(
@@ -39,6 +40,7 @@ def header_of_parts(
     kernels: Iterable[tuple[KernelText, Nest, object]],
     plans: Iterable[Plan],
     name: str,
+    descriptions: Mapping[str, Description],
 ) -> list[str]:
     """The same where some submodules are new. kernels, plans: of all of them."""
     first, *_ = plans = list(plans)
@@ -52,7 +54,7 @@ def header_of_parts(
         "",
     ]
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, first), ""]
+    return [*lines, *kept, *_numeric_classes(kernels, first, descriptions), ""]
 
 
 def unchanged_header(record: str) -> list[str]:
@@ -61,7 +63,11 @@ def unchanged_header(record: str) -> list[str]:
     return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
 
 
-def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, object]], plan: Plan) -> list[str]:
+def _numeric_classes(
+    kernels: Iterable[tuple[KernelText, Nest, object]],
+    plan: Plan,
+    descriptions: Mapping[str, Description],
+) -> list[str]:
     """In which precision each kernel computes."""
     lines = []
     for text, nest, _ in kernels:
@@ -69,14 +75,9 @@ def _numeric_classes(kernels: Iterable[tuple[KernelText, Nest, object]], plan: P
         narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
         kind = "float64" if torch.float64 in types else "float32" if types else "integers"
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        product = _product_class(nest.kernel.anchor) if nest.kernel.anchor else ""
+        anchor = nest.kernel.anchor
+        product = f", its {anchor.op} as {descriptions[text.name].numeric}" if anchor else ""
         lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
     calls = any(s.node.op == "library" for s in plan.libraries)
     how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
     return lines + [f"  numeric class: library products {how}"] * calls
-
-
-def _product_class(product: Node) -> str:
-    """In which precision a kernel computes its product."""
-    numeric = variant_of(product).numeric.format(dtype=SHORT.get(product.dtype, ""))
-    return f", its {product.op} as {numeric}"

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from fusewright.emit.dynamo_fast_path import SEEN
-from fusewright.kernels.conv.tf32_probe import ROUNDS
+from fusewright.frontend.float32_precision import ROUNDS
 from fusewright.rewrite.huge_pages import PAGED
 
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 VIEWS_OR_SHARED = ("aten.select", "aten.embedding", "aten.view.dtype")
 NEW_MEMORY = frozenset(name for name in FUNCTIONS if name not in VIEWS_OR_SHARED)
 PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
+CONVOLUTION_CALLS = tuple(
+    f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)
+)
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
 PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")

@@ -117,6 +117,11 @@ class Node:
         return self.call.name if self.op == "library" else None
 
     @property
+    def short_name(self) -> str:
+        """The operator, or what a library node calls, as people read it."""
+        return self.call.short_name if self.op == "library" else self.op
+
+    @property
     def row(self) -> Operator:
         """This node's row of the op table."""
         return OPS[self.op]

@@ -244,6 +244,11 @@ class LibraryCall:
         """ATen's name, and behind it an overload that means something else than the plain one."""
         return call_name(self.operator, self.overload)
 
+    @property
+    def short_name(self) -> str:
+        """The name as people read it."""
+        return self.name.removeprefix("aten.")
+
     def render(self, tensors: Sequence[str], device: str, batch: str) -> str:
         """The call as Python text. tensors: those of the node's arguments."""
         words = Words(tensors, device, batch)

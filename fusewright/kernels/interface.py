@@ -6,6 +6,7 @@ none of them: the compiler hands over what they ask.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
+from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Graph, Node
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
@@ -24,15 +26,14 @@ Tf32Probe = Callable[[Node], bool]
 class MatchContext:
     """What a family is told where it matches calls, beside the graph.
 
-    precision: "eager" or "ieee".  rules: of `optimize --rules`.  probe: whether PyTorch's own
-    convolution of a kind rounds as TF32 does, which may differ from size to size; None: nobody has
-    asked a GPU.
+    precision: "eager" or "ieee".  rules: of `optimize --rules`.  is_here: whether the target is
+    this machine's own GPU, which can be asked what PyTorch does on it.
     """
 
     target: Target
     precision: str = "eager"
     rules: frozenset[str] = frozenset()
-    probe: Tf32Probe | None = None
+    is_here: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,53 @@ class StrategyContext:
     rules: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Description:
+    """What reports say of a kernel and how it runs, beside what its members and tensors show.
+
+    why: how it computes, in lines.  The rest is said of its anchor, if it has one. numeric: the
+    class in which it is computed.  nbytes: what is moved for it.  flops: its operations, and how
+    many of them the target's machine does in a second (a prediction).
+    """
+
+    why: tuple[str, ...]
+    numeric: str = ""
+    nbytes: int = 0
+    flops: int = 0
+    flops_per_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class FullFloat32:
+    """The emitted guard asks whether PyTorch's own products of float32 are in full precision."""
+
+
+@dataclass(frozen=True)
+class RoundsAsTf32:
+    """The emitted guard asks whether PyTorch's own convolution rounds as TF32 does.
+
+    arguments: of `_fusewright_rounds`, as texts with a slot for the batch size.
+    """
+
+    arguments: tuple[str, ...]
+
+
+Condition = FullFloat32 | RoundsAsTf32
+
+
 class KernelFamily(Protocol):
     """One family. What it does not say is as for kernels without an anchor.
 
     name: also the folder in `kernels/`.  anchors: the operators of the table that it computes tile
     by tile, each of which has one family.  stage: what people read where its `match` is left out,
-    so that calls stay PyTorch's; "": it matches none.
+    so that calls stay PyTorch's; "": it matches none.  workspace_advice: what is said where a user
+    forbids the scratch memory that a kernel with an anchor takes.
     """
 
     name: str
     stage: str = ""
     anchors: frozenset[str] = frozenset()
+    workspace_advice: str = ""
 
     def owns(self, members: Sequence[Node]) -> bool:
         """Whether a kernel of these members is one of this family, if of none before it."""
@@ -63,6 +100,10 @@ class KernelFamily(Protocol):
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
         """Write the library calls that its kernels compute as nodes; others say why they stay."""
+        return graph
+
+    def refine(self, graph: Graph, target: Target) -> Graph:
+        """Rewrite what stands around its anchors, once other calls are written as nodes."""
         return graph
 
     def check(self, members: Sequence[Node], target: Target) -> None:
@@ -88,3 +129,11 @@ class KernelFamily(Protocol):
     def launch(self, nest: Nest, strategy: Any, /) -> tuple[BodyPolicy, Launch]:
         """How a kernel is printed and started."""
         ...
+
+    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
+        """What reports say of a kernel."""
+        return Description(("one pass: each element depends on the same element of its operands",))
+
+    def conditions(self, kernel: Kernel) -> tuple[Condition, ...]:
+        """What the emitted guard asks, so that a kernel is as precise as eager."""
+        return ()

@@ -12,21 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import chain, repeat
 
 from fusewright.codegen.kernel_text import operators
+from fusewright.common.dtypes import HALF
 from fusewright.frontend.capture import Captured
+from fusewright.frontend.float32_precision import allows_tf32
 from fusewright.frontend.library_calls import product_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
-from fusewright.ir.graph import Graph, Node, base, shape_text, times, toposort
+from fusewright.ir.graph import Graph, Node, base, shape_text, toposort
 from fusewright.ir.library_call import LibraryCall
-from fusewright.ir.specs import ConvSpec, spec_of
-from fusewright.kernels.conv.match import allows_tf32
-from fusewright.kernels.gemm.match import HALVES
-from fusewright.kernels.gemm.triangular_tiles import ALL, band
-from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.variant import SPLIT, variant_of
+from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
 from fusewright.rewrite import diagonal_matmul
@@ -45,11 +41,11 @@ def changes_anything(given: Graph, plan: Plan) -> bool:
     return bool(plan.kernels) or _calls(given) != _calls(plan.graph) or plan.precision != "eager"
 
 
-def is_worth_it(captured: Captured, plan: Plan, tiles: Mapping[str, Tile]) -> bool:
+def is_worth_it(captured: Captured, plan: Plan, descriptions: Mapping[str, Description]) -> bool:
     """Whether kernels for a part of a model gain anything: a single call of eager has to be
     predicted to take less time; of several, some are saved memory, and none takes longer."""
     before = _eager_seconds(captured, plan)
-    after = sum(r.predicted_s for r in step_reports(plan, tiles))
+    after = sum(r.predicted_s for r in step_reports(plan, descriptions))
     several = sum(bool(c.bytes) for c in captured.calls) > 1
     return after < before * (1 - SAME) or (several and after < before * (1 + SAME))
 
@@ -60,13 +56,14 @@ def _calls(graph: Graph) -> Counter[LibraryCall]:
     return Counter(replace(call, why_library=None) for call in calls)
 
 
-def step_reports(plan: Plan, tiles: Mapping[str, Tile]) -> tuple[StepReport, ...]:
+def step_reports(plan: Plan, descriptions: Mapping[str, Description]) -> tuple[StepReport, ...]:
     """One entry per step: name, kind, operators, bytes moved, operations, predicted time.
 
-    tiles: of the kernels with a product, by name.
+    descriptions: of the kernels, by name.
     """
-    reports = [_report(step, plan.graph, tiles) for step in plan.steps]
-    return tuple(_predicted(s, r, plan) for s, r in zip(plan.steps, reports, strict=True))
+    reports = [_report(step, plan.graph, descriptions) for step in plan.steps]
+    both = zip(plan.steps, reports, strict=True)
+    return tuple(_predicted(step, report, plan, descriptions) for step, report in both)
 
 
 def explain_parts(
@@ -107,16 +104,16 @@ def explain(
     captured: Captured,
     plan: Plan,
     layout: BufferReuse,
-    tiles: Mapping[str, Tile],
+    descriptions: Mapping[str, Description],
     used_rules: Sequence[str],
     source: str,
 ) -> str:
     """The decision record as text."""
-    reports = step_reports(plan, tiles)
+    reports = step_reports(plan, descriptions)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
     for step, report in zip(plan.steps, reports, strict=True):
-        lines += _step_lines(step, report, layout, tiles, factors)
+        lines += _step_lines(step, report, layout, descriptions, factors)
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
@@ -127,55 +124,33 @@ def _counts(plan: Plan) -> str:
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
 
 
-def _report(step: Step, graph: Graph, tiles: Mapping[str, Tile]) -> StepReport:
+def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -> StepReport:
     if isinstance(step, LibraryStep):
         n = step.node
         moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
         if n.op == "item":
             return StepReport("item", "library", ("item",), 0, 0)
-        name = _name(n)
-        flops = product_flops(f"aten.{name}", [a.shape for a in n.args], n.shape, graph.batch)
+        name = n.short_name
+        flops = product_flops(n.called or "", [a.shape for a in n.args], n.shape, graph.batch)
         return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
     if step.anchor is None:
         return StepReport(step.name, "fused", step.operators, moved, flops)
-    tile = tiles[step.name]
-    kind = variant_of(step.anchor, inline=tile.inline)
-    whole = kind.whole(step.anchor)
-    every = zip(chain(kind.passes[tile.swapped], repeat(1)), whole, strict=False)
-    moved += sum(passes * nbytes(n, graph) for passes, n in every)
-    flops += _product_flops(step, graph)
+    found = descriptions[step.name]
+    moved, flops = moved + found.nbytes, flops + found.flops
     return StepReport(step.name, "product", step.operators, moved, flops)
-
-
-def _product_flops(kernel: Kernel, graph: Graph) -> int:
-    """Two for each multiply-add of the product, and of one that makes its left factor."""
-    n = kernel.anchor
-    if n is None:
-        return 0
-    matrix = variant_of(n).matrix(n)
-    rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
-    window = spec_of(n, ConvSpec).pool_window if n.op == "convolution" else None
-    pixels = math.prod(window or (1,))  # of an element
-    rest = band(kernel).share(*map(graph.hint, n.shape[-2:]))
-    each = round(elements(n, graph) * rest) * pixels + rows * graph.hint(matrix.inner)
-    return 2 * graph.hint(matrix.depth) * each
 
 
 def _domain(m: Node, graph: Graph) -> int:
     return elements(m.args[0] if m.row.kind == "fold" else m, graph)
 
 
-def _name(n: Node) -> str:
-    return n.call.name.removeprefix("aten.") if n.op == "library" else n.op
-
-
 def _step_lines(
     step: Step,
     report: StepReport,
     layout: BufferReuse,
-    tiles: Mapping[str, Tile],
+    descriptions: Mapping[str, Description],
     factors: AbstractSet[int],
 ) -> list[str]:
     """factors: the ids of the tensors that products read."""
@@ -186,43 +161,20 @@ def _step_lines(
         return [f"  library  {report.name} -> {shape}: {step.reason}; {_amount(report)}"]
     lines = [
         f"  {step.name}  {operators(step)}; {_amount(report)}",
-        *(f"           {why}" for why in _why(step, tiles, factors)),
+        *(f"           {why}" for why in _why(step, descriptions[step.name], factors)),
     ]
     for _, leaf in layout.in_place[step.name]:
-        what = "the model's buffer" if leaf.op == "buffer" else f"{_name(leaf)}'s result"
+        what = "the model's buffer" if leaf.op == "buffer" else f"{leaf.short_name}'s result"
         lines.append(f"           in place of {what}: no new memory")
     return lines
 
 
-def _why(kernel: Kernel, tiles: Mapping[str, Tile], factors: AbstractSet[int]) -> list[str]:
-    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
-    if kernel.anchor:
-        tile = tiles[kernel.name]
-        kind = variant_of(kernel.anchor, inline=tile.inline)
-        passes = zip(kind.passes[tile.swapped], kernel.anchor.args, strict=False)
-        packed = [f"{_factor_name(n)} {shape_text(n.shape)}" for count, n in passes if count > 1]
-        verb = "is" if len(packed) == 1 else "are"
-        first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
-        dtype = str(kernel.anchor.dtype).removeprefix("torch.")
-        skipped = "tiles of which a mask leaves nothing are not multiplied"
-        return [
-            f"tensor cores: {kind.why.format(dtype=dtype)};",
-            f"{first}; {folds or 'the rest'} on tiles in shared memory",
-            *[skipped] * (band(kernel) != ALL),
-        ]
+def _why(kernel: Kernel, found: Description, factors: AbstractSet[int]) -> tuple[str, ...]:
     if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
-        return [
-            "for the product behind it, whose kernel reads rows that lie evenly, at whole 16 bytes"
-        ]
-    if not kernel.folds:
-        return ["one pass: each element depends on the same element of its operands"]
-    return [f"one row at a time: {folds} of a row, then the row again while it is still near"]
-
-
-def _factor_name(n: Node) -> str:
-    """The name of a parameter, or what computes the tensor."""
-    n = base(n)
-    return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {_name(n)}"
+        return (
+            "for the product behind it, whose kernel reads rows that lie evenly, at whole 16 bytes",
+        )
+    return found.why
 
 
 def _amount(report: StepReport) -> str:
@@ -246,8 +198,15 @@ def _eager_seconds(captured: Captured, plan: Plan) -> float:
     return sum(_seconds(c.bytes, c.flops, _rate(c.name, c.half, plan), plan) for c in calls)
 
 
-def _predicted(step: Step, report: StepReport, plan: Plan) -> StepReport:
-    seconds = _seconds(report.bytes, report.flops, _step_rate(step, report, plan), plan)
+def _predicted(
+    step: Step, report: StepReport, plan: Plan, descriptions: Mapping[str, Description]
+) -> StepReport:
+    if isinstance(step, LibraryStep):  # products of 16 bits are expected to run like a library's
+        half = step.node.dtype in HALF
+        rate = _rate(report.name, half, plan, ieee=plan.precision == "ieee")
+    else:
+        rate = descriptions[step.name].flops_per_s
+    seconds = _seconds(report.bytes, report.flops, rate, plan)
     return replace(report, predicted_s=seconds)
 
 
@@ -261,17 +220,6 @@ def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
     rounds = "conv" in name and not ieee and allows_tf32()
     full = plan.target.machine.tf32_flops if rounds else plan.target.machine.matmul_flops
     return plan.target.machine.half_flops if half else full
-
-
-def _step_rate(step: Step, report: StepReport, plan: Plan) -> float:
-    """The same for a step of the plan; products of 16 bits are expected to run like a library's."""
-    if isinstance(step, LibraryStep):
-        half = step.node.dtype in HALVES
-        return _rate(report.name, half, plan, ieee=plan.precision == "ieee")
-    if step.anchor is None:
-        return math.inf
-    split = variant_of(step.anchor).numeric == SPLIT.numeric
-    return plan.target.machine.kernel_flops if split else plan.target.machine.half_flops
 
 
 def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:

@@ -16,16 +16,6 @@ INTERFACE, REGISTRY = "kernels/interface", "kernels/registry"
 CHAINS = (("tensor_core", "gemm", "conv", "attention"), ("rowwise", "scan"), ("pointwise",))
 # Files that still import a family against the rule, with the reason.
 KNOWS: dict[tuple[str, str], str] = {
-    ("compiler/memory_need", "conv"): "the same",
-    ("compiler/passes", "conv"): "the same",
-    ("compiler/passes", "gemm"): "the same",
-    ("compiler/pipeline", "conv"): "the same",
-    ("compiler/pipeline", "tensor_core"): "the same",
-    ("emit/emitted_file", "tensor_core"): "it asks variants, where a launch could say it",
-    ("emit/forward", "tensor_core"): "it asks variants, where a launch could say it",
-    ("emit/guard", "conv"): "it asks variants, where a launch could say it",
-    ("emit/header", "tensor_core"): "it asks variants, where a launch could say it",
-    ("emit/runtime_snippets", "conv"): "it asks variants, where a launch could say it",
     ("kernels/gemm/launch", "attention"): "one launch for three families",
     ("kernels/gemm/launch", "conv"): "one launch for three families",
     ("kernels/rowwise/simd_rows", "scan"): "the longest row that is scanned in vectors",
@@ -37,9 +27,6 @@ KNOWS: dict[tuple[str, str], str] = {
     ("kernels/tensor_core/variant", "attention"): "rows of variants stand together",
     ("kernels/tensor_core/variant", "conv"): "rows of variants stand together",
     ("kernels/tensor_core/variant", "gemm"): "rows of variants stand together",
-    ("report/decision_record", "conv"): "the same",
-    ("report/decision_record", "gemm"): "the same",
-    ("report/decision_record", "tensor_core"): "the same",
 }
 
 

@@ -14,7 +14,7 @@ import fusewright
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.pipeline import make
 from fusewright.targets.target import TARGETS
-from tests.support.emitting import EXAMPLES, SMALL, emit_example
+from tests.support.emitting import EXAMPLES, SMALL, emit_example, tiles
 from tests.support.folders import ROOT
 
 
@@ -188,7 +188,7 @@ class AnyDepth(torch.nn.Module):
 def test_products_of_any_depth_are_kernels() -> None:
     for target in ("sm_80", "sm_90a"):
         made = make(AnyDepth(), [torch.randn(1100, 1001)], TARGETS[target])
-        assert len(made.tiles) == 2
+        assert len(tiles(made)) == 2
 
 
 @pytest.mark.gpu

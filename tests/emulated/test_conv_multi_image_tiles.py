@@ -20,6 +20,7 @@ from fusewright.targets.target import TARGETS, Target
 from tests.support import conv_subjects as subjects
 from tests.support.conv_subjects import JOINED, Problem
 from tests.support.cuda_compilers import check_registers, nvrtc_folder, nvrtc_log, strict_report
+from tests.support.emitting import tiles
 from tests.support.emulator.multi_image_tiles import Handed, library
 
 GPU = TARGETS["sm_90a"]
@@ -134,7 +135,7 @@ def tiles_of(
 ) -> list[Tile]:
     dtype = torch.bfloat16 if half else torch.float32
     made = make(Layer(module).to(dtype), [torch.randn(shape).to(dtype)], target)
-    return [tile for tile in made.tiles.values() if tile]
+    return [tile for tile in tiles(made).values() if tile]
 
 
 def test_small_images_fill_tiles_together() -> None:
@@ -187,7 +188,7 @@ def test_ampere_has_no_such_kernels() -> None:
 def test_folds_over_channels_stay_within_an_image() -> None:
     module = Layer(nn.Conv2d(256, 64, 3, padding=1), nn.Softmax(1))
     made = make(module, [torch.randn(64, 256, 28, 28)], GPU)
-    assert not any(tile.joined for tile in made.tiles.values() if tile)
+    assert not any(tile.joined for tile in tiles(made).values() if tile)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")

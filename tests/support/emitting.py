@@ -18,6 +18,8 @@ import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
 from fusewright.compiler.pipeline import Compilation, emitted_text, make
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile
+from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ROOT
 
@@ -47,6 +49,12 @@ class Emitted:
         sys.modules[module.__name__] = module
         exec(compile(self.text, str(self.path), "exec", dont_inherit=True), module.__dict__)
         return module
+
+
+def tiles(made: Compilation) -> dict[str, Tile]:
+    """The tiles of the kernels that compute a contraction, by name."""
+    found = {text.name: strategy for text, _, strategy in made.kernels}
+    return {name: s.tile for name, s in found.items() if isinstance(s, TensorCoreTile)}
 
 
 def emit_file(

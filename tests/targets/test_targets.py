@@ -24,7 +24,7 @@ from fusewright.targets.device_files import DEVICE_FILES
 from fusewright.targets.machines import MACHINES, Machine
 from fusewright.targets.target import TARGETS, Target, target, targets_of
 from tests.support.cuda_compilers import compile_text
-from tests.support.emitting import emit_text
+from tests.support.emitting import emit_text, tiles
 
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 # GPU -> its compute capability, KB of shared memory for a block, and whose files it gets.
@@ -222,7 +222,7 @@ def test_with_less_shared_memory_some_calls_stay(name: str) -> None:
     assert call.node.called == "aten.linear"
     why = f"the tiles of our kernels do not fit the 99 KB of shared memory that {name} has"
     assert why in made.record("mixed.py")
-    assert {tile.width for tile in made.tiles.values()} == {64}
+    assert {tile.width for tile in tiles(made).values()} == {64}
     assert [len(attention(name, width).plan.libraries) for width in (64, 128)] == [0, 2]
 
 
@@ -298,7 +298,7 @@ def test_a_new_gpu_is_two_rows(
     assert "run_convolution<" in emitted.text
     record = emitted.made.record("toy.py")
     assert "there is no kernel of ours for it on sm_99a" in record
-    assert {tile.width for tile in emitted.made.tiles.values()} <= {64, 128, 256}
+    assert {tile.width for tile in tiles(emitted.made).values()} <= {64, 128, 256}
 
 
 def test_an_architecture_without_a_machine_says_what_is_missing() -> None:

@@ -16,6 +16,7 @@ from math import prod
 
 import torch
 
+from fusewright.common.dtypes import HALF
 from fusewright.ir.builder import (
     TensorExpr,
     all_true,
@@ -28,9 +29,8 @@ from fusewright.ir.builder import (
 )
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import Node, node
-from fusewright.kernels.gemm.match import HALVES
 
-DTYPES = (torch.float32, *HALVES)
+DTYPES = (torch.float32, *HALF)
 # 7 x 7. A single channel is not depthwise to PyTorch, which has better kernels for that: 3 x 3.
 MOST_TAPS, MOST_OF_ONE = 49, 9
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from fusewright.common.dtypes import HALF
 from fusewright.ir.graph import BATCH_SLOT, Node, Size, size_text, times
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.channels_last import lies_last, shown
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, Triple, phases
-from fusewright.kernels.gemm.match import HALVES
 
 TRANSPOSED = "transposed_convolution"
 CONVOLUTIONS = ("convolution", TRANSPOSED)
@@ -185,7 +185,7 @@ def geometry(n: Node) -> ConvGeometry:
         parts(n),
         bool(n.order),
         lies_last(weight),
-        n.dtype in HALVES,
+        n.dtype in HALF,
         _triple(spec.pool_window or (1,)),
         spec.cell,
     )

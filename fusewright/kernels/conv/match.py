@@ -30,7 +30,9 @@ from typing import Any, Literal
 
 import torch
 
-from fusewright.frontend.library_calls import because, without_bias
+from fusewright.common.dtypes import HALF
+from fusewright.frontend.float32_precision import allows_tf32
+from fusewright.frontend.library_calls import CONVOLUTION_CALLS, because, without_bias
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.frontend.lowering.call import per_dimension
 from fusewright.ir.builder import TensorExpr, reshape
@@ -57,14 +59,13 @@ from fusewright.kernels.conv.profitability import (
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.conv.subpixel_phases import Triple
-from fusewright.kernels.gemm.match import HALVES, UNIT
+from fusewright.kernels.gemm.match import UNIT
 from fusewright.kernels.interface import Tf32Probe
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.targets.arch import Arch, KernelName
 from fusewright.targets.target import Target
 
 PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
-NAMES = tuple(f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 # The least that was measured, 3 x 3 of 64 channels with ReLU: 0.0165 ms and eager 0.0233 where
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200)
 # [m: conv-0001, conv-0006, conv-0007]; of groups, 3.2 MFLOP [m: conv-0010]. Of float32, PyTorch's
@@ -125,7 +126,7 @@ def convolution(
         left = partial(_left, alone=bare and not part)
         if part and n.op == "narrow" and (whole := cut.get(id(n.args[0]))):
             return whole(n) or n
-        if n.called not in NAMES:
+        if n.called not in CONVOLUTION_CALLS:
             return n
         call = _call(n)
         if call and supports(arch, "conv.depthwise") and (mapped := _mapped(call, n)):
@@ -133,11 +134,11 @@ def convolution(
             return mapped
         why = _complaint(call, n, graph, target) if call else "its arguments are not plain"
         why = "our kernels pack what they read" if rules & PACKING_RULES else why
-        if call and call.bias is None and bare and n.order and n.dtype in HALVES:
+        if call and call.bias is None and bare and n.order and n.dtype in HALF:
             why = why or "channels last and without a tail, PyTorch's own is as fast"
         if call is None or why:
             return left(call, n, why)
-        half, cell = n.dtype in HALVES, _cell(call, n, target)
+        half, cell = n.dtype in HALF, _cell(call, n, target)
         rounds = _spec(call, next(instances), "half" if half else "tf32", cell)
         rounds = replace(rounds, folds_channels=folded and not n.order)
         rounded = _made(call, n, rounds)
@@ -174,13 +175,6 @@ def usually_tf32(n: Node) -> bool:
     if g.phases:
         skips = any(k < s for k, s in zip(g.kernel, g.stride, strict=True))
     return g.groups == 1 and g.in_channels >= TF32_CHANNELS and not skips
-
-
-def allows_tf32() -> bool:
-    """Whether PyTorch's flags let its own convolutions of float32 round."""
-    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
-        return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
-    return bool(torch._C._get_cudnn_allow_tf32())
 
 
 # ---- what a call computes ------------------------------------------------------------------------
@@ -356,7 +350,7 @@ def _complaint(call: _ConvCall, n: Node, graph: Graph, target: Target) -> str:
     threshold = OF_DTYPE[n.dtype]
     if call.groups > 1 and not made.last:
         threshold = ConvThreshold.GROUPED
-    elif thin and n.dtype not in HALVES:
+    elif thin and n.dtype not in HALF:
         threshold = ConvThreshold.THIN_RESULTS
     if flops < LEAST_FLOPS[threshold]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"
@@ -370,7 +364,7 @@ def _flops(call: _ConvCall, n: Node) -> Size:
 
 def _idle(n: Node, flops: int, *, full: bool, bare: bool) -> str:
     """Why PyTorch's own of float32 is as fast; "" if it is not."""
-    if n.dtype in HALVES:
+    if n.dtype in HALF:
         return ""
     g = geometry(n)
     shrinks = is_shrinking_1x1(g, full=full, bare=bare)
@@ -397,10 +391,10 @@ def _misplaced(call: _ConvCall, n: Node, target: Target) -> str:
         return "its weights lie neither channel by channel nor channels last"
     every = zip(known(call.weight.shape[2:]), call.stride, call.dilation, strict=True)
     unseen = any(len({t * d % s for t in range(k)}) < s for k, s, d in every)
-    if call.behind is not None and n.dtype in HALVES and unseen:
+    if call.behind is not None and n.dtype in HALF and unseen:
         return "some of its results see no pixel"
     each = known((n.shape[1],))[0] // call.groups
-    if call.groups > 1 and n.dtype in HALVES and each < LEAST_GROUP:
+    if call.groups > 1 and n.dtype in HALF and each < LEAST_GROUP:
         return f"groups of {each} results fill too little of a tile"
     return ""
 

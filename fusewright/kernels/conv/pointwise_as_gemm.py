@@ -9,11 +9,12 @@ takes longer than a convolution's kernel: it stands in where there is none.
 
 from __future__ import annotations
 
+from fusewright.common.dtypes import HALF
 from fusewright.ir.builder import TensorExpr, permute, reshape
 from fusewright.ir.graph import Node, Shape, node, numel
 from fusewright.ir.specs import GemmSpec
 from fusewright.kernels.conv.channels_last import last_order
-from fusewright.kernels.gemm.match import HALVES, factor_of
+from fusewright.kernels.gemm.match import factor_of
 from fusewright.rewrite.contraction import broadcast_batches
 
 # Weights that a tile of a product has, and how many may be missing in the last one: a prediction.
@@ -52,7 +53,7 @@ def _product(left: TensorExpr, right: TensorExpr, n: Node, instance: int) -> Nod
 def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:
     """Whether kernels read them where they lie, and, in float32, fill most of their tiles."""
     left, right = (factor_of(factor, flat=flat) for factor in factors)
-    if n.dtype in HALVES:
+    if n.dtype in HALF:
         return left.streams and right.streams
     channels = n.shape[1]
     assert isinstance(channels, int)

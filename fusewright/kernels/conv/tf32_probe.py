@@ -10,45 +10,11 @@ from typing import Any
 
 import torch
 
+from fusewright.frontend.float32_precision import ROUNDS
 from fusewright.ir.graph import Node, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
 from fusewright.kernels.interface import Tf32Probe
-
-ROUNDS = '''
-_FUSEWRIGHT_ROUNDS = {}
-
-
-def _fusewright_rounds(convolve, image, weight, *settings, last=(False, False)):
-    """Whether PyTorch's own convolution rounds its operands to 11 bits, as the kernels do.
-
-    cuDNN decides that for every size. It is asked once, with two images that rounding makes equal.
-    last: whether images and weights lie channels last.
-    """
-    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
-        precision = torch._C._get_fp32_precision_getter("cuda", "conv")
-    else:
-        precision = torch._C._get_cudnn_allow_tf32()
-    cudnn = torch.backends.cudnn
-    switches = precision, cudnn.enabled, cudnn.benchmark, cudnn.deterministic
-    switches += (torch.are_deterministic_algorithms_enabled(),)
-    key = (convolve, image, weight, settings, last, switches)
-    if key not in _FUSEWRIGHT_ROUNDS:
-        if torch.cuda.is_current_stream_capturing():
-            return False
-        *settings, device = settings
-
-        def full(size, value, last):
-            size = (size[0], *size[2:], size[1]) if last else size
-            made = torch.full(size, value, dtype=torch.float32, device=device)
-            return made.movedim(-1, 1) if last else made
-
-        ones = full(weight, 1.0, last[1])
-        first = convolve(full(image, 1.0, last[0]), ones, None, *settings)
-        second = convolve(full(image, 1 + 2**-12, last[0]), ones, None, *settings)
-        _FUSEWRIGHT_ROUNDS[key] = torch.equal(first, second)
-    return _FUSEWRIGHT_ROUNDS[key]
-'''
 
 SETTINGS = {
     "convolution": ("conv", ("stride", "padding", "dilation", "groups")),

@@ -45,7 +45,7 @@ def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
     product = nest.kernel.anchor
     assert product is not None, "a tile is a contraction's"
     name, tile, vector = nest.kernel.name, strategy.tile, strategy.vector
-    some = band(nest.kernel)
+    kind, some = variant_of(product, inline=tile.inline), band(nest.kernel)
     masked = some != ALL  # column - row of what is not thrown away
     constants = {"least": some.least, "most": some.most} if masked else {}
     return BodyPolicy(KEEP_COMPUTED, struct_constants=constants), Launch(
@@ -55,6 +55,8 @@ def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
         vector_tensors=vector_tensors(nest),
         workspace=workspace(product, tile),
         leading_pointers=tuple(whole(product)),
+        leading_tensors=kind.whole(product),
+        aligned=kind.boxed[tile.swapped],
         structs=tuple(structs(product, name)),
         statements=tuple(prepared(product, name)),
         needs=frozenset({"band"} if masked else ()),

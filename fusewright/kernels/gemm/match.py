@@ -16,6 +16,7 @@ from itertools import count
 
 import torch
 
+from fusewright.common.dtypes import HALF
 from fusewright.errors import InternalError
 from fusewright.frontend.library_calls import because
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
@@ -44,9 +45,8 @@ from fusewright.rewrite.contraction import (
 )
 from fusewright.targets.target import Target
 
-HALVES = (torch.float16, torch.bfloat16)
 # Below, a launch takes longer than the product; for 16 bits that is a prediction.
-LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALVES, 1 << 30)}
+LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
@@ -151,7 +151,7 @@ def batches(n: Node) -> Size:
 
 def is_half(n: Node) -> bool:
     """Whether the factors of a product node have 16 bits: nothing is split then, nothing packed."""
-    return n.dtype in HALVES
+    return n.dtype in HALF
 
 
 def operands(n: Node) -> tuple[Operand, Operand]:
@@ -211,7 +211,7 @@ def _goes_on(n: Node) -> bool:
 def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
-    kinds = (torch.float32, *(HALVES if supports(target.arch, "gemm.half") else ()))
+    kinds = (torch.float32, *(HALF if supports(target.arch, "gemm.half") else ()))
     if n.dtype not in kinds or {form.left.dtype, form.right.dtype} != {n.dtype}:
         names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
         return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"

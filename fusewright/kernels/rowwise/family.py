@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
+from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node
-from fusewright.kernels.interface import KernelFamily
+from fusewright.kernels.interface import Description, KernelFamily, StrategyContext
 from fusewright.kernels.rowwise.launch import launch
 from fusewright.kernels.rowwise.strategy import default, neighbours
 from fusewright.targets.target import Target
@@ -27,6 +29,15 @@ class RowwiseFamily(KernelFamily):
     ) -> Epilogue | None:
         check_lengths(axes, target)
         return None
+
+    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
+        return Description((row_by_row(kernel),))
+
+
+def row_by_row(kernel: Kernel) -> str:
+    """How a kernel takes rows, for the decision record."""
+    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+    return f"one row at a time: {folds} of a row, then the row again while it is still near"
 
 
 def check_lengths(axes: LoopAxes, target: Target) -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
+from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Graph, Node
-from fusewright.kernels.interface import KernelFamily, MatchContext
-from fusewright.kernels.rowwise.family import check_lengths
+from fusewright.kernels.interface import (
+    Description,
+    KernelFamily,
+    MatchContext,
+    StrategyContext,
+)
+from fusewright.kernels.rowwise.family import check_lengths, row_by_row
 from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
 from fusewright.kernels.scan.strategy import default, neighbours
@@ -46,3 +53,6 @@ class ScanFamily(KernelFamily):
     ) -> Epilogue | None:
         check_lengths(axes, target)
         return None
+
+    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
+        return Description((row_by_row(kernel),))

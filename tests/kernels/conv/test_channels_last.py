@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
+from fusewright.frontend.float32_precision import ROUNDS
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, times, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
-from fusewright.kernels.conv.tf32_probe import ROUNDS, probe_expression
+from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.variant import variant_of

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fusewright.codegen.cuda_source import cuda_source
+from fusewright.common.dtypes import HALF
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import toposort
@@ -17,7 +18,6 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.profitability import ConvThreshold
-from fusewright.kernels.gemm.match import HALVES
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
@@ -44,7 +44,7 @@ def never(_: object) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     layer, shape = LAYERS[name]

@@ -218,7 +218,7 @@ def test_the_record_counts_all_pixels() -> None:
     module, x = JOINED["without bias"].model()  # of 9 x 17 pixels, 8 x 16 are computed
     made = make(module, [x], GPU)
     assert len(made.kernels) == 1
-    (report,) = step_reports(made.plan, made.tiles)
+    (report,) = step_reports(made.plan, made.descriptions)
     assert 2 * 3 * 20 * 8 * 16 * 9 * 12 <= report.flops < 2 * 3 * 20 * 8 * 17 * 9 * 12
 
 

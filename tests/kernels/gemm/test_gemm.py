@@ -30,7 +30,7 @@ from fusewright.loopnest.nest import Nest, nest
 from fusewright.rewrite.norm_rounding import once
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
-from tests.support.emitting import Emitted, emit_file
+from tests.support.emitting import Emitted, emit_file, tiles
 from tests.support.folders import GOLDEN_FOLDER, ROOT
 from tests.support.graphs import check_meaning, staged
 
@@ -465,7 +465,7 @@ def test_the_record(emitted: Emitted) -> None:
     assert "its product as ieee" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
-    assert emitted.made.tiles == {"fused_0": Tile(64, True, parts=96)}  # of 192 rows
+    assert tiles(emitted.made) == {"fused_0": Tile(64, True, parts=96)}  # of 192 rows
 
 
 def test_the_guard_asks_for_full_float32() -> None:

@@ -1,0 +1,70 @@
+"""Kernel with a contraction + its tile -> what reports say: its class, bytes, operations, why.
+
+Its bytes and operations are predictions, as are the rates of a machine.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain, repeat
+
+import torch
+
+from fusewright.errors import InternalError
+from fusewright.fusion.planner import Kernel, elements, nbytes
+from fusewright.ir.graph import Graph, Node, base, shape_text, times
+from fusewright.ir.specs import ConvSpec, spec_of
+from fusewright.kernels.interface import Description, StrategyContext
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile
+from fusewright.kernels.tensor_core.variant import SPLIT, Variant, variant_of
+
+SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def describe(
+    kernel: Kernel, strategy: TensorCoreTile, context: StrategyContext, share: float = 1.0
+) -> Description:
+    """share: how much of the result is multiplied at all."""
+    n, graph, machine = kernel.anchor, context.graph, context.target.machine
+    if n is None:
+        raise InternalError("A tile is a contraction's.")
+    kind = variant_of(n, inline=strategy.tile.inline)
+    passes = kind.passes[strategy.tile.swapped]
+    every = zip(chain(passes, repeat(1)), kind.whole(n), strict=False)
+    split = variant_of(n).numeric == SPLIT.numeric
+    return Description(
+        _why(kernel, n, kind, passes),
+        variant_of(n).numeric.format(dtype=SHORT.get(n.dtype, "")),
+        sum(count * nbytes(tensor, graph) for count, tensor in every),
+        _flops(n, graph, share),
+        machine.kernel_flops if split else machine.half_flops,
+    )
+
+
+def _flops(n: Node, graph: Graph, share: float) -> int:
+    """Two for each multiply-add of the product, and of one that makes its left factor."""
+    matrix = variant_of(n).matrix(n)
+    rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
+    window = spec_of(n, ConvSpec).pool_window if n.op == "convolution" else None
+    pixels = math.prod(window or (1,))  # of an element
+    each = round(elements(n, graph) * share) * pixels + rows * graph.hint(matrix.inner)
+    return 2 * graph.hint(matrix.depth) * each
+
+
+def _why(kernel: Kernel, n: Node, kind: Variant, passes: tuple[int, ...]) -> tuple[str, ...]:
+    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+    counts = zip(passes, n.args, strict=False)
+    packed = [f"{_factor_name(a)} {shape_text(a.shape)}" for count, a in counts if count > 1]
+    verb = "is" if len(packed) == 1 else "are"
+    first = f"{' and '.join(packed)} {verb} packed first" if packed else "nothing is packed"
+    dtype = str(n.dtype).removeprefix("torch.")
+    return (
+        f"tensor cores: {kind.why.format(dtype=dtype)};",
+        f"{first}; {folds or 'the rest'} on tiles in shared memory",
+    )
+
+
+def _factor_name(n: Node) -> str:
+    """The name of a parameter, or what computes the tensor."""
+    n = base(n)
+    return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {n.short_name}"
