@@ -17,9 +17,10 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
     """The whole C++ text of an emitted file."""
     parts = _lifted(bodies)
     for body in bodies:
-        parts += [body.text, _entry(body)]
+        parts += [*body.launch.structs, body.text, _entry(body)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
-    return f"{drop_unreached(sections_for('cpp', words(generated)), generated)}\n\n{generated}"
+    found = words(generated).union(*(body.launch.needs for body in bodies))
+    return f"{drop_unreached(sections_for('cpp', found), generated)}\n\n{generated}"
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:
@@ -30,7 +31,7 @@ def _lifted(bodies: Sequence[KernelText]) -> list[str]:
 
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
-    arguments = ", ".join([*(p.declaration for p in body.pointers), "long batch", "long threads"])
+    arguments = ", ".join([*body.addresses, "long batch", "long threads"])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
     lines = [f'extern "C" void run_{body.name}({arguments}) {{']
     reused = {id(out) for out, _ in body.in_place}
@@ -38,8 +39,11 @@ def _entry(body: KernelText) -> str:
         if p.written and id(p.node) not in reused:
             size = times(numel(p.node.shape), p.node.dtype.itemsize)
             lines.append(f"  fresh_pages({p.name}, {size_text(size)});")
-    team = "threads" if body.is_map else f"enough(threads, {_bytes(body)})"
-    lines.append(f"  {body.launch.call.function}({body.name}{{{names}}}, {team});")
+    few = not body.is_map and not body.launch.whole_tensors  # so that its tensors say how long
+    team = f"enough(threads, {_bytes(body)})" if few else "threads"
+    call, own = body.launch.call, f"{body.name}{{{names}}}"
+    lines += [f"  {line}" for line in body.launch.statements]
+    lines.append(f"  {call.specialized}({', '.join([own, *call.call_args, team])});")
     return "\n".join([*lines, "}"])
 
 

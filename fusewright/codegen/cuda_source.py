@@ -42,10 +42,7 @@ def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     launch = body.launch
-    extra = ["void* workspace"] if launch.workspace else []
-    tail = ["long batch", "int device", "void* stream"]
-    declared = (*launch.leading_pointers, *(p.declaration for p in body.pointers))
-    arguments = ", ".join([*declared, *extra, *tail])
+    arguments = ", ".join([*body.addresses, "long batch", "int device", "void* stream"])
     lines = [f'extern "C" int run_{body.name}({arguments}) {{']
     if body.fallback and launch.fallback:  # for single elements, too
         other = launch.fallback

@@ -25,11 +25,15 @@ class DeviceSection:
     text: str
 
 
-@cache
 def sections(library: str) -> tuple[DeviceSection, ...]:
     """All sections of a row of DEVICE_FILES, in order."""
+    return _sections(DEVICE_FILES[library])
+
+
+@cache
+def _sections(names: tuple[str, ...]) -> tuple[DeviceSection, ...]:
     found: list[DeviceSection] = []
-    for name in DEVICE_FILES[library]:
+    for name in names:
         text = (files("fusewright") / name).read_text(encoding="utf-8")
         found.extend(cut(text))
     return tuple(found)

@@ -77,6 +77,14 @@ class KernelText:
     lifted: frozenset[tuple[str, int]] = frozenset()
     fallback: KernelText | None = None
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The declarations of what its entry takes first: what is read as a whole, what is walked,
+        scratch memory."""
+        whole = (t.declaration for t in self.launch.whole_tensors)
+        scratch = ["void* workspace"] if self.launch.workspace else []
+        return (*whole, *(p.declaration for p in self.pointers), *scratch)
+
 
 @dataclass
 class PassText:

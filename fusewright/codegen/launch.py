@@ -36,6 +36,19 @@ class BodyPolicy:
 
 
 @dataclass(frozen=True)
+class WholeTensor:
+    """A tensor that a kernel reads otherwise than element by element.
+
+    declaration: of the entry's pointer.  aligned: it starts at a multiple of 16 bytes, as tensor
+    maps want it.
+    """
+
+    node: Node
+    declaration: str
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
 class Call:
     """How one of the device library's functions is called, behind the kernel's body."""
 
@@ -46,8 +59,13 @@ class Call:
     @property
     def text(self) -> str:
         """The call of a body named `body`."""
+        return f"{self.specialized}({', '.join(['body', *self.call_args])})"
+
+    @property
+    def specialized(self) -> str:
+        """The function with its template arguments."""
         chosen = ", ".join(map(str, self.template_args))
-        return f"{self.function}<{chosen}>({', '.join(['body', *self.call_args])})"
+        return f"{self.function}<{chosen}>" if chosen else self.function
 
 
 @dataclass(frozen=True)
@@ -68,10 +86,9 @@ class Launch:
     call: with accesses of `vector` elements.  scalar: with single elements, where tensors are not
     aligned or the batch size is no multiple of `batch_multiple`.  vector_tensors: ids of the nodes
     that are walked by vectors.  workspace: bytes of scratch memory, as Python text, "" for none.
-    fallback: taken where the call cannot be.  leading_pointers: declarations of what is read as a
-    whole, which is leading_tensors; aligned: which of these start at multiples of 16 bytes.
-    structs: texts of what stands beside the body's.  statements: of the entry, before the
-    call.  needs: sections of the device library that no word of the text names.
+    fallback: taken where the call cannot be.  whole_tensors: what the entry takes first.  structs:
+    texts of what stands beside the body's.  statements: of the entry, before the call.  needs:
+    sections of the device library that no word of the text names.
     """
 
     call: Call
@@ -81,9 +98,7 @@ class Launch:
     vector_tensors: frozenset[int] = frozenset()
     workspace: str = ""
     fallback: Fallback | None = None
-    leading_pointers: tuple[str, ...] = ()
-    leading_tensors: tuple[Node, ...] = ()
-    aligned: tuple[int, ...] = ()
+    whole_tensors: tuple[WholeTensor, ...] = ()
     structs: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()

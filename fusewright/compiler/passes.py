@@ -5,11 +5,11 @@ A stage that writes PyTorch's calls as kernels of ours has a name, and a tuner m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from fusewright.ir.graph import Graph, check
-from fusewright.kernels.interface import KernelFamily, MatchContext
+from fusewright.kernels.interface import MatchContext
 from fusewright.kernels.registry import FAMILIES
 from fusewright.rewrite.bit_views import bits
 from fusewright.rewrite.concat_in_place import joint
@@ -26,7 +26,6 @@ def run_passes(
     graph: Graph,
     context: MatchContext,
     left_out: tuple[str, ...] = (),
-    families: Sequence[KernelFamily] = FAMILIES,
 ) -> Graph:
     """The graph that is planned for the context's target. left_out: names of stages.
 
@@ -36,8 +35,8 @@ def run_passes(
     machine = context.target
     stages: Mapping[str, Callable[[Graph], Graph]] = {
         "once": lambda g: once(g, machine),
-        **{f.stage: partial(f.match, context=context) for f in families if f.stage},
-        "late": lambda g: _late(g, machine, families),
+        **{f.stage: partial(f.match, context=context) for f in FAMILIES.values() if f.stage},
+        "late": lambda g: _late(g, machine),
         "bits": bits,
         "halves": halves,
         "pages": lambda g: pages(g, machine),
@@ -49,9 +48,9 @@ def run_passes(
     return check(apart(given, graph), before)
 
 
-def _late(graph: Graph, machine: Target, families: Sequence[KernelFamily]) -> Graph:
+def _late(graph: Graph, machine: Target) -> Graph:
     """What is a call until the target is known, and what that leaves of pieces of tensors."""
-    refined = [family.refine for family in families]
+    refined = [family.refine for family in FAMILIES.values()]
     for step in (lower_for_target, once, *refined, joint, through):
         graph = step(graph, machine)
     return graph

@@ -265,21 +265,22 @@ class _ForwardPrinter:
         return expression(text, [found])
 
     def _factors(self, kernel: Kernel) -> list[Expression]:
-        """What the kernel reads as a whole, aligned where it has to be."""
-        launch = self.bodies[kernel.name].launch
-        found, read = launch.leading_tensors, launch.aligned
-        tensors = [self._operand(n) for n in found]
+        """What the kernel reads as a whole, aligned where tensor maps read it."""
+        found = self.bodies[kernel.name].launch.whole_tensors
+        tensors = [self._operand(t.node) for t in found]
         aligned: dict[Expression, Expression] = {}
-        for k in read:
-            if id(found[k]) not in self.fresh and tensors[k] not in aligned:
-                text = f"{Snippet.ALIGNED}({tensors[k].text})"
-                value = expression(text, [tensors[k]], [Snippet.ALIGNED])
-                aligned[tensors[k]] = self._assign(f"{tensors[k].text}_aligned", value)
-        return [aligned.get(t, t) if k in read else t for k, t in enumerate(tensors)]
+        for whole, tensor in zip(found, tensors, strict=True):
+            if whole.aligned and id(whole.node) not in self.fresh and tensor not in aligned:
+                text = f"{Snippet.ALIGNED}({tensor.text})"
+                value = expression(text, [tensor], [Snippet.ALIGNED])
+                aligned[tensor] = self._assign(f"{tensor.text}_aligned", value)
+        both = zip(found, tensors, strict=True)
+        return [aligned.get(tensor, tensor) if t.aligned else tensor for t, tensor in both]
 
     def _walked(self, kernel: Kernel) -> list[Node]:
         """The tensors whose addresses and strides a kernel takes."""
-        return [*kernel.leaves, *self.bodies[kernel.name].launch.leading_tensors]
+        whole = self.bodies[kernel.name].launch.whole_tensors
+        return [*kernel.leaves, *(t.node for t in whole)]
 
     def _scratch(self, kernel: Kernel) -> list[Expression]:
         if kernel.name not in self.scratch:

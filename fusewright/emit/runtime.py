@@ -231,19 +231,13 @@ def cuda_runtime(
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. snippets: those that `forward` calls."""
     source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
-    table = {b.name: _addresses(b) for b in kernels}
+    table = {b.name: len(b.addresses) for b in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
-
-
-def _addresses(kernel: KernelText) -> int:
-    """How many addresses a CUDA kernel takes."""
-    launch = kernel.launch
-    return len(launch.leading_pointers) + len(kernel.pointers) + bool(launch.workspace)
 
 
 def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> str:
     """The block for the CPU: kernels as text, build, guard. snippets: as for CUDA."""
-    table = {b.name: len(b.pointers) for b in bodies}
+    table = {b.name: len(b.addresses) for b in bodies}
     return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, snippets, None)
 
 

@@ -85,18 +85,20 @@ class KernelFamily(Protocol):
 
     name: also the folder in `kernels/`.  anchors: the operators of the table that it computes tile
     by tile, each of which has one family.  stage: what people read where its `match` is left out,
-    so that calls stay PyTorch's; "": it matches none.  workspace_advice: what is said where a user
-    forbids the scratch memory that a kernel with an anchor takes.
+    so that calls stay PyTorch's; "": it matches none.  strategies: the types of its strategies,
+    whose names no other family's have.  workspace_advice: what is said where a user forbids the
+    scratch memory that a kernel with an anchor takes.
     """
 
     name: str
     stage: str = ""
     anchors: frozenset[str] = frozenset()
+    strategies: tuple[type, ...] = ()
     workspace_advice: str = ""
 
     def owns(self, members: Sequence[Node]) -> bool:
-        """Whether a kernel of these members is one of this family, if of none before it."""
-        return any(m.op in self.anchors for m in members)
+        """Whether a kernel without an anchor is one of this family, if of none before it."""
+        return False
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
         """Write the library calls that its kernels compute as nodes; others say why they stay."""

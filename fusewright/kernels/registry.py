@@ -6,9 +6,8 @@ Only the compiler, reports and the tuner import it: the stages between get what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any, get_args
+from dataclasses import asdict
+from typing import Any, get_type_hints
 
 from fusewright.codegen.body import body
 from fusewright.codegen.kernel_text import KernelText
@@ -28,7 +27,6 @@ from fusewright.kernels.rowwise.family import RowwiseFamily
 from fusewright.kernels.scan import strategy as scan
 from fusewright.kernels.scan.family import ScanFamily
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
@@ -36,29 +34,30 @@ Strategy = (
     pointwise.PointwiseStrategy | rowwise.RowwiseStrategy | scan.ScanStrategy | TensorCoreTile
 )
 
-# Those with anchors first, since a kernel is its anchor's; then a kernel that scans is a scan,
-# also if it folds, too. Calls are matched in this order: attention holds products.
-FAMILIES: tuple[KernelFamily, ...] = (
-    AttentionFamily(),
-    GemmFamily(),
-    ConvFamily(),
-    ScanFamily(),
-    RowwiseFamily(),
-    PointwiseFamily(),
-)
+# By name. Calls are matched in this order: attention holds products. Of kernels without an anchor,
+# one that scans is a scan, also if it folds, too; what neither scans nor folds is a map.
+FAMILIES: Mapping[str, KernelFamily] = {
+    family.name: family
+    for family in (
+        AttentionFamily(),
+        GemmFamily(),
+        ConvFamily(),
+        ScanFamily(),
+        RowwiseFamily(),
+        PointwiseFamily(),
+    )
+}
 
 
-@dataclass(frozen=True)
 class RegisteredAnchors:
-    """What the planner asks, answered by the first family that owns a kernel's members."""
-
-    families: tuple[KernelFamily, ...] = FAMILIES
+    """What the planner asks, answered by the family that owns a kernel's members: that of its
+    anchor, else the first that says so."""
 
     def family(self, members: Sequence[Node]) -> str:
         return self._owner(members).name
 
     def check(self, members: Sequence[Node], target: Target) -> None:
-        for family in self.families:
+        for family in FAMILIES.values():
             family.check(members, target)
 
     def epilogue(
@@ -67,10 +66,12 @@ class RegisteredAnchors:
         return self._owner(members).epilogue(members, axes, outputs, target)
 
     def _owner(self, members: Sequence[Node]) -> KernelFamily:
-        found = next((f for f in self.families if f.owns(members)), None)
-        if found is None:
+        ops = {m.op for m in members}
+        owners = (f for f in FAMILIES.values() if f.anchors & ops)
+        owner = next(owners, None) or next((f for f in FAMILIES.values() if f.owns(members)), None)
+        if owner is None:
             raise InternalError(f"No family has kernels of {', '.join(m.op for m in members)}.")
-        return found
+        return owner
 
 
 ANCHORS = RegisteredAnchors()
@@ -78,7 +79,7 @@ ANCHORS = RegisteredAnchors()
 
 def family_of(kernel: Kernel) -> KernelFamily:
     """The family that the planner was told for a kernel."""
-    return next(f for f in FAMILIES if f.name == kernel.family)
+    return FAMILIES[kernel.family]
 
 
 def default_strategy(nest: Nest, context: StrategyContext) -> Strategy:
@@ -102,35 +103,24 @@ def kernel_text(
 
 # ---- strategies on disk --------------------------------------------------------------------------
 
-# Package -> its records.
-RECORDS: Mapping[str, tuple[type, ...]] = MappingProxyType(
-    {
-        "pointwise": get_args(pointwise.PointwiseStrategy),
-        "rowwise": get_args(rowwise.RowwiseStrategy),
-        "scan": (scan.ScanInRegisters, *get_args(scan.InChunks)),
-        "tensor_core": (TensorCoreTile,),
-    }
-)
-
 
 def as_record(strategy: Strategy) -> dict[str, Any]:
     """A strategy as JSON has it."""
-    family = next(name for name, types in RECORDS.items() if type(strategy) in types)
-    return {
-        "family": family,
-        "type": type(strategy).__name__,
-        "fields": asdict(strategy),
-    }
+    return {"type": type(strategy).__name__, "fields": asdict(strategy)}
 
 
 def from_record(record: Mapping[str, Any]) -> Strategy | None:
     """The strategy that JSON has; None for a type that there is not, or not with these fields."""
-    types = {t.__name__: t for t in RECORDS.get(record["family"], ())}
-    given = dict(record["fields"])
+    types = {t.__name__: t for family in FAMILIES.values() for t in family.strategies}
     try:
-        if "tile" in given:
-            given["tile"] = Tile(**given["tile"])
-        found: Strategy = types[record["type"]](**given)
+        found: Strategy = _read(types[record["type"]], record["fields"])
     except (KeyError, TypeError):
         return None
     return found
+
+
+def _read(kind: type, fields: Mapping[str, Any]) -> Any:
+    """A record with its fields, of which some are records, too."""
+    types = get_type_hints(kind)
+    given = {k: _read(types[k], v) if isinstance(v, dict) else v for k, v in fields.items()}
+    return kind(**given)

@@ -19,7 +19,6 @@ from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
-STAGES = (*(f.stage for f in FAMILIES if f.stage), "late")
 Printed = tuple[KernelText, Nest, Strategy]
 
 
@@ -76,7 +75,9 @@ def choices(
             if text not in seen:
                 seen.add(text)
                 others.setdefault(printed.name, []).append(other)
-    stages = STAGES if machine.language == "cuda" and "no-library" not in rules else ()
+    stages = (*(f.stage for f in FAMILIES.values() if f.stage), "late")
+    if machine.language != "cuda" or "no-library" in rules:
+        stages = ()
     library = [s for s in stages if _length(replan(TuneChoice(library=(s,)))) > _length(planned)]
     model = not rules & {"no-library", "no-workspace"}  # PyTorch's calls keep neither
     return SearchSpace({b.name: s for b, _, s in kernels}, others, library, model)

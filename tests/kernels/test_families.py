@@ -2,69 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.passes import run_passes
+from fusewright.compiler.pipeline import make, optimize
 from fusewright.errors import InternalError
 from fusewright.frontend.capture import capture
-from fusewright.fusion.axes import Incompatible, LoopAxes, read_walks
-from fusewright.fusion.epilogue import AllColumns, Epilogue, NoReduction, Segment
+from fusewright.fusion.epilogue import AllColumns, NoReduction, Segment
 from fusewright.fusion.planner import Plan, plan
-from fusewright.ir.builder import TensorExpr, copy
-from fusewright.ir.graph import Graph, Node, node, rebuild
+from fusewright.ir.builder import TensorExpr
+from fusewright.ir.graph import node
 from fusewright.ir.interpreter import interpret
-from fusewright.ir.operators import OPS, Operator
-from fusewright.kernels.interface import KernelFamily, MatchContext
-from fusewright.kernels.registry import FAMILIES, RegisteredAnchors, family_of
+from fusewright.ir.operators import OPS
+from fusewright.kernels.interface import MatchContext, StrategyContext
+from fusewright.kernels.registry import (
+    ANCHORS,
+    FAMILIES,
+    as_record,
+    family_of,
+    from_record,
+    kernel_text,
+    neighbours,
+)
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
+from fusewright.targets.device_files import DEVICE_FILES
 from fusewright.targets.target import TARGETS, Target
+from tests.kernels.distances import family as distances
+from tests.kernels.distances.family import DISTANCES, MOST_COLUMNS, DistanceFamily
+from tests.support.cuda_compilers import compile_text
 
-GPU = TARGETS["sm_90a"]
-DISTANCES = Operator("distances", "product", 2, "", "torch.cdist({0}, {1})", cost=0)
-MOST_COLUMNS = 128
-
-
-class DistanceFamily(KernelFamily):
-    """Distances between points, a tile of them at a time; rows are folded if a tile has them."""
-
-    name = "distances"
-    stage = "distances"
-    anchors = frozenset({"distances"})
-
-    def match(self, graph: Graph, context: MatchContext) -> Graph:
-        def change(n: Node) -> Node:
-            if n.op != "library" or n.called != "aten.cdist":
-                return n
-            made = node("distances", n.args[:2], shape=n.shape, dtype=n.dtype)
-            return copy(TensorExpr(made)).node
-
-        return rebuild(graph, change) if context.target.language == "cuda" else graph
-
-    def epilogue(
-        self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
-    ) -> Epilogue:
-        (anchor,) = (m for m in members if m.op in self.anchors)
-        *lead, columns = axes.dims[id(anchor)]
-        rows = tuple(a for d in lead for a in d)
-        if any(w.limits for w in read_walks(axes).values()):
-            raise Incompatible("a tile of distances reads whole tensors")
-        if not axes.inner:
-            return Epilogue(rows, columns, NoReduction())
-        width = anchor.shape[-1]
-        if axes.inner != {*columns} or not isinstance(width, int) or width > MOST_COLUMNS:
-            raise Incompatible("a tile of distances does not hold what is folded")
-        return Epilogue(rows, columns, Segment(width))
+TOY = Target(
+    replace(TARGETS["sm_80"].arch, name="sm_99", capability=(9, 9), device_library="toy"),
+    replace(TARGETS["sm_80"].machine, name="Toy", arch="sm_99", processors=6),
+)
 
 
 @pytest.fixture
-def families(monkeypatch: pytest.MonkeyPatch) -> tuple[KernelFamily, ...]:
+def families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that nobody knew: its operator, its row, and its device text."""
     monkeypatch.setitem(OPS, DISTANCES.name, DISTANCES)
-    return (DistanceFamily(), *FAMILIES)
+    monkeypatch.setitem(FAMILIES, DistanceFamily.name, DistanceFamily())
+    for library, written in (("cpp", "cpp"), ("sm90", "cuda")):
+        files = (*DEVICE_FILES[library], distances.DEVICE_FILES[written])
+        monkeypatch.setitem(DEVICE_FILES, library, files)
+
+
+@pytest.fixture
+def toy(families: None, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """A GPU that nobody knew, which has the general device text and that of the family."""
+    files = (*DEVICE_FILES["cuda"], distances.DEVICE_FILES["cuda"])
+    monkeypatch.setitem(DEVICE_FILES, "toy", files)
+    monkeypatch.setitem(TARGETS, TOY.name, TOY)
+    return TOY
 
 
 class Scaled(nn.Module):
@@ -77,21 +76,20 @@ class Nearest(nn.Module):
         return torch.cdist(x, y).amin(-1)
 
 
-def planned(
-    module: nn.Module, inputs: Sequence[Tensor], families: Sequence[KernelFamily], name: str
-) -> Plan:
+def planned(module: nn.Module, inputs: Sequence[Tensor], name: str) -> Plan:
     graph, _ = rewrite(capture(module, inputs).graph)
-    given = run_passes(graph, MatchContext(TARGETS[name]), families=families)
-    return plan(given, TARGETS[name], RegisteredAnchors(tuple(families)))
+    return plan(run_passes(graph, MatchContext(TARGETS[name])), TARGETS[name], ANCHORS)
 
 
-@pytest.mark.parametrize("module", [Scaled(), Nearest()], ids=["scaled", "nearest"])
-def test_a_family_is_added_where_it_lies(
-    module: nn.Module, families: tuple[KernelFamily, ...]
-) -> None:
+MODULES = pytest.mark.parametrize("module", [Scaled(), Nearest()], ids=["scaled", "nearest"])
+
+
+@MODULES
+@pytest.mark.usefixtures("families")
+def test_a_family_is_added_where_it_lies(module: nn.Module) -> None:
     """An operator, a match and an epilogue: what follows joins the kernel, as for any anchor."""
     inputs = (torch.randn(32, 8), torch.randn(64, 8))
-    made = planned(module, inputs, families, "sm_90a")
+    made = planned(module, inputs, "sm_90a")
     (kernel,) = made.kernels
     assert not made.libraries
     assert kernel.family == "distances"
@@ -104,23 +102,85 @@ def test_a_family_is_added_where_it_lies(
     assert torch.allclose(found, module(*inputs))
 
 
-def test_what_a_family_refuses_is_a_kernel_of_another(families: tuple[KernelFamily, ...]) -> None:
+@pytest.mark.usefixtures("families")
+def test_what_a_family_refuses_is_a_kernel_of_another() -> None:
     inputs = (torch.randn(32, 8), torch.randn(2 * MOST_COLUMNS, 8))
-    made = planned(Nearest(), inputs, families, "sm_90a")
+    made = planned(Nearest(), inputs, "sm_90a")
     assert [k.family for k in made.kernels] == ["distances", "rowwise"]
     assert any("does not hold what is folded" in note for note in made.notes)
 
 
-def test_without_a_match_the_call_stays(families: tuple[KernelFamily, ...]) -> None:
-    inputs = (torch.randn(32, 8), torch.randn(64, 8))
-    for some, name in ((families, "cpu"), (FAMILIES, "sm_90a")):
-        made = planned(Scaled(), inputs, some, name)
-        assert [step.node.called for step in made.libraries] == ["aten.cdist"]
-        assert [k.family for k in made.kernels] == ["pointwise"]
+@pytest.mark.parametrize("name", ["cpu", "sm_90a"])
+def test_without_a_match_the_call_stays(name: str) -> None:
+    made = planned(Scaled(), (torch.randn(32, 8), torch.randn(64, 8)), name)
+    assert [step.node.called for step in made.libraries] == ["aten.cdist"]
+    assert [k.family for k in made.kernels] == ["pointwise"]
+
+
+# ---- a problem with the new family, on the CPU and for GPUs --------------------------------------
+
+
+class Centers(nn.Module):
+    """Of each point, something of its distances to some centers."""
+
+    def __init__(self, others: int, result: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.register_buffer("centers", torch.randn(others, 8))
+        self.result = result
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.result(torch.cdist(x, self.centers))
+
+
+POINTS = torch.randn(40, 8)
+CENTERS = {
+    "all": Centers(200, lambda d: torch.relu(1 - d) * 2),
+    "nearest": Centers(100, lambda d: d.amin(-1) + 1),
+}
+PROBLEMS = pytest.mark.parametrize("module", CENTERS.values(), ids=CENTERS.keys())
+
+
+@PROBLEMS
+def test_a_problem_with_a_new_family_on_a_new_gpu(module: nn.Module, toy: Target) -> None:
+    """Planned and printed; and what a tuner tries is remembered."""
+    made = make(module, [POINTS], toy)
+    (kernel,) = made.plan.kernels
+    assert (kernel.family, made.plan.libraries) == ("distances", ())
+    assert "return run_distances<64, " in cuda_source(made.texts, toy)
+    ((_, nest, chosen),) = made.kernels
+    (other,) = neighbours(chosen, nest, StrategyContext(toy, made.captured.graph))
+    assert from_record(json.loads(json.dumps(as_record(other)))) == other
+    assert "return run_distances<128, " in cuda_source([kernel_text(nest, other)], toy)
+
+
+@pytest.mark.compiler
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["80", "90a"])
+@PROBLEMS
+def test_its_text_compiles(module: nn.Module, arch: str, toy: Target, tmp_path: Path) -> None:
+    made = make(module, [POINTS], toy)
+    options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+    found, _ = compile_text(cuda_source(made.texts, toy), options, tmp_path)
+    assert any("distances_kernel" in usage.name for usage in found)
+
+
+@pytest.mark.compiler
+@PROBLEMS
+@pytest.mark.usefixtures("families")
+def test_it_runs_on_the_cpu(
+    module: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert [k.family for k in make(module, [POINTS], TARGETS["cpu"]).plan.kernels] == ["distances"]
+    new = optimize(module, [POINTS], "cpu")
+    assert torch.allclose(new(POINTS), module(POINTS), atol=1e-5)
+
+
+# ---- the families that there are -----------------------------------------------------------------
 
 
 def test_every_anchor_has_one_family() -> None:
-    owned = [op for family in FAMILIES for op in family.anchors]
+    owned = [op for family in FAMILIES.values() for op in family.anchors]
     assert sorted(owned) == sorted(op.name for op in OPS.values() if op.kind == "product")
 
 
@@ -136,7 +196,7 @@ class Several(nn.Module):
 
 def test_each_kernel_has_its_family() -> None:
     inputs = (torch.randn(1024, 512), torch.randn(64, 100), torch.randn(7))
-    made = planned(Several(), inputs, FAMILIES, "sm_90a")
+    made = planned(Several(), inputs, "sm_90a")
     found = {k.family: k for k in made.kernels}
     assert found.keys() == {"gemm", "rowwise", "scan", "pointwise"}
     for name, kernel in found.items():
@@ -144,10 +204,11 @@ def test_each_kernel_has_its_family() -> None:
         assert (kernel.anchor is None) == (kernel.epilogue is None) == (name != "gemm")
 
 
-def test_nobody_owns_nothing() -> None:
+def test_nobody_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FAMILIES, "pointwise")
     x = TensorExpr(node("input", shape=(3,), dtype=torch.float32, position=0))
     with pytest.raises(InternalError, match="No family has kernels of mul"):
-        RegisteredAnchors(FAMILIES[:-1]).family([(x * 2.0).node])
+        ANCHORS.family([(x * 2.0).node])
 
 
 def test_reductions_are_apart() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusewright.compiler.pipeline import make
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import (
-    RECORDS,
+    FAMILIES,
     Strategy,
     as_record,
     default_strategy,
@@ -24,7 +24,7 @@ from fusewright.kernels.registry import (
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 
-TYPES = [(family, kind) for family, kinds in RECORDS.items() for kind in kinds]
+TYPES = {kind.__name__: kind for family in FAMILIES.values() for kind in family.strategies}
 
 
 def example(kind: type) -> Strategy:
@@ -37,20 +37,26 @@ def example(kind: type) -> Strategy:
     return found
 
 
-@pytest.mark.parametrize(("family", "kind"), TYPES, ids=[kind.__name__ for _, kind in TYPES])
-def test_a_strategy_comes_back_from_json(family: str, kind: type) -> None:
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES.keys())
+def test_a_strategy_comes_back_from_json(kind: type) -> None:
     strategy = example(kind)
     record = json.loads(json.dumps(as_record(strategy)))
-    assert (record["family"], record["type"]) == (family, kind.__name__)
+    assert record["type"] == kind.__name__
     assert from_record(record) == strategy
     assert {strategy, from_record(record)} == {strategy}
 
 
 def test_what_is_no_strategy_comes_back_as_none() -> None:
-    record = {"family": "rowwise", "type": "SplitRow", "fields": {"threads": 512}}
+    record = {"type": "SplitRow", "fields": {"threads": 512}}
     assert from_record(record) is None
     assert from_record({**record, "type": "FlatMap"}) is None
-    assert from_record({**record, "family": "rays"}) is None
+    assert from_record({**record, "type": "Rays"}) is None
+
+
+def test_no_two_types_have_one_name() -> None:
+    assert TYPES.keys() >= {"FlatMap", "RowPerTeam", "ChunkedScan", "TensorCoreTile"}
+    for family in FAMILIES.values():
+        assert all(TYPES[kind.__name__] is kind for kind in family.strategies)
 
 
 class Four(nn.Module):

@@ -365,9 +365,7 @@ def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
         assert memory.get("k") is None
 
 
-@pytest.mark.parametrize(
-    "change", [{"type": "RowPerMoon"}, {"family": "rays"}, {"fields": {"threads": 4}}]
-)
+@pytest.mark.parametrize("change", [{"type": "RowPerMoon"}, {"fields": {"threads": 4}}])
 def test_a_strategy_that_there_is_no_more_is_not_found(
     change: dict[str, object], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
+from fusewright.codegen.launch import WholeTensor
 from fusewright.fusion.axes import Load, Strides, TensorWalk
 from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
@@ -26,9 +27,14 @@ def function(n: Node, name: str) -> str:
     return _Printer(n).function(name)
 
 
-def whole(n: Node) -> list[str]:
-    """The declarations of the entry's first pointers."""
-    return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
+def whole(n: Node) -> list[WholeTensor]:
+    """What the kernel reads otherwise than element by element."""
+    factors = zip((f.tensor for f in sides(n)), FACTORS, strict=True)
+    own = zip(scores(n).tensors, _operands(n), strict=True)
+    return [
+        *(WholeTensor(tensor, f"const float* {name}") for tensor, name in factors),
+        *(WholeTensor(tensor, declaration) for tensor, declaration in own),
+    ]
 
 
 def prepared(n: Node, name: str) -> str:

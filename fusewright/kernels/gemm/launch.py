@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusewright.codegen.kernel_text import TYPES
-from fusewright.codegen.launch import BodyPolicy, Call, Launch
+from fusewright.codegen.launch import BodyPolicy, Call, Launch, WholeTensor
 from fusewright.fusion.epilogue import Segment
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import BATCH_SLOT, Node, size_text, times
@@ -45,7 +45,7 @@ def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
     product = nest.kernel.anchor
     assert product is not None, "a tile is a contraction's"
     name, tile, vector = nest.kernel.name, strategy.tile, strategy.vector
-    kind, some = variant_of(product, inline=tile.inline), band(nest.kernel)
+    some = band(nest.kernel)
     masked = some != ALL  # column - row of what is not thrown away
     constants = {"least": some.least, "most": some.most} if masked else {}
     return BodyPolicy(KEEP_COMPUTED, struct_constants=constants), Launch(
@@ -54,21 +54,21 @@ def launch(nest: Nest, strategy: TensorCoreTile) -> tuple[BodyPolicy, Launch]:
         _call(nest, product, tile, 1),
         vector_tensors=vector_tensors(nest),
         workspace=workspace(product, tile),
-        leading_pointers=tuple(whole(product)),
-        leading_tensors=kind.whole(product),
-        aligned=kind.boxed[tile.swapped],
+        whole_tensors=tuple(whole(product, tile)),
         structs=tuple(structs(product, name)),
         statements=tuple(prepared(product, name)),
         needs=frozenset({"band"} if masked else ()),
     )
 
 
-def whole(product: Node) -> list[str]:
-    """The declarations of the entry's first pointers."""
+def whole(product: Node, tile: Tile) -> list[WholeTensor]:
+    """What the kernel reads otherwise than element by element."""
     if product.op == "attention":
         return attention.whole(product)
-    stored = TYPES[product.dtype][0]
-    return [f"const {stored}* left", f"const {stored}* right"]
+    kind, stored = variant_of(product, inline=tile.inline), TYPES[product.dtype][0]
+    both = zip(kind.whole(product), ("left", "right"), strict=True)
+    boxed = kind.boxed[tile.swapped]
+    return [WholeTensor(n, f"const {stored}* {p}", k in boxed) for k, (n, p) in enumerate(both)]
 
 
 def structs(product: Node, name: str) -> list[str]:

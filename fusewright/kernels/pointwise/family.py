@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from fusewright.fusion.axes import Incompatible
 from fusewright.ir.graph import Node
 from fusewright.kernels.interface import KernelFamily
 from fusewright.kernels.pointwise.launch import launch
-from fusewright.kernels.pointwise.strategy import default, neighbours
+from fusewright.kernels.pointwise.strategy import PointwiseStrategy, default, neighbours
 from fusewright.targets.target import Target
 
 
 class PointwiseFamily(KernelFamily):
     name = "pointwise"
+    strategies = get_args(PointwiseStrategy)
     default = staticmethod(default)
     neighbours = staticmethod(neighbours)
     launch = staticmethod(launch)

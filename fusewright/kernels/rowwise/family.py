@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
@@ -11,12 +11,13 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node
 from fusewright.kernels.interface import Description, KernelFamily, StrategyContext
 from fusewright.kernels.rowwise.launch import launch
-from fusewright.kernels.rowwise.strategy import default, neighbours
+from fusewright.kernels.rowwise.strategy import RowwiseStrategy, default, neighbours
 from fusewright.targets.target import Target
 
 
 class RowwiseFamily(KernelFamily):
     name = "rowwise"
+    strategies = get_args(RowwiseStrategy)
     default = staticmethod(default)
     neighbours = staticmethod(neighbours)
     launch = staticmethod(launch)

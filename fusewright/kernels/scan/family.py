@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from fusewright.fusion.axes import Incompatible, LoopAxes
 from fusewright.fusion.epilogue import Epilogue
@@ -18,7 +18,7 @@ from fusewright.kernels.interface import (
 from fusewright.kernels.rowwise.family import check_lengths, row_by_row
 from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
-from fusewright.kernels.scan.strategy import default, neighbours
+from fusewright.kernels.scan.strategy import InChunks, ScanInRegisters, default, neighbours
 from fusewright.targets.target import Target
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
@@ -27,6 +27,7 @@ MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 class ScanFamily(KernelFamily):
     name = "scan"
     stage = "scan"
+    strategies = (ScanInRegisters, *get_args(InChunks))
     default = staticmethod(default)
     neighbours = staticmethod(neighbours)
     launch = staticmethod(launch)

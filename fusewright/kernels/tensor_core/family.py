@@ -12,7 +12,7 @@ from fusewright.ir.graph import Node
 from fusewright.kernels.interface import Description, KernelFamily, StrategyContext
 from fusewright.kernels.tensor_core.description import describe
 from fusewright.kernels.tensor_core.epilogue import epilogue
-from fusewright.kernels.tensor_core.strategy import default, neighbours
+from fusewright.kernels.tensor_core.strategy import TensorCoreTile, default, neighbours
 from fusewright.kernels.tensor_core.support import supports
 from fusewright.targets.target import TARGETS, Target
 
@@ -20,6 +20,7 @@ UNPACKED = " and ".join(t.name for t in TARGETS.values() if supports(t.arch, "ge
 
 
 class TensorCoreFamily(KernelFamily):
+    strategies = (TensorCoreTile,)
     workspace_advice = (
         f"Kernels that pack nothing exist for {UNPACKED}; there, both factors have to lie row by "
         "row along k, and a fold must not take 256 columns."
