@@ -8,6 +8,7 @@ says. Where a CPU takes rows abreast, `real` is a number of a row, or one of eac
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fusewright.codegen.kernel_text import (
     KernelText,
     PassText,
     Pointer,
+    Role,
     compute_type,
     counting,
     operators,
@@ -30,7 +32,7 @@ from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import Load
 from fusewright.ir.graph import Attribute, BatchSize, Node, Size, size_text, times
 from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
-from fusewright.loopnest.reduction_passes import RowPass, plan_row, read_key
+from fusewright.loopnest.reduction_passes import BEFORE_PASSES, RowPass, plan_row, read_key
 from fusewright.loopnest.vector_width import known_factor
 
 
@@ -58,6 +60,7 @@ class _Printer:
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
         self.lines: list[str] = []
         self.row_reads: dict[Hashable, str] = {}
+        self.row_numbers = itertools.count()
         self.inverted: dict[str, str] = {}
         self.slots = slots(self.row)
         self.pointers = self._pointers()
@@ -67,16 +70,22 @@ class _Printer:
     def _pointers(self) -> tuple[Pointer, ...]:
         taken = {id(leaf) for _, leaf in self.in_place}
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
-        reads = [Pointer(f"in{k}", n, TYPES[n.dtype][0], False) for k, n in enumerate(leaves)]
-        outs = [(f"out{k}", n) for k, n in enumerate(self.kernel.outputs)]
-        outs += [(f"count{k}", n) for k, n in enumerate(self.kernel.counters)]
-        return (*reads, *(Pointer(name, n, TYPES[n.dtype][0], True) for name, n in outs))
+        roles: tuple[tuple[str, Role, Sequence[Node]], ...] = (
+            ("in", "operand", leaves),
+            ("out", "result", self.kernel.outputs),
+            ("count", "counter", self.kernel.counters),
+        )
+        return tuple(
+            Pointer(f"{name}{k}", n, TYPES[n.dtype][0], role)
+            for name, role, nodes in roles
+            for k, n in enumerate(nodes)
+        )
 
     # -- the struct
 
     def body(self, launch: Launch) -> KernelText:
         if self.row.ahead:
-            loads = PassText(-1)
+            loads = PassText(BEFORE_PASSES)
             for m, k in self.row.ahead:
                 self._element_argument(loads, m, k)
             self._team_call("each", "", loads)
@@ -307,7 +316,7 @@ class _Printer:
             return self._number(leaf["value"], leaf)
         key = read_key(access)
         if key not in self.row_reads:
-            self.row_reads[key] = f"c{sum(n.startswith('c') for n in self.row_reads.values())}"
+            self.row_reads[key] = f"c{next(self.row_numbers)}"
             value = self._row_value(leaf, access)
             kind = self._kind(leaf) if access.beside else compute_type(leaf)
             self.lines.append(f"const {kind} {self.row_reads[key]} = {value};")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Literal
 
 import torch
 
@@ -47,14 +49,23 @@ def compute_type(n: Node) -> str:
     return TYPES[n.dtype][1]
 
 
+Role = Literal["operand", "result", "counter"]
+
+
 @dataclass(frozen=True)
 class Pointer:
-    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result."""
+    """One tensor that the kernel gets: `name` in the text; `node` is the leaf or the result; a
+    counter is a single number that the kernel counts up."""
 
     name: str
     node: Node
     stored: str
-    written: bool
+    role: Role
+
+    @property
+    def written(self) -> bool:
+        """Whether the kernel writes to it."""
+        return self.role != "operand"
 
     @property
     def declaration(self) -> str:
@@ -98,10 +109,11 @@ class PassText:
     parameters: list[str] = field(default_factory=list)
     operands: list[str] = field(default_factory=list)
     known: dict[Hashable, str] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def fresh(self) -> str:
         """A name for one more value that is read."""
-        return f"x{sum(p.split()[-1].startswith('x') for p in self.parameters)}"
+        return f"x{next(self.numbers)}"
 
     def read(self, key: Hashable, kind: str, operand: str) -> str:
         """The name of a value that comes from `operand`."""
@@ -129,7 +141,7 @@ def operators(kernel: Kernel) -> str:
 
 def counting(pointers: Sequence[Pointer]) -> list[str]:
     """Lines that count up single numbers, which the first row does."""
-    counts = [p for p in pointers if p.name.startswith("count")]
+    counts = [p for p in pointers if p.role == "counter"]
     return [f"if (row == 0) *{p.name} += {p.node.args[1]['value']};" for p in counts]
 
 

@@ -46,9 +46,14 @@ class RowPass:
     outputs: tuple[Node, ...]
 
 
+# The number of what stands before the first pass, which is pass 0.
+BEFORE_PASSES = -1
+
+
 @dataclass(frozen=True)
 class KeptValue:
-    """A value kept from pass `first` to pass `last`."""
+    """A value kept from pass `first` to pass `last`; what is loaded ahead is kept from before all
+    passes."""
 
     key: Hashable
     node: Node
@@ -97,7 +102,7 @@ def plan_row(nest: Nest, policy: KeepPolicy) -> RowPlan:
     stored = passes[-1].outputs
     known = _behind(nest, element.union(map(id, stored)), level) if stored else level
     early = _ahead(nest, passes, keeps) if policy.shared_row else {}
-    keeps |= {key: replace(keeps[key], first=-1) for key in early}
+    keeps |= {key: replace(keeps[key], first=BEFORE_PASSES) for key in early}
     quotients, ahead = _quotients(nest, element), tuple(early.values())
     return RowPlan(element, known, passes, keeps, together, quotients, ahead)
 
