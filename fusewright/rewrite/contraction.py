@@ -5,9 +5,9 @@ Both factors have k last, as the kernels do: a right factor that has it first is
 
 from __future__ import annotations
 
+from cmath import isfinite  # complex tensors are scaled by complex numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 
 from fusewright.ir.builder import TensorExpr, copy, expand, permute, reshape
 from fusewright.ir.graph import BatchSize, Node, Shape, Size, numel, times
