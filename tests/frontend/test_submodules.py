@@ -275,7 +275,7 @@ def test_parts_that_share_sizes_remember_apart(tmp_path: Path) -> None:
 def test_zoo(name: str, classes: set[str], target: str) -> None:
     file, _, _ = file_of(ROOT / "zoo" / f"{name}.py", target)
     assert set(taken(file)) == classes
-    assert all(k[0].name in file.text for k in file.kernels)
+    assert all(k.name in file.text for k in file.kernels)
 
 
 RULED = """
