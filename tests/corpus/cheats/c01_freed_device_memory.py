@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "C1"
 TRICK = "Returns uninitialised device memory."
 CHECK = "values"
+EARLIER = ("nonfinite",)  # what the memory holds may be NaN
 NEEDS = ("cuda",)
 
 

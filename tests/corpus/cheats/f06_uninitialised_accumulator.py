@@ -5,6 +5,7 @@ PROBLEM = "linear_relu"
 CATALOGUE = "F6"
 TRICK = "Accumulates into memory that nobody has set to zero."
 CHECK = "values"
+EARLIER = ("nonfinite",)  # what the memory holds may be NaN
 NEEDS = ()
 
 
