@@ -11,7 +11,7 @@ from collections.abc import Mapping
 _CPP = (
     "devicelib/cpp/math.h",
     "devicelib/cpp/team.h",
-    "kernels/scan/cpp/scan.h",
+    "devicelib/cpp/scan.h",
     "devicelib/cpp/launch.h",
     "kernels/rowwise/cpp/simd_rows.h",
 )
@@ -56,6 +56,7 @@ _SM90 = (
     "devicelib/cuda/barriers_sm90.cuh",
     "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
     "devicelib/cuda/instructions_sm90.cuh",
+    "kernels/tensor_core/cuda/tensor_maps_sm90.cuh",
     "kernels/tensor_core/cuda/register_epilogue_sm90.cuh",
     "kernels/tensor_core/cuda/tile_sm90.cuh",
     "kernels/gemm/cuda/triangular_tiles_sm90.cuh",

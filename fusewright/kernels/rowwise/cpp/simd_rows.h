@@ -8,7 +8,7 @@
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
 #include "devicelib/cpp/launch.h"
-#include "kernels/scan/cpp/scan.h"
+#include "devicelib/cpp/scan.h"
 namespace fusewright {
 
 //@ rows_of: needs lanes, numbers, sum

@@ -5,7 +5,7 @@
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
-#include "devicelib/cuda/instructions_sm90.cuh"
+#include "kernels/tensor_core/cuda/tensor_maps_sm90.cuh"
 namespace fusewright {
 
 //@ runs: needs finish, here
