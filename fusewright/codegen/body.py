@@ -345,7 +345,7 @@ class _Printer:
 
     def _spelling(self, m: Node, arguments: list[str]) -> str:
         text = spelling(m, arguments, self._kind(m))
-        if m.row.needs and self.policy.simd_rows and m.op not in ("cast", "where"):
+        if m.row.needs and self.policy.simd_rows and m.op != "where":
             self.lifted.add((m.row.needs, m.row.arity))
         return text
 

@@ -128,7 +128,7 @@ class _ForwardPrinter:
         for name, leaf in zip(self.guard.inputs, self.graph.inputs, strict=True):
             self.expressions[id(leaf)] = variable(name)
         for n in self.graph.leaves:
-            if n.op in ("parameter", "buffer"):
+            if n.row.state:
                 self.expressions[id(n)] = variable(self._state(n))
             elif n.op == "constant":
                 batch = isinstance(n["value"], BatchSize)
@@ -187,13 +187,8 @@ class _ForwardPrinter:
         """A variable that holds the tensor, laid out as the kernels assume."""
         if id(n) in self.dense:
             return self.dense[id(n)]
-        if n.row.computed or n.op in (
-            "input",
-            "parameter",
-            "buffer",
-            "library",
-            "item",
-        ):
+        made = n.row.computed or n.row.kind == "library"
+        if made or (n.row.kind == "leaf" and n.op != "constant"):
             return self._tensor_expression(n)
         value = self._as_laid_out(self._tensor_expression(n), n)
         return self._assign(f"{n.op}_result", value)

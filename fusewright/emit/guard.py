@@ -80,7 +80,7 @@ class _Guard:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
         self.precision, self.asked = precision, asked
         self.parameters = parameters(module)
-        self.leaves = [n for n in captured.graph.leaves if n.op in ("parameter", "buffer")]
+        self.leaves = [n for n in captured.graph.leaves if n.row.state]
         self.globals = values_read(module, scope)
         given = frozenset(p.name for p in self.parameters)
         self.containers = Containers(scope, given, type(module).__name__)
@@ -351,7 +351,7 @@ class _Guard:
         floating = [c for c in self.captured.constants.values() if c.is_floating_point()]
         return bool(floating) or any(
             n.dtype.is_floating_point
-            and n.op not in ("input", "parameter", "buffer", "constant")
+            and n.row.kind != "leaf"
             and not any(a.dtype.is_floating_point and a.op != "constant" for a in n.args)
             for n in toposort(self.captured.graph.roots)
         )

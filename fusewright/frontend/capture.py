@@ -164,7 +164,7 @@ def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
     """Every tensor that the graph's parameters and buffers stand for, by name."""
     state = dict(captured.constants)
     for n in captured.graph.leaves:
-        if n.op in ("parameter", "buffer") and str(n["name"]) not in state:
+        if n.row.state and str(n["name"]) not in state:
             state[str(n["name"])] = operator.attrgetter(str(n["name"]))(module)
     return state
 

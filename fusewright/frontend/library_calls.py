@@ -40,6 +40,7 @@ PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
 CONVOLUTION_CALLS = tuple(
     f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)
 )
+CONCATENATION = "aten.cat"
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
 PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")

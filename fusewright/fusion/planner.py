@@ -236,7 +236,8 @@ class _FusionPlanner:
                         self.group_of.update({id(m): i for m in members})
 
     def _share_tensor(self, a: Sequence[Node], b: Sequence[Node]) -> bool:
-        mine = {id(s) for m in a for s in self._sources(m) if s.op in ("input", "library", "item")}
+        sources = [s for m in a for s in self._sources(m)]
+        mine = {id(s) for s in sources if s.op == "input" or s.row.kind == "library"}
         theirs = {id(s) for m in b for s in self._sources(m)}
         return bool(mine & (theirs - {id(m) for m in b}))
 

@@ -166,8 +166,9 @@ def fold(
     wanted = tuple(sorted({d % rank for d in dims})) if rank else ()
     kept = tuple(s for i, s in enumerate(x.shape) if i not in wanted)
     dtype = dtype or {"index": torch.int64}.get(OPS[op].result, x.dtype)
-    if op in OF_ONE and wanted and all(x.shape[d] == 1 for d in wanted):
-        result = reshape(cast(OF_ONE[op](x), dtype), kept)
+    alone = OPS[op].of_one
+    if alone and wanted and all(x.shape[d] == 1 for d in wanted):
+        result = reshape(cast(OF_ONE[alone](x), dtype), kept)
     else:
         result = TensorExpr(node(op, [x.node], shape=kept, dtype=dtype, dims=wanted)) if rank else x
     if not keepdim:
@@ -191,9 +192,9 @@ def _nothing(x: TensorExpr) -> TensorExpr:
 
 # Folds of a single element. A sum begins with 0, so that of -0 is 0.
 OF_ONE: Mapping[str, Callable[[TensorExpr], TensorExpr]] = {
-    **dict.fromkeys(("sum", "mean"), _whole),
-    **dict.fromkeys(("max", "min", "prod", "any", "all"), copy),
-    **dict.fromkeys(("argmax", "argmin"), _nothing),
+    "whole": _whole,
+    "copy": copy,
+    "first": _nothing,
 }
 
 

@@ -18,13 +18,12 @@ import torch
 from fusewright.common.dtypes import OF_KERNELS
 from fusewright.errors import InternalError
 from fusewright.ir.library_call import (
-    LayoutRef,
     LibraryCall,
     ListArg,
     MethodView,
     Scalar,
-    TensorRef,
     batch_text,
+    clone_call,
 )
 from fusewright.ir.operators import OPS, Operator
 from fusewright.ir.placement import OwnCopy, Placement
@@ -225,18 +224,6 @@ def base(n: Node) -> Node:
     return n
 
 
-# Calls of PyTorch whose results always show the memory of their argument.
-CALLED_VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("view", "view_as_real", "view_as_complex", "select", "slice", "narrow", "split"),
-        *("split_with_sizes", "unbind", "chunk", "diagonal", "expand", "permute", "transpose", "t"),
-        *("unsqueeze", "squeeze", "unfold", "alias", "detach", "as_strided", "imag", "_conj"),
-        *("_neg_view", "unflatten"),
-    )
-)
-
-
 def memory_of(n: Node) -> Node:
     """The node whose memory views show, those among them that are calls of PyTorch."""
     while (shown := shown_by(n)) is not None:
@@ -247,7 +234,7 @@ def memory_of(n: Node) -> Node:
 def shown_by(n: Node) -> Node | None:
     """The node of which this one is a view, called or not; None for one with memory of its own."""
     source = n.args[0] if n.op == "item" else n
-    called = source.op == "library" and source.call.operator in CALLED_VIEWS
+    called = source.op == "library" and source.call.shows_argument
     return source.args[0] if called else n.args[0] if n.row.kind == "view" else None
 
 
@@ -288,15 +275,7 @@ def fresh_copy(n: Node, order: tuple[int, ...], own: OwnCopy) -> Node:
     if order:
         there = (_permuted(order),)
         back = (_permuted(order.index(d) for d in range(len(order))),)
-    call = LibraryCall(
-        "aten.clone",
-        "default",
-        "torch.clone",
-        (TensorRef(0, there),),
-        (("memory_format", LayoutRef(torch.contiguous_format)),),
-        result_views=back,
-        new_memory=True,
-    )
+    call = clone_call(there, back)
     return node(
         "library", [n], shape=n.shape, dtype=n.dtype, order=order, call=call, placement=placement
     )

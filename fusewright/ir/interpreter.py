@@ -58,7 +58,7 @@ def _value(
 ) -> torch.Tensor:
     if n.op == "input":
         return _as(inputs[int(n["position"])], dtype)  # type: ignore[arg-type]
-    if n.op in ("parameter", "buffer"):
+    if n.row.state:
         return _as(state[str(n["name"])], dtype)
     kind = dtype if dtype and n.dtype.is_floating_point else n.dtype
     if n.op == "constant":

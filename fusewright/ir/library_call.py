@@ -50,6 +50,18 @@ def batch_text(multiple: int, batch: str = "batch") -> str:
 # ---- arguments -----------------------------------------------------------------------------------
 
 
+# Calls of PyTorch whose results always show the memory of their argument.
+CALLED_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view", "view_as_real", "view_as_complex", "select", "slice", "narrow", "split"),
+        *("split_with_sizes", "unbind", "chunk", "diagonal", "expand", "permute", "transpose", "t"),
+        *("unsqueeze", "squeeze", "unfold", "alias", "detach", "as_strided", "imag", "_conj"),
+        *("_neg_view", "unflatten"),
+    )
+)
+
+
 @dataclass(frozen=True)
 class MethodView:
     """A method of tensors that shows the same memory: `.flatten(0, -2)`."""
@@ -245,6 +257,11 @@ class LibraryCall:
         return call_name(self.operator, self.overload)
 
     @property
+    def shows_argument(self) -> bool:
+        """Whether its result always shows the memory of its argument."""
+        return self.operator in CALLED_VIEWS
+
+    @property
     def short_name(self) -> str:
         """The name as people read it."""
         return self.name.removeprefix("aten.")
@@ -327,3 +344,16 @@ def call_name(operator: str, overload: str) -> str:
 def function_of(operator: str, overload: str) -> str:
     """What the text of an ATen call calls."""
     return FUNCTIONS.get(call_name(operator, overload), f"torch.ops.{operator}.{overload}")
+
+
+def clone_call(there: tuple[MethodView, ...], back: tuple[MethodView, ...]) -> LibraryCall:
+    """The call of a copy in row-major order, seen through views on the way there and back."""
+    return LibraryCall(
+        "aten.clone",
+        "default",
+        "torch.clone",
+        (TensorRef(0, there),),
+        (("memory_format", LayoutRef(torch.contiguous_format)),),
+        result_views=back,
+        new_memory=True,
+    )

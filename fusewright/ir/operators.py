@@ -35,7 +35,8 @@ class Operator:
     domain: str = "real"
     cost: int = 1
     # What kernel families ask.  simd: what vectors of a CPU compute it for beside floats, as words:
-    # "number", "truth", "compare" (to a truth value), "wide" (a fold of floats to other numbers).
+    # "number", "truth", "compare" (to a truth value), "wide" (a fold of floats to other numbers),
+    # "float" (of others, to a float).
     simd: str = ""
     mask_predicate: bool = False  # may stand between positions and a mask that leaves tiles out
     monotonic: bool = False  # rises with its argument, so that a maximum may be taken before it
@@ -52,6 +53,13 @@ class Operator:
     scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
     half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
     reversed_as: str = ""  # the scan from the other end
+    state: bool = False  # a leaf that the model keeps, and that has a path
+    monotonic_with: str = ""  # rises with its first argument if the second is such a number
+    counts_truths: bool = False  # a fold that makes int64 of truth values
+    of_one: str = ""  # a fold: what it is of a single element, as `ir/builder.py` names it
+    triangle: int = 0  # a view of a triangle: 1 of the upper one, -1 of the lower one
+    moves_bits: bool = False  # a map whose result has the bits of an argument
+    exact: bool = False  # a map or fold whose result has no more bits than its arguments
 
     def having(self, **columns: str | bool | int) -> Operator:
         """The same row with further columns filled in."""
@@ -108,17 +116,17 @@ _TAP = "torch.where({0}, {1} + {2} * {3}, {1})"
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Operator("input", "leaf", 0, "", ""),
-    Operator("parameter", "leaf", 0, "", ""),
-    Operator("buffer", "leaf", 0, "", ""),
+    Operator("parameter", "leaf", 0, "", "").having(state=True),
+    Operator("buffer", "leaf", 0, "", "").having(state=True),
     Operator("constant", "leaf", 0, "", ""),
     # arithmetic
-    _infix("add", "+").having(simd="number", scalar_update=True),
-    _infix("sub", "-").having(simd="number", scalar_update=True),
-    _infix("mul", "*").having(simd="number", scalar_update=True),
-    Operator("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4),
-    Operator("neg", "map", 1, "-{0}", "-{0}"),
-    _call("abs"),
-    _call("sign", domain="special"),
+    _infix("add", "+").having(simd="number", scalar_update=True, monotonic_with="finite"),
+    _infix("sub", "-").having(simd="number", scalar_update=True, monotonic_with="finite"),
+    _infix("mul", "*").having(simd="number", scalar_update=True, monotonic_with="positive"),
+    Operator("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4).having(monotonic_with="positive"),
+    Operator("neg", "map", 1, "-{0}", "-{0}").having(exact=True),
+    _call("abs").having(exact=True),
+    _call("sign", domain="special").having(exact=True),
     _call("reciprocal", cost=4),
     _call("square"),
     _call("sqrt", cost=4, domain="positive"),
@@ -127,12 +135,12 @@ _ROWS = (
     _call("remainder", 2, cost=8),
     _call("fmod", 2, cost=8),
     _call("atan2", 2, cost=30),
-    _call("maximum", 2, domain="special", cost=2),
-    _call("minimum", 2, domain="special", cost=2),
-    _call("floor"),
-    _call("ceil"),
-    _call("round"),
-    _call("trunc"),
+    _call("maximum", 2, domain="special", cost=2).having(exact=True),
+    _call("minimum", 2, domain="special", cost=2).having(exact=True),
+    _call("floor").having(exact=True),
+    _call("ceil").having(exact=True),
+    _call("round").having(exact=True),
+    _call("trunc").having(exact=True),
     # transcendental
     _call("exp", cost=12),
     _call("exp2", cost=12),
@@ -158,7 +166,7 @@ _ROWS = (
     _call("sigmoid", cost=16).having(monotonic=True, half_cpp="short_sigmoid"),
     _call("silu", 1, "torch.nn.functional.silu({0})", cost=17),
     _call("tanh_softplus", 1, "torch.tanh(torch.nn.functional.softplus({0}))", cost=18),
-    _call("relu", domain="special").having(monotonic=True),
+    _call("relu", domain="special").having(monotonic=True, exact=True),
     # comparisons and choices
     _infix("eq", "==", "bool", "special").having(simd="compare", mask_predicate=True),
     _infix("ne", "!=", "bool", "special").having(simd="compare", mask_predicate=True),
@@ -180,7 +188,7 @@ _ROWS = (
     _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
     Operator(
         "where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"
-    ),
+    ).having(simd="float", moves_bits=True, exact=True),
     # a product and a sum that round once, and a norm of (x, mean, m2, scale): see
     # rewrite/norm_rounding.py. The statistics of eval mode have no m2, but a number.
     _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
@@ -188,40 +196,44 @@ _ROWS = (
     # one step of a convolution, which rounds once, as PyTorch's does
     Operator("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
     Operator("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute").having(
-        simd="number compare", mask_predicate=True
+        simd="number compare float", mask_predicate=True
     ),
     # `of` is the type of the argument; the C++ names both as they are stored
     Operator(
         "bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"
-    ),
+    ).having(exact=True),
     Operator("copy", "map", 1, "{0}", "{0}.clone()", cost=0).having(
-        simd="number truth", mask_predicate=True, uniform=True
+        simd="number truth", mask_predicate=True, uniform=True, moves_bits=True, exact=True
     ),
     # one pixel of each window of a convolution, which computes all of them: see
     # kernels/conv/pool_fusion.py
     Operator("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
-    _fold("sum", "torch.sum({0}, {dims})").having(joins_across_tiles=True, additive=True),
+    _fold("sum", "torch.sum({0}, {dims})").having(
+        joins_across_tiles=True, additive=True, counts_truths=True, of_one="whole"
+    ),
     _fold("mean", "torch.mean({0}, {dims})", "wide").having(
-        simd="wide", joins_across_tiles=True, additive=True, pass_group="moments"
+        simd="wide", joins_across_tiles=True, additive=True, pass_group="moments", of_one="whole"
     ),
     _fold("m2", _M2, "wide").having(
         simd="wide", pass_group="moments", state_words=3, deep_loads=True
     ),
-    _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one"),
+    _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one").having(
+        counts_truths=True, of_one="copy"
+    ),
     _fold("max", "torch.amax({0}, {dims})", domain="special").having(
-        joins_across_tiles=True, deep_loads=True
+        joins_across_tiles=True, deep_loads=True, of_one="copy", exact=True
     ),
     _fold("min", "torch.amin({0}, {dims})", domain="special").having(
-        joins_across_tiles=True, deep_loads=True
+        joins_across_tiles=True, deep_loads=True, of_one="copy", exact=True
     ),
-    _fold("any", "torch.any({0}, {dims})", domain="bool"),
-    _fold("all", "torch.all({0}, {dims})", domain="bool"),
+    _fold("any", "torch.any({0}, {dims})", domain="bool").having(of_one="copy"),
+    _fold("all", "torch.all({0}, {dims})", domain="bool").having(of_one="copy"),
     _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index").having(
-        simd="wide", heavy=True, state_words=4
+        simd="wide", heavy=True, state_words=4, of_one="first"
     ),
     _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index").having(
-        simd="wide", heavy=True, state_words=4
+        simd="wide", heavy=True, state_words=4, of_one="first"
     ),
     # scans along the one dimension in `dims`: from its first element on, or back from the last
     _scan("cumsum", "torch.cumsum({0}, {first})").having(reversed_as="cumsum_back"),
@@ -242,10 +254,10 @@ _ROWS = (
     Operator("flip", "view", 1, "", "torch.flip({0}, {dims})").having(strided_only=True),
     Operator("roll", "view", 1, "", "torch.roll({0}, {shifts}, {dims})").having(strided_only=True),
     Operator("triu", "view", 1, "", "torch.triu({0}, {diagonal})").having(
-        strided_only=True, fills=True
+        strided_only=True, fills=True, triangle=1
     ),
     Operator("tril", "view", 1, "", "torch.tril({0}, {diagonal})").having(
-        strided_only=True, fills=True
+        strided_only=True, fills=True, triangle=-1
     ),
     # a matrix product over the last dimension of both factors, which is never stored
     Operator("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),

@@ -170,8 +170,8 @@ def _guards(n: Node) -> tuple[AffineBound, ...]:
         return tuple(
             AffineBound(AffineIndex(-lows[d], units[d]), shape[d], beyond=True) for d in padded
         )
-    if n.op in ("triu", "tril"):
-        diagonal, sign = as_ints((n["diagonal"], 1 if n.op == "triu" else -1))
+    if n.row.triangle:
+        diagonal, sign = as_ints((n["diagonal"], n.row.triangle))
         form = AffineIndex(-sign * diagonal, (*(0,) * (rank - 2), -sign, sign))
         known = [s for s in n.shape[-2:] if isinstance(s, int)]
         size = sum(known) + abs(diagonal) if len(known) == 2 else MANY

@@ -15,8 +15,6 @@ from fusewright.fusion.axes import Load, elementwise_args
 from fusewright.ir.graph import Node
 from fusewright.loopnest.nest import AffineAccess, Nest
 
-FINITE = ("where", "isinf")  # what log(sum(exp(x))) does to a maximum before it subtracts it
-
 
 @dataclass(frozen=True)
 class KeepPolicy:
@@ -199,10 +197,10 @@ def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, OnlineSoftma
 
 def _is_finite_part(nest: Nest, shift: Node, top: Node) -> bool:
     """Whether `shift` is where(isinf(top), number, top)."""
-    if shift.op != FINITE[0]:
+    if shift.op != "where":
         return False
     condition, number, value = (nest.kernel.loops.edges[id(shift), k] for k in range(3))
-    infinite = not isinstance(condition, Load) and condition.op == FINITE[1]
+    infinite = not isinstance(condition, Load) and condition.op == "isinf"
     asked = nest.kernel.loops.edges[id(condition), 0] if infinite else None
     return asked is top and value is top and isinstance(number, Load)
 

@@ -20,9 +20,6 @@ from fusewright.ir.library_call import FUNCTIONS, DtypeRef, LibraryCall, TensorR
 VIEW_AS_TYPE = "aten.view.dtype"
 
 
-MOVES = frozenset({"copy", "where"})  # maps whose result has the bits of an argument
-
-
 def bits(graph: Graph) -> Graph:
     """Let kernels read bits where they lie."""
     return _read_where_they_lie(_moved_as_integers(graph))
@@ -34,7 +31,7 @@ def _moved_as_integers(graph: Graph) -> Graph:
     read = {id(base(n.args[0])) for n in every if _views_as_type(n)}
 
     def change(n: Node, asked: bool) -> Node:
-        moves = asked and n.op in MOVES and n.dtype in HALF
+        moves = asked and n.row.moves_bits and n.dtype in HALF
         moved = _as_integers(n) if moves else None
         return _viewed(moved, n.dtype) if moved else n
 
@@ -59,7 +56,7 @@ def _as_integers(n: Node) -> Node | None:
         return constant(held.item(), torch.int16).node
     if n.row.kind in ("leaf", "library"):
         return _viewed(n, torch.int16)
-    if n.row.kind != "view" and n.op not in MOVES:
+    if n.row.kind != "view" and not n.row.moves_bits:
         return None
     args = [a if a.dtype is not n.dtype else _as_integers(a) for a in n.args]
     known = [a for a in args if a is not None]

@@ -67,7 +67,7 @@ def _vector(n: Node) -> TensorExpr | None:
     while n.row.kind == "view":
         (x,) = n.args
         last = (*range(len(n.shape) - 2), len(n.shape) - 1, len(n.shape) - 2)
-        same = n.op in ("expand", "reshape") and x.shape[-2:] == n.shape[-2:]
+        same = n.row.uniform and x.shape[-2:] == n.shape[-2:]
         if not (same or (n.op == "permute" and n["permutation"] == last)):
             return None
         reshaped, n = reshaped or n.op == "reshape", x

@@ -13,10 +13,6 @@ from fusewright.common.dtypes import HALF
 from fusewright.ir.graph import Graph, Node, rebuild
 from fusewright.ir.specs import ViewFill, spec_of
 
-# Maps and folds whose result is one of their arguments, or as exact as they are.
-CHOICES = frozenset({"copy", "where", "maximum", "minimum", "neg", "abs", "relu", "max", "min"})
-WHOLE = frozenset({"sign", "floor", "ceil", "round", "trunc", "bitcast"})
-
 
 def halves(graph: Graph) -> Graph:
     """Drop the roundings that change nothing."""
@@ -46,9 +42,7 @@ def _is_exact(n: Node, exact: dict[int, bool]) -> bool:
         return n["rounds"] is True or n.args[0].dtype is torch.bool
     if n.op == "pad" and not _fits(spec_of(n, ViewFill).value, n.dtype):
         return False
-    if n.row.kind == "view" or n.op in CHOICES:
-        return all(exact[id(a)] for a in n.args)
-    return n.op in WHOLE and all(exact[id(a)] for a in n.args)
+    return (n.row.kind == "view" or n.row.exact) and all(exact[id(a)] for a in n.args)
 
 
 def _fits(value: object, dtype: torch.dtype) -> bool:

@@ -206,7 +206,8 @@ def _match(wanted: Node, n: Node, found: dict[str, Node]) -> bool:
 
 
 def _simplify(n: Node) -> Node:
-    if n.row.kind == "map" and n.op not in ("cast", "bitcast", "copy") and not n.shape:
+    moves = n.op == "copy" or n.row.result == "attribute"
+    if n.row.kind == "map" and not moves and not n.shape:
         return _number(n)
     if n.op == "reshape":
         return _reshape_of_reshape(n)

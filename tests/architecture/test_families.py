@@ -18,7 +18,6 @@ CHAINS = (("tensor_core", "gemm", "conv", "attention"), ("rowwise", "scan"), ("p
 KNOWS: dict[tuple[str, str], str] = {
     ("kernels/gemm/launch", "attention"): "one launch for three families",
     ("kernels/gemm/launch", "conv"): "one launch for three families",
-    ("kernels/rowwise/simd_rows", "scan"): "the longest row that is scanned in vectors",
     ("kernels/tensor_core/strategy", "gemm"): "rows of variants stand together",
     ("kernels/tensor_core/tile", "conv"): "rows of variants stand together",
     ("kernels/tensor_core/tile", "gemm"): "rows of variants stand together",

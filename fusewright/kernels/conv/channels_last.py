@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewright.frontend.library_calls import CONCATENATION
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import Graph, Node, base, rebuild_from, toposort
@@ -36,7 +37,7 @@ def tails(graph: Graph) -> frozenset[int]:
     nodes = toposort((*graph.inputs, *graph.roots))
     read = set[int]()
     for n in reversed(nodes):
-        joins = n.called == "aten.cat"
+        joins = n.called == CONCATENATION
         if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
             read |= {id(base(a)) for a in n.args}
     return frozenset(read)

@@ -77,10 +77,10 @@ def _later(n: Node) -> Node:
 
 
 def _rises(n: Node) -> bool:
-    if n.op in ("mul", "div", "add", "sub") and n.args[1].op == "constant":
+    if n.row.monotonic_with and n.args[1].op == "constant":
         value = n.args[1]["value"]
         finite = isinstance(value, float) and isfinite(value)
-        return finite and (n.op in ("add", "sub") or value > 0)  # type: ignore[operator]
+        return finite and (n.row.monotonic_with == "finite" or value > 0)  # type: ignore[operator]
     return n.row.monotonic
 
 

@@ -16,8 +16,6 @@ from fusewright.ir.graph import Graph, Node, Shape, rebuild, with_args
 from fusewright.kernels.tensor_core.support import supports
 from fusewright.targets.target import Target
 
-TRIANGLES = ("triu", "tril")
-
 
 def masked(graph: Graph, target: Target) -> Graph:
     """The same graph, with choices for triangles of what a product's kernel computes."""
@@ -25,7 +23,7 @@ def masked(graph: Graph, target: Target) -> Graph:
 
 
 def _choice(n: Node) -> Node:
-    if n.op not in TRIANGLES:
+    if not n.row.triangle:
         return n
     (x,), diagonal = n.args, n["diagonal"]
     assert isinstance(diagonal, int)

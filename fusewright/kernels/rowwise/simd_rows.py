@@ -12,11 +12,12 @@ import torch
 from fusewright.common.dtypes import FLOAT
 from fusewright.frontend.lowering.call import LANES
 from fusewright.ir.graph import Graph, Node
-from fusewright.kernels.scan.match import LONGEST_ABREAST
 from fusewright.loopnest.nest import AffineAccess, Nest
 
 NUMBERS = (torch.int32, torch.int64, torch.float64)
 READ = (*FLOAT, *NUMBERS, torch.bool)
+# Of a row that is scanned: a CPU takes 64 of them in a core's L2 side by side.
+LONGEST_ABREAST = 1 << 12
 MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
@@ -68,4 +69,4 @@ def _computes(m: Node) -> bool:
     if m.dtype is torch.bool:
         found = "compare" in of or (floats and m.row.kind == "map")
         return "truth" in of or (found and not truths)
-    return m.dtype in FLOAT and (floats or m.op in ("cast", "where"))
+    return m.dtype in FLOAT and (floats or "float" in of)

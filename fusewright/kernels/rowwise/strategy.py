@@ -415,7 +415,7 @@ def _state(nest: Nest) -> tuple[bool, int]:
     states, size = {f.op: f.row.state_words for f in nest.kernel.folds}, 4
     for f in nest.kernel.folds:
         kind = f.args[0].dtype
-        wide = kind.itemsize == 8 or (kind == torch.bool and f.op in ("sum", "prod"))
+        wide = kind.itemsize == 8 or (kind == torch.bool and f.row.counts_truths)
         size = 8 if wide else size
     words = max(states.values())
     dear = words > 1 or bool(plan_row(nest, KEEP_NOTHING).exponentials)

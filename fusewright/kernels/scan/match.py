@@ -20,6 +20,7 @@ from fusewright.ir.builder import TensorExpr, cast, rounded
 from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild
 from fusewright.ir.library_call import Scalar
 from fusewright.ir.operators import OPS
+from fusewright.kernels.rowwise.simd_rows import LONGEST_ABREAST
 from fusewright.rewrite.simplify import apart, traced
 from fusewright.targets.target import Target
 
@@ -27,8 +28,6 @@ CALLS = MappingProxyType({f"aten.{op.name}": op.name for op in OPS.values() if o
 # A row stays in the registers of a thread block, or in a core's share of the last cache. On a GPU,
 # other rows are taken in chunks.
 LONGEST: Mapping[str, int] = MappingProxyType({"cuda": 1 << 14, "cpp": 1 << 20})
-# Rows that a CPU takes side by side, 64 of them in a core's L2.
-LONGEST_ABREAST = 1 << 12
 
 
 def scan(graph: Graph, target: Target) -> Graph:

@@ -67,4 +67,4 @@ def _why(kernel: Kernel, n: Node, kind: Variant, passes: tuple[int, ...]) -> tup
 def _factor_name(n: Node) -> str:
     """The name of a parameter, or what computes the tensor."""
     n = base(n)
-    return str(n["name"]) if n.op in ("parameter", "buffer") else f"the {n.short_name}"
+    return str(n["name"]) if n.row.state else f"the {n.short_name}"

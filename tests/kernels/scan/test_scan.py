@@ -28,7 +28,8 @@ from fusewright.ir.interpreter import interpret
 from fusewright.ir.operators import OPS
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import default_strategy, kernel_text, neighbours
-from fusewright.kernels.scan.match import LONGEST, LONGEST_ABREAST, has_chunks, scan
+from fusewright.kernels.rowwise.simd_rows import LONGEST_ABREAST
+from fusewright.kernels.scan.match import LONGEST, has_chunks, scan
 from fusewright.kernels.scan.strategy import ChunkedScan, InChunks
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
