@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 
-from fusewright.kernels.tensor_core.variant import FULL_RATE  # noqa: E402
+from fusewright.kernels.conv.variants import FLOAT32_RATE  # noqa: E402
 from tests.support import conv_subjects as convolutions  # noqa: E402
 from tests.support.conv_subjects import (  # noqa: E402
     BETWEEN,
@@ -101,7 +101,7 @@ def layer(problem: Problem, body: str, dtype: torch.dtype) -> Layer:
 def variants(
     problem: Problem, body: str, all_chunks: bool, dtype: torch.dtype, full: bool
 ) -> Iterator[Subject]:
-    sizes = [(width, 1) for width in (FULL_RATE if full else WIDTHS)]
+    sizes = [(width, 1) for width in (FLOAT32_RATE if full else WIDTHS)]
     vector = 4 if prod(problem.out_size) % 4 == 0 else 1
     for chunk in CHUNKS if all_chunks else (problem.chunk(),):
         for width, blocks in sizes if full else (*sizes, (64, 2)):

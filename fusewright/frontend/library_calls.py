@@ -124,6 +124,13 @@ def shape_argument(shape: Shape) -> ListArg:
     return ListArg(tuple(argument(size, []) for size in shape), is_tuple=True)
 
 
+def operand_shapes(n: Node) -> list[Shape]:
+    """The shapes of the tensors that a call is given, each as often as it is an argument."""
+    if n.called in (None, "aten.linear"):  # that may be written as a product in another order
+        return [a.shape for a in n.args]
+    return [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
+
+
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
     elements = size_at_batch(numel(result), batch)

@@ -17,11 +17,11 @@ from fusewright.codegen.kernel_text import operators
 from fusewright.common.dtypes import HALF
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.float32_precision import allows_tf32
-from fusewright.frontend.library_calls import product_flops
+from fusewright.frontend.library_calls import operand_shapes, product_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
-from fusewright.ir.graph import Graph, Node, Shape, base, shape_text, toposort
-from fusewright.ir.library_call import LibraryCall, TensorRef
+from fusewright.ir.graph import Graph, Node, base, shape_text, toposort
+from fusewright.ir.library_call import LibraryCall
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
@@ -131,7 +131,7 @@ def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -
         if n.op == "item":
             return StepReport("item", "library", ("item",), 0, 0)
         name = n.short_name
-        flops = product_flops(n.called or "", _operand_shapes(n), n.shape, graph.batch)
+        flops = product_flops(n.called or "", operand_shapes(n), n.shape, graph.batch)
         return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
@@ -140,13 +140,6 @@ def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -
     found = descriptions[step.name]
     moved, flops = moved + found.nbytes, flops + found.flops
     return StepReport(step.name, "product", step.operators, moved, flops)
-
-
-def _operand_shapes(n: Node) -> list[Shape]:
-    """The shapes of the tensors that a call is given, each as often as it is an argument."""
-    if n.called in (None, "aten.linear"):  # that may be written as a product in another order
-        return [a.shape for a in n.args]
-    return [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
 
 
 def _domain(m: Node, graph: Graph) -> int:

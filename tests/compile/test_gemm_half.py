@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fusewright.codegen.device_library import select_sections
+from fusewright.kernels.gemm.variants import GEMM_PINGPONG
 from fusewright.kernels.tensor_core import tile
-from fusewright.kernels.tensor_core.variant import OWN
 from tests.support import gemm_half_subjects as half_subjects
 from tests.support.cuda_compilers import (
     compile_text,
@@ -74,7 +74,7 @@ def test_every_tile_is_compiled_for_both_types() -> None:
     for turned in LAYOUTS:
         assert {(h.subject.width, h.subject.swapped) for h in shared if h.turned == turned} == every
     assert {h.subject.width for h in HALVES if h.own} == set(OWN_WIDTHS)
-    assert {width for width, _ in OWN} == set(OWN_WIDTHS)
+    assert {width for width, _ in GEMM_PINGPONG} == set(OWN_WIDTHS)
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

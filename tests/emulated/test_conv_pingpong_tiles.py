@@ -13,7 +13,7 @@ import shutil
 import pytest
 
 from fusewright.codegen.device_library import sections_for
-from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, TRANSPOSED_OWN
+from fusewright.kernels.conv.variants import CONV_PINGPONG, TRANSPOSED_PINGPONG
 from tests.support.cuda_compilers import SPOKEN
 from tests.support.emulator.threads import BEFORE, TWINS, built
 from tests.support.emulator.tiles import MORE_TWINS, WARP
@@ -115,7 +115,9 @@ extern "C" int run_{width}_{swapped}(int tiles, int* out) {{
   return run<{width}, {swapped}>({{3, 2, 3, 2 * tiles - 1, 6 * tiles, {dividers}}}, out);
 }}
 """
-OWN = {(w, str(s).lower()): own.high for (w, s), own in (CONVOLUTION_OWN | TRANSPOSED_OWN).items()}
+OWN = {
+    (w, str(s).lower()): own.high for (w, s), own in (CONV_PINGPONG | TRANSPOSED_PINGPONG).items()
+}
 # Of 6, 2 and 3, exact where tiles are few.
 DIVIDERS = ", ".join(f"{{{-(-(1 << 32) // n)}u, 32}}" for n in (6, 2, 3))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.passes import run_passes
-from fusewright.compiler.pipeline import make, optimize
 from fusewright.errors import InternalError
 from fusewright.frontend.capture import capture
 from fusewright.fusion.epilogue import AllColumns, NoReduction, Segment
@@ -39,7 +39,9 @@ from fusewright.targets.device_files import DEVICE_FILES
 from fusewright.targets.target import TARGETS, Target
 from tests.kernels.distances import family as distances
 from tests.kernels.distances.family import DISTANCES, MOST_COLUMNS, DistanceFamily
+from tests.support.compiled import build, prepare, ready
 from tests.support.cuda_compilers import compile_text
+from tests.support.emitting import emit_text
 
 TOY = Target(
     replace(TARGETS["sm_80"].arch, name="sm_99", capability=(9, 9), device_library="toy"),
@@ -120,33 +122,44 @@ def test_without_a_match_the_call_stays(name: str) -> None:
 # ---- a problem with the new family, on the CPU and for GPUs --------------------------------------
 
 
-class Centers(nn.Module):
-    """Of each point, something of its distances to some centers."""
+PROBLEM = """
+    import torch
+    import torch.nn as nn
 
-    def __init__(self, others: int, result: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.register_buffer("centers", torch.randn(others, 8))
-        self.result = result
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("centers", torch.randn({others}, 8))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.result(torch.cdist(x, self.centers))
+        def forward(self, x):
+            return {result}
 
+    def get_inputs():
+        return [torch.randn(40, 8)]
 
-POINTS = torch.randn(40, 8)
-CENTERS = {
-    "all": Centers(200, lambda d: torch.relu(1 - d) * 2),
-    "nearest": Centers(100, lambda d: d.amin(-1) + 1),
+    def get_init_inputs():
+        return []
+"""
+POINTS = {
+    "all": PROBLEM.format(others=200, result="torch.relu(1 - torch.cdist(x, self.centers)) * 2"),
+    "nearest": PROBLEM.format(others=100, result="torch.cdist(x, self.centers).amin(-1) + 1"),
 }
-PROBLEMS = pytest.mark.parametrize("module", CENTERS.values(), ids=CENTERS.keys())
+PROBLEMS = pytest.mark.parametrize("problem", POINTS.values(), ids=POINTS.keys())
 
 
 @PROBLEMS
-def test_a_problem_with_a_new_family_on_a_new_gpu(module: nn.Module, toy: Target) -> None:
-    """Planned and printed; and what a tuner tries is remembered."""
-    made = make(module, [POINTS], toy)
+def test_a_problem_with_a_new_family_on_a_new_gpu(
+    problem: str, toy: Target, tmp_path: Path
+) -> None:
+    """Planned, printed, described and emitted; and what a tuner tries is remembered."""
+    emitted = emit_text(problem, tmp_path, toy.name)
+    made = emitted.made
     (kernel,) = made.plan.kernels
     assert (kernel.family, made.plan.libraries) == ("distances", ())
-    assert "return run_distances<64, " in cuda_source(made.texts, toy)
+    assert "arch=compute_99,code=[sm_99,compute_99]" in emitted.text
+    assert "return run_distances<64, " in emitted.text
+    assert "all distances of a point" in made.record("points.py")
+    assert "its distances as float32" in " ".join(emitted.text.split()).replace(" # ", " ")
     ((_, nest, chosen),) = made.kernels
     (other,) = neighbours(chosen, nest, StrategyContext(toy, made.captured.graph))
     assert from_record(json.loads(json.dumps(as_record(other)))) == other
@@ -157,8 +170,8 @@ def test_a_problem_with_a_new_family_on_a_new_gpu(module: nn.Module, toy: Target
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 @pytest.mark.parametrize("arch", ["80", "90a"])
 @PROBLEMS
-def test_its_text_compiles(module: nn.Module, arch: str, toy: Target, tmp_path: Path) -> None:
-    made = make(module, [POINTS], toy)
+def test_its_text_compiles(problem: str, arch: str, toy: Target, tmp_path: Path) -> None:
+    made = emit_text(problem, tmp_path, toy.name).made
     options = ["-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
     found, _ = compile_text(cuda_source(made.texts, toy), options, tmp_path)
     assert any("distances_kernel" in usage.name for usage in found)
@@ -167,13 +180,16 @@ def test_its_text_compiles(module: nn.Module, arch: str, toy: Target, tmp_path: 
 @pytest.mark.compiler
 @PROBLEMS
 @pytest.mark.usefixtures("families")
-def test_it_runs_on_the_cpu(
-    module: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert [k.family for k in make(module, [POINTS], TARGETS["cpu"]).plan.kernels] == ["distances"]
-    new = optimize(module, [POINTS], "cpu")
-    assert torch.allclose(new(POINTS), module(POINTS), atol=1e-5)
+def test_it_runs_on_the_cpu(problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "points.py"
+    path.write_text(textwrap.dedent(problem).lstrip(), encoding="utf-8")
+    case = prepare(path)
+    assert [k.family for k in case.made.plan.kernels] == ["distances"]
+    (module,) = build([case], tmp_path, processors=1)
+    new = module.ModelNew(*module.get_init_inputs())
+    new.load_state_dict(case.model.state_dict())
+    assert ready(new, case.inputs)
+    assert torch.allclose(new(*case.inputs), case.model(*case.inputs), atol=1e-5)
 
 
 # ---- the families that there are -----------------------------------------------------------------

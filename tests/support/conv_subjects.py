@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, phases
-from fusewright.kernels.tensor_core.variant import CONVOLUTION_OWN, FULL_RATE, TRANSPOSED_OWN
+from fusewright.kernels.conv.variants import CONV_PINGPONG, FLOAT32_RATE, TRANSPOSED_PINGPONG
 from tests.support import gemm_subjects as subjects
 from tests.support.gemm_half_subjects import KINDS
 from tests.support.gemm_subjects import PARTS, Library
@@ -179,13 +179,13 @@ BETWEEN = tuple(
 )
 BETWEEN += tuple(
     Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk, 2)
-    for width, swapped in (*CONVOLUTION_OWN, *TRANSPOSED_OWN)
+    for width, swapped in (*CONV_PINGPONG, *TRANSPOSED_PINGPONG)
     for chunk, vector in ((16, 1), (64, 4))
 )
 BETWEEN += tuple(replace(s, body="residual") for s in BETWEEN if s.chunk == 64 and s.vector == 4)
 OWN_PHASES = tuple(
     Subject(("bias_relu", "copy")[vector == 1], width, True, vector, 64, 2, 2)
-    for width, _ in TRANSPOSED_OWN
+    for width, _ in TRANSPOSED_PINGPONG
     for vector in (1, 4)
 )
 HALF_BETWEEN = tuple(
@@ -238,7 +238,7 @@ HALVES = tuple(
 FULL = tuple(
     replace(s, parts=2)
     for s in (*SCHEDULES, *EXTRAS, *TRANSPOSED)
-    if s.width in FULL_RATE and s.blocks == 1
+    if s.width in FLOAT32_RATE and s.blocks == 1
 )
 
 # Pixels of cells as channels, which only packing knows of: every chunk, of every class.
@@ -254,7 +254,7 @@ JOINED = tuple(
     replace(s, joined=True, dtype=dtype, parts=parts)
     for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
     for s in (*SCHEDULES, *(EXTRAS if dtype is torch.float32 and parts == 1 else ()))
-    if parts == 1 or (s.width in FULL_RATE and s.blocks == 1)
+    if parts == 1 or (s.width in FLOAT32_RATE and s.blocks == 1)
     if s.chunk == 64 or (s.width == 128 and dtype is torch.float32 and parts == 1)
 )
 JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64 and s.blocks == 1)

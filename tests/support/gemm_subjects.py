@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fusewright.codegen.device_library import select_sections
 from fusewright.emit.runtime import CUDA_FLAGS
-from fusewright.kernels.tensor_core.variant import SPLIT
+from fusewright.kernels.gemm.variants import GEMM_PACKED
 
 # Name of an architecture -> its skeleton, and what nvcc is asked for. The sm_80 kernels run on a
 # newer GPU: their PTX is compiled for it ahead, because the driver would take minutes for all.
@@ -305,7 +305,7 @@ def workspace_bytes(packed: Tensor, subject: Subject) -> int:
     """What packing this factor needs, and what sharing the depth of tiles needs."""
     rows, depth = -(-packed.shape[-2] // 64) * 64, -(-packed.shape[-1] // 32)
     batches = packed.shape[0] if strides(packed)[0] else 1
-    high = SPLIT.high.get(subject.width, 128)
+    high = GEMM_PACKED.high.get(subject.width, 128)
     sums = subject.parts * (high * subject.width * 4 + high // 16)
     return batches * rows * (depth * 128 + 4 + -(-depth // 2) * 4) + sums
 

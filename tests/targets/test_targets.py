@@ -170,7 +170,7 @@ def test_tiles_take_as_much_shared_memory_as_is_said(tmp_path: Path) -> None:
         for width, size in MMA_SYNC_BYTES[kernel].items()
     ]
     for width, size in MMA_SYNC_BYTES["conv"].items():
-        blocks = 2 if width == 64 else 1  # `_convolution_choice` of kernels/gemm/launch.py
+        blocks = 2 if width == 64 else 1  # `_blocks` of kernels/conv/launch.py
         checks.append(
             f"static_assert(convolution_tile<{width}, {blocks}>::shared_bytes == {size});"
         )

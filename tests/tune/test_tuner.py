@@ -27,10 +27,11 @@ from fusewright.compiler.pipeline import Compilation, design, make, optimize_fil
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
+from fusewright.kernels.gemm.variants import GEMM_PACKED
 from fusewright.kernels.rowwise.strategy import RowPerTeam
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.tile import WIDTHS, Tile
-from fusewright.kernels.tensor_core.variant import SPLIT
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.variant import WIDTHS
 from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
@@ -465,7 +466,7 @@ def test_tiles_of_a_product() -> None:
     tiles = [s.tile for s in choices_of(given).others["fused_0"]]
     assert tiles[0] == replace(default, parts=0)
     shapes = {(t.width, t.swapped) for t in tiles if t}
-    widths = {side: (*WIDTHS, *SPLIT.between[side]) for side in (False, True)}
+    widths = {side: (*WIDTHS, *GEMM_PACKED.between[side]) for side in (False, True)}
     assert shapes == {(width, side) for side, some in widths.items() for width in some}
 
 

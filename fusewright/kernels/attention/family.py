@@ -5,21 +5,24 @@ from __future__ import annotations
 import torch
 
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import Graph
+from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.attention.match import attention
-from fusewright.kernels.gemm.launch import launch
+from fusewright.kernels.attention.variants import ATTENTION
 from fusewright.kernels.interface import Condition, FullFloat32, MatchContext
 from fusewright.kernels.tensor_core.family import TensorCoreFamily
+from fusewright.kernels.tensor_core.variant import Variant
 
 
 class AttentionFamily(TensorCoreFamily):
     name = "attention"
     stage = "attention"
     anchors = frozenset({"attention"})
-    launch = staticmethod(launch)
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
         return attention(graph, context.target, context.rules)
+
+    def variant(self, anchor: Node, /) -> Variant:
+        return ATTENTION
 
     def conditions(self, kernel: Kernel) -> tuple[Condition, ...]:
         n = kernel.anchor

@@ -7,10 +7,10 @@ from functools import cache
 
 from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
-from fusewright.codegen.launch import WholeTensor
 from fusewright.fusion.axes import Load, Strides, TensorWalk
 from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
+from fusewright.kernels.tensor_core.variant import TileLauncher
 from fusewright.loopnest.nest import mixed_radix, summed, term
 
 FACTORS = ("queries", "keys", "values")
@@ -27,32 +27,26 @@ def function(n: Node, name: str) -> str:
     return _Printer(n).function(name)
 
 
-def whole(n: Node) -> list[WholeTensor]:
-    """What the kernel reads otherwise than element by element."""
-    factors = zip((f.tensor for f in sides(n)), FACTORS, strict=True)
-    own = zip(scores(n).tensors, _operands(n), strict=True)
-    return [
-        *(WholeTensor(tensor, f"const float* {name}") for tensor, name in factors),
-        *(WholeTensor(tensor, declaration) for tensor, declaration in own),
-    ]
+def _pointers(n: Node) -> list[str]:
+    return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
 
 
-def prepared(n: Node, name: str) -> str:
+def _prepared(n: Node, name: str) -> list[str]:
     """The statement of the entry before its launch."""
     names = [f"s{k}" for k in range(len(scores(n).tensors))]
-    return f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"
+    return [f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"]
 
 
-def arguments(n: Node) -> list[str]:
+def _arguments(n: Node, scratch: str) -> list[str]:
     """What the launcher takes behind the body."""
     queries, keys, values = found = sides(n)
     both = zip(FACTORS, found, strict=True)
     factors = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
     sizes = (numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, keys.depth)
-    return ["scores", *factors, *map(size_text, sizes)]
+    return ["scores", *factors, *map(size_text, sizes), scratch]
 
 
-def packed_bytes(n: Node) -> str:
+def _packed_bytes(n: Node) -> str:
     """Bytes of scratch memory, as `Operand.packed_bytes`: keys, then, at 256 bytes, values."""
     _, keys, values = sides(n)
     return f"-(-({keys.packed_bytes}) // 256) * 256 + {values.packed_bytes}"
@@ -60,6 +54,18 @@ def packed_bytes(n: Node) -> str:
 
 def _operands(n: Node) -> list[str]:
     return [f"const {TYPES[t.dtype][0]}* s{k}" for k, t in enumerate(scores(n).tensors)]
+
+
+# It folds nothing, and has one side.
+ATTENTION = TileLauncher(
+    "run_attention",
+    lambda _, tile, __, vector: [tile.width, vector],
+    _arguments,
+    lambda n, _: _packed_bytes(n),
+    _pointers,
+    lambda n, name: [function(n, name)],
+    _prepared,
+)
 
 
 class _Printer:

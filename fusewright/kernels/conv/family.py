@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import BATCH_SLOT, Graph
+from fusewright.ir.graph import BATCH_SLOT, Graph, Node
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution, rounds_as_tf32
 from fusewright.kernels.conv.pool_fusion import pooled
 from fusewright.kernels.conv.tf32_probe import probe_arguments, probe_this_gpu
-from fusewright.kernels.gemm.launch import launch
+from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import Condition, MatchContext, RoundsAsTf32
 from fusewright.kernels.tensor_core.family import TensorCoreFamily
+from fusewright.kernels.tensor_core.variant import Variant
 from fusewright.targets.target import Target
 
 
@@ -20,7 +21,6 @@ class ConvFamily(TensorCoreFamily):
     name = "conv"
     stage = "convolution"
     anchors = frozenset(CONVOLUTIONS)
-    launch = staticmethod(launch)
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
         probe = probe_this_gpu(graph.batch) if context.is_here else None
@@ -28,6 +28,9 @@ class ConvFamily(TensorCoreFamily):
 
     def refine(self, graph: Graph, target: Target) -> Graph:
         return pooled(graph, target)
+
+    def variant(self, anchor: Node, /) -> Variant:
+        return variant_of(anchor)
 
     def conditions(self, kernel: Kernel) -> tuple[Condition, ...]:
         """A kernel that rounds stands in for a convolution that does."""

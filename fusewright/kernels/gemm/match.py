@@ -36,6 +36,7 @@ from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
 from fusewright.ir.strided_view import strided_view, strides
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
+from fusewright.kernels.tensor_core.variant import STEP, GemmShape
 from fusewright.rewrite.contraction import (
     FORMS,
     Contraction,
@@ -51,8 +52,8 @@ LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
 LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster [m: gemm-0019, gemm-0023]
-# k that are packed, and that are scaled, together: kernels/tensor_core/cuda/split_float32.cuh
-UNIT, STEP = 32, 64
+# k that are packed together: kernels/tensor_core/cuda/split_float32.cuh
+UNIT = 32
 PACK_ROWS = 64
 SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
 # Copies of factors that lie otherwise pay from here on (a prediction): operations, and
@@ -152,6 +153,12 @@ def batches(n: Node) -> Size:
 def is_half(n: Node) -> bool:
     """Whether the factors of a product node have 16 bits: nothing is split then, nothing packed."""
     return n.dtype in HALF
+
+
+def matrix(n: Node) -> GemmShape:
+    """The sizes of a product node."""
+    left, right = operands(n)
+    return GemmShape(batches(n), left.rows, right.rows, left.depth)
 
 
 def operands(n: Node) -> tuple[Operand, Operand]:

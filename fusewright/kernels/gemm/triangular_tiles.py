@@ -9,7 +9,6 @@ choice takes one of two values and never touches the other one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -21,47 +20,8 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Attribute as Value
 from fusewright.ir.graph import Node, times
 from fusewright.ir.operators import meaning
-from fusewright.kernels.tensor_core.variant import variant_of
-
-FAR = 1 << 30  # beyond all columns
-# What a condition may make of a mask's numbers; casts to truth alone.
-
-
-@dataclass(frozen=True)
-class DiagonalBand:
-    """The elements with least <= column - row <= most."""
-
-    least: int = -FAR
-    most: int = FAR
-
-    def __or__(self, other: DiagonalBand) -> DiagonalBand:
-        """The least band that holds both."""
-        if NONE in (self, other):
-            return other if self == NONE else self
-        return DiagonalBand(min(self.least, other.least), max(self.most, other.most))
-
-    def __and__(self, other: DiagonalBand) -> DiagonalBand:
-        both = DiagonalBand(max(self.least, other.least), min(self.most, other.most))
-        return both if both.least <= both.most else NONE
-
-    @property
-    def turned(self) -> DiagonalBand:
-        """The same of the transpose."""
-        return DiagonalBand(-self.most, -self.least)
-
-    def columns(self, row: int, high: int, wide: int, across: int) -> range:
-        """The wanted tiles of `high` x `wide` in a row of tiles: `tiles_of` of the skeleton."""
-        ends = ((self.least + row * high) // wide, (self.most + row * high + high - 1) // wide + 1)
-        return range(*(min(max(end, 0), across) for end in ends))
-
-    def share(self, rows: int, columns: int) -> float:
-        """How much of a matrix it is."""
-        if self == ALL:
-            return 1.0
-        return sum(len(self.columns(row, 1, 1, columns)) for row in range(rows)) / (rows * columns)
-
-
-ALL, NONE = DiagonalBand(), DiagonalBand(FAR, -FAR)
+from fusewright.kernels.gemm.match import matrix
+from fusewright.kernels.tensor_core.diagonal_band import ALL, FAR, NONE, DiagonalBand
 
 
 class _Mask(NamedTuple):
@@ -78,7 +38,7 @@ def band(kernel: Kernel) -> DiagonalBand:
     if n is None or n.op != "product" or kernel.folds:
         return ALL
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
-    if variant_of(n).matrix(n).rows != n.shape[-2]:
+    if matrix(n).rows != n.shape[-2]:
         return ALL  # those of several matrices are rows of one
     whole = DiagonalBand(1 - rows, columns - 1)
     found = _Bands(kernel, n, whole).stored() & whole

@@ -15,38 +15,43 @@ from fusewright.fusion.planner import Kernel, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, times
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.interface import Description, StrategyContext
+from fusewright.kernels.tensor_core.diagonal_band import ALL, DiagonalBand
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.variant import SPLIT, Variant, variant_of
+from fusewright.kernels.tensor_core.variant import FULL_FLOAT32, GemmShape, Variant
 
 SHORT = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def describe(
-    kernel: Kernel, strategy: TensorCoreTile, context: StrategyContext, share: float = 1.0
+    kind: Variant,
+    kernel: Kernel,
+    strategy: TensorCoreTile,
+    context: StrategyContext,
+    some: DiagonalBand,
 ) -> Description:
-    """share: how much of the result is multiplied at all."""
+    """kind: the variant that has the tile.  some: what of the result is multiplied at all."""
     n, graph, machine = kernel.anchor, context.graph, context.target.machine
     if n is None:
         raise InternalError("A tile is a contraction's.")
-    kind = variant_of(n, inline=strategy.tile.inline)
     passes = kind.passes[strategy.tile.swapped]
     every = zip(chain(passes, repeat(1)), kind.whole(n), strict=False)
-    split = variant_of(n).numeric == SPLIT.numeric
+    split = kind.numeric == FULL_FLOAT32
+    skipped = "tiles of which a mask leaves nothing are not multiplied"
     return Description(
-        _why(kernel, n, kind, passes),
-        variant_of(n).numeric.format(dtype=SHORT.get(n.dtype, "")),
+        (*_why(kernel, n, kind, passes), *[skipped] * (some != ALL)),
+        kind.numeric.format(dtype=SHORT.get(n.dtype, "")),
         sum(count * nbytes(tensor, graph) for count, tensor in every),
-        _flops(n, graph, share),
+        _flops(n, kind.matrix(n), graph, some),
         machine.kernel_flops if split else machine.half_flops,
     )
 
 
-def _flops(n: Node, graph: Graph, share: float) -> int:
+def _flops(n: Node, matrix: GemmShape, graph: Graph, some: DiagonalBand) -> int:
     """Two for each multiply-add of the product, and of one that makes its left factor."""
-    matrix = variant_of(n).matrix(n)
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
     window = spec_of(n, ConvSpec).pool_window if n.op == "convolution" else None
     pixels = math.prod(window or (1,))  # of an element
+    share = some.share(*map(graph.hint, n.shape[-2:]))
     each = round(elements(n, graph) * share) * pixels + rows * graph.hint(matrix.inner)
     return 2 * graph.hint(matrix.depth) * each
 

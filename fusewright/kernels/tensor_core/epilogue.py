@@ -15,8 +15,8 @@ from fusewright.fusion.axes import Incompatible, LoopAxes, merge, read_walks, wr
 from fusewright.fusion.epilogue import AllColumns, Epilogue, NoReduction, Reduction, Segment
 from fusewright.ir.graph import Node, Size, numel, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
-from fusewright.kernels.tensor_core.tile import WIDTHS, tiles
-from fusewright.kernels.tensor_core.variant import variant_of
+from fusewright.kernels.tensor_core.tile_options import tiles
+from fusewright.kernels.tensor_core.variant import WIDTHS, Variant
 
 # Folds over channels that were faster in a convolution's kernel than in one of their own (H200)
 # [m: conv-0043, conv-0047, conv-0048, conv-0049, conv-0050]: of so many channels and pixels at
@@ -24,13 +24,15 @@ from fusewright.kernels.tensor_core.variant import variant_of
 LEAST_FOLDED, LEAST_PIXELS, MOST_STORED = 16, 128, 128
 
 
-def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> Epilogue:
+def epilogue(
+    kind: Variant, members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]
+) -> Epilogue:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
     (product,) = (m for m in members if m.row.kind == "product")
     folds = any(m.row.kind == "fold" for m in members)
-    summed = folds and _sums(members, found, outputs)
-    turned = folds and not summed and variant_of(product).folds == "rows"
-    leading, last = _axes(product, found, turned=turned)
+    summed = folds and _sums(kind, members, found, outputs)
+    turned = folds and not summed and kind.folds == "rows"
+    leading, last = _axes(kind, product, found, turned=turned)
     axes = [*leading, *last]
     if found.rows | found.inner != set(axes):
         raise Incompatible("a value has more elements than the product")
@@ -48,24 +50,24 @@ def epilogue(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) 
     if columns and not turned and any(w.strides.get(columns[-1], 1) != 1 for w in writes):
         raise Incompatible("a result does not lie row by row as the product does")
     if turned and isinstance(reduction, Segment):
-        _check_worth(product, reduction.columns, outputs)
+        _check_worth(kind, product, reduction.columns, outputs)
     if summed:
         return Epilogue(tuple(leading), tuple(columns), reduction)
-    if not tiles(product, reduction):
+    if not tiles(kind, product, reduction):
         size = reduction.columns if isinstance(reduction, Segment) else 0
         raise Incompatible(f"a row of {size} does not fit the columns of a tile")
     return Epilogue(tuple(axes[: len(axes) - len(columns)]), tuple(columns), reduction)
 
 
-def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> bool:
+def _sums(kind: Variant, members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> bool:
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     (product,) = (m for m in members if m.row.kind == "product")
     more = [m for m in members if m.row.kind == "fold"]
-    if variant_of(product).folds != "rows":
+    if kind.pixel_sums is None:
         return False
     # Of those in full float32, channels are not folded, but pixels may be.
     spec = spec_of(product, ConvSpec)
-    if not (spec.folds_channels or spec.numerics == "float32") or spec.cell:
+    if not (spec.folds_channels or spec.numerics == "float32"):
         return False
     pixels = {a for d in found.dims[id(product)][2:] for a in d}
     many = numel(product.shape[2:])
@@ -75,11 +77,11 @@ def _sums(members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> 
     return not any(pixels & {a for d in found.dims[id(n)] for a in d} for n in outputs)
 
 
-def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
+def _check_worth(kind: Variant, product: Node, segment: int, outputs: Sequence[Node]) -> None:
     """Raise Incompatible where folds over a convolution's channels take longer in its kernel."""
     if segment < LEAST_FOLDED:
         raise Incompatible(f"folds of {segment} channels leave most of a tile's lanes empty")
-    pixels = variant_of(product).matrix(product).columns
+    pixels = kind.matrix(product).columns
     if isinstance(pixels, int) and pixels < LEAST_PIXELS:
         raise Incompatible("an image's pixels fill too little of a tile whose channels are folded")
     stored = any(numel(o.shape) == numel(product.shape) for o in outputs)
@@ -87,12 +89,14 @@ def _check_worth(product: Node, segment: int, outputs: Sequence[Node]) -> None:
         raise Incompatible(f"{segment} channels that are folded and stored again take longer here")
 
 
-def _axes(product: Node, found: LoopAxes, *, turned: bool) -> tuple[list[int], tuple[int, ...]]:
+def _axes(
+    kind: Variant, product: Node, found: LoopAxes, *, turned: bool
+) -> tuple[list[int], tuple[int, ...]]:
     """The axes of a product's batches and rows, and those of its columns; turned: of an image and
     its pixels, and those of its channels."""
     dims = found.dims[id(product)]
     dims = tuple(dims[d] for d in product.order or range(len(dims)))
-    split = len(dims) - variant_of(product).matrix(product).column_dims
+    split = len(dims) - kind.matrix(product).column_dims
     if turned:
         dims, split = (dims[0], *dims[2:], dims[1]), len(dims) - 1
     return [a for d in dims[:split] for a in d], tuple(a for d in dims[split:] for a in d)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.errors import InternalError
-from fusewright.kernels.gemm.triangular_tiles import band
 from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.tensor_core.diagonal_band import DiagonalBand
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.tile_cost import access, ending, rank_tiles
+from fusewright.kernels.tensor_core.variant import Variant
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.vector_width import vector_width
 
@@ -22,31 +23,40 @@ class TensorCoreTile:
     vector: int
 
 
-def default(nest: Nest, context: StrategyContext) -> TensorCoreTile:
-    """The tile that is predicted to end first."""
-    tile = _ranked(nest, context, both=False)[0]
-    return TensorCoreTile(tile, access(nest, tile, vector_width(nest)))
+def default(
+    kind: Variant, nest: Nest, context: StrategyContext, some: DiagonalBand
+) -> TensorCoreTile:
+    """The tile that is predicted to end first. some: what of the product is wanted."""
+    tile = _ranked(kind, nest, context, some, both=False)[0]
+    return TensorCoreTile(tile, access(kind, nest, tile, vector_width(nest)))
 
 
 def neighbours(
-    default: TensorCoreTile, nest: Nest, context: StrategyContext
+    kind: Variant,
+    default: TensorCoreTile,
+    nest: Nest,
+    context: StrategyContext,
+    some: DiagonalBand,
 ) -> Sequence[TensorCoreTile]:
     """The same tile with whole depths, and all others."""
-    tiles = [replace(default.tile, parts=0), *_ranked(nest, context, both=True)]
+    tiles = [replace(default.tile, parts=0), *_ranked(kind, nest, context, some, both=True)]
     widest = vector_width(nest)
-    return [TensorCoreTile(t, access(nest, t, widest)) for t in tiles if t != default.tile]
+    return [TensorCoreTile(t, access(kind, nest, t, widest)) for t in tiles if t != default.tile]
 
 
-def _ranked(nest: Nest, context: StrategyContext, *, both: bool) -> list[Tile]:
+def _ranked(
+    kind: Variant, nest: Nest, context: StrategyContext, some: DiagonalBand, *, both: bool
+) -> list[Tile]:
     if not nest.kernel.anchor:
         raise InternalError("A tile is a contraction's.")
     return rank_tiles(
+        kind,
         nest.kernel.anchor,
         nest.kernel.reduction,
         context.target,
         context.graph,
         context.rules,
-        band(nest.kernel),
+        some,
         both=both,
         ending=ending(nest),
     )

@@ -7,25 +7,17 @@ from dataclasses import replace
 from math import ceil, gcd
 
 from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
-from fusewright.ir.graph import BatchSize, Graph, Node, numel, times
-from fusewright.kernels.conv.geometry import CONVOLUTIONS, geometry, is_stacked
-from fusewright.kernels.gemm.match import STEP, Operand, operands
-from fusewright.kernels.gemm.triangular_tiles import ALL, DiagonalBand
+from fusewright.ir.graph import BatchSize, Graph, Node, numel
+from fusewright.kernels.tensor_core.diagonal_band import ALL, DiagonalBand
 from fusewright.kernels.tensor_core.support import supports, tile_fits
-from fusewright.kernels.tensor_core.tile import (
-    Tile,
-    inline_tiles,
-    joined_tiles,
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_options import (
+    multi_image_tiles,
     pingpong_tiles,
     tiles,
+    unpacked_tiles,
 )
-from fusewright.kernels.tensor_core.variant import (
-    HALF,
-    SPLIT_ROWS,
-    PingpongTile,
-    Variant,
-    variant_of,
-)
+from fusewright.kernels.tensor_core.variant import SPLIT_ROWS, STEP, PingpongTile, Variant
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
@@ -46,6 +38,7 @@ INLINE_RULES = frozenset({"no-prepack", "no-workspace"})
 
 
 def rank_tiles(
+    variant: Variant,
     product: Node,
     reduction: Reduction,
     target: Target,
@@ -63,20 +56,23 @@ def rank_tiles(
     shares out the reading. ending: what follows a tile's product, in steps of its depth.
     """
     inline = supports(target.arch, "gemm.unpacked") and bool(rules & INLINE_RULES)
-    across = inline_tiles(product, reduction) if inline else ()
-    options = across or (*tiles(product, reduction), *joined_tiles(product, reduction, target))
+    across = unpacked_tiles(variant, product, reduction) if inline else ()
+    options = across or (
+        *tiles(variant, product, reduction),
+        *multi_image_tiles(variant, product, reduction, target),
+    )
     if some == ALL:
-        options += pingpong_tiles(product, reduction, target)
-    kind = variant_of(product, inline=bool(across)).on(target.arch)
+        options += pingpong_tiles(variant, product, reduction, target)
+    kind = (variant.for_tile(across[0]) if across else variant).on(target.arch)
     options = tuple(tile for tile in options if _has(kind, product, tile, target.arch))
-    if kind.packs and not both:
-        left, right = (_elements(f, graph) for f in operands(product))
+    if kind.packed_sizes and not both:
+        left, right = map(graph.hint, kind.packed_sizes(product))
         size = {True: left, False: right}
         swapped = min({tile.swapped for tile in options}, key=lambda s: (size[s], s))
         options = tuple(tile for tile in options if tile.swapped == swapped)
-    if is_stacked(product):
+    if kind.is_stacked(product):
         options = tuple(tile for tile in options if tile.swapped in kind.stacks)
-    shares = kind.packs or not rules & INLINE_RULES
+    shares = bool(kind.packed_sizes) or not rules & INLINE_RULES
     waves = TileCost(product, kind, target, graph, some, shares=shares, ending=ending)
     return [waves.shared(tile) for tile in sorted(options, key=waves.order)]
 
@@ -107,7 +103,7 @@ class TileCost:
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
         self.steps, self.blocks = ceil(depth / STEP), target.machine.processors // kind.cluster
-        self.products = geometry(product).products if product.op in CONVOLUTIONS else 1
+        self.products = kind.products(product)
         self.some = some
         self.kind, self.shares = kind, shares and bool(kind.adding)
         self.ending = ending if kind.ends else 0.0  # else it is in the rate of a tile
@@ -203,18 +199,14 @@ def ending(nest: Nest) -> float:
     return LARGE_ENDING if sum(large) > 2 else LIGHT_ENDING
 
 
-def access(nest: Nest, tile: Tile, widest: int) -> int:
+def access(kind: Variant, nest: Nest, tile: Tile, widest: int) -> int:
     """Elements per access behind a product, where tensors allow `widest`: eight where lanes have so
     many (`ordered` of kernels/gemm/cuda/gemm_half_sm90.cuh), four, or one."""
     product, columns = nest.kernel.anchor, nest.columns
     assert product is not None, "a tile is a product's"
     if product.order:  # of a group
-        columns = variant_of(product).matrix(product).columns
-    eights = variant_of(product) is HALF and not tile.swapped and not operands(product)[1].turned
+        columns = kind.matrix(product).columns
+    eights = kind.reads_eights(product, tile)
     most = 8 if eights and nest.kernel.reduction in (NoReduction(), Segment(32), Segment(64)) else 4
     vector = gcd(most, columns.multiple if isinstance(columns, BatchSize) else columns, widest)
     return vector if vector >= 4 else 1
-
-
-def _elements(factor: Operand, graph: Graph) -> int:
-    return graph.hint(factor.batches) * graph.hint(times(factor.rows, factor.depth))

@@ -27,11 +27,12 @@ from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
-from fusewright.kernels.gemm.launch import segment
+from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core import epilogue
-from fusewright.kernels.tensor_core.tile import tiles
+from fusewright.kernels.tensor_core.launch import segment
+from fusewright.kernels.tensor_core.tile_options import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.target_lowering import lower_for_target
@@ -173,7 +174,8 @@ def tail_of(case: Case) -> Tail:
     assert chosen.tile is not None
     ways = {(chosen.tile.width, 1), (chosen.tile.width, chosen.vector)}
     if case.channels == MANY_TILES:
-        ways |= {(found.width, chosen.vector) for found in tiles(kernel.anchor, kernel.reduction)}
+        every = tiles(variant_of(kernel.anchor), kernel.anchor, kernel.reduction)
+        ways |= {(found.width, chosen.vector) for found in every}
     bodies = [(printed, f"{w}, {segment(kernel)}, {v}") for w, v in sorted(ways)]
     return Tail(bodies, product.flatten(2).mT.float().contiguous(), given, wanted)
 

@@ -23,9 +23,9 @@ from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.tf32_probe import probe_expression
+from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.variant import variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.targets.target import TARGETS
 from tests.kernels.conv.test_conv import GPU, LEAST_FLOPS, Tailed, graphs

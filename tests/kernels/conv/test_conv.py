@@ -22,7 +22,7 @@ from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometr
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
 from fusewright.kernels.conv.tf32_probe import probe_expression
-from fusewright.kernels.gemm.launch import ARGUMENTS, prepared
+from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext, Tf32Probe
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.loopnest.nest import nest
@@ -346,9 +346,10 @@ def room_check(number: int, name: str) -> str:
     _, after = graphs(layer, torch.randn(shape))
     (n,) = convolutions(after)
     g = geometry(n)
-    lines, what = prepared(n, "fused_0")[0].replace("batch", str(shape[0])), "shape"
+    launcher = variant_of(n).launcher
+    lines, what = launcher.statements(n, "fused_0")[0].replace("batch", str(shape[0])), "shape"
     if g.phases is not None:
-        together, stacked = g.phases.stacked[2], ARGUMENTS["run_transposed"](n)[-1]
+        together, stacked = g.phases.stacked[2], launcher.arguments(n, "scratch")[-2]
         lines += "\n  " + PHASES.format(together=together, stacked=stacked, number=number)
         what = "phases"
     every = (replace(g, parts=parts).packed_bytes for parts in (1, 2))

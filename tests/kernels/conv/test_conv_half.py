@@ -18,9 +18,9 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.profitability import ConvThreshold
+from fusewright.kernels.conv.variants import CONV, variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.variant import CONVOLUTION, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
@@ -81,7 +81,7 @@ def test_what_it_is_called(precision: str) -> None:
     before, _ = rewrite(capture(layer, [x]).graph)
     (n,) = convolutions(convolution(before, GPU, precision, probe=never))
     kind = variant_of(n)
-    assert (kind.launcher, kind.numeric) == (CONVOLUTION.launcher, "{dtype} with float32 sums")
+    assert (kind.launcher, kind.numeric) == (CONV.launcher, "{dtype} with float32 sums")
     assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time
     assert geometry(n).packed_bytes.startswith(f"{{batch}} * {36 * 36 * 64 * 2 + 20} + ")
 

@@ -25,9 +25,10 @@ from fusewright.ir.graph import Node, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.variants import CONV_FLOAT32, FLOAT32_RATE, variant_of
+from fusewright.kernels.gemm import variants as gemm
 from fusewright.kernels.interface import StrategyContext, Tf32Probe
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.variant import FULL_CONVOLUTION, FULL_RATE, SPLIT, variant_of
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
 from fusewright.targets.target import TARGETS, Target
@@ -80,7 +81,7 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
     assert chosen.tile is not None
-    assert chosen.tile.width in FULL_RATE
+    assert chosen.tile.width in FLOAT32_RATE
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
     g = geometry(n)
     last = f"{g.phases.stacked[2]}, 2" if g.phases else "2"
@@ -92,7 +93,7 @@ def test_what_eager_does_not_round(name: str) -> None:
     layer, shape = UNROUNDED[name]
     _, after = graphs(layer, torch.randn(shape), None)
     (n,) = convolutions(after)
-    assert variant_of(n).numeric == FULL_CONVOLUTION.numeric == SPLIT.numeric
+    assert variant_of(n).numeric == CONV_FLOAT32.numeric == gemm.GEMM_PACKED.numeric
     assert not plan(after, GPU, ANCHORS).libraries
 
 
@@ -107,8 +108,8 @@ def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Nod
 def test_single_pixels_are_packed_where_a_kernel_packs() -> None:
     layer, shape = LAYERS["one pixel"]
     (packed,), (read,) = (one_of(layer, shape, TARGETS[name]) for name in ("sm_90a", "sm_80"))
-    assert variant_of(packed) is FULL_CONVOLUTION
-    assert variant_of(read) is SPLIT
+    assert variant_of(packed) is CONV_FLOAT32
+    assert gemm.variant_of(read) is gemm.GEMM_PACKED
 
 
 # Rows that do not start at 16 bytes; tiles that would be half empty.
@@ -279,7 +280,7 @@ COMPILED = tuple(
 
 def test_every_tile_is_there() -> None:
     found = {(s.width, s.swapped, s.chunk, s.vector) for s in FULL if not s.together}
-    assert len(found) == len(FULL_RATE) * 2 * len(subjects.CHUNKS) * 2
+    assert len(found) == len(FLOAT32_RATE) * 2 * len(subjects.CHUNKS) * 2
     assert {s.together for s in FULL} == {0, *subjects.TOGETHER}
 
 

@@ -30,9 +30,11 @@ from fusewright.kernels.conv import match, pool_fusion
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.pool_fusion import pooled
+from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.tile import Tile, tiles
+from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_options import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
 from fusewright.rewrite.target_lowering import lower_for_target
@@ -254,7 +256,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     g = geometry(kernel.anchor)
     printed = kernel_text(layout, chosen)
     bias_too = [] if bias is None else [bias.detach()]
-    every = tiles(kernel.anchor, NoReduction())
+    every = tiles(variant_of(kernel.anchor), kernel.anchor, NoReduction())
     for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
         tile = every[(number + k) % len(every)]
         windows = ", ".join(map(str, g.windows))

@@ -13,10 +13,11 @@ from pathlib import Path
 from fusewright.codegen.launch import BodyPolicy, Call, Launch, WholeTensor
 from fusewright.fusion.axes import Incompatible, LoopAxes, read_walks
 from fusewright.fusion.epilogue import Epilogue, NoReduction, Segment
+from fusewright.fusion.planner import Kernel, elements, nbytes
 from fusewright.ir.builder import TensorExpr, copy
 from fusewright.ir.graph import Graph, Node, node, rebuild, size_text
 from fusewright.ir.operators import Operator
-from fusewright.kernels.interface import KernelFamily, MatchContext, StrategyContext
+from fusewright.kernels.interface import Description, KernelFamily, MatchContext, StrategyContext
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import KEEP_ALL
 from fusewright.targets.target import Target
@@ -91,3 +92,13 @@ class DistanceFamily(KernelFamily):
             call = Call(call.function, chosen, (*call.call_args, "device", "stream"))
         both = (WholeTensor(points, "const float* left"), WholeTensor(others, "const float* right"))
         return BodyPolicy(KEEP_ALL), Launch(call, whole_tensors=both)
+
+    def describe(
+        self, kernel: Kernel, strategy: CpuPoints | PointBlocks, context: StrategyContext, /
+    ) -> Description:
+        anchor, graph = kernel.anchor, context.graph
+        assert anchor is not None, "distances have an anchor"
+        flops = 3 * elements(anchor, graph) * graph.hint(anchor.args[0].shape[-1])
+        moved = sum(nbytes(n, graph) for n in anchor.args)
+        rate = context.target.machine.matmul_flops
+        return Description(("all distances of a point",), "float32", moved, flops, rate)

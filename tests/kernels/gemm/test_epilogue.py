@@ -18,9 +18,9 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
 from fusewright.ir.interpreter import interpret
-from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import default_strategy, kernel_text
+from fusewright.kernels.tensor_core.launch import segment
 from fusewright.loopnest.nest import Nest, nest
 from tests.kernels.gemm.test_gemm import (
     BATCHED,

@@ -20,10 +20,10 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
 from fusewright.ir.interpreter import interpret
-from fusewright.kernels.gemm.launch import segment
 from fusewright.kernels.gemm.match import Operand, batches, operands, product
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
+from fusewright.kernels.tensor_core.launch import segment
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import buffer_reuse
 from fusewright.loopnest.nest import Nest, nest

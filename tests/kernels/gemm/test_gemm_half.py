@@ -13,6 +13,7 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
 from fusewright.fusion.planner import plan
 from fusewright.kernels.gemm.match import product
+from fusewright.kernels.gemm.variants import GEMM_HALF
 from fusewright.kernels.registry import ANCHORS
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.tile_cost import (
@@ -83,7 +84,7 @@ def test_what_follows_a_product_chooses_its_tile(
     graph = planned(RELU, torch.empty(left).bfloat16(), torch.empty(right).bfloat16()).graph
     (made,) = products(graph)
     hopper = TARGETS["sm_90a"]
-    assert rank_tiles(made, reduction, hopper, graph, ending=ending)[0] == wanted
+    assert rank_tiles(GEMM_HALF, made, reduction, hopper, graph, ending=ending)[0] == wanted
 
 
 @pytest.mark.slow
@@ -108,9 +109,10 @@ def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> No
     graph = planned(RELU, *inputs).graph
     (made,) = products(graph)
     target = TARGETS["sm_90a"]
-    assert rank_tiles(made, NoReduction(), target, graph)[0].parts > 0
+    assert rank_tiles(GEMM_HALF, made, NoReduction(), target, graph)[0].parts > 0
     assert {
-        tile.parts for tile in rank_tiles(made, NoReduction(), target, graph, frozenset({rule}))
+        tile.parts
+        for tile in rank_tiles(GEMM_HALF, made, NoReduction(), target, graph, frozenset({rule}))
     } == {0}
 
 

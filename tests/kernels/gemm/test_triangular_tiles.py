@@ -17,7 +17,8 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections
 from fusewright.compiler.pipeline import Compilation, make
-from fusewright.kernels.gemm.triangular_tiles import ALL, FAR, NONE, DiagonalBand, band
+from fusewright.kernels.gemm.triangular_tiles import band
+from fusewright.kernels.tensor_core.diagonal_band import ALL, FAR, NONE, DiagonalBand
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 from tests.kernels.gemm.test_epilogue import check, tails
