@@ -29,6 +29,6 @@ class Squared(nn.Module):
 )
 def test_operations_of_a_tensor_with_itself(call: str, shape: tuple[int, ...], flops: int) -> None:
     made = make(Squared(call), [torch.randn(shape)], TARGETS["cpu"])
-    (product,) = [r for r in step_reports(made.plan, made.tiles) if r.name == call]
+    (product,) = [r for r in step_reports(made.plan, made.descriptions) if r.name == call]
     assert product.flops == flops
     assert f"library  {call}" in made.record("squared.py")

@@ -14,7 +14,7 @@ import torch
 
 import fusewright.kernels.gemm.match
 from fusewright.codegen.device_library import sections_for
-from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.ir.graph import Graph, Node, numel
 from fusewright.ir.interpreter import interpret
@@ -93,7 +93,7 @@ def build(found: list[Tail], folder: Path) -> ctypes.CDLL:
 
 def text_of(number: int, tail: Tail) -> str:
     """The skeleton and the struct in a namespace of their own, and a loop over the rows."""
-    sections = sections_for("cpp", {*tail.printed.words, "load", "box", "solo"})
+    sections = sections_for("cpp", {*words(tail.printed.text), "load", "box", "solo"})
     columns = tail.product.shape[-1]
     piece = f"box{{0, 1, 0, {columns}, {columns}}}, " if tail.printed.is_map else ""
     product = f"load(product, row * {segment(tail.layout.kernel) or columns})"

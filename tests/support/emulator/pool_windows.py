@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusewright.codegen.device_library import sections_for
-from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.kernel_text import KernelText, words
 from tests.support.cuda_compilers import SPOKEN
 from tests.support.emulator.threads import BEFORE, TWINS, built
 from tests.support.emulator.tiles import MORE_TWINS, WARP
@@ -210,9 +210,9 @@ extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const
 def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with its width, side, vectors and window, or, where all
     pixels are folded, with its width, 0 for boxes, and vectors."""
-    words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
+    names = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in words(body.text))}
     text = re.sub(
-        r"FN void load_pixels\(.*?\n}\n", ENGINE, sections_for("sm90", words), flags=re.DOTALL
+        r"FN void load_pixels\(.*?\n}\n", ENGINE, sections_for("sm90", names), flags=re.DOTALL
     )
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)

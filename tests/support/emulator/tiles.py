@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fusewright.codegen.device_library import sections_for
-from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.kernel_text import KernelText, words
 from tests.support.cuda_compilers import SPOKEN
 from tests.support.emulator.threads import BEFORE, TWINS, built
 
@@ -135,14 +135,14 @@ extern "C" void tile_{number}(const float* sums, const float* truth, {pointers},
 
 def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with the width of its tile, its segment and its vectors."""
-    words = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in body.words)}
+    names = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in words(body.text))}
     entries = (_entry(k, body, chosen) for k, (body, chosen) in enumerate(bodies))
-    return compiled(words, HANDED + "".join(entries), folder)
+    return compiled(names, HANDED + "".join(entries), folder)
 
 
-def compiled(words: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
-    """The sections that are called `words`, and more text behind them."""
-    text = sections_for("sm90", words)
+def compiled(names: Iterable[str], more: str, folder: Path) -> ctypes.CDLL:
+    """The sections that are called `names`, and more text behind them."""
+    text = sections_for("sm90", names)
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     text += more
