@@ -189,7 +189,7 @@ def random_plan(
     """A small model with products, for which even small products get kernels."""
     least = dict.fromkeys(fusewright.kernels.gemm.match.LEAST_FLOPS, 0)
     monkeypatch.setattr(fusewright.kernels.gemm.match, "LEAST_FLOPS", least)
-    monkeypatch.setattr("test_product.SETUP", SETUP)
+    monkeypatch.setattr("tests.kernels.gemm.test_gemm.SETUP", SETUP)
     draw = random.Random(seed)
     lines = [draw.choice(STARTS), *draw.choices(STEPS, k=draw.randint(1, 5)), draw.choice(ENDS)]
     torch.manual_seed(seed)
