@@ -14,6 +14,7 @@ from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
+from fusewright.ir.specs import ViewFill, spec_of
 from fusewright.rewrite import sink_views
 from fusewright.rewrite.simplify import rewrite
 from fusewright.rewrite.sink_views import through
@@ -138,7 +139,7 @@ def test_the_graph_has_the_same_meaning(row: str) -> None:
 def test_integers_are_not_divided_by_what_is_not_there() -> None:
     graph = through(graph_of("torch.cat([x.long() * y.long(), y.long() + 1], 1)"), GPU)
     pads = [n for n in toposort(graph.roots) if n.op == "pad" and n.args[0].op == "input"]
-    assert {n["value"] for n in pads} == {1}
+    assert {spec_of(n, ViewFill).value for n in pads} == {1}
 
 
 def test_a_product_keeps_its_tail() -> None:
