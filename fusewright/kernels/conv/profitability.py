@@ -1,4 +1,4 @@
-"""Convolution's Geometry -> what a kernel of float32 multiplies in vain, and how much of it pays.
+"""ConvGeometry -> what a kernel of float32 multiplies in vain, and how much of it pays.
 
 PyTorch's own with our tail is as fast beyond these limits, which are taken from random convolutions
 [m: conv-0026, conv-0027, conv-0028, conv-0029]. They keep only what was measured to be no slower.
