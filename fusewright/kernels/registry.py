@@ -110,10 +110,14 @@ def as_record(strategy: Strategy) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Strategy | None:
-    """The strategy that JSON has; None for a type that there is not, or not with these fields."""
+    """The strategy that JSON has; None for a type that there is not, or not with these fields.
+
+    Raises KeyError for what is no record of a strategy.
+    """
+    name, fields = record["type"], record["fields"]
     types = {t.__name__: t for family in FAMILIES.values() for t in family.strategies}
     try:
-        found: Strategy = _read(types[record["type"]], record["fields"])
+        found: Strategy = _read(types[name], fields)
     except (KeyError, TypeError):
         return None
     return found
