@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fusewright.codegen.device_library import select_sections
-from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core import variant
 from tests.support import conv_subjects as convolutions
 from tests.support.conv_subjects import (
     BETWEEN,
@@ -146,7 +146,7 @@ def test_every_tile_and_chunk_is_compiled_for_16_bits() -> None:
 
 
 def test_every_tile_and_chunk_is_compiled() -> None:
-    assert tuple(tile.WIDTHS) == WIDTHS
+    assert tuple(variant.WIDTHS) == WIDTHS
     found = {(s.width, s.blocks, s.swapped, s.chunk, s.vector) for s in SCHEDULES}
     assert found == {
         (width, blocks, swapped, chunk, vector)

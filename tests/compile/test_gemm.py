@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fusewright.codegen.device_library import select_sections
-from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core import tile, tile_options, variant
 from tests.support import gemm_subjects as subjects
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log, usages
 from tests.support.gemm_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
@@ -77,14 +77,14 @@ def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
 
 
 def test_every_tail_that_a_tile_can_hold_is_compiled() -> None:
-    assert tuple(tile.WIDTHS) == WIDTHS
+    assert tuple(variant.WIDTHS) == WIDTHS
     for width in WIDTHS:
         for swapped in (False, True):
             found = {s.segment for s in SCHEDULES if (s.width, s.swapped) == (width, swapped)}
             for segment in SEGMENTS:
                 # Segments of 4 and of 16 are the same code with other constants.
                 made = tile.Tile(width, swapped)
-                wanted = segment == 0 or tile._holds_columns(None, made, segment)
+                wanted = segment == 0 or tile_options._holds_columns(None, None, made, segment)
                 assert wanted == bool(found & ({4, 16} if segment in (4, 16) else {segment}))
 
 

@@ -14,7 +14,7 @@ import torch
 
 from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.gemm.variants import GEMM_PINGPONG
-from fusewright.kernels.tensor_core import tile
+from fusewright.kernels.tensor_core import variant
 from tests.support import gemm_half_subjects as half_subjects
 from tests.support.cuda_compilers import (
     compile_text,
@@ -65,7 +65,7 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
 
 
 def test_every_tile_is_compiled_for_both_types() -> None:
-    assert tuple(tile.WIDTHS) == WIDTHS
+    assert tuple(variant.WIDTHS) == WIDTHS
     every = {(width, swapped) for width in WIDTHS for swapped in (False, True)}
     shared = [h for h in HALVES if not h.own]
     for dtype in KINDS:
