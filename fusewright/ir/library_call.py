@@ -40,16 +40,6 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 PLAIN_OVERLOADS = ("default", "int", "input", "padding")
-
-
-def batch_text(multiple: int, batch: str = "batch") -> str:
-    """So many times the batch size, as an expression of Python, C++ and English."""
-    return batch if multiple == 1 else f"{batch} * {multiple}"
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
 # Calls of PyTorch whose results always show the memory of their argument.
 CALLED_VIEWS = frozenset(
     f"aten.{name}"
@@ -60,6 +50,14 @@ CALLED_VIEWS = frozenset(
         *("_neg_view", "unflatten"),
     )
 )
+
+
+def batch_text(multiple: int, batch: str = "batch") -> str:
+    """So many times the batch size, as an expression of Python, C++ and English."""
+    return batch if multiple == 1 else f"{batch} * {multiple}"
+
+
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

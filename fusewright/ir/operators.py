@@ -52,7 +52,7 @@ class Operator:
     stored_for_folds: bool = False  # a product whose tiles hold no fold: what is folded is stored
     scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
     half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
-    reversed_as: str = ""  # the scan from the other end
+    reversed_as: str = ""  # a scan from the first element on: that from the last one
     state: bool = False  # a leaf that the model keeps, and that has a path
     monotonic_with: str = ""  # rises with its first argument if the second is such a number
     counts_truths: bool = False  # a fold that makes int64 of truth values

@@ -30,7 +30,8 @@ def resolve_target(name: str | None) -> tuple[Target, bool]:
     Raises ToolMissing for `cuda` without a GPU, and where this machine's GPU runs no kernel of ours
     and no other target is asked for.
     """
-    gpu, found = _this_gpu(), own_gpu()
+    gpu = _this_gpu()
+    found = _target_of(gpu)
     if name not in (None, "cuda"):
         machine = target(str(name))
         return machine, machine.language == "cpp" or machine is found
@@ -48,7 +49,10 @@ def resolve_target(name: str | None) -> tuple[Target, bool]:
 
 def own_gpu() -> Target | None:
     """The target of this machine's GPU; None without a GPU, or for one that runs no kernels."""
-    gpu = _this_gpu()
+    return _target_of(_this_gpu())
+
+
+def _target_of(gpu: Gpu | None) -> Target | None:
     return target_for_gpu(gpu.capability, gpu.shared_bytes) if gpu else None
 
 

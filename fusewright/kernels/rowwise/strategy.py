@@ -188,7 +188,7 @@ RowwiseStrategy = CpuRowStrategy | GpuRowStrategy
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class RowSizes:
     """What is known of a kernel's rows. fixed: they are not as long as the batch."""
 
     rows: int
@@ -196,10 +196,11 @@ class _Sizes:
     fixed: bool
 
 
-def _sizes(nest: Nest, graph: Graph) -> _Sizes:
+def row_sizes(nest: Nest, graph: Graph) -> RowSizes:
+    """Of the example's batch size, where they depend on it."""
     free = isinstance(nest.columns, BatchSize) or isinstance(nest.outer, BatchSize)
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
-    return _Sizes(graph.hint(nest.rows), inner, not free)
+    return RowSizes(graph.hint(nest.rows), inner, not free)
 
 
 def default(nest: Nest, context: StrategyContext) -> RowwiseStrategy:
@@ -217,7 +218,7 @@ def neighbours(
     """What else a kernel may do, the most promising first."""
     if isinstance(default, CpuRowStrategy):
         return cpu_neighbours(default, nest, context.graph)
-    of, found = _sizes(nest, context.graph), list[RowwiseStrategy]()
+    of, found = row_sizes(nest, context.graph), list[RowwiseStrategy]()
     if isinstance(default, PanelStrategy):
         found += _panel_moves(default)
     else:
@@ -256,7 +257,7 @@ def may_meet(nest: Nest, context: StrategyContext) -> bool:
     return "no-workspace" not in context.rules and not row_in_place(nest, context.graph)
 
 
-def _may_keep(strategy: RowwiseStrategy, of: _Sizes) -> bool:
+def _may_keep(strategy: RowwiseStrategy, of: RowSizes) -> bool:
     """Whether the threads of a row have registers for it, if they are to keep it."""
     if not isinstance(strategy, RowPerTeam | ColumnPanel) or not strategy.keep:
         return True
@@ -269,7 +270,7 @@ def _may_keep(strategy: RowwiseStrategy, of: _Sizes) -> bool:
 
 def cpu_rows(nest: Nest, graph: Graph) -> CpuRowStrategy:
     """A row after the other, or side by side."""
-    of, beside = _sizes(nest, graph), runs_abreast(nest, graph)
+    of, beside = row_sizes(nest, graph), runs_abreast(nest, graph)
     keeps = of.fixed and of.inner * 4 * (LANES if beside else 1) <= KEEP_CPU_BYTES
     return (
         CpuSimdRows(keeps, KEEP_COST, LANES, turns(nest)) if beside else CpuRows(keeps, KEEP_COST)
@@ -278,7 +279,7 @@ def cpu_rows(nest: Nest, graph: Graph) -> CpuRowStrategy:
 
 def cpu_neighbours(default: CpuRowStrategy, nest: Nest, graph: Graph) -> Sequence[CpuRowStrategy]:
     """One step from it."""
-    of = _sizes(nest, graph)
+    of = row_sizes(nest, graph)
     found: list[CpuRowStrategy] = [
         replace(default, keep=not default.keep),
         replace(default, keep=True, min_cost=0),
@@ -294,7 +295,7 @@ def cpu_neighbours(default: CpuRowStrategy, nest: Nest, graph: Graph) -> Sequenc
 
 
 def _row(nest: Nest, context: StrategyContext) -> RowwiseStrategy:
-    graph, of, vector = context.graph, _sizes(nest, context.graph), vector_width(nest)
+    graph, of, vector = context.graph, row_sizes(nest, context.graph), vector_width(nest)
     threads, keeps = row_team(nest, context)
     if not of.fixed and of.inner <= LEAST_KEPT and (alone := _alone(nest, graph, threads)):
         return alone
@@ -313,7 +314,7 @@ def _row(nest: Nest, context: StrategyContext) -> RowwiseStrategy:
 def row_team(nest: Nest, context: StrategyContext) -> tuple[int, bool]:
     """The threads of a row that has one block, and whether they keep it."""
     graph, busy = context.graph, context.target.machine.busy_threads
-    of, vector = _sizes(nest, graph), vector_width(nest)
+    of, vector = row_sizes(nest, graph), vector_width(nest)
     threads = row_threads(of.inner, vector)
     if nest.kernel.scans and threads <= 32 and threads * vector * 3 < of.inner:
         threads *= 2  # two vectors each [m: scan-0004, scan-0007]
@@ -355,7 +356,7 @@ def _fewer(threads: int, vectors: int, rows: int, busy: int) -> int:
 
 def _alone(nest: Nest, graph: Graph, threads: int) -> RowPerTeam | None:
     """One block that keeps a short row at the example's batch size, if the row is read again."""
-    needed = _sizes(nest, graph).inner * plan_row(nest, KEEP_ALL).registers
+    needed = row_sizes(nest, graph).inner * plan_row(nest, KEEP_ALL).registers
     while threads * REGISTERS < needed:
         threads *= 2
     again = needed > 0 and len(plan_row(nest, KEEP_NOTHING).passes) > 1
@@ -372,7 +373,7 @@ def _resident_rows(nest: Nest, context: StrategyContext) -> list[ResidentRow]:
     kept at the example's, if of two tensors only where no single block could keep one.
     """
     target, graph = context.target, context.graph
-    of, vector = _sizes(nest, graph), vector_width(nest)
+    of, vector = row_sizes(nest, graph), vector_width(nest)
     if row_in_place(nest, graph):
         return []
     registers = plan_row(nest, KEEP_ALL).registers
@@ -430,7 +431,7 @@ def _team_moves(
     """One step from a row with a team of threads, or with several blocks."""
     vector = default.vector
     if isinstance(default, ResidentRow):
-        inner = _sizes(nest, context.graph).inner
+        inner = row_sizes(nest, context.graph).inner
         return [RowPerTeam(row_threads(inner, vector), vector, keep=False)]
     if isinstance(default, RowPerTeam):
         return [*_other_teams(default)]
@@ -457,7 +458,7 @@ def _other_teams(default: RowPerTeam) -> list[RowPerTeam]:
 
 def _panel(nest: Nest, context: StrategyContext) -> PanelStrategy:
     """As many threads for a row as can keep it, or as make the GPU busy."""
-    of, busy = _sizes(nest, context.graph), context.target.machine.busy_threads
+    of, busy = row_sizes(nest, context.graph), context.target.machine.busy_threads
     stores = any(nest.writes[id(n)].varies for n in nest.kernel.outputs)
     again = stores or len(nest.kernel.folds) > 1
     keeps = again and of.fixed and of.inner <= MOST_KEPT

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from fusewright.ir.graph import BatchSize
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.rowwise.row_cooperation import MAX_THREADS, REGISTERS
 from fusewright.kernels.rowwise.strategy import (
@@ -15,6 +14,7 @@ from fusewright.kernels.rowwise.strategy import (
     cpu_neighbours,
     cpu_rows,
     may_meet,
+    row_sizes,
     row_team,
 )
 from fusewright.kernels.scan.chunks import (
@@ -96,30 +96,29 @@ def neighbours(
     if isinstance(default, InChunks):
         moves = chunk_moves(_chunks_of(default), default.vector)
         return [s for c in moves if (s := _strategy(c, default.vector)) != default]
-    free = isinstance(nest.columns, BatchSize) or isinstance(nest.outer, BatchSize)
-    inner = context.graph.hint(nest.columns) * context.graph.hint(nest.outer)
+    of = row_sizes(nest, context.graph)
     threads, vector = default.threads, default.vector
     found = [replace(default, threads=t) for t in (threads * 2, threads // 2)]
     found += [replace(default, keep=not default.keep)]
     found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
     found += [replace(default, vector=vector // 2)] * (vector > 1)
     some = [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]
-    return [s for s in some if not free and inner <= 2 * s.threads * REGISTERS]
+    return [s for s in some if of.fixed and of.inner <= 2 * s.threads * REGISTERS]
 
 
 def _in_chunks(nest: Nest, context: StrategyContext) -> InChunks:
     """How the rows of a scan are taken in chunks."""
     graph, machine = context.graph, context.target.machine
-    rows, inner = graph.hint(nest.rows), graph.hint(nest.columns) * graph.hint(nest.outer)
+    of = row_sizes(nest, graph)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
     each = elements_per_thread(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
     # Chunks have whole vectors only, also where every element is moved alone.
     vector = gcd(vector_width(nest), power_of_two([nest.columns]))
     meets = may_meet(nest, context)
     if is_column_major(nest, graph):
-        return _strategy(stripe_chunks(rows, inner, each, machine, meets), 1)
+        return _strategy(stripe_chunks(of.rows, of.inner, each, machine, meets), 1)
     single = plan_row(nest, KEEP_ALL).registers == 1
-    found = row_chunks(rows, inner, max(each, vector), single, machine, meets)
+    found = row_chunks(of.rows, of.inner, max(each, vector), single, machine, meets)
     return _strategy(found, vector)
 
 
