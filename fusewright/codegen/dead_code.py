@@ -1,4 +1,4 @@
-"""Skeletons + generated text -> the definitions of the skeletons that the generated text reaches.
+"""Device library + generated text -> the definitions of the library that the text reaches.
 
 A definition is a function, type, constant or macro at the left margin, with the comment above it.
 It stays where its name stands anywhere in what stays, whatever is meant there. So the overloads of
@@ -41,9 +41,9 @@ class Definition:
         return self.names if TYPE.search(self.text) else NOTHING
 
 
-def drop_unreached(skeletons: str, generated: str) -> str:
-    """The definitions in `skeletons` that `generated` reaches, in order."""
-    given = definitions(skeletons)
+def drop_unreached(library: str, generated: str) -> str:
+    """The definitions in `library` that `generated` reaches, in order."""
+    given = definitions(library)
     known = NOTHING.union(*(d.names for d in given))
     types = NOTHING.union(*(d.types for d in given))
     reached, kept, before = words(generated), dict[int, str](), -1

@@ -92,7 +92,7 @@ def _fusewright_build():
     return _FUSEWRIGHT
 '''
 
-# Behind the skeleton of calls: Python's table of functions, a row for each kernel.
+# Behind the C++ that makes calls: Python's table of functions, a row for each kernel.
 _CALLS = """
 static PyMethodDef functions[] = {{
 {rows}
@@ -211,7 +211,7 @@ _CUDA = LanguageRuntime(
     empty=CUDA_MEMORY,
 )
 # Neither compiler contracts a * b + c by itself: what a model computes once would have another
-# value where a kernel computes it again. The skeletons say `fma` where they mean one rounding.
+# value where a kernel computes it again. Device text says `fma` where it means one rounding.
 # Clamps stay choices: paths of their own for what is clamped would be blended again in vectors.
 CPP_FLAGS = (
     *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
@@ -287,8 +287,8 @@ def _only(arch: Arch) -> str:
 
 def calls_text(kernels: Iterable[str]) -> str:
     """The C++ text by which Python calls the kernels."""
-    skeleton = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
-    return skeleton + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
+    calls = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
+    return calls + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
 
 
 def _table(entries: dict[str, int]) -> str:

@@ -134,7 +134,7 @@ class ConvGeometry:
     @property
     def packed_bytes(self) -> str:
         """The size of its packed images and weights, as text with a slot for the batch size;
-        `packed_image_in` of the skeleton needs it. "" if it packs neither."""
+        `packed_image_in` of the device text needs it. "" if it packs neither."""
         if not any(self.packs):
             return ""
         each = self.channels * 2 * self.parts

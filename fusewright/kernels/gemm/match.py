@@ -106,7 +106,7 @@ class Operand:
     @property
     def packed_bytes(self) -> str:
         """The size of its packed form, as Python text with a slot for the batch size; `packed_in`
-        of the skeleton needs it."""
+        of the device text needs it."""
         assert isinstance(self.depth, int), "the depth of a product is known"
         each = -(-self.depth // UNIT) * UNIT * 4 + 4 + -(-self.depth // STEP) * 4
         if isinstance(self.rows, int):

@@ -15,7 +15,25 @@ from fusewright.kernels.rowwise.strategy import RowwiseStrategy, default, neighb
 from fusewright.targets.target import Target
 
 
-class RowwiseFamily(KernelFamily):
+class RowFamily(KernelFamily):
+    """What families of whole rows have in common."""
+
+    def epilogue(
+        self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
+    ) -> Epilogue | None:
+        """None; raises Incompatible where no team of the target stores less of a row than it
+        folds."""
+        if axes.stored_length and target.language != "cuda":
+            raise Incompatible("rows and what is stored of them have different lengths")
+        return None
+
+    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
+        folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+        how = f"one row at a time: {folds} of a row, then the row again while it is still near"
+        return Description((how,))
+
+
+class RowwiseFamily(RowFamily):
     name = "rowwise"
     strategies = get_args(RowwiseStrategy)
     default = staticmethod(default)
@@ -24,24 +42,3 @@ class RowwiseFamily(KernelFamily):
 
     def owns(self, members: Sequence[Node]) -> bool:
         return any(m.row.kind == "fold" for m in members)
-
-    def epilogue(
-        self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
-    ) -> Epilogue | None:
-        check_lengths(axes, target)
-        return None
-
-    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
-        return Description((row_by_row(kernel),))
-
-
-def row_by_row(kernel: Kernel) -> str:
-    """How a kernel takes rows, for the decision record."""
-    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
-    return f"one row at a time: {folds} of a row, then the row again while it is still near"
-
-
-def check_lengths(axes: LoopAxes, target: Target) -> None:
-    """Raise Incompatible where no team of the target stores less of a row than it folds."""
-    if axes.stored_length and target.language != "cuda":
-        raise Incompatible("rows and what is stored of them have different lengths")

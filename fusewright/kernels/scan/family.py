@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
-from fusewright.fusion.axes import Incompatible, LoopAxes
-from fusewright.fusion.epilogue import Epilogue
-from fusewright.fusion.planner import Kernel
+from fusewright.fusion.axes import Incompatible
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.interface import (
-    Description,
-    KernelFamily,
     MatchContext,
-    StrategyContext,
 )
-from fusewright.kernels.rowwise.family import check_lengths, row_by_row
+from fusewright.kernels.rowwise.family import RowFamily
 from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
 from fusewright.kernels.scan.strategy import InChunks, ScanInRegisters, default, neighbours
@@ -24,7 +19,7 @@ from fusewright.targets.target import Target
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
 
 
-class ScanFamily(KernelFamily):
+class ScanFamily(RowFamily):
     name = "scan"
     stage = "scan"
     strategies = (ScanInRegisters, *get_args(InChunks))
@@ -48,12 +43,3 @@ class ScanFamily(KernelFamily):
         ways = {bool(m.row.reversed_as) for m in scans}
         if chunks and (len(ways) > 1 or any(m.row.kind == "fold" for m in members)):
             raise Incompatible("rows in chunks are scanned in one direction, and not folded")
-
-    def epilogue(
-        self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
-    ) -> Epilogue | None:
-        check_lengths(axes, target)
-        return None
-
-    def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
-        return Description((row_by_row(kernel),))

@@ -30,7 +30,7 @@ class DiagonalBand:
         return DiagonalBand(-self.most, -self.least)
 
     def columns(self, row: int, high: int, wide: int, across: int) -> range:
-        """The wanted tiles of `high` x `wide` in a row of tiles: `tiles_of` of the skeleton."""
+        """The wanted tiles of `high` x `wide` in a row of tiles: `tiles_of` of the device text."""
         ends = ((self.least + row * high) // wide, (self.most + row * high + high - 1) // wide + 1)
         return range(*(min(max(end, 0), across) for end in ends))
 

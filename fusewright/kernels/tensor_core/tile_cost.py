@@ -162,7 +162,7 @@ class TileCost:
 
     def _last(self, tile: Tile) -> tuple[float, int]:
         """What share of a wave the tiles take that do not fill one, and in how many parts they are
-        cut, or may be. The skeleton makes the same choice, for the sizes of a call."""
+        cut, or may be. The device text makes the same choice, for the sizes of a call."""
         rest = self._count(tile) % self.blocks
         if rest == 0:
             return 0.0, 0
