@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -55,7 +55,7 @@ from fusewright.report.run_report import (
 )
 
 if TYPE_CHECKING:
-    from fusewright.judge.isolation.worker_pool import Site
+    from fusewright.judge.judging import Judging
 
 RULES = ("no-library", "no-workspace", "no-prepack")
 # What the system may refuse -> what to do about it.
@@ -201,7 +201,11 @@ def optimize(  # noqa: PLR0913 -- the options of the command
 
     def work() -> tuple[Report, int]:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        with _site(target, timing=timing) as site, progress(Console(stderr=True)) as step:
+        open_one = partial(_judging, problem, output, target, overrides, timing=timing)
+        with open_one() as judging, progress(Console(stderr=True)) as step:
+            # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
+            if judging and line is None and _level(tune, timing=timing) == "off":
+                judging.begin()
             from fusewright.compiler.pipeline import optimize_file
 
             outcome = optimize_file(
@@ -216,7 +220,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
                 level=tune,
                 turn=nullcontext if line is None else partial(hold_timing_lock, line),
                 progress=step,
-                site=site,
+                judging=judging,
                 settle=_at_once if line is None else partial(settle, line),
             )
         show_outcome(Output(highlight=False), outcome)
@@ -421,13 +425,29 @@ def _at_once(_: Need) -> None:
     """Alone, a run takes what memory there is."""
 
 
-def _site(target: str | None, *, timing: bool) -> AbstractContextManager[Site | None]:
-    """Where the file for this target will be judged, if it is for this machine in any case."""
-    from fusewright.judge.judging import open_site
+def _level(asked: str | None, *, timing: bool) -> str:
+    from fusewright.tune.levels import default_level
+
+    return asked or default_level(here=True, timing=timing)
+
+
+def _judging(
+    problem: Path,
+    output: Path | None,
+    target: str | None,
+    overrides: Mapping[str, str],
+    *,
+    timing: bool,
+) -> AbstractContextManager[Judging | None]:
+    """Of the file for this target, if it is for this machine in any case."""
+    from fusewright.compiler.verdict import request_for
+    from fusewright.judge.judging import open_judging
 
     device = target or _default_device()
     known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
-    return open_site(device, timing=timing) if known else nullcontext()
+    if not known or not problem.is_file():
+        return nullcontext()
+    return open_judging(request_for(problem, output, device, overrides, timing=timing))
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

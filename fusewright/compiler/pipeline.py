@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.compiler.passes import run_passes
+from fusewright.compiler.verdict import output_path, request_for
 from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,
@@ -60,11 +61,9 @@ from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.planner import Plan, numbered, plan
 from fusewright.ir.graph import toposort
-from fusewright.judge import judge
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
-from fusewright.judge.isolation.worker_pool import Site
-from fusewright.judge.judging import open_site
+from fusewright.judge.judging import Judging, open_judging
 from fusewright.kernels.interface import Condition, Description, MatchContext, StrategyContext
 from fusewright.kernels.registry import (
     ANCHORS,
@@ -92,14 +91,14 @@ from fusewright.targets.detect import own_gpu, resolve_target
 from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
+from fusewright.tune.levels import level_of
 from fusewright.tune.search_space import MODEL, TuneChoice, choices
-from fusewright.tune.tuner import DEFAULT, cached_or, level_of, tune, untuned
+from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
 Settle = Callable[[Need], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
-TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ def optimize_file(
     level: str | None = None,
     turn: Turn = nullcontext,
     progress: Progress = lambda _: None,
-    site: Site | None = None,
+    judging: Judging | None = None,
     settle: Settle = lambda _: None,
 ) -> OptimizeResult:
     """Write the fused file of a problem, then judge it; see `OptimizeResult`.
@@ -305,7 +304,8 @@ def optimize_file(
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
-    site: where it is judged, if that was opened before and is for this target's device.
+    judging: of this problem and this file, if one is open and is for this target's device. What
+    comes before its candidate is done beside planning, unless something is timed meanwhile.
     settle: told the memory that all of this takes at most, as soon as that is known; it waits until
     there is as much.
 
@@ -314,22 +314,25 @@ def optimize_file(
     """
     machine, here = resolve_target(target)
     level = level_of(level, machine, here=here, timing=timing)
-    out = out or Path(f"{problem_path.stem}_fused.py")
+    out = output_path(problem_path, out)
     check_writable(out, force=force)
     if here:
         require_tools(machine)
     # The judge's processes import PyTorch while the model is captured here.
-    own = site is None or site.device != machine.device
-    opened = open_site(machine.device, timing=timing) if own else nullcontext(site)
-    with opened if here else nullcontext() as site:
+    opened: AbstractContextManager[Judging | None] = nullcontext(judging)
+    if here and (judging is None or judging.request.device != machine.device):
+        asked = request_for(problem_path, out, machine.device, overrides, timing=timing)
+        opened = open_judging(asked)
+    with opened if here else nullcontext() as judging:
         problem, module, given = _load(problem_path, overrides, progress)
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
-        sized = _Sized(machine.device, settle if here else _quiet, progress)
+        begin = judging.begin if judging and level == "off" else _nothing
+        sized = _Sized(machine.device, settle if here else _quiet, progress, begin)
         file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
         about = file.degenerate, None, file.parts, sized.need
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
-        if not here:
+        if judging is None:
             why = _compiled_elsewhere(file, machine, progress)
             write_atomically(out, file.text, force=force)
             return replace(outcome, why_not=why)
@@ -337,18 +340,7 @@ def optimize_file(
         compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
-        verdict = judge(
-            problem_path,
-            out,
-            device=machine.device,
-            overrides=dict(overrides),
-            budget_s=TIMING_SECONDS,
-            timing=timing,
-            turn=turn,
-            site=site,
-            progress=progress,
-            compiled=compiling.library,
-        )
+        verdict = judging.verdict(progress, turn, compiling.library)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
 
 
@@ -363,15 +355,20 @@ def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str
 class _Sized:
     """Told a model's sizes: what it needs is said and asked for, once."""
 
-    def __init__(self, device: str, settle: Settle, progress: Progress) -> None:
+    def __init__(
+        self, device: str, settle: Settle, progress: Progress, begin: Callable[[], None]
+    ) -> None:
+        """begin: called as soon as there is memory for all that comes."""
         self.need: Need | None = None
         self._device, self._settle, self._progress = device, settle, progress
+        self._begin = begin
 
     def __call__(self, sizes: Sizes) -> None:
         if self.need is None:
             self.need = need(sizes, self._device)
             self._progress(f"having {self.need}")
             self._settle(self.need)
+            self._begin()
 
 
 def explain_file(
@@ -673,6 +670,10 @@ def _imported_classes(problem: Problem) -> dict[type, str]:
         and issubclass(value, nn.Module)
         and not value.__module__.startswith("torch.")
     }
+
+
+def _nothing() -> None:
+    """Something else is timed first."""
 
 
 def _quiet(_: object) -> None:

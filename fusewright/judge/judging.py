@@ -2,17 +2,19 @@
 
 Processes start early and get ready while the problem is examined; the canaries come before the
 candidate, timing comes last, and only where nothing has failed. Whatever goes wrong on the way is a
-reason why nothing is verified, never a pass.
+reason why nothing is verified, never a pass. What comes before the candidate needs no candidate, so
+who is still writing one may have it done meanwhile: `Judging.begin`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -35,6 +37,7 @@ DEVICES = ("cpu", "cuda")
 ACCURACIES = ("contract", "loose")
 TRUTHS = ("rows", "whole")
 BASELINES = ("eager", "compile")
+COMPILING = "waiting for the compiler"  # a phase of those whose caller compiles the kernels
 # After one of these nothing that other phases could say would be news.
 _FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
 
@@ -107,14 +110,65 @@ def judge_request(
     site: Site | None = None,
     compiled: Compiled | None = None,
 ) -> Verdict:
+    _check_file(request.candidate)
+    with open_judging(request, site) as judging:
+        return judging.verdict(progress, turn, compiled)
+
+
+@contextmanager
+def open_judging(request: Request, site: Site | None = None) -> Iterator[Judging]:
+    """A judging on a site of its own, or on one that is open; its processes get ready at once."""
     _check(request)
     begin = time.monotonic()
     opened = nullcontext(site) if site else open_site(request.device, timing=request.timing)
     with opened as site:
-        session = Session(request, site, progress)
-        session.costs.spent("starting", time.monotonic() - begin)
+        judging = Judging(Session(request, site, _silent), begin)
+        judging.session.costs.spent("starting", time.monotonic() - begin)
         try:
-            timed = _judge(session, turn, compiled)
+            yield judging
+        finally:
+            judging.close()
+
+
+class Judging:
+    """One judging, from its beginning, for which no candidate need be there, to its verdict."""
+
+    def __init__(self, session: Session, since: float) -> None:
+        """since: the moment from which on it takes its time."""
+        self.session = session
+        self._since = since
+        self._ready: _Ready | None = None
+        self._error: Exception | None = None
+        self._is_over = False
+        self._thread = threading.Thread(target=self._get_ready, daemon=True)
+
+    @property
+    def request(self) -> Request:
+        return self.session.request
+
+    def begin(self) -> None:
+        """Open and examine the problem and test the judge itself, while the caller goes on.
+
+        Takes the memory that a judging takes. A fault is told by `verdict`.
+        """
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def verdict(
+        self,
+        progress: Progress,
+        turn: Turn = nullcontext,
+        compiled: Compiled | None = None,
+    ) -> Verdict:
+        """Of the candidate, which must be there now."""
+        session = self.session
+        session.listen(progress)
+        if self._thread.ident is not None:
+            self._thread.join()
+        try:
+            _check_file(session.request.candidate)
+            session.read_candidate()
+            timed = self._judge(turn, compiled)
         except NotVerifiable as error:
             session.ledger.gaps.append(str(error))
             timed = None
@@ -125,6 +179,7 @@ def judge_request(
             session.costs.enter("ending")
             session.account()
             session.close()
+            self._is_over = True
         word, reason = session.ledger.word()
         return Verdict(
             verdict=word,
@@ -133,10 +188,32 @@ def judge_request(
             findings=session.ledger.findings(),
             accuracy=accuracy_table(session.numbers),
             timing=asdict(timed) if timed else None,
-            environment=describe(session) | {"seconds": round(time.monotonic() - begin, 1)},
+            environment=describe(session) | {"seconds": round(time.monotonic() - self._since, 1)},
             replay=session.replay_data(),
             costs=session.costs.written(session.waited_s),
         )
+
+    def close(self) -> None:
+        """Nothing of it is at work any more, whether there was a verdict or not."""
+        if self._thread.ident is None or self._is_over:
+            return
+        self.session.reference.kill("nobody wants a verdict any more")
+        self._thread.join()
+        self.session.close()
+
+    def _get_ready(self) -> None:
+        try:
+            self._ready = _prepare(self.session)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller hears of it
+            self._error = error
+        self.session.costs.enter(COMPILING)
+
+    def _judge(self, turn: Turn, compiled: Compiled | None) -> bench.Timing | None:
+        if self._thread.ident is None:
+            return _judge(self.session, turn, compiled)
+        if self._error is not None:
+            raise self._error
+        return _go_on(self.session, self._ready, turn, compiled) if self._ready else None
 
 
 def _silent(_: str) -> None:
@@ -155,19 +232,55 @@ def _check(request: Request) -> None:
                 raise BadUsage(f"{name}: {found!r} is unknown; choose from {', '.join(known)}.")
     if request.sanitize and request.device != "cuda":
         raise BadUsage("--sanitize checks CUDA kernels; add --device cuda.")
-    for path in (request.problem, request.candidate):
-        if not path.is_file():
-            raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
+    _check_file(request.problem)
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise BadUsage(f"{path}: no such file. Give the path of a Python file.")
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """Which memory is whose: the self-test's, each phase's, each side's, the sanitizer's."""
+
+    phases: int
+    session: Session
+
+    @property
+    def timers(self) -> tuple[str, ...]:
+        request = self.session.request
+        return bench.participants(request) if request.timing else ()
+
+    @property
+    def last(self) -> int:
+        return 1 + self.phases + len(self.timers)
+
+    def start_sides(self) -> list[bench.Side]:
+        return bench.start(self.session, self.timers, range(1 + self.phases, self.last))
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What waits for a candidate: a process for each phase, and the sides of a timing."""
+
+    slots: _Slots
+    workers: Mapping[Phase, Worker]
+    sides: list[bench.Side]
 
 
 def _judge(session: Session, turn: Turn, compiled: Compiled | None = None) -> bench.Timing | None:
+    ready = _prepare(session)
+    return _go_on(session, ready, turn, compiled) if ready else None
+
+
+def _prepare(session: Session) -> _Ready | None:
+    """All that comes before the candidate; None where the judge misjudges its own."""
     request = session.request
     phases = [p for p in PHASES if p.wanted(request) and _asked(p, request)]
-    timers = bench.participants(request) if request.timing else ()
-    first = 1 + len(phases)
-    last = first + len(timers)
+    slots = _Slots(len(phases), session)
     session.costs.enter("starting")
-    sides = bench.start(session, timers, range(first, last))
+    sides = slots.start_sides()
     session.open_problem()
     if session.lab["placing"]:
         session.ledger.add("default-device", "note", str(session.lab["placing"]))
@@ -181,22 +294,30 @@ def _judge(session: Session, turn: Turn, compiled: Compiled | None = None) -> be
     for line in session.examine():
         session.ledger.add("weak-problem", "note", line)
     _test_itself(session, canary, sides)
-    if session.ledger.failed("self-canary"):
-        return None
-    if compiled is not None and (library := compiled()) is not None:
-        session.adopt(library)
-    session.look_ahead(phases)
-    complete = _run_phases(session, workers, sides)
+    return None if session.ledger.failed("self-canary") else _Ready(slots, workers, sides)
+
+
+def _go_on(
+    session: Session, ready: _Ready, turn: Turn, compiled: Compiled | None
+) -> bench.Timing | None:
+    """All that is asked of the candidate."""
+    request, sides = session.request, ready.sides
+    if compiled is not None:
+        session.costs.enter(COMPILING)
+        if (library := compiled()) is not None:
+            session.adopt(library)
+    session.look_ahead(list(ready.workers))
+    complete = _run_phases(session, ready.workers, sides)
     session.outlook = None
     session.part()
     if session.alone:  # they have been stopped
-        sides = bench.start(session, timers, range(first, last))
+        sides = ready.slots.start_sides()
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
-        sanitizer.check(session, last)
+        sanitizer.check(session, ready.slots.last)
     if not request.timing or session.ledger.failed():
         return None
-    return _timed(session, sides, turn, lambda: bench.start(session, timers, range(first, last)))
+    return _timed(session, sides, turn, ready.slots.start_sides)
 
 
 def _timed(
@@ -301,4 +422,4 @@ def _run_phase(
             return True
 
 
-__all__ = ["Limits", "judge", "judge_request", "replay"]
+__all__ = ["Judging", "Limits", "judge", "judge_request", "open_judging", "replay"]

@@ -84,19 +84,20 @@ class Session:
         self.limits = request.limits
         self.site = site
         self._told = progress
+        self._phase = ""
         self.outlook: outlook.Outlook | None = None  # once the problem is known
         self.costs = Costs()
         self.seed = request.seed or secrets.token_hex(16)
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
         self.ledger = Ledger(wanted, request.ignored)
-        self.source = _source(request.candidate)
+        self.source = ""  # the candidate's, once it is read
         self.slots = site.slots
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
         self._slot_of: dict[Worker, Slot] = {}
         self._sent: dict[Worker, int] = {}
         self._received: dict[Worker, int] = {}
-        self._builds = any(word in self.source for word in _BUILDS)
+        self._builds = False
         self.workers: list[Worker] = []
         self._leaving: list[Worker] = []
         self.left_out: list[str] = []
@@ -116,8 +117,20 @@ class Session:
     def reference(self) -> Worker:
         return self.site.reference
 
+    def read_candidate(self) -> None:
+        """Raises BadUsage where it is no text."""
+        self.source = _source(self.request.candidate)
+        self._builds = any(word in self.source for word in _BUILDS)
+
+    def listen(self, progress: Progress) -> None:
+        """From now on it is told to this what phase begins, and now, what phase has."""
+        self._told = progress
+        if self._phase:
+            progress(self._phase)
+
     def progress(self, phase: str) -> None:
         """Another phase begins."""
+        self._phase = phase
         self.costs.enter(phase)
         self._told(phase)
         self._tell()

@@ -14,11 +14,11 @@ from functools import partial
 
 from fusewright.build.fused_module import NO_TIME
 from fusewright.common.timing_lock import Turn
-from fusewright.errors import BadUsage, InternalError
+from fusewright.errors import InternalError
 from fusewright.kernels.registry import Strategy
-from fusewright.targets.target import Target
 from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
+from fusewright.tune.levels import LEVELS
 from fusewright.tune.paired_timing import (
     AGAIN,
     FEWEST_TURNS,
@@ -37,25 +37,6 @@ BUILD_SHARE, KERNEL_SHARE = 0.7, 0.5  # of the time, for builds; of the rest, fo
 # and eager, or the default and itself.
 ROUNDINGS, TIMES_UNLIKE = 1000, 8
 LIBRARY_ROUNDING = 5e-3  # PyTorch's own calls may round as TF32; the judge has the last word
-
-
-@dataclass(frozen=True)
-class TuneLevel:
-    """How much is tried. seconds: of building and timing.  most: alternatives of a kernel."""
-
-    seconds: float
-    most: int
-
-
-LEVELS: Mapping[str, TuneLevel] = {"quick": TuneLevel(20.0, 3), "full": TuneLevel(300.0, 16)}
-
-
-def level_of(asked: str | None, machine: Target, *, here: bool, timing: bool) -> str:
-    """How much the tuner tries; raises BadUsage where it would have to try on another machine."""
-    level = asked or ("quick" if here and timing else "off")
-    if level != "off" and not here:
-        raise BadUsage(f"--tune {level}: {machine.name} is not on this machine; use --tune off.")
-    return level
 
 
 def cached_or(

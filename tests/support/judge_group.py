@@ -78,6 +78,7 @@ def _request(order: Mapping[str, Any]) -> Request:
 
 def _judged(session: Member) -> dict[str, object]:
     try:
+        session.read_candidate()
         judging._judge(session, nullcontext)
     except FusewrightError as error:
         session.ledger.gaps.append(str(error))

@@ -22,9 +22,9 @@ import torch
 
 from fusewright.build.fused_module import NO_TIME, build_all
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler import pipeline
 from fusewright.compiler.pipeline import Compilation, design, make, optimize_file
 from fusewright.errors import BadUsage, InternalError
+from fusewright.judge import judging
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
 from fusewright.kernels.gemm.variants import GEMM_PACKED
@@ -35,9 +35,10 @@ from fusewright.kernels.tensor_core.variant import WIDTHS
 from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
+from fusewright.tune.levels import LEVELS, level_of
 from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pairs
 from fusewright.tune.search_space import MODEL, SearchSpace, TuneChoice, choices
-from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, LEVELS, cached_or, level_of, tune
+from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, cached_or, tune
 from tests.support.folders import ROOT
 
 ROW = RowPerTeam(256, 4, keep=True)
@@ -504,7 +505,7 @@ def one_site() -> Iterator[None]:
         def opened(device: str, *, timing: bool) -> AbstractContextManager[Site]:
             return nullcontext(site) if device == "cpu" else open_site(device, timing=timing)
 
-        patch.setattr(pipeline, "open_site", opened)
+        patch.setattr(judging, "open_site", opened)
         yield
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 FRESH_CALLS = 5
 WARM_CALLS = 12
+# How often all of what the memory holds changes, and one element of it. A cache that samples one in
+# sixteen sees all three with one in 4,096.
+CHANGES = (2, 3)
 SOAK_CALLS = 48
 LEAK_CALLS = 100
 EXACT_CALLS = 2  # under a tool that makes them a hundred times slower
@@ -168,15 +171,15 @@ def stale_cache(t: Trial) -> Steps:
     check, warm = "stale-cache", t.lab.counts.calls("warm", WARM_CALLS, 3)
     few = yield from t.fewer()
     if few:
-        yield from _changed(t, check, warm, few, (2, True))
+        yield from _changed(t, check, warm, few, CHANGES)
         # At full size one of them, and the candidate cannot know which.
-        asked = ((1, False), (0, True))[t.lab.seed("change at full size") % 2]
-    yield from _changed(t, check, warm, 0, asked if few else (2, True))
-    t.say(check, "pass", f"{2 * warm} warm calls, then {1 if few else 3} changes in place")
+        asked = ((1, 0), (0, 1))[t.lab.seed("change at full size") % 2]
+    yield from _changed(t, check, warm, 0, asked if few else CHANGES)
+    t.say(check, "pass", f"{2 * warm} warm calls, then {1 if few else sum(CHANGES)} changes")
 
 
-def _changed(t: Trial, check: str, warm: int, rows: int, asked: tuple[int, bool]) -> Steps:
-    """asked: how often all of the content changes, and whether one element does then."""
+def _changed(t: Trial, check: str, warm: int, rows: int, asked: tuple[int, int]) -> Steps:
+    """asked: how often all of the content changes, and how often one element does then."""
     lab = t.lab
     values = lab.inputs("warm", rows=rows)
     yield from t.repeat(warm, t.ship(values))
@@ -187,19 +190,23 @@ def _changed(t: Trial, check: str, warm: int, rows: int, asked: tuple[int, bool]
         yield from t.call(values, label=label, reports_to=check, reuse=True, typical=True)
     if not asked[1]:
         return
-    label, near = _nearly(lab, values)
-    yield from t.call(near, label=label, reports_to=check, reuse=True, typical=True)
+    for number in range(asked[1]):
+        label, values = _nearly(lab, values, number, rows)
+        yield from t.call(values, label=label, reports_to=check, reuse=True, typical=True)
     label, known = "the same content elsewhere", t.known()
-    yield from t.call(near, label=label, reports_to=check, known=known, typical=True)
+    yield from t.call(values, label=label, reports_to=check, known=known, typical=True)
 
 
-def _nearly(lab: Oracle, values: Sequence[object]) -> tuple[str, list[object]]:
+def _nearly(
+    lab: Oracle, values: Sequence[object], number: int, rows: int
+) -> tuple[str, list[object]]:
     """What was changed, and what came of it: as little as the reference takes."""
+    once_more = f" ({number + 1})" if number else ""
     for label, negated in (("one element changed", True), ("one element taken twice", False)):
-        near = _nudged(values, lab.seed("nudge"), negated=negated)
+        near = _nudged(values, lab.seed("nudge", number), negated=negated)
         if lab.takes(label, near):
-            return label, near
-    return "another draw", lab.inputs("nudge")
+            return label + once_more, near
+    return "another draw" + once_more, lab.inputs("nudge", number, rows=rows)
 
 
 def _nudged(values: Sequence[object], seed: int, *, negated: bool = True) -> list[object]:

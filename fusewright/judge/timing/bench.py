@@ -469,6 +469,7 @@ def bench(
     )  # fmt: skip
     with open_site(device, (ENVIRONMENT,)) as site:
         session = Session(request, site, progress)
+        session.read_candidate()
         try:
             names = participants(request)
             sides = start(session, names, range(len(names)))

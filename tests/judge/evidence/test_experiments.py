@@ -117,6 +117,25 @@ def test_a_draw_that_is_not_kept_is_drawn_again(
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.parametrize("problem", ["linear_relu", "embedding_mean"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_each_change_is_of_another_element(problem: str, rows: int) -> None:
+    """A cache that samples the inputs sees one change now and then, and not all of them."""
+    order = {"device": "cpu", "accuracy": "contract", "seed": "1f" * 16, "overrides": {}}
+    lab = Oracle({**order, "problem": str(PROBLEMS / f"{problem}.py")})
+    lab.examine()
+    values, places = list[object](lab.inputs("warm", rows=rows)), set[int]()
+    for number in range(experiments.CHANGES[1]):
+        label, near = experiments._nearly(lab, values, number, rows)
+        assert label.startswith("one element changed")
+        (before,), (after,) = tensors(values), tensors(near)
+        changed = (before != after).flatten().nonzero()
+        assert changed.numel() == 1
+        places.add(int(changed))
+        values = near
+    assert len(places) > 1
+
+
 NORMS = """
 import torch
 from torch import nn
