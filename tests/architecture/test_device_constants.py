@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.kernels.tensor_core.tile_cost import SPLIT_K
 from tests.support.source import PACKAGE, Source, made_up
 
 ROOMS = ("kernels", "loopnest", "codegen")
@@ -112,15 +113,10 @@ def test_constants_with_other_names_are_equal() -> None:
 
 
 def test_what_adding_up_costs_is_equal() -> None:
-    """In steps of a depth; in tenths of one where a kernel chooses the parts of a tile."""
+    """Of split-K; launchers of stream-K are given the numbers."""
     text = (PACKAGE / "kernels/tensor_core/cuda/split_k_sm90.cuh").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"\b(ADDING\w*) = (\d+)", text))
-    parts, ranges = ("ADDING", "ADDING_PART"), ("ADDING_RANGES", "ADDING_RANGE")
-    device = {tuple(int(numbers[name]) / 10 for name in names) for names in (parts, ranges)}
-    trees = [Source().tree(m) for m in Source().modules() if m.startswith("kernels/")]
-    keywords = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.keyword)]
-    given = {ast.literal_eval(n.value) for n in keywords if n.arg == "adding"}
-    assert given - {()} == device
+    assert numbers == {"ADDING": str(SPLIT_K.once), "ADDING_PART": str(SPLIT_K.part)}
 
 
 @pytest.mark.parametrize(("number", "found"), [(32, []), (64, ["UNIT"])])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusewright.codegen.device_library import select_sections
+from fusewright.kernels.tensor_core.tile_cost import STREAM_K
 from tests.support import gemm_subjects as subjects
 from tests.support.gemm_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Library, Subject
 
@@ -57,7 +58,8 @@ class Half:
         """Its C function."""
         kind, s = KINDS[self.dtype], self.subject
         chosen = f"{s.width}, {'true' if s.swapped else 'false'}, {s.segment}, {s.vector}"
-        chosen += f", {s.parts}" * (s.parts > 0) + ", 0, true" * self.own
+        chosen += f", {s.parts}, false, {STREAM_K.once}, {STREAM_K.part}" * (s.parts > 0)
+        chosen += ", 0, true" * self.own
         left, right = (f"half_factor<{kind}{', true' * turned}>" for turned in self.turned)
         return f"""
 extern "C" int {self.entry}(const {kind}* left, const long* l, const {kind}* right, const long* r,

@@ -7,6 +7,7 @@ from fusewright.ir.graph import Node, size_text
 from fusewright.kernels.gemm.match import Operand, matrix, operands
 from fusewright.kernels.tensor_core.launch import flag
 from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_cost import STREAM_K
 from fusewright.kernels.tensor_core.variant import SPLIT_ROWS, TileLauncher
 
 PACKED_ROWS = {64: 192, 96: 192}  # of a packed tile, by its width, where they are not 128
@@ -15,6 +16,12 @@ PACKED_ROWS = {64: 192, 96: 192}  # of a packed tile, by its width, where they a
 def _chosen(_: Node, tile: Tile, segment: int, vector: int) -> list[str | int]:
     more: list[str | int] = [tile.parts] if tile.parts else [0, "true"] if tile.own else []
     return [tile.width, flag(tile.swapped), segment, vector, *more]
+
+
+def _half_chosen(n: Node, tile: Tile, segment: int, vector: int) -> list[str | int]:
+    """Whoever shares tiles is told what adding their parts up takes."""
+    chosen = _chosen(n, tile, segment, vector)
+    return [*chosen, flag(tile.own), *STREAM_K] if tile.parts else chosen
 
 
 def _split(n: Node) -> list[str]:
@@ -54,7 +61,7 @@ PACKED = TileLauncher("run_product", _chosen, lambda n, scratch: [*_split(n), sc
 UNPACKED = TileLauncher("run_product_inline", _chosen, lambda n, _: _split(n))
 HALF = TileLauncher(
     "run_product_half",
-    _chosen,
+    _half_chosen,
     lambda n, scratch: [*_half(n), scratch],
     lambda _, tile: _sums(tile),
 )

@@ -8,6 +8,7 @@ from fusewright.ir.graph import Node, Size, times
 from fusewright.kernels.gemm.launch import HALF, PACKED, PACKED_ROWS, UNPACKED
 from fusewright.kernels.gemm.match import is_half, matrix, operands
 from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile_cost import SPLIT_K, STREAM_K
 from fusewright.kernels.tensor_core.variant import (
     EACH,
     FULL_FLOAT32,
@@ -66,7 +67,7 @@ _PACKED = Variant(
     FULL_FLOAT32,
     "float32 in two float16 parts, three products, float32 sums every 64 k",
     packed_sizes=_elements,
-    adding=(3, 0.6),
+    adding=SPLIT_K,
     between=((), (96, 160, 224)),
     high=PACKED_ROWS,
     mma_sync=MMA_SYNC_TILES,
@@ -80,7 +81,7 @@ GEMM_UNPACKED = replace(
     passes=ONCE,
     rate=TILE_RATE,
     packed_sizes=None,
-    adding=(),
+    adding=None,
     between=((), ()),
     high={},
 )
@@ -95,7 +96,7 @@ GEMM_HALF = replace(
     rate=HALF_RATE,
     ends=True,
     cluster=2,
-    adding=(12, 1.8),
+    adding=STREAM_K,
     own=GEMM_PINGPONG,
     pingpong_fits=_half_pingpong_fits,
     numeric="{dtype} with float32 sums",

@@ -17,16 +17,23 @@ from fusewright.kernels.tensor_core.tile_options import (
     tiles,
     unpacked_tiles,
 )
-from fusewright.kernels.tensor_core.variant import SPLIT_ROWS, STEP, PingpongTile, Variant
+from fusewright.kernels.tensor_core.variant import (
+    SPLIT_ROWS,
+    STEP,
+    AddingCost,
+    PingpongTile,
+    Variant,
+)
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
-# Sharing the depth of a tile: scratch memory for it, and the least steps of a part. What adding up
-# takes is in `Variant.adding`. kernels/tensor_core/cuda/split_k_sm90.cuh has the same numbers as
-# LEAST_CHUNKS, ADDING and ADDING_PART, and as LEAST_RANGE, ADDING_RANGES and ADDING_RANGE, in
-# tenths of a step.
+# Sharing the depth of a tile: scratch memory for it, and the least steps of a part, which
+# kernels/tensor_core/cuda/split_k_sm90.cuh has, too, as LEAST_CHUNKS and LEAST_RANGE.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
+# What adding up takes then, a prediction. Launchers of stream-K are given its numbers; those of
+# split-K stand in split_k_sm90.cuh, too, as ADDING and ADDING_PART.
+SPLIT_K, STREAM_K = AddingCost(30, 6), AddingCost(120, 18)
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile [m: conv-0036, conv-0037,
 # conv-0038].
@@ -105,7 +112,7 @@ class TileCost:
         self.steps, self.blocks = ceil(depth / STEP), target.machine.processors // kind.cluster
         self.products = kind.products(product)
         self.some = some
-        self.kind, self.shares = kind, shares and bool(kind.adding)
+        self.kind, self.shares = kind, shares and kind.adding is not None
         self.ending = ending if kind.ends else 0.0  # else it is in the rate of a tile
 
     def order(self, tile: Tile) -> tuple[float, int, bool, int]:
@@ -173,19 +180,24 @@ class TileCost:
     def _equal_parts(self, rest: int, tile: Tile) -> Iterator[tuple[float, int]]:
         """Cost in steps, and parts, of split-K: `share_depth` cuts each tile into equal parts."""
         room = MOST_PARTS_BYTES // (self._high(tile) * tile.width * 4)
-        once, each = self.kind.adding
         for count in range(2, min(self.steps // PART_STEPS, room // rest) + 1):
             length = ceil(self.steps / count)
             parts = ceil(self.steps / length)
             rounds = ceil(rest * parts / self.blocks)
-            yield rounds * (length + once + each * parts), rest * parts
+            yield rounds * (length + self._adding(parts)), rest * parts
 
     def _ranges(self, rest: int, _: Tile) -> Iterator[tuple[float, int]]:
         """The same of stream-K: `share_ranges` cuts all steps, in a row, one piece a cluster."""
-        steps, (once, each) = self.steps, self.kind.adding
+        steps = self.steps
         for length in range(max(PART_STEPS, ceil(rest * steps / self.blocks)), steps):
             parts = (steps - 2) // length + 2 if steps % length else steps // length
-            yield length + once + each * parts, ceil(rest * steps / length) + rest
+            yield length + self._adding(parts), ceil(rest * steps / length) + rest
+
+    def _adding(self, parts: int) -> float:
+        """What adding up the parts of a tile takes, in steps of its depth."""
+        cost = self.kind.adding
+        assert cost is not None, "somebody shares tiles"
+        return (cost.once + cost.part * parts) / 10
 
 
 def ending(nest: Nest) -> float:

@@ -45,6 +45,15 @@ class PingpongTile(NamedTuple):
     high: int = SPLIT_ROWS
 
 
+class AddingCost(NamedTuple):
+    """What adding up the parts of a tile takes, in tenths of a step of its depth: once, and for
+    each part.
+    """
+
+    once: int
+    part: int
+
+
 @dataclass(frozen=True)
 class GemmShape:
     """The sizes of a product.
@@ -123,9 +132,9 @@ class Variant:
     the factors lie as they must.  reads_eights: whether what follows may take eight elements at
     once.  folds: what tiles can be folded over, "columns" or "rows" (whose tiles then have rows
     where others have columns), "" if nothing.  high: rows of a tile by its width, where they are
-    not 128.  cluster: thread blocks whose tiles are neighbours.  adding: what adding up the parts
-    of a tile takes, in steps of its depth, once and for each part (a prediction); (): nobody shares
-    a tile.  numeric: its class.  why: how it computes, for the decision record.
+    not 128.  cluster: thread blocks whose tiles are neighbours.  adding: what blocks that share
+    a tile take to add its parts up; None: nobody shares a tile.  numeric: its class.  why: how it
+    computes, for the decision record.
     mma_sync: what is otherwise where that is the instruction; None: only what `on` says.
     """
 
@@ -147,7 +156,7 @@ class Variant:
     reads_eights: Callable[[Node, Tile], bool] = lambda *_: False
     folds: str = "columns"
     cluster: int = 1
-    adding: tuple[float, ...] = ()
+    adding: AddingCost | None = None
     ends: bool = False
     widths: Callable[[Node], tuple[int, ...]] = lambda _: WIDTHS
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -165,7 +174,7 @@ class Variant:
             return self
         rate, high = self.mma_sync or (self.rate, self.high)
         some = replace(self, rate=rate, high=high, between=((), ()), own={})
-        return replace(some, adding=(), stacks=(False, True))
+        return replace(some, adding=None, stacks=(False, True))
 
     def for_tile(self, tile: Tile) -> Variant:
         """The variant whose kernels have a tile: this one, or that which packs nothing."""

@@ -20,6 +20,7 @@ from fusewright.kernels.tensor_core.tile_cost import (
     FOLDED_ENDING,
     LARGE_ENDING,
     LIGHT_ENDING,
+    STREAM_K,
     ending,
     rank_tiles,
 )
@@ -64,6 +65,9 @@ def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], want
     assert chosen.tile == wanted
     room = wanted.parts * (128 * wanted.width * 4 + 8)
     assert printed.launch.workspace == (str(room) if room else "")
+    # Whoever shares tiles is told what adding their parts up takes.
+    told = [wanted.parts, "false", *STREAM_K] if wanted.parts else [0, "true"] * wanted.own
+    assert list(printed.launch.call.template_args[4:]) == told
 
 
 ENDINGS = [

@@ -204,17 +204,17 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
-          bool RIGHT_TURNED, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, int ADDING = 0,
+          int ADDING_PART = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
 FN int run_product_half(const Body&, half_factor<T, LEFT_TURNED>, half_factor<T, RIGHT_TURNED>, long, long, long, long,
                         void*, int, void*) {
   return &zero_counts == nullptr ||
          &half_product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TURNED, RIGHT_TURNED, (ROOM > 0), OWN, Body> == nullptr;
 }
 #else
-// `workspace`: for the sums of ROOM parts, each with two counts.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, class T, bool LEFT_TURNED,
-          bool RIGHT_TURNED, class Body>
+// `workspace`: for the sums of ROOM parts, each with two counts; ADDING, ADDING_PART: as in `share_ranges`.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool OWN = false, int ADDING = 0,
+          int ADDING_PART = 0, class T, bool LEFT_TURNED, bool RIGHT_TURNED, class Body>
 int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_factor<T, RIGHT_TURNED> right,
                      long batches, long rows, long columns, long depth, void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
@@ -247,7 +247,8 @@ int run_product_half(const Body& body, half_factor<T, LEFT_TURNED> left, half_fa
   const auto on = static_cast<cudaStream_t>(stream);
   const product_shape shape{batches, int(rows), int(columns), int(depth)};
   const int clusters = blocks / CLUSTER, chunks = int((depth + HALF_DEPTH - 1) / HALF_DEPTH);
-  const depth_ranges ranges = share_ranges<WIDTH, ROOM>(all.all.count, chunks, clusters, static_cast<float*>(workspace));
+  const depth_ranges ranges =
+      share_ranges<WIDTH, ROOM, ADDING, ADDING_PART>(all.all.count, chunks, clusters, static_cast<float*>(workspace));
   if (ranges.rest) zero_counts<<<1, 256, 0, on>>>(ranges.arrived, ranges.rest * CLUSTER * 2);
   const dim3 grid(unsigned(all.all.used(ranges.pieces, clusters)) * CLUSTER);
   return launch_early(kernel, grid, PRODUCT_THREADS, half_stage<WIDTH>::shared_bytes, CLUSTER, on, tall, wide, body, left,

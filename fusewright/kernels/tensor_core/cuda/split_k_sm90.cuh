@@ -124,10 +124,11 @@ __global__ void zero_counts(unsigned* arrived, int count) {
 
 //@ share_ranges: needs ranges
 #ifndef __CUDACC_RTC__
-// How long the ranges are, by what they and the adding cost, with a kernel for the counts, in tenths of a chunk. There is
-// room for the sums of ROOM parts, and behind them for two counts of each.
-constexpr int LEAST_RANGE = 4, ADDING_RANGES = 120, ADDING_RANGE = 18;
-template <int WIDTH, int ROOM> depth_ranges share_ranges(int couples, int steps, int clusters, float* sums) {
+// How long the ranges are, by what they and the adding cost, in tenths of a chunk: ADDING, with a kernel for the counts, and
+// ADDING_PART for each part of a tile. There is room for the sums of ROOM parts, and behind them for two counts of each.
+constexpr int LEAST_RANGE = 4;
+template <int WIDTH, int ROOM, int ADDING, int ADDING_PART>
+depth_ranges share_ranges(int couples, int steps, int clusters, float* sums) {
   const int rest = couples % clusters;
   depth_ranges best{couples, 0, steps, couples, steps, 0, clusters, 0, sums, nullptr};
   best.arrived = reinterpret_cast<unsigned*>(sums + long(ROOM) * TILE_ROWS * WIDTH);
@@ -136,7 +137,7 @@ template <int WIDTH, int ROOM> depth_ranges share_ranges(int couples, int steps,
   for (int length = even < LEAST_RANGE ? LEAST_RANGE : even; ROOM > 0 && rest > 0 && 10 * length < least; ++length) {
     const int count = (rest * steps + length - 1) / length, slots = count + rest;
     const int parts = steps % length ? (steps - 2) / length + 2 : steps / length;
-    const long cost = 10l * length + ADDING_RANGES + ADDING_RANGE * parts;
+    const long cost = 10l * length + ADDING + ADDING_PART * parts;
     if (slots * CLUSTER > ROOM || cost >= least) continue;
     least = cost, best.whole = couples - rest, best.rest = rest;
     best.length = length, best.count = count, best.slots = slots;
