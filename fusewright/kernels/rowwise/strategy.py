@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -79,14 +80,20 @@ class CpuSimdRows:
 
 
 @dataclass(frozen=True)
-class RowPerTeam:
+class RowTeam:
     """Threads of one block for each row. vector: elements of an access.  keep: registers keep the
-    row.  load_once: what is read goes past L1, since nobody reads it again.  fixed_batch: the one
-    batch size at which a row that is as long as the batch is kept."""
+    row, and not only what must be."""
 
     threads: int
     vector: int
     keep: bool
+
+
+@dataclass(frozen=True)
+class RowPerTeam(RowTeam):
+    """A row that is reduced. load_once: what is read goes past L1, since nobody reads it again.
+    fixed_batch: the one batch size at which a row that is as long as the batch is kept."""
+
     load_once: bool = False
     fixed_batch: int | None = None
 
@@ -181,6 +188,7 @@ class PartialColumnPanel:
 
 
 CpuRowStrategy = CpuRows | CpuSimdRows
+Team = TypeVar("Team", bound=RowTeam)
 ResidentRow = ClusterRow | GridResidentRow | PipelinedRow
 PanelStrategy = ColumnPanel | SplitColumnPanel | PartialColumnPanel
 GpuRowStrategy = RowPerTeam | SplitRow | PartialReduction | ResidentRow | PanelStrategy
@@ -434,7 +442,8 @@ def _team_moves(
         inner = row_sizes(nest, context.graph).inner
         return [RowPerTeam(row_threads(inner, vector), vector, keep=False)]
     if isinstance(default, RowPerTeam):
-        return [*_other_teams(default)]
+        cached = [replace(default, load_once=False)] * default.load_once
+        return [*other_teams(default, cached)]
     threads, _ = row_team(nest, context)
     once = isinstance(default, PartialReduction) and default.load_once
     found: list[RowwiseStrategy] = [RowPerTeam(threads, vector, False, once)]
@@ -443,11 +452,11 @@ def _team_moves(
     return found + [replace(default, vector=vector // 2)] * (vector > 1)
 
 
-def _other_teams(default: RowPerTeam) -> list[RowPerTeam]:
+def other_teams(default: Team, reads_otherwise: Sequence[Team] = ()) -> list[Team]:
+    """One step from a team of threads, the most promising first."""
     threads = default.threads
     found = [replace(default, threads=t) for t in (threads * 2, threads // 2)]
-    found += [replace(default, keep=not default.keep)]
-    found += [replace(default, load_once=False)] * default.load_once
+    found += [replace(default, keep=not default.keep), *reads_otherwise]
     found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
     found += [replace(default, vector=default.vector // 2)] * (default.vector > 1)
     return [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]

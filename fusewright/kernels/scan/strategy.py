@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 
 from fusewright.kernels.interface import StrategyContext
-from fusewright.kernels.rowwise.row_cooperation import MAX_THREADS, REGISTERS
+from fusewright.kernels.rowwise.row_cooperation import REGISTERS
 from fusewright.kernels.rowwise.strategy import (
-    LEAST_THREADS,
     CpuRowStrategy,
+    RowTeam,
     cpu_neighbours,
     cpu_rows,
     may_meet,
+    other_teams,
     row_sizes,
     row_team,
 )
@@ -32,13 +33,8 @@ from fusewright.loopnest.vector_width import power_of_two, vector_width
 
 
 @dataclass(frozen=True)
-class ScanInRegisters:
-    """Threads of one block for each row, whose registers keep what is scanned; keep: and what is
-    read."""
-
-    threads: int
-    vector: int
-    keep: bool
+class ScanInRegisters(RowTeam):
+    """A row that is scanned, in the registers of its threads; keep: and what is read."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +93,8 @@ def neighbours(
         moves = chunk_moves(_chunks_of(default), default.vector)
         return [s for c in moves if (s := _strategy(c, default.vector)) != default]
     of = row_sizes(nest, context.graph)
-    threads, vector = default.threads, default.vector
-    found = [replace(default, threads=t) for t in (threads * 2, threads // 2)]
-    found += [replace(default, keep=not default.keep)]
-    found += [replace(default, threads=t) for t in (threads * 4, threads // 4)]
-    found += [replace(default, vector=vector // 2)] * (vector > 1)
-    some = [s for s in found if LEAST_THREADS <= s.threads <= MAX_THREADS]
-    return [s for s in some if of.fixed and of.inner <= 2 * s.threads * REGISTERS]
+    found = other_teams(default) if of.fixed else []
+    return [s for s in found if of.inner <= 2 * s.threads * REGISTERS]
 
 
 def _in_chunks(nest: Nest, context: StrategyContext) -> InChunks:
