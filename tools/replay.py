@@ -2,9 +2,10 @@
 
 `record FOLDER` captures, plans and prints each problem of a corpus for each target, and keeps the
 emitted file, the decision record and the kernels of every alternative that a tuner could choose.
-`compare FOLDER` does the same again and says what is no longer the same, byte for byte. `sections`
-says which sections of the hand-written skeletons no text of the corpus contains. Nothing is
-compiled or run, no GPU is asked, and what a problem raises is kept as its text.
+`compare FOLDER` does the same again and says what is no longer the same, byte for byte; with
+`--renamed`, what is not the old text but for names (`tools/renaming.py`). `sections` says which
+sections of the hand-written skeletons no text of the corpus contains. Nothing is compiled or run,
+no GPU is asked, and what a problem raises is kept as its text.
 
 Of a model that is taken in parts, the alternatives of its parts are not kept.
 """
@@ -21,6 +22,7 @@ import os
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -437,6 +439,51 @@ def differences(old: Record, new: Record) -> Iterator[str]:
             yield "\n".join([f"{key}: differs", *lines[:DIFF_LINES], *more])
 
 
+# ---- texts that differ in names alone ------------------------------------------------------------
+
+
+def language(key: str) -> str:
+    """What the text of a key is written in."""
+    kind = key.rsplit("/", 1)[-1]
+    return {"file": "python", "record": "prose", "error": "prose"}.get(kind, "c++")
+
+
+def renamed(old: Record, new: Record) -> Iterator[tuple[str, str | Mapping[str, str]]]:
+    """Key -> the names of its text that became others, or what else is no longer the same.
+
+    A text whose key is another one now is found by its shape. Equal texts come once."""
+    module = _at("tools/renaming.py")
+    pairs = {key: key for key in old.keys.keys() & new.keys.keys()}
+    pairs |= _found_again(old, new, module.shape)
+    known = set[tuple[str, str]]()
+    for key in sorted(old.keys):
+        if key not in pairs:
+            yield key, "is missing"
+            continue
+        texts = old.keys[key], new.keys[pairs[key]]
+        if texts[0] == texts[1] or texts in known:
+            continue
+        known.add(texts)
+        try:
+            yield key, module.renaming(old.text(texts[0]), new.text(texts[1]), language(key))
+        except module.NotRenamed as error:
+            yield key, str(error)
+    yield from ((key, "is new") for key in sorted(new.keys.keys() - set(pairs.values())))
+
+
+def _found_again(
+    old: Record, new: Record, shape: Callable[[str, str], str]
+) -> Iterator[tuple[str, str]]:
+    """Keys that are no more, and those of the same problem and target that have their shapes."""
+    places = defaultdict[tuple[str, ...], list[str]](list)
+    for key in sorted(new.keys.keys() - old.keys.keys()):
+        places[_problem(key), language(key), shape(new.text(new.keys[key]), language(key))] += [key]
+    for key in sorted(old.keys.keys() - new.keys.keys()):
+        text = shape(old.text(old.keys[key]), language(key))
+        if found := places[_problem(key), language(key), text]:
+            yield key, found.pop(0)
+
+
 # ---- sections of the skeletons -------------------------------------------------------------------
 
 
@@ -537,6 +584,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="PATTERN", help="problems, as zoo/pool_*"
     )
+    parser.add_argument(
+        "--renamed", action="store_true", help="compare: names may be others, and are shown"
+    )
     asked = parser.parse_args(words)
     folder = asked.folder and asked.folder.absolute()
     if not folder and asked.command != "sections":
@@ -548,7 +598,7 @@ def main(words: Sequence[str] | None = None) -> int:
             return _sections(read(folder) if folder else made_record(names, asked.jobs))
         if asked.command == "record":
             return _record(folder, names, asked.jobs)
-        return _compare(folder, names, asked.jobs)
+        return _compare(folder, names, asked.jobs, may_be_renamed=asked.renamed)
     except BadUsage as error:
         print(f"replay: {error}", file=sys.stderr)
         return error.exit_code
@@ -565,18 +615,33 @@ def _record(folder: Path, names: Sequence[str], jobs: int) -> int:
     return 0
 
 
-def _compare(folder: Path, names: Sequence[str], jobs: int) -> int:
+def _compare(folder: Path, names: Sequence[str], jobs: int, *, may_be_renamed: bool = False) -> int:
     """Where only some problems are asked for, only these are compared."""
     old, chosen = read(folder), set(names)
     everything = chosen == set(corpus())
     keys = {k: v for k, v in old.keys.items() if everything or _problem(k) in chosen}
     new = made_record(names, jobs)
+    asked = Record(keys, old.texts, old.paragraphs)
+    found = _shown_renamings(asked, new) if may_be_renamed else differences(asked, new)
     count = 0
-    for difference in differences(Record(keys, old.texts, old.paragraphs), new):
+    for difference in found:
         print(difference)
         count += 1
     print(f"{len(names)} problems, {len(new.keys)} texts: {count or 'no'} differences")
     return 1 if count else 0
+
+
+def _shown_renamings(old: Record, new: Record) -> Iterator[str]:
+    """What differs in more than names; what became what, in how many texts, is printed."""
+    counts = defaultdict[tuple[str, str], int](int)
+    for key, found in renamed(old, new):
+        if isinstance(found, str):
+            yield f"{key}: {found}"
+        else:
+            for pair in found.items():
+                counts[pair] += 1
+    for (before, after), count in sorted(counts.items()):
+        print(f"{before} -> {after} ({count})")
 
 
 def _problem(key: str) -> str:

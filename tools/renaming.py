@@ -1,0 +1,188 @@
+"""Two generated texts -> the one-to-one renaming of identifiers that makes one of the other.
+
+Comments, docstrings, white space and the breaking of lines are left aside. Everything else must
+be equal, token by token: keywords, punctuation, numbers, and strings but for names of code in them.
+No name may become two, and no two may become one, so that nothing is captured or merged.
+"""
+
+from __future__ import annotations
+
+import io
+import keyword
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+Kind = Literal["name", "string", "other"]
+Language = Literal["python", "c++", "prose"]
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+CXX = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/|\\\n)
+    |(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+    |(?P<number>\.?\d(?:[eEpP][+-]|'?[\w.])*)
+    |(?P<directive>\#(?:\\\n|[^\n])*)
+    |(?P<name>[A-Za-z_]\w*)
+    |(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+PROSE = re.compile(r"(?P<skip>\s+)|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_]\w*)|(?P<other>.)")
+CXX_KEYWORDS = frozenset(
+    NAME.findall(
+        """alignas alignof asm auto bool break case catch char class const constexpr continue
+        decltype default defined delete do double elif else endif enum explicit extern false float
+        for friend goto if ifdef ifndef inline int long mutable namespace new noexcept nullptr
+        operator pragma private protected public reinterpret_cast return short signed sizeof static
+        static_assert static_cast struct switch template this throw true try typedef typeid
+        typename undef union unroll unsigned using virtual void volatile while"""
+    )
+)
+LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+PROGRAM = 'r"""'  # how the C++ in an emitted file begins
+
+
+class Token(NamedTuple):
+    """A name that may become another, a string, or what has to stay as it is."""
+
+    kind: Kind
+    text: str
+
+
+class NotRenamed(Exception):
+    """Two texts differ in more than in names; the message says where, or of which names."""
+
+
+@dataclass(frozen=True)
+class _Pairing:
+    """Which names became which: the old ones' new names, and the new ones' old names."""
+
+    new: dict[str, str]
+    old: dict[str, str]
+
+    def add(self, before: str, after: str) -> None:
+        was, came = self.new.setdefault(before, after), self.old.setdefault(after, before)
+        if was != after:
+            raise NotRenamed(f"{before} became {was} and {after}")
+        if came != before:
+            raise NotRenamed(f"{came} and {before} became {after}")
+
+    def in_string(self, text: str) -> str:
+        return NAME.sub(lambda found: self.new.get(found[0], found[0]), text)
+
+
+def renaming(old: str, new: str, language: Language) -> Mapping[str, str]:
+    """The names that are others now -> what they became; raises NotRenamed."""
+    before, after = list(tokens(old, language)), list(tokens(new, language))
+    pairing = _Pairing({}, {})
+    for k, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one.kind == other.kind == "name":
+            pairing.add(one.text, other.text)
+        elif one != other and {one.kind, other.kind} != {"string"}:
+            raise NotRenamed(_place(before, after, k))
+    for k, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one.kind == "string" and other.text not in (one.text, pairing.in_string(one.text)):
+            raise NotRenamed(_place(before, after, k))
+    if len(before) != len(after):
+        raise NotRenamed(_place(before, after, min(len(before), len(after))))
+    return {one: other for one, other in pairing.new.items() if one != other}
+
+
+def shape(text: str, language: Language) -> str:
+    """The text with names numbered as they come: equal for texts that differ in names alone."""
+    numbers = dict[str, int]()
+    words = []
+    for token in tokens(text, language):
+        if token.kind == "name":
+            words.append(f"n{numbers.setdefault(token.text, len(numbers))}")
+        else:
+            words.append("s" if token.kind == "string" else token.text)
+    return " ".join(words)
+
+
+def tokens(text: str, language: Language) -> Iterator[Token]:
+    """What a compiler reads of a text; of prose, its words, all of which are names."""
+    if language == "python":
+        yield from _python(text)
+    elif language == "c++":
+        yield from _cxx(text)
+    else:
+        yield from _matched(PROSE, text)
+
+
+def _python(text: str) -> Iterator[Token]:
+    """Indentation is a token; a comma that only breaking a line adds is none; the C++ in an
+    emitted file is read as such."""
+    found = [
+        t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in LAYOUT
+    ]
+    for k, token in enumerate(found):
+        following = found[k + 1] if k + 1 < len(found) else token
+        if token.type == tokenize.STRING:
+            if token.string.startswith(PROGRAM):
+                yield from _cxx(token.string[len(PROGRAM) : -3])
+            elif not _is_docstring(found, k):
+                yield Token("string", token.string)
+        elif token.type == tokenize.NAME and not keyword.iskeyword(token.string):
+            yield Token("name", token.string)
+        elif token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
+            yield Token("other", tokenize.tok_name[token.type])
+        elif not _breaks_a_line(token, following):
+            yield Token("other", token.string)
+
+
+def _is_docstring(found: list[tokenize.TokenInfo], k: int) -> bool:
+    """Whether a string is a whole statement."""
+    ends = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    return (k == 0 or found[k - 1].type in ends) and found[k + 1].type == tokenize.NEWLINE
+
+
+def _breaks_a_line(token: tokenize.TokenInfo, following: tokenize.TokenInfo) -> bool:
+    """Whether this is a comma behind which the line ends and a bracket closes."""
+    closes = following.string in {")", "]", "}"}
+    return token.string == "," and closes and following.start[0] > token.end[0]
+
+
+def _cxx(text: str) -> Iterator[Token]:
+    """Paragraph by paragraph, as most texts have most of theirs in common."""
+    if "/*" in text:
+        yield from _matched(CXX, text)
+    else:
+        for paragraph in text.split("\n\n"):
+            yield from _paragraph(paragraph)
+
+
+@cache
+def _paragraph(text: str) -> tuple[Token, ...]:
+    return tuple(_matched(CXX, text))
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> Iterator[Token]:
+    for found in pattern.finditer(text):
+        if found.lastgroup == "directive":
+            yield from _directive(found[0])
+        elif found.lastgroup == "name" and not (pattern is CXX and found[0] in CXX_KEYWORDS):
+            yield Token("name", found[0])
+        elif found.lastgroup == "string":
+            yield Token("string", found[0])
+        elif found.lastgroup != "skip":
+            yield Token("other", " ".join(found[0].split()))
+
+
+def _directive(text: str) -> Iterator[Token]:
+    """A line for the preprocessor, which ends where the line does."""
+    if re.match(r"#\s*include", text):
+        yield Token("other", text)
+    else:
+        yield Token("other", "#")
+        yield from _matched(CXX, text[1:])
+    yield Token("other", "\n")
+
+
+def _place(before: Iterable[Token], after: Iterable[Token], k: int) -> str:
+    """Where two texts part, with some tokens before it."""
+    near = slice(max(k - 8, 0), k + 4)
+    old, new = (" ".join(t.text for t in list(side)[near]) for side in (before, after))
+    return f"`{old}` became `{new}`"
