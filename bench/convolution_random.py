@@ -153,7 +153,7 @@ def measure(given: Trial, least: int | None, rounds: int) -> dict[str, float]:
         sides = ready(model, x, compiled=True)
         machine, _ = resolve_target("cuda")
         graph = make(given.model(), [x], machine).captured.graph
-        if any(n.row.kind == "product" and came_from_conv(n) for n in toposort(graph.roots)):
+        if any(n.row.kind == "contraction" and came_from_conv(n) for n in toposort(graph.roots)):
             convolution.LEAST_FLOPS = dict.fromkeys(plans, 1 << 62)
             sides.append(replace(ready(model, x, compiled=False)[0], name="apart"))
     finally:

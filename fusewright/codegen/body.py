@@ -135,7 +135,7 @@ class _Printer:
     def _row_lines(self, level: int) -> None:
         """Members that are one number per row, as soon as their folds are done."""
         for m in self.kernel.members:
-            swept = m.row.kind == "fold" and id(m) not in self.row.exponentials
+            swept = m.row.kind == "reduction" and id(m) not in self.row.exponentials
             known = id(m) in self.row.element or swept or id(m) in self.row_reads
             if not known and self.row.level[id(m)] <= level:
                 self.row_reads[id(m)] = self.names[id(m)]

@@ -42,7 +42,7 @@ ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "
 
 def compute_type(n: Node) -> str:
     """The C++ type in which the node is computed; of some convolutions, a window at a time."""
-    if n.op == "convolution" and (window := spec_of(n, ConvSpec).pool_window):
+    if n.op == "conv" and (window := spec_of(n, ConvSpec).pool_window):
         return f"window_of<{prod(window)}>"
     if n.dtype not in TYPES:
         raise InternalError(f"No C++ type for {n.dtype}.")

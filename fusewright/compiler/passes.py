@@ -36,7 +36,7 @@ def run_passes(
     stages: Mapping[str, Callable[[Graph], Graph]] = {
         "once": lambda g: once(g, machine),
         **{f.stage: partial(f.match, context=context) for f in FAMILIES.values() if f.stage},
-        "late": lambda g: _late(g, machine),
+        "target-lowering": lambda g: _lower(g, machine),
         "bits": bits,
         "halves": halves,
         "pages": lambda g: pages(g, machine),
@@ -48,7 +48,7 @@ def run_passes(
     return check(apart(given, graph), before)
 
 
-def _late(graph: Graph, machine: Target) -> Graph:
+def _lower(graph: Graph, machine: Target) -> Graph:
     """What is a call until the target is known, and what that leaves of pieces of tensors."""
     refined = [family.refine for family in FAMILIES.values()]
     for step in (lower_for_target, once, *refined, joint, through):

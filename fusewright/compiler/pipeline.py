@@ -1,6 +1,6 @@
 """fusewright in one file: each step is one call of a file above.
 
-problem -> capture -> rewrite -> attention -> product -> convolution -> scan -> late -> pages
+problem -> capture -> rewrite -> attention -> gemm -> conv -> scan -> target lowering -> huge pages
 -> plan -> storage -> strategies -> codegen -> emit -> build -> judge
 """
 

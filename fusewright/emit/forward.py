@@ -204,7 +204,7 @@ class _ForwardPrinter:
         snippets = [Snippet.PAGED] if n.op == "library" and n.call.out else []
         if n.op == "library":
             text = n.call.render(texts, self._device().text, self.guard.batch or "batch")
-        elif n.op == "item":
+        elif n.op == "getitem":
             text = f"{texts[0]}[{n['index']}]"
         else:
             attributes = {key: python_text(value, 0) for key, value in n.words.items()}
@@ -342,7 +342,7 @@ def _exposed_memory(graph: Graph) -> set[int]:
         n = waiting.pop()
         if id(n) not in found:
             found.add(id(n))
-            views = n.op == "item" or (n.op == "library" and not n.call.new_memory)
+            views = n.op == "getitem" or (n.op == "library" and not n.call.new_memory)
             waiting += [base(a) for a in n.args] if views else []
     return found
 

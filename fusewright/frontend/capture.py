@@ -507,7 +507,7 @@ def _alone(n: torch.fx.Node) -> bool:
 
 def _moved(n: Node, order: tuple[int, ...]) -> bool:
     """Whether a computed result would lie in memory in another order than eager's."""
-    return n.row.kind in ("map", "fold") and n.order != order
+    return n.row.kind in ("pointwise", "reduction") and n.order != order
 
 
 def _eager_call(call: AtenCall, batch: int) -> EagerStep:

@@ -84,7 +84,7 @@ def library_call(
     if not several:
         return TensorExpr(made)
     return tuple(
-        TensorExpr(node("item", [made], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
+        TensorExpr(node("getitem", [made], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
         for i, r in enumerate(call.results)
     )
 

@@ -76,7 +76,7 @@ class LoopAxes:
 
 def elementwise_args(m: Node) -> range:
     """The arguments of a member that go along its axes; a product reads its own as a whole."""
-    return range(0 if m.row.kind == "product" else len(m.args))
+    return range(0 if m.row.kind == "contraction" else len(m.args))
 
 
 def loops(members: Sequence[Node]) -> LoopAxes:
@@ -86,7 +86,7 @@ def loops(members: Sequence[Node]) -> LoopAxes:
     where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go along
     each other, and what is stored may be shorter (a pool of a layer norm).
     """
-    pieces = any(m.row.kind == "fold" and m.args[0].row.strided_only for m in members)
+    pieces = any(m.row.kind == "reduction" and m.args[0].row.strided_only for m in members)
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
     for way in ways[:-1]:
         with suppress(Incompatible):
@@ -117,7 +117,7 @@ class _AxisSolver:
 
     def _meet(self) -> None:
         """Folds of everything go together where they fold as many elements."""
-        folds = [m for m in self.members if m.row.kind == "fold" and not any(self.dims[id(m)])]
+        folds = [m for m in self.members if m.row.kind == "reduction" and not any(self.dims[id(m)])]
         for a, b in pairwise(self.folded[id(m)] for m in folds):
             if not set(self._resolve(a)) & set(self._resolve(b)):
                 self._unify(a, b)
@@ -190,7 +190,7 @@ class _AxisSolver:
     # -- arguments
 
     def _argument_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
-        if m.row.kind == "fold":
+        if m.row.kind == "reduction":
             return self._fold_dims(m, arg, dims)
         if m.row.kind == "scan":
             self.folded[id(m)] = tuple(a for i in _dims(m) for a in dims[i])

@@ -46,7 +46,7 @@ class Kernel:
     @property
     def folds(self) -> tuple[Node, ...]:
         """The members that take rows as a whole: folds and scans."""
-        return tuple(m for m in self.members if m.row.kind in ("fold", "scan"))
+        return tuple(m for m in self.members if m.row.kind in ("reduction", "scan"))
 
     @property
     def scans(self) -> bool:
@@ -131,7 +131,7 @@ class _FusionPlanner:
 
     def plan(self) -> Plan:
         for n in self.order:
-            if n.row.kind == "product":
+            if n.row.kind == "contraction":
                 self._join([], [n])
             elif n.row.computed and not _counter(n) and id(n) not in self.numbers:
                 self._place(n)
@@ -168,7 +168,7 @@ class _FusionPlanner:
     def _numbers(self) -> set[int]:
         """The maps of constants only, the batch size among them, that nobody but kernels reads."""
         roots = {id(r) for r in self.graph.roots}
-        maps = (n for n in self.order if n.row.kind == "map" and n.args and not n.shape)
+        maps = (n for n in self.order if n.row.kind == "pointwise" and n.args and not n.shape)
         known = (n for n in maps if all(a.op == "constant" for a in n.args) and id(n) not in roots)
         read = ((n, self.wanted[id(n)]) for n in known)
         return {
@@ -192,10 +192,10 @@ class _FusionPlanner:
     def _folded_elsewhere(self, n: Node, members: list[Node]) -> bool:
         """Whether only a kernel of folds behind a product reads n, and reads what n is made of too:
         x * x of a norm's rows, which would be stored beside x."""
-        if not _products(members) or n.row.kind != "map" or n in self.graph.roots:
+        if not _products(members) or n.row.kind != "pointwise" or n in self.graph.roots:
             return False
         folds = self.wanted[id(n)]
-        if not folds or any(f.row.kind != "fold" for f in folds):
+        if not folds or any(f.row.kind != "reduction" for f in folds):
             return False
         mask = self._mask(folds)
         later = [i for i, bits in enumerate(self.before) if bits & mask]
@@ -388,13 +388,13 @@ def _counter(n: Node) -> bool:
 
 def _reason(n: Node) -> str:
     if n.op != "library":
-        return "one number" if n.op != "item" else ""
+        return "one number" if n.op != "getitem" else ""
     why = n.call.why_library
     return f"PyTorch's own routine: {why}" if why else "PyTorch's own routine"
 
 
 def _products(members: Iterable[Node]) -> list[Node]:
-    return [m for m in members if m.row.kind == "product"]
+    return [m for m in members if m.row.kind == "contraction"]
 
 
 def elements(n: Node, graph: Graph) -> int:

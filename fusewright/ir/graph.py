@@ -233,7 +233,7 @@ def memory_of(n: Node) -> Node:
 
 def shown_by(n: Node) -> Node | None:
     """The node of which this one is a view, called or not; None for one with memory of its own."""
-    source = n.args[0] if n.op == "item" else n
+    source = n.args[0] if n.op == "getitem" else n
     called = source.op == "library" and source.call.shows_argument
     return source.args[0] if called else n.args[0] if n.row.kind == "view" else None
 
@@ -247,7 +247,7 @@ def on_other_memory(n: Node, old: Node, new: Node) -> Node:
     """The same views of `new` as `n` is of `old`."""
     if n is old:
         return new
-    if n.op != "item" and shown_by(n) is None:
+    if n.op != "getitem" and shown_by(n) is None:
         return n
     return with_args(n, (on_other_memory(n.args[0], old, new), *n.args[1:]))
 
@@ -373,18 +373,18 @@ def check(graph: Graph, after: str) -> Graph:
 def _complaint(n: Node) -> str:
     if n.row.computed and any(t.dtype not in OF_KERNELS for t in (n, *n.args)):
         return f"no kernel computes with {[str(t.dtype) for t in (n, *n.args)]}"
-    if n.row.kind == "map":
+    if n.row.kind == "pointwise":
         if n.shape != broadcast([a.shape for a in n.args]):
             return f"shape is not the broadcast of {[a.shape for a in n.args]}"
         return _type_complaint(n)
-    if n.row.kind == "fold":
+    if n.row.kind == "reduction":
         dims = n["dims"]
         kept = tuple(s for i, s in enumerate(n.args[0].shape) if i not in dims)  # type: ignore[operator]
         return "" if kept == n.shape else f"shape is not {kept}"
     if n.row.kind == "scan":
         same = (n.args[0].shape, n.args[0].dtype) == (n.shape, n.dtype)
         return "" if same else "a scan has the shape and type of its argument"
-    if n.op == "product":
+    if n.op == "matmul":
         left, right = (a.shape for a in n.args)
         fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])
         return "" if fits else f"factors {shape_text(left)} and {shape_text(right)} do not fit"

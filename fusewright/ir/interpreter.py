@@ -107,7 +107,7 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
         pairs = [("to", str(dtype))]
     if n.row.kind == "view" and n.op != "permute":
         pairs.append(("shape", python_text(n.shape, batch)))
-    if n.row.kind in ("fold", "scan"):
+    if n.row.kind in ("reduction", "scan"):
         dims = n["dims"]
         assert isinstance(dims, tuple)
         pairs += [("first", str(dims[0])), ("last", str(dims[-1]))]

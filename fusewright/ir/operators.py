@@ -20,8 +20,9 @@ import torch
 class Operator:
     """One operator.
 
-    kind: "map" (one element in, one out), "fold" (over the dimensions in attribute `dims`), "scan"
-    (along the dimension in `dims`), "view" (moves no data), "product", "leaf" or "library".
+    kind: "pointwise" (one element in, one out), "reduction" (over the dimensions in attribute
+    `dims`), "scan" (along the dimension in `dims`), "view" (moves no data), "contraction" (sums of
+    products, which a kernel computes tile by tile), "leaf" or "library".
     result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or
     "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
     """
@@ -68,7 +69,7 @@ class Operator:
     @property
     def computed(self) -> bool:
         """Whether the result is memory that a kernel of ours writes."""
-        return self.kind in ("map", "fold", "scan")
+        return self.kind in ("pointwise", "reduction", "scan")
 
     @property
     def needs(self) -> str:
@@ -77,8 +78,20 @@ class Operator:
         return head if self.cpp.endswith(")") and head.isidentifier() else ""
 
 
+def _pointwise(
+    name: str,
+    arity: int,
+    cpp: str,
+    torch_text: str,
+    result: str = "same",
+    domain: str = "real",
+    cost: int = 1,
+) -> Operator:
+    return Operator(name, "pointwise", arity, cpp, torch_text, result, domain, cost)
+
+
 def _infix(name: str, sign: str, result: str = "same", domain: str = "real") -> Operator:
-    return Operator(name, "map", 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
+    return _pointwise(name, 2, f"{{0}} {sign} {{1}}", f"{{0}} {sign} {{1}}", result, domain)
 
 
 def _call(
@@ -86,15 +99,15 @@ def _call(
 ) -> Operator:
     arguments = ", ".join(f"{{{i}}}" for i in range(arity))
     meaning = torch_text or f"torch.{name}({arguments})"
-    return Operator(name, "map", arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)
+    return _pointwise(name, arity, f"{name}({arguments})", meaning, domain=domain, cost=cost)
 
 
 def _test(name: str) -> Operator:
-    return Operator(name, "map", 1, f"{name}({{0}})", f"torch.{name}({{0}})", "bool", "special")
+    return _pointwise(name, 1, f"{name}({{0}})", f"torch.{name}({{0}})", "bool", "special")
 
 
-def _fold(name: str, torch_text: str, result: str = "same", domain: str = "real") -> Operator:
-    return Operator(name, "fold", 1, f"team.{name}", torch_text, result, domain)
+def _reduction(name: str, torch_text: str, result: str = "same", domain: str = "real") -> Operator:
+    return Operator(name, "reduction", 1, f"team.{name}", torch_text, result, domain)
 
 
 def _scan(name: str, torch_text: str, domain: str = "real") -> Operator:
@@ -103,16 +116,16 @@ def _scan(name: str, torch_text: str, domain: str = "real") -> Operator:
 
 _M2 = "torch.sum(torch.square({0} - torch.mean({0}, {dims}, keepdim=True)), {dims})"
 _BACK = "torch.{name}({{0}}.flip({{first}}), {{first}}).flip({{first}})"
-_CONVOLUTION = (
+_CONV = (
     "torch.nn.functional.conv{rank}d(torch.nn.functional.pad({0}, {pads}), {1}, None, {stride}, 0, "
     "{dilation}, {groups})"
 )
-_TRANSPOSED = (
+_CONV_TRANSPOSE = (
     "torch.nn.functional.conv_transpose{rank}d({0}, {1}, None, {stride}, {padding}, "
     "{output_padding}, {groups}, {dilation})"
 )
-_WINDOW = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
-_TAP = "torch.where({0}, {1} + {2} * {3}, {1})"
+_WINDOW_ELEMENT = "{0}[(..., *map(slice, {places}, {ends}, {steps}))]"
+_MASKED_FMA = "torch.where({0}, {1} + {2} * {3}, {1})"
 _ROWS = (
     # leaves: inputs by position, parameters and buffers by name, numbers by value
     Operator("input", "leaf", 0, "", ""),
@@ -123,8 +136,8 @@ _ROWS = (
     _infix("add", "+").having(simd="number", scalar_update=True, monotonic_with="finite"),
     _infix("sub", "-").having(simd="number", scalar_update=True, monotonic_with="finite"),
     _infix("mul", "*").having(simd="number", scalar_update=True, monotonic_with="positive"),
-    Operator("div", "map", 2, "{0} / {1}", "{0} / {1}", cost=4).having(monotonic_with="positive"),
-    Operator("neg", "map", 1, "-{0}", "-{0}").having(exact=True),
+    _pointwise("div", 2, "{0} / {1}", "{0} / {1}", cost=4).having(monotonic_with="positive"),
+    _pointwise("neg", 1, "-{0}", "-{0}").having(exact=True),
     _call("abs").having(exact=True),
     _call("sign", domain="special").having(exact=True),
     _call("reciprocal", cost=4),
@@ -177,62 +190,64 @@ _ROWS = (
     _test("isnan"),
     _test("isinf"),
     _test("isfinite"),
-    Operator("logical_not", "map", 1, "!{0}", "torch.logical_not({0})", "bool", "bool").having(
+    _pointwise("logical_not", 1, "!{0}", "torch.logical_not({0})", "bool", "bool").having(
         simd="truth", mask_predicate=True
     ),
     _infix("bitwise_and", "&", domain="int").having(simd="truth"),
     _infix("bitwise_or", "|", domain="int").having(simd="truth"),
     _infix("bitwise_xor", "^", domain="int").having(simd="truth"),
-    Operator("bitwise_not", "map", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
+    _pointwise("bitwise_not", 1, "~{0}", "torch.bitwise_not({0})", domain="numbers"),
     _call("left_shift", 2, "torch.bitwise_left_shift({0}, {1})", "numbers"),
     _call("right_shift", 2, "torch.bitwise_right_shift({0}, {1})", "numbers"),
-    Operator(
-        "where", "map", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"
+    _pointwise(
+        "where", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"
     ).having(simd="float", moves_bits=True, exact=True),
     # a product and a sum that round once, and a norm of (x, mean, m2, scale): see
     # rewrite/norm_rounding.py. The statistics of eval mode have no m2, but a number.
     _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
-    Operator("normalised", "map", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
+    _pointwise("normalised", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
     # one step of a convolution, which rounds once, as PyTorch's does
-    Operator("tap", "map", 4, "tap({0}, {1}, {2}, {3})", _TAP, "second", "positive choice", cost=2),
-    Operator("cast", "map", 1, "({to})({0})", "{0}.to({to})", "attribute").having(
+    _pointwise(
+        "masked_fma", 4, "tap({0}, {1}, {2}, {3})", _MASKED_FMA, "second", "positive choice", cost=2
+    ),
+    _pointwise("cast", 1, "({to})({0})", "{0}.to({to})", "attribute").having(
         simd="number compare float", mask_predicate=True
     ),
     # `of` is the type of the argument; the C++ names both as they are stored
-    Operator(
-        "bitcast", "map", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"
+    _pointwise(
+        "bitcast", 1, "bits_as<{to}, {of}>({0})", "{0}.to({of}).view({to})", "attribute"
     ).having(exact=True),
-    Operator("copy", "map", 1, "{0}", "{0}.clone()", cost=0).having(
+    _pointwise("copy", 1, "{0}", "{0}.clone()", cost=0).having(
         simd="number truth", mask_predicate=True, uniform=True, moves_bits=True, exact=True
     ),
     # one pixel of each window of a convolution, which computes all of them: see
     # kernels/conv/pool_fusion.py
-    Operator("window", "map", 1, "{0}.of[{number}]", _WINDOW, domain="windows", cost=0),
+    _pointwise("window_element", 1, "{0}.of[{number}]", _WINDOW_ELEMENT, domain="windows", cost=0),
     # folds over `dims`; m2 is the sum of squared deviations from the mean
-    _fold("sum", "torch.sum({0}, {dims})").having(
+    _reduction("sum", "torch.sum({0}, {dims})").having(
         joins_across_tiles=True, additive=True, counts_truths=True, of_one="whole"
     ),
-    _fold("mean", "torch.mean({0}, {dims})", "wide").having(
+    _reduction("mean", "torch.mean({0}, {dims})", "wide").having(
         simd="wide", joins_across_tiles=True, additive=True, pass_group="moments", of_one="whole"
     ),
-    _fold("m2", _M2, "wide").having(
+    _reduction("m2", _M2, "wide").having(
         simd="wide", pass_group="moments", state_words=3, deep_loads=True
     ),
-    _fold("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one").having(
+    _reduction("prod", "{0}.flatten({first}, {last}).prod({first})", domain="near one").having(
         counts_truths=True, of_one="copy"
     ),
-    _fold("max", "torch.amax({0}, {dims})", domain="special").having(
+    _reduction("max", "torch.amax({0}, {dims})", domain="special").having(
         joins_across_tiles=True, deep_loads=True, of_one="copy", exact=True
     ),
-    _fold("min", "torch.amin({0}, {dims})", domain="special").having(
+    _reduction("min", "torch.amin({0}, {dims})", domain="special").having(
         joins_across_tiles=True, deep_loads=True, of_one="copy", exact=True
     ),
-    _fold("any", "torch.any({0}, {dims})", domain="bool").having(of_one="copy"),
-    _fold("all", "torch.all({0}, {dims})", domain="bool").having(of_one="copy"),
-    _fold("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index").having(
+    _reduction("any", "torch.any({0}, {dims})", domain="bool").having(of_one="copy"),
+    _reduction("all", "torch.all({0}, {dims})", domain="bool").having(of_one="copy"),
+    _reduction("argmax", "{0}.flatten({first}, {last}).argmax({first})", "index").having(
         simd="wide", heavy=True, state_words=4, of_one="first"
     ),
-    _fold("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index").having(
+    _reduction("argmin", "{0}.flatten({first}, {last}).argmin({first})", "index").having(
         simd="wide", heavy=True, state_words=4, of_one="first"
     ),
     # scans along the one dimension in `dims`: from its first element on, or back from the last
@@ -260,17 +275,17 @@ _ROWS = (
         strided_only=True, fills=True, triangle=-1
     ),
     # a matrix product over the last dimension of both factors, which is never stored
-    Operator("product", "product", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
+    Operator("matmul", "contraction", 2, "", "torch.matmul({0}, {1}.transpose(-1, -2))", cost=0),
     # softmax of a function (attribute `scores`) of such a product, times another factor
-    Operator("attention", "product", -1, "", "", cost=0),
+    Operator("attention", "contraction", -1, "", "", cost=0),
     # the same of an image's patches: a product of weights and patches, never stored either
-    Operator("convolution", "product", 2, "", _CONVOLUTION, cost=0),
-    Operator("transposed_convolution", "product", 2, "", _TRANSPOSED, cost=0).having(
+    Operator("conv", "contraction", 2, "", _CONV, cost=0),
+    Operator("conv_transpose", "contraction", 2, "", _CONV_TRANSPOSE, cost=0).having(
         stored_for_folds=True
     ),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Operator("library", "library", -1, "", ""),
-    Operator("item", "library", 1, "", "{0}[{index}]"),
+    Operator("getitem", "library", 1, "", "{0}[{index}]"),
 )
 
 OPS: dict[str, Operator] = {op.name: op for op in _ROWS}

@@ -118,9 +118,9 @@ def _element(nest: Nest) -> frozenset[int]:
         for k in elementwise_args(m):
             edge = nest.kernel.loops.edges[id(m), k]
             varies = nest.reads[id(m), k].varies if isinstance(edge, Load) else id(edge) in found
-            if varies and m.row.kind != "fold":
+            if varies and m.row.kind != "reduction":
                 found.add(id(m))
-        if m.row.kind in ("product", "scan"):
+        if m.row.kind in ("contraction", "scan"):
             found.add(id(m))
     return frozenset(found)
 
@@ -161,7 +161,7 @@ def _levels(nest: Nest) -> dict[int, int]:
     for m in nest.kernel.members:
         edges = [nest.kernel.loops.edges[id(m), k] for k in elementwise_args(m)]
         below = [level[id(e)] for e in edges if not isinstance(e, Load)]
-        level[id(m)] = max(below, default=0) + (m.row.kind in ("fold", "scan"))
+        level[id(m)] = max(below, default=0) + (m.row.kind in ("reduction", "scan"))
     return level
 
 
@@ -170,7 +170,7 @@ def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Map
     all, which frees registers."""
     needed, edges = set[int](), nest.kernel.loops.edges
     for m in reversed(nest.kernel.members):
-        if id(m) in needed or id(m) in wanted or m.row.kind == "fold":
+        if id(m) in needed or id(m) in wanted or m.row.kind == "reduction":
             below = [edges[id(m), k] for k in elementwise_args(m)]
             needed |= {id(m)} | {id(e) for e in below if not isinstance(e, Load)}
     last = max(level.values()) + 1

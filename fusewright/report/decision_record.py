@@ -120,7 +120,7 @@ def explain(
 
 
 def _counts(plan: Plan) -> str:
-    kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "item"])
+    kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "getitem"])
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
 
 
@@ -128,8 +128,8 @@ def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -
     if isinstance(step, LibraryStep):
         n = step.node
         moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
-        if n.op == "item":
-            return StepReport("item", "library", ("item",), 0, 0)
+        if n.op == "getitem":
+            return StepReport("getitem", "library", ("getitem",), 0, 0)
         name = n.short_name
         flops = product_flops(n.called or "", operand_shapes(n), n.shape, graph.batch)
         return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
@@ -139,11 +139,11 @@ def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -
         return StepReport(step.name, "fused", step.operators, moved, flops)
     found = descriptions[step.name]
     moved, flops = moved + found.nbytes, flops + found.flops
-    return StepReport(step.name, "product", step.operators, moved, flops)
+    return StepReport(step.name, "contraction", step.operators, moved, flops)
 
 
 def _domain(m: Node, graph: Graph) -> int:
-    return elements(m.args[0] if m.row.kind == "fold" else m, graph)
+    return elements(m.args[0] if m.row.kind == "reduction" else m, graph)
 
 
 def _step_lines(
@@ -155,7 +155,7 @@ def _step_lines(
 ) -> list[str]:
     """factors: the ids of the tensors that products read."""
     if isinstance(step, LibraryStep):
-        if step.node.op == "item":
+        if step.node.op == "getitem":
             return []
         shape = shape_text(step.node.shape)
         return [f"  library  {report.name} -> {shape}: {step.reason}; {_amount(report)}"]

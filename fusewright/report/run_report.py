@@ -57,7 +57,7 @@ class StepReport:
     """One kernel or library call of the emitted file, as a reader of the report wants it."""
 
     name: str
-    kind: Literal["fused", "product", "library"]  # a product is fused with what follows it
+    kind: Literal["fused", "contraction", "library"]  # a contraction is fused with what follows it
     operators: tuple[str, ...]
     bytes: int  # read and written in one call
     flops: int

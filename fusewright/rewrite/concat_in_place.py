@@ -112,8 +112,8 @@ def _writes(found: Concat, piece: Node, maps: SinkableMaps) -> bool:
     k, behind = found.pieces.index(piece), numel(found.whole.shape[found.dim + 1 :])
     places = [times(behind, found.starts[k]), times(behind, _along(found.whole, found.dim))]
     even = all(isinstance(p, int) and p * piece.dtype.itemsize % ALIGNED == 0 for p in places)
-    own = piece.has("placement") or piece.op == "window" or piece.order
-    kind = piece.row.kind in ("map", "fold") and found.pieces.count(piece) == 1
+    own = piece.has("placement") or piece.op == "window_element" or piece.order
+    kind = piece.row.kind in ("pointwise", "reduction") and found.pieces.count(piece) == 1
     return even and kind and not own and maps.inner(piece)
 
 

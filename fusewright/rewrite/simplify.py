@@ -207,7 +207,7 @@ def _match(wanted: Node, n: Node, found: dict[str, Node]) -> bool:
 
 def _simplify(n: Node) -> Node:
     moves = n.op == "copy" or n.row.result == "attribute"
-    if n.row.kind == "map" and not moves and not n.shape:
+    if n.row.kind == "pointwise" and not moves and not n.shape:
         return _number(n)
     if n.op == "reshape":
         return _reshape_of_reshape(n)

@@ -98,8 +98,8 @@ class SinkableMaps:
 
     def _moves(self, n: Node) -> bool:
         """Whether n is a map that only kernels of ours read."""
-        own = n.placement.own_copy is not None or n.has("taps") or n.op == "window"
-        return n.row.kind == "map" and bool(n.shape) and not own and self.inner(n)
+        own = n.placement.own_copy is not None or n.has("taps") or n.op == "window_element"
+        return n.row.kind == "pointwise" and bool(n.shape) and not own and self.inner(n)
 
     def inner(self, n: Node) -> bool:
         """Whether only kernels of ours read it."""
@@ -136,12 +136,16 @@ class SinkableMaps:
 
     def _stays(self, source: Node) -> bool:
         """Whether it is stored for folds, which no tile of its product can hold."""
-        folds = any(r.row.kind == "fold" for r in self.readers.get(id(source), []))
+        folds = any(r.row.kind == "reduction" for r in self.readers.get(id(source), []))
         return folds and any(p.row.stored_for_folds for p in map(base, source.args))
 
     def _folds(self, f: Node) -> bool:
         """Whether `f` folds short rows that lie in memory, and only kernels of ours read it."""
-        if f.row.kind != "fold" or f["dims"] != (len(f.args[0].shape) - 1,) or not self.inner(f):
+        if (
+            f.row.kind != "reduction"
+            or f["dims"] != (len(f.args[0].shape) - 1,)
+            or not self.inner(f)
+        ):
             return False
         (x,), length = f.args, f.args[0].shape[-1]
         short = isinstance(length, int) and length <= MOST_SHORT

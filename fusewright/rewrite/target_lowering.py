@@ -50,7 +50,7 @@ def _many_beside(_name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
 
 def _in_lanes(name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
     """Whether as many rows of floats lie side by side as a CPU takes together, and it pays."""
-    fused = base(x.node).row.kind == "map"
+    fused = base(x.node).row.kind == "pointwise"
     least = MANY_BESIDE if name in FAST_ON_CPU and not fused else LANES
     return abreast(x, dims, least)
 
@@ -68,20 +68,20 @@ def lower_for_target(graph: Graph, target: Target) -> Graph:
 
 def written(graph: Graph, across: Across = _many_beside, calls: Table = TABLES["cuda"]) -> Graph:
     """The same on any target; across, calls: as on a GPU, or others of `ACROSS` and `TABLES`."""
-    items = [n for n in toposort(graph.roots) if n.op == "item"]
+    items = [n for n in toposort(graph.roots) if n.op == "getitem"]
     several = {id(n.args[0]) for n in items if n["index"] != 0}
 
     def change(n: Node) -> Node:
         if n.row.strided_only:
             return _through_copy(n)
-        call = n.args[0] if n.op == "item" else n
-        place = n["index"] if n.op == "item" else 0
+        call = n.args[0] if n.op == "getitem" else n
+        place = n["index"] if n.op == "getitem" else 0
         assert isinstance(place, int)
         table = calls if id(call) not in several else NONE
         made = _made(call, n, place, table, across)
         if made is None or (made.shape, made.dtype) != (n.shape, n.dtype):
             return n
-        fresh = base(made.node).row.kind in ("map", "fold")
+        fresh = base(made.node).row.kind in ("pointwise", "reduction")
         ours = with_memory_order(made if fresh else copy(made), n.order).node
         return ours if ours.order == n.order else n
 

@@ -91,7 +91,7 @@ class Totals:
 def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) -> SuiteRow:
     """The row of a run that left a report."""
     kernels: Sequence[Mapping[str, Any]] = report["kernels"]
-    library = [k for k in kernels if k["kind"] == "library" and k["name"] != "item"]
+    library = [k for k in kernels if k["kind"] == "library" and k["name"] != "getitem"]
     fused = [k for k in kernels if k["kind"] != "library"]
     accuracy = report["accuracy"]
     timing = report["timing"] or {}

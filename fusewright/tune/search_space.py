@@ -75,7 +75,7 @@ def choices(
             if text not in seen:
                 seen.add(text)
                 others.setdefault(printed.name, []).append(other)
-    stages = (*(f.stage for f in FAMILIES.values() if f.stage), "late")
+    stages = (*(f.stage for f in FAMILIES.values() if f.stage), "target-lowering")
     if machine.language != "cuda" or "no-library" in rules:
         stages = ()
     library = [s for s in stages if _length(replan(TuneChoice(library=(s,)))) > _length(planned)]

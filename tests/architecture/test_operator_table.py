@@ -27,9 +27,11 @@ LISTS = {
     "frontend/understood_functions": "names of Python's functions",
     "ir/library_call": "names of ATen's functions",
     "judge/*": "it knows no operators: names of PyTorch's functions",
-    "report/run_report": "kinds of steps, which are called like two operators",
+    "kernels/tensor_core/support": "names of kernels, of which two are called like operators",
+    "report/decision_record": "words of the names of ATen's functions",
     "rewrite/sink_views": "for each view, the function that sinks it",
     "rewrite/target_lowering": "names of ATen's functions",
+    "targets/arch": "names of kernels, of which two are called like operators",
 }
 # Where names of ATen's functions may stand, with the reason.
 ATEN = {

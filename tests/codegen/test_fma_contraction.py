@@ -44,7 +44,7 @@ VALUES = {
 FUNCTIONS = sorted(
     op.name
     for op in OPS.values()
-    if op.kind == "map" and op.arity == 1 and op.torch == f"torch.{op.name}({{0}})"
+    if op.kind == "pointwise" and op.arity == 1 and op.torch == f"torch.{op.name}({{0}})"
     if op.result == "same" and op.domain in ("real", "special", "positive", "unit")
 )
 # The same value minus its smallest or largest is 0 there and has one sign elsewhere.

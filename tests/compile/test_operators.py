@@ -136,7 +136,7 @@ def graph_of(op: Operator, dtype: torch.dtype) -> Graph:
     leaves = [
         node("input", position=k, shape=(ROWS, COLUMNS), dtype=t.dtype) for k, t in enumerate(given)
     ]
-    fold = op.kind == "fold"
+    fold = op.kind == "reduction"
     kind = {"bool": torch.bool, "index": torch.int64}.get(op.result, dtype)
     extra: dict[str, object] = {"dims": (1,)} if fold else {}
     shape = (ROWS,) if fold else (ROWS, COLUMNS)
@@ -153,9 +153,11 @@ def graph_of(op: Operator, dtype: torch.dtype) -> Graph:
 CASES = [
     (op, dtype)
     for op in OPS.values()
-    if op.kind in ("map", "fold") and op.name != "window"  # of a convolution's result only
+    if op.kind in ("pointwise", "reduction")
+    if op.name != "window_element"  # of a convolution's result only
     for dtype in TYPES
-    if legal(op, dtype) and not (op.kind == "fold" and dtype in (torch.float16, torch.bfloat16))
+    if legal(op, dtype)
+    and not (op.kind == "reduction" and dtype in (torch.float16, torch.bfloat16))
     and not (op.name in ("sum", "prod", "mean", "m2") and dtype in (*INTS[1:], torch.bool))
     and not (op.name in ("mean", "m2") and dtype is torch.int64)
 ]  # fmt: skip
@@ -233,7 +235,7 @@ def relative(t: torch.Tensor, exact: torch.Tensor, tiny: float) -> float:
 
 def test_every_row_is_tested_or_has_no_spelling() -> None:
     tested = {op.name for op, _ in CASES}
-    elsewhere = ("leaf", "view", "product", "library", "scan")  # test_scan has the last
+    elsewhere = ("leaf", "view", "contraction", "library", "scan")  # test_scan has the last
     rest = {op.name for op in OPS.values() if op.kind in elsewhere}
-    rest |= {"window"}  # of convolutions: tests/kernels/conv/test_pool_fusion.py
+    rest |= {"window_element"}  # of convolutions: tests/kernels/conv/test_pool_fusion.py
     assert tested | rest == set(OPS)

@@ -185,7 +185,7 @@ def test_an_input_that_changes_is_returned_itself() -> None:
     assert torch.equal(results[0], (x + 1).view(-1))
     assert torch.equal(results[1], (x + 1) * 2)
     assert torch.equal(results[2], x + 1)
-    assert computed.row.kind == "map"
+    assert computed.row.kind == "pointwise"
 
 
 def test_a_copy_into_the_input_is_not_the_input() -> None:

@@ -17,7 +17,9 @@ def leaf(*shape: Size, position: int = 0) -> TensorExpr:
 
 
 def common(*roots: TensorExpr) -> LoopAxes:
-    members = [n for n in toposort([r.node for r in roots]) if n.row.kind in ("map", "fold")]
+    members = [
+        n for n in toposort([r.node for r in roots]) if n.row.kind in ("pointwise", "reduction")
+    ]
     return loops(members)
 
 

@@ -197,7 +197,7 @@ def test_it_runs_on_the_cpu(problem: str, tmp_path: Path) -> None:
 
 def test_every_anchor_has_one_family() -> None:
     owned = [op for family in FAMILIES.values() for op in family.anchors]
-    assert sorted(owned) == sorted(op.name for op in OPS.values() if op.kind == "product")
+    assert sorted(owned) == sorted(op.name for op in OPS.values() if op.kind == "contraction")
 
 
 class Several(nn.Module):

@@ -174,7 +174,7 @@ def test_the_cpu_folds_floats_across_memory_where_it_pays(
 @pytest.mark.parametrize("row", ["F.max_pool2d(x, 1)", "F.avg_pool2d(x, 1, 2)", "x.roll(24, -1)"])
 def test_what_moves_nothing_is_still_new_memory(row: str) -> None:
     (output,) = lower_for_target(graph_of(row), GPU).outputs
-    assert output.row.kind == "map"
+    assert output.row.kind == "pointwise"
 
 
 def test_a_piece_of_a_padded_tensor_needs_no_padded_tensor() -> None:

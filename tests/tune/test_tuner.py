@@ -201,11 +201,11 @@ def test_nothing_is_replaced_where_the_guard_refuses_the_inputs() -> None:
 
 @pytest.mark.compiler
 def test_a_library_call_that_is_faster_stays() -> None:
-    library = TuneChoice(library=("product",))
+    library = TuneChoice(library=("gemm",))
     fake = bench(by_threads(), whole=lambda c, _: 0.015 if c in (library, None) else 0.02)
-    found = tuned(fake, one((), ["product"]))
+    found = tuned(fake, one((), ["gemm"]))
     assert found.choice == library
-    assert found.lines[1].endswith("the calls that product writes stay PyTorch's: 1.33x")
+    assert found.lines[1].endswith("the calls that gemm writes stay PyTorch's: 1.33x")
     assert found.facts["eager"]["claim"] == "no difference shown"  # type: ignore[index]
 
 
@@ -248,7 +248,7 @@ def test_the_time_is_kept(level: str, build_s: float, call_s: float) -> None:
     faster = {("a", many[0]): 0.8, ("b", many[1]): 0.8}
     fake = Fake(Clock(), lambda *key: call_s / 2 * faster.get(key, 1.0), kernels, build_s=build_s)
     begin = fake.clock.now
-    given = SearchSpace(kernels, {"a": many, "b": many[1:] + many[:1]}, ["product"], model=True)
+    given = SearchSpace(kernels, {"a": many, "b": many[1:] + many[:1]}, ["gemm"], model=True)
     found = tuned(fake, given, level)
     # What cannot be known before is what the first call takes.
     seconds = LEVELS[level].seconds
@@ -312,7 +312,9 @@ def test_turns_are_paired() -> None:
 # ---- memory --------------------------------------------------------------------------------------
 
 
-FOUND = TuneResult(TuneChoice({"fused_0": TILED}, ("late",)), ("  tuned: quick",), {"tried": 2})
+FOUND = TuneResult(
+    TuneChoice({"fused_0": TILED}, ("target-lowering",)), ("  tuned: quick",), {"tried": 2}
+)
 
 
 @pytest.mark.slow
@@ -445,11 +447,11 @@ def test_defaults_are_not_among_their_alternatives(name: str, target: str) -> No
 @pytest.mark.parametrize(
     ("name", "target", "rules", "stages"),
     [
-        ("gemm_add_relu", "sm_80", (), ["product"]),
+        ("gemm_add_relu", "sm_80", (), ["gemm"]),
         ("gemm_add_relu", "sm_90a", ("no-library",), []),
         ("gemm_add_relu", "cpu", (), []),
-        ("conv_relu_bias", "sm_90a", (), ["convolution"]),
-        ("pools", "sm_90a", (), ["late"]),
+        ("conv_relu_bias", "sm_90a", (), ["conv"]),
+        ("pools", "sm_90a", (), ["target-lowering"]),
     ],
 )
 def test_stages_that_write_calls_may_be_left_out(

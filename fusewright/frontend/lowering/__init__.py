@@ -139,7 +139,7 @@ def with_memory_order(value: TensorExpr, order: tuple[int, ...]) -> TensorExpr:
     n: Node = value.node
     if order and n.op == "reshape" and _is_computed(n):
         n = copy(value).node
-    if n.row.kind != "map" or order == n.order:
+    if n.row.kind != "pointwise" or order == n.order:
         return value
     attributes: dict[str, Any] = dict(n.attributes)
     return TensorExpr(node(n.op, n.args, shape=n.shape, dtype=n.dtype, order=order, **attributes))

@@ -242,10 +242,10 @@ class _ScoreModBuilder:
 
     def _copy(self, m: Node) -> Node:
         if id(m) in self.between:
-            if m.row.kind != "map" and not _whole_rows(m):
+            if m.row.kind != "pointwise" and not _whole_rows(m):
                 raise _Unfit
             return with_args(m, tuple(map(self.copy, m.args)))
-        if m.row.kind == "map" and _cheap(m):
+        if m.row.kind == "pointwise" and _cheap(m):
             return with_args(m, tuple(map(self.copy, m.args)))
         return self._operand(m)
 
@@ -318,7 +318,7 @@ def scores(n: Node) -> ScoreMod:
         assert isinstance(place, int), "a position is a number"
         args = tuple(given[id(a)] for a in m.args)
         given[id(m)] = n.args[2 + place] if place else with_args(m, args)
-        if m.row.kind == "map" or (m.op == "input" and not place):
+        if m.row.kind == "pointwise" or (m.op == "input" and not place):
             inside.add(id(given[id(m)]))
     members = [m for m in toposort([given[id(root)]]) if id(m) in inside]
     (score,) = (m for m in members if m.has("inner"))

@@ -38,7 +38,7 @@ def tails(graph: Graph) -> frozenset[int]:
     read = set[int]()
     for n in reversed(nodes):
         joins = n.called == CONCATENATION
-        if joins or (n.row.kind == "map" and (n.op != "cast" or id(n) in read)):
+        if joins or (n.row.kind == "pointwise" and (n.op != "cast" or id(n) in read)):
             read |= {id(base(a)) for a in n.args}
     return frozenset(read)
 
@@ -46,7 +46,7 @@ def tails(graph: Graph) -> frozenset[int]:
 def inner(graph: Graph) -> frozenset[int]:
     """The `id`s of nodes that only maps and folds read."""
     nodes = toposort((*graph.inputs, *graph.roots))
-    seen = {id(a) for n in nodes if n.row.kind not in ("map", "fold") for a in n.args}
+    seen = {id(a) for n in nodes if n.row.kind not in ("pointwise", "reduction") for a in n.args}
     seen |= {id(n) for n in graph.roots}
     return frozenset(id(n) for n in nodes) - seen
 

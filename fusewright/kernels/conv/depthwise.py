@@ -78,7 +78,9 @@ def depthwise(
         if x.node is image and count > 1:  # who computes the image has no use for this one
             x = _piece(x)
         inside = reshape(_tap(ones, windows, places), (1, 1, *sides[2:]))
-        total = pointwise("tap", inside, total, wide(reshape(w, each)), wide(reshape(x, sides)))
+        total = pointwise(
+            "masked_fma", inside, total, wide(reshape(w, each)), wide(reshape(x, sides))
+        )
     made = cast(reshape(total, n.shape), n.dtype).node
     return node("copy", [made], shape=n.shape, dtype=n.dtype, taps=count)
 

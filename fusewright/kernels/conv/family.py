@@ -19,7 +19,7 @@ from fusewright.targets.target import Target
 
 class ConvFamily(TensorCoreFamily):
     name = "conv"
-    stage = "convolution"
+    stage = "conv"
     anchors = frozenset(CONVOLUTIONS)
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:

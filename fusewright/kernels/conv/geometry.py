@@ -12,8 +12,8 @@ from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.channels_last import lies_last, shown
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, Triple, phases
 
-TRANSPOSED = "transposed_convolution"
-CONVOLUTIONS = ("convolution", TRANSPOSED)
+TRANSPOSED = "conv_transpose"
+CONVOLUTIONS = ("conv", TRANSPOSED)
 CHUNKS, BOX_COLUMNS = (16, 32, 64), 64
 # Bytes beside the packed elements, kernels/conv/cuda/pack_image.cuh: an exponent and sizes of each
 # image; exponents behind the last row; five parts, each at a multiple of 256.

@@ -250,7 +250,7 @@ def _mapped(call: _ConvCall, n: Node) -> Node | None:
 
 def _made(call: _ConvCall, n: Node, spec: ConvSpec) -> Node:
     """The convolution without its bias."""
-    op = "convolution" if call.behind is None else TRANSPOSED
+    op = "conv" if call.behind is None else TRANSPOSED
     args = [call.image, call.weight]
     order = last_order(len(n.shape)) if n.order else ()
     return node(op, args, shape=n.shape, dtype=n.dtype, order=order, spec=spec)
@@ -304,7 +304,7 @@ def _pointwise(call: _ConvCall, n: Node, instance: int) -> Node | None:
 
 def came_from_conv(n: Node) -> bool:
     """Whether a node of a product's kind was a convolution."""
-    return n.op in CONVOLUTIONS or (n.op == "product" and spec_of(n, GemmSpec).origin == "conv1x1")
+    return n.op in CONVOLUTIONS or (n.op == "matmul" and spec_of(n, GemmSpec).origin == "conv1x1")
 
 
 def rounds_as_tf32(n: Node) -> bool:

@@ -47,7 +47,7 @@ def _product(left: TensorExpr, right: TensorExpr, n: Node, instance: int) -> Nod
         return None
     shape: Shape = (*left.shape[:-1], right.shape[-2])
     spec = GemmSpec(instance, "conv1x1")
-    return node("product", factors, shape=shape, dtype=n.dtype, spec=spec)
+    return node("matmul", factors, shape=shape, dtype=n.dtype, spec=spec)
 
 
 def _takes(factors: list[Node], n: Node, *, flat: bool) -> bool:

@@ -58,7 +58,7 @@ def pooled(graph: Graph, target: Target) -> Graph:
 
 
 def _convolutions(graph: Graph) -> Iterator[Node]:
-    each = (n for n in toposort(graph.roots) if n.op == "convolution")
+    each = (n for n in toposort(graph.roots) if n.op == "conv")
     whole = ((n, spec_of(n, ConvSpec)) for n in each if not n.order)
     return (n for n, spec in whole if spec.pool_window is None and spec.cell is None)
 
@@ -131,7 +131,7 @@ def _behind(graph: Graph, convolution: Node) -> _PoolConsumers | None:
             continue
         found.ends.update({id(a): a for a in pieces})
         if any(inside):
-            if n.row.kind != "map" or n.shape != convolution.shape or n.order:
+            if n.row.kind != "pointwise" or n.shape != convolution.shape or n.order:
                 return None
             others = (a for a, of_it in zip(n.args, inside, strict=True) if not of_it)
             if any(size != 1 for a in others for size in _spatial(a, convolution)):
@@ -179,7 +179,7 @@ def _at_places(
     for n in behind.maps.values():
         if n is convolution:
             new[id(n)] = node(
-                "window", [made], shape=made.shape, dtype=n.dtype,
+                "window_element", [made], shape=made.shape, dtype=n.dtype,
                 number=number, places=places, ends=ends, steps=steps,
             )  # fmt: skip
         else:

@@ -17,7 +17,7 @@ from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
 from fusewright.kernels.interface import Tf32Probe
 
 SETTINGS = {
-    "convolution": ("conv", ("stride", "padding", "dilation", "groups")),
+    "conv": ("conv", ("stride", "padding", "dilation", "groups")),
     TRANSPOSED: (
         "conv_transpose",
         ("stride", "padding", "output_padding", "groups", "dilation"),

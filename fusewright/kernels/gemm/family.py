@@ -24,8 +24,8 @@ from fusewright.targets.target import Target
 
 class GemmFamily(TensorCoreFamily):
     name = "gemm"
-    stage = "product"
-    anchors = frozenset({"product"})
+    stage = "gemm"
+    anchors = frozenset({"matmul"})
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
         return product(graph, context.target, context.rules)

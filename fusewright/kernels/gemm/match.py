@@ -139,7 +139,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
         flat, spec = len(form.right.shape) == 2, GemmSpec(next(instances))
         both = [gathered(f, flat) for f in (form.left, form.right)]
         return apply_contraction(
-            form, node("product", both, shape=n.shape, dtype=n.dtype, spec=spec)
+            form, node("matmul", both, shape=n.shape, dtype=n.dtype, spec=spec)
         )
 
     return rebuild(graph, change) if target.language == "cuda" else graph

@@ -48,6 +48,6 @@ def _number(x: Node) -> Node | None:
 
 def _of_product(x: Node) -> bool:
     """Whether maps alone, and other shapes, lie between a product and `x`."""
-    if x.row.kind == "map" or x.op == "reshape":
+    if x.row.kind == "pointwise" or x.op == "reshape":
         return any(map(_of_product, x.args))
-    return x.op == "product"
+    return x.op == "matmul"

@@ -35,7 +35,7 @@ class _Mask(NamedTuple):
 def band(kernel: Kernel) -> DiagonalBand:
     """The band of a kernel's product; ALL where nothing is thrown away, or no one knows what."""
     n = kernel.anchor
-    if n is None or n.op != "product" or kernel.folds:
+    if n is None or n.op != "matmul" or kernel.folds:
         return ALL
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
     if matrix(n).rows != n.shape[-2]:

@@ -25,6 +25,6 @@ class PointwiseFamily(KernelFamily):
 
     def check(self, members: Sequence[Node], target: Target) -> None:
         """What goes down the columns of windows shares loads; a team that folds a row does not."""
-        folded = any(m.row.kind in ("fold", "scan") for m in members)
+        folded = any(m.row.kind in ("reduction", "scan") for m in members)
         if folded and any(m.has("taps") for m in members):
             raise Incompatible("a fold would read each window alone")

@@ -41,4 +41,4 @@ class RowwiseFamily(RowFamily):
     launch = staticmethod(launch)
 
     def owns(self, members: Sequence[Node]) -> bool:
-        return any(m.row.kind == "fold" for m in members)
+        return any(m.row.kind == "reduction" for m in members)

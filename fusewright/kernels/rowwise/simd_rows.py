@@ -67,6 +67,6 @@ def _computes(m: Node) -> bool:
         divides = m.op == "div" and m.dtype is torch.float64
         return "number" in of or divides or (floats and "wide" in of)
     if m.dtype is torch.bool:
-        found = "compare" in of or (floats and m.row.kind == "map")
+        found = "compare" in of or (floats and m.row.kind == "pointwise")
         return "truth" in of or (found and not truths)
     return m.dtype in FLOAT and (floats or "float" in of)

@@ -35,11 +35,11 @@ class ScanFamily(RowFamily):
 
     def check(self, members: Sequence[Node], target: Target) -> None:
         scans = [m for m in members if m.row.kind == "scan"]
-        if scans and any(m.row.kind == "product" for m in members):
+        if scans and any(m.row.kind == "contraction" for m in members):
             raise Incompatible("a scan goes along whole rows, not along tiles")
         if len(scans) > MAX_SCANS:
             raise Incompatible("too many scans for the registers of one kernel")
         chunks = target.language == "cuda" and any(map(in_chunks, scans))
         ways = {bool(m.row.reversed_as) for m in scans}
-        if chunks and (len(ways) > 1 or any(m.row.kind == "fold" for m in members)):
+        if chunks and (len(ways) > 1 or any(m.row.kind == "reduction" for m in members)):
             raise Incompatible("rows in chunks are scanned in one direction, and not folded")

@@ -49,7 +49,7 @@ def describe(
 def _flops(n: Node, matrix: GemmShape, graph: Graph, some: DiagonalBand) -> int:
     """Two for each multiply-add of the product, and of one that makes its left factor."""
     rows = graph.hint(times(matrix.batches, matrix.rows)) if matrix.inner else 0
-    window = spec_of(n, ConvSpec).pool_window if n.op == "convolution" else None
+    window = spec_of(n, ConvSpec).pool_window if n.op == "conv" else None
     pixels = math.prod(window or (1,))  # of an element
     share = some.share(*map(graph.hint, n.shape[-2:]))
     each = round(elements(n, graph) * share) * pixels + rows * graph.hint(matrix.inner)

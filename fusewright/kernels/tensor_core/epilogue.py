@@ -28,8 +28,8 @@ def epilogue(
     kind: Variant, members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]
 ) -> Epilogue:
     """The rows and columns of a kernel whose members include a product; or raise Incompatible."""
-    (product,) = (m for m in members if m.row.kind == "product")
-    folds = any(m.row.kind == "fold" for m in members)
+    (product,) = (m for m in members if m.row.kind == "contraction")
+    folds = any(m.row.kind == "reduction" for m in members)
     summed = folds and _sums(kind, members, found, outputs)
     turned = folds and not summed and kind.folds == "rows"
     leading, last = _axes(kind, product, found, turned=turned)
@@ -61,8 +61,8 @@ def epilogue(
 
 def _sums(kind: Variant, members: Sequence[Node], found: LoopAxes, outputs: Sequence[Node]) -> bool:
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
-    (product,) = (m for m in members if m.row.kind == "product")
-    more = [m for m in members if m.row.kind == "fold"]
+    (product,) = (m for m in members if m.row.kind == "contraction")
+    more = [m for m in members if m.row.kind == "reduction"]
     if kind.pixel_sums is None:
         return False
     # Of those in full float32, channels are not folded, but pixels may be.

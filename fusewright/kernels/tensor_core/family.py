@@ -42,7 +42,7 @@ class TensorCoreFamily(KernelFamily):
     def epilogue(
         self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
     ) -> Epilogue | None:
-        (anchor,) = (m for m in members if m.row.kind == "product")
+        (anchor,) = (m for m in members if m.row.kind == "contraction")
         return epilogue(self.variant(anchor), members, axes, outputs)
 
     def default(self, nest: Nest, context: StrategyContext, /) -> TensorCoreTile:

@@ -168,7 +168,7 @@ def test_targets_and_rules_without_such_kernels() -> None:
 def test_dropout_that_drops_nothing_and_heads_of_one_projection() -> None:
     made = plan_of(HEADS, torch.randn(8, 512, 128))
     members = [" ".join(m.op for m in k.members) for k in made.plan.kernels]
-    assert members == ["product add", "copy", "copy", "copy", "attention copy copy"]
+    assert members == ["matmul add", "copy", "copy", "copy", "attention copy copy"]
     assert not made.plan.libraries
     (entry,) = re.findall(r"run_attention<64, 4>\((.*)\);", cuda_source(made.texts, GPU))
     assert "{queries, 32768, 64, 1}, {keys, 32768, 64, 1}, {values, 32768, 1, 64}" in entry

@@ -147,7 +147,7 @@ def kernel_of(made: Plan) -> Kernel:
 
 @dataclass(frozen=True)
 class Tail:
-    """A kernel's body in some of its tiles, the sums of its convolution as [images, pixels,
+    """A kernel's body in some of its tiles, the sums of its conv as [images, pixels,
     channels], what its tensors hold, and what it must compute, by position among them."""
 
     bodies: list[tuple[KernelText, str]]

@@ -101,7 +101,7 @@ def test_what_follows_joins_its_kernel(name: str, dtype: torch.dtype) -> None:
     module = Tailed(layer).to(dtype)
     before, after = graphs(module, x.to(dtype))
     tail = "copy" if layer.bias is None else "add"
-    assert kernels(after) == ["mul", f"convolution {tail} relu add"]
+    assert kernels(after) == ["mul", f"conv {tail} relu add"]
     (n,) = found_in(after)
     g, m = geometry(n), variant_of(n).matrix(n)
     each = g.out_channels // g.groups
@@ -121,7 +121,7 @@ def test_three_dimensions(dtype: torch.dtype) -> None:
     module, x = Tailed(layer).to(dtype), x.to(dtype)
     before, _ = staged(module, (x,), lambda g: g, "nothing")
     after = convolution(before, GPU, probe=lambda _: True)
-    assert kernels(after) == ["mul", "convolution add relu add"]
+    assert kernels(after) == ["mul", "conv add relu add"]
     check_meaning(before, after, module, (x,))
 
 
@@ -142,7 +142,7 @@ def test_phases_of_transposed_ones_have_products_of_their_own(
     layer, x = laid_out(given, (8, given.in_channels, 28, 26), weights)
     module, x = Tailed(layer).to(dtype), x.to(dtype)
     before, after = graphs(module, x)
-    assert kernels(after) == ["mul", "transposed_convolution add relu add"]
+    assert kernels(after) == ["mul", "conv_transpose add relu add"]
     (n,) = found_in(after)
     g, m = geometry(n), variant_of(n).matrix(n)
     assert g.phases is not None
@@ -166,7 +166,7 @@ def test_batch_norm_and_a_residual_join(dtype: torch.dtype) -> None:
     module = Tail(layer, 64).to(dtype)
     before, after = graphs(module, x.to(dtype))
     (members,) = kernels(after)
-    assert members.startswith("convolution copy ")
+    assert members.startswith("conv copy ")
     assert after.outputs[0].order == (0, 2, 3, 1)
     check_meaning(before, after, module, (x.to(dtype),))
 
@@ -175,7 +175,7 @@ def test_batch_norm_and_a_residual_join(dtype: torch.dtype) -> None:
 def test_views_are_read_where_they_lie(dtype: torch.dtype) -> None:
     module, x = Swapped().to(dtype), torch.randn(16, 36, 36, 64).to(dtype)
     before, after = graphs(module, x)
-    assert kernels(after) == ["convolution add sigmoid"]
+    assert kernels(after) == ["conv add sigmoid"]
     (n,) = found_in(after)
     assert [s.op for s in variant_of(n).whole(n)] == ["input", "parameter"]
     check_meaning(before, after, module, (x,))
@@ -186,7 +186,7 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
     layer, x = laid_out(nn.Conv2d(256, 512, 1), shape, True)
     module = Tailed(layer).bfloat16()
     before, after = graphs(module, x.bfloat16())
-    assert kernels(after) == ["mul", "product add relu add"]
+    assert kernels(after) == ["mul", "matmul add relu add"]
     kernel = plan(after, GPU, ANCHORS).kernels[-1]
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
@@ -255,7 +255,7 @@ def test_folds_over_channels_have_kernels_of_their_own(dtype: torch.dtype) -> No
     layer, x = laid_out(*LAYERS["plain"])
     module = Folded(layer).to(dtype)
     before, after = graphs(module, x.to(dtype))
-    assert [ops.split()[0] for ops in kernels(after)] == ["convolution", "max"]
+    assert [ops.split()[0] for ops in kernels(after)] == ["conv", "max"]
     assert variant_of(found_in(after)[0]).folds == ""
     check_meaning(before, after, module, (x.to(dtype),))
     layer.float()

@@ -386,8 +386,8 @@ def test_the_emitted_file(emitted: Emitted) -> None:
     ]  # fmt: skip
     assert "scratch = torch.empty(batch * " in emitted.text
     head = emitted.text.partition('"""')[0]
-    assert "fused_0  convolution, add x2, relu -> [batch, 128, 34, 34]" in head
-    assert "its convolution as tf32" in head
+    assert "fused_0  conv, add x2, relu -> [batch, 128, 34, 34]" in head
+    assert "its conv as tf32" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
 
 

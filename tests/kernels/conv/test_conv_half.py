@@ -125,7 +125,7 @@ def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
     module, x = Tailed(layer).bfloat16(), torch.randn(shape).bfloat16()
     before, after = graphs(module, x, never)
     made = plan(after, GPU, ANCHORS)
-    joined = f"product {'copy' if layer.bias is None else 'add'} relu add"
+    joined = f"matmul {'copy' if layer.bias is None else 'add'} relu add"
     found = [[m.op for m in k.members if m.op not in VIEWS] for k in made.kernels]
     assert [" ".join(ops) for ops in found] == ["mul", joined]
     assert not made.libraries
@@ -172,7 +172,7 @@ def test_the_emitted_file_asks_nothing_about_rounding(tmp_path: Path) -> None:
     problem.write_text(PROBLEM, encoding="utf-8")
     text = emit_file(problem, tmp_path, "sm_90a", {}).text
     head = text.partition("import torch")[0]
-    assert "its convolution as bf16" in head
+    assert "its conv as bf16" in head
     assert "_fusewright_rounds" not in text
     assert "const bfloat_t* left, const bfloat_t* right" in text
     assert "scratch = torch.empty(batch * " in text

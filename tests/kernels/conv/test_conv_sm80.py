@@ -97,8 +97,8 @@ def test_too_many_phases_stay_with_the_library() -> None:
 def test_the_emitted_file(tmp_path: Path) -> None:
     emitted = emit_file(ROOT / "examples" / "conv_relu_bias.py", tmp_path, "sm_80", SIZES)
     head = emitted.text.partition('"""')[0]
-    assert "fused_0  convolution, add x2, relu -> [batch, 128, 34, 34]" in head
-    assert "its convolution as tf32" in head
+    assert "fused_0  conv, add x2, relu -> [batch, 128, 34, 34]" in head
+    assert "its conv as tf32" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
     assert "_fusewright_rounds(" in emitted.text
     assert "cp.async.cg" in emitted.text

@@ -177,7 +177,7 @@ def test_sums_of_16_bits_are_float32_and_rounded_once(dtype: torch.dtype) -> Non
     layer.float()
     casts = [n for n in toposort(after.roots) if n.op == "cast" and n.dtype is dtype]
     assert len(casts) == 1
-    assert all(n.dtype is torch.float32 for n in toposort(after.roots) if n.op == "tap")
+    assert all(n.dtype is torch.float32 for n in toposort(after.roots) if n.op == "masked_fma")
 
 
 class Squeezed(nn.Module):

@@ -102,7 +102,7 @@ def one_of(layer: nn.Module, shape: tuple[int, ...], target: Target) -> list[Nod
     x = torch.randn(shape)
     before, after = staged(layer, (x,), lambda g: convolution(g, target, probe=never), "full")
     check_meaning(before, after, layer, (x,))
-    return [n for n in toposort(after.roots) if n.row.kind == "product"]
+    return [n for n in toposort(after.roots) if n.row.kind == "contraction"]
 
 
 def test_single_pixels_are_packed_where_a_kernel_packs() -> None:
@@ -211,7 +211,7 @@ def test_the_flag_decides(tmp_path: Path) -> None:
     path = EXAMPLES / "conv_relu_bias.py"
     text = emit_file(path, tmp_path, "sm_90a", sizes).text
     head = text.partition('"""')[0]
-    assert "its convolution as ieee" in head
+    assert "its conv as ieee" in head
     assert "three products" in head
     assert "_fusewright_rounds" not in text
     assert re.search(r"run_convolution<\d+, \w+, 0, \d, 64, 1, 2>", text)
@@ -238,7 +238,7 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize(("target", "kernel"), [("sm_90a", "convolution"), ("sm_80", "product")])
+@pytest.mark.parametrize(("target", "kernel"), [("sm_90a", "conv"), ("sm_80", "matmul")])
 @pytest.mark.usefixtures("no_tf32")
 def test_single_pixels_do_not_ask_about_products(tmp_path: Path, target: str, kernel: str) -> None:
     problem = tmp_path / "pointwise.py"

@@ -173,7 +173,7 @@ def test_the_graph_means_what_it_meant(name: str) -> None:
     module, x = case.model()
     before, after = staged(module, (x,), stage, "pooled")
     (n,) = convolutions(after)
-    assert (n.op == "convolution" and bool(spec_of(n, ConvSpec).pool_window)) == (name in JOINED)
+    assert (n.op == "conv" and bool(spec_of(n, ConvSpec).pool_window)) == (name in JOINED)
     if case.dtype is torch.float32:  # others round on the way
         check_meaning(before, after, module, (x,))
 

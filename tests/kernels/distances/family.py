@@ -22,7 +22,7 @@ from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import KEEP_ALL
 from fusewright.targets.target import Target
 
-DISTANCES = Operator("distances", "product", 2, "", "torch.cdist({0}, {1})", cost=0)
+DISTANCES = Operator("distances", "contraction", 2, "", "torch.cdist({0}, {1})", cost=0)
 FOLDER = Path(__file__).parent
 DEVICE_FILES = {"cpp": str(FOLDER / "distances.h"), "cuda": str(FOLDER / "distances.cuh")}
 MOST_COLUMNS = 128  # of a tile

@@ -151,11 +151,11 @@ FORMS: dict[str, tuple[str, tuple[torch.Tensor, ...], int]] = {
 
 def graphs(text: str, inputs: tuple[torch.Tensor, ...]) -> tuple[Graph, Graph, nn.Module]:
     module = model(text, len(inputs))
-    return *staged(module, inputs, lambda g: product(g, GPU), "product"), module
+    return *staged(module, inputs, lambda g: product(g, GPU), "gemm"), module
 
 
 def products(graph: Graph) -> list[Node]:
-    return [n for n in toposort(graph.roots) if n.op == "product"]
+    return [n for n in toposort(graph.roots) if n.op == "matmul"]
 
 
 @pytest.mark.slow
@@ -289,37 +289,37 @@ def test_what_joins_the_product(case: str) -> None:
 APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
     "layer norm over 4096": (
         "return F.layer_norm(self.wide(x), (4096,))", (torch.randn(512, 256),),
-        ["product add", "mean sub m2"], "a row of 4096 does not fit a tile of 256"),
+        ["matmul add", "mean sub m2"], "a row of 4096 does not fit a tile of 256"),
     "a norm of its squares": (
         "x = x @ y\nreturn x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)",
         (torch.randn(1024, 512), torch.randn(512, 384)),
-        ["product copy", "mul mean add rsqrt mul"], "a row of 384 does not fit a tile of 256"),
+        ["matmul copy", "mul mean add rsqrt mul"], "a row of 384 does not fit a tile of 256"),
     "group norm of 96 columns": (
         "return F.group_norm(x @ y, 4)", (torch.randn(1024, 512), torch.randn(512, 384)),
-        ["product copy", "mean sub m2"], "a row of 96 does not fit the columns of a tile"),
+        ["matmul copy", "mean sub m2"], "a row of 96 does not fit the columns of a tile"),
     "two linears": (
         "return torch.relu(self.linear(x)) @ self.back.weight.t()", (X,),
-        ["product add relu", "product copy"], ""),
+        ["matmul add relu", "matmul copy"], ""),
     "a sum of two products": (
         "return self.linear(x) + self.back(x)", (X,),
-        ["product add", "product add add"], "a kernel computes one product"),
+        ["matmul add", "matmul add add"], "a kernel computes one product"),
     "a residual that the product needs first": (
         "z = torch.relu(x)\nreturn self.plain(z) + z", (X,),
-        ["relu", "product copy add"], "the product reads all of its factors first"),
+        ["relu", "matmul copy add"], "the product reads all of its factors first"),
     "folds over rows": (
         "return F.layer_norm(self.linear(x), (128, 512))", (THREE,),
-        ["product add", "mean sub m2"], "neighbouring columns"),
+        ["matmul add", "mean sub m2"], "neighbouring columns"),
     "a transposed result": (
-        "return torch.exp(self.linear(x)).t().contiguous()", (X,), ["product add exp", "copy"],
+        "return torch.exp(self.linear(x)).t().contiguous()", (X,), ["matmul add exp", "copy"],
         "does not lie row by row"),
     "heads": (
         "return (self.linear(x).reshape(8, 128, 4, 128).transpose(1, 2) * 2).contiguous()",
-        (THREE,), ["product add mul", "copy"], "does not lie"),
+        (THREE,), ["matmul add mul", "copy"], "does not lie"),
     "columns by their group": (
         "return (self.linear(x).reshape(-1, 8, 64) * self.scale).reshape(-1, 512)", (X,),
-        ["product add", "mul"], "evenly along the product's columns"),
+        ["matmul add", "mul"], "evenly along the product's columns"),
     "more elements": (
-        "return self.linear(x) * y", (X, torch.randn(3, 1, 1)), ["product add", "mul"],
+        "return self.linear(x) * y", (X, torch.randn(3, 1, 1)), ["matmul add", "mul"],
         "more elements than the product"),
 }  # fmt: skip
 
@@ -339,8 +339,8 @@ def test_what_does_not_join_the_product(case: str) -> None:
 def test_a_product_is_never_stored_nor_read_from_memory(case: str) -> None:
     text, inputs = (JOINED.get(case) or APART[case])[:2]
     for kernel in planned(text, *inputs).kernels:
-        assert not [n for n in (*kernel.outputs, *kernel.leaves) if n.op == "product"]
-        assert sum(m.op == "product" for m in kernel.members) <= 1
+        assert not [n for n in (*kernel.outputs, *kernel.leaves) if n.op == "matmul"]
+        assert sum(m.op == "matmul" for m in kernel.members) <= 1
 
 
 def test_a_factor_is_never_overwritten() -> None:
@@ -430,7 +430,7 @@ SIZES = {"batch_size": "256", "in_features": "1024", "out_features": "1024"}
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
-    folder = tmp_path_factory.mktemp("product")
+    folder = tmp_path_factory.mktemp("gemm")
     return emit_file(ROOT / "examples" / "gemm_add_relu.py", folder, "sm_90a", SIZES)
 
 
@@ -460,9 +460,9 @@ def test_the_emitted_file(emitted: Emitted) -> None:
 
 def test_the_record(emitted: Emitted) -> None:
     head = emitted.text.partition('"""')[0]
-    assert "fused_0  product, add, relu -> [batch, 1024]" in head
+    assert "fused_0  matmul, add, relu -> [batch, 1024]" in head
     assert "the input [batch, 1024] is packed first" in head
-    assert "its product as ieee" in head
+    assert "its matmul as ieee" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
     assert tiles(emitted.made) == {"fused_0": Tile(64, True, parts=96)}  # of 192 rows
@@ -571,7 +571,7 @@ def test_a_file_without_library_calls(target: str, tmp_path: Path) -> None:
         rules=frozenset({"no-library"}), overrides=SIZES,
     )  # fmt: skip
     (kernel,) = outcome.kernels
-    assert (kernel.kind, kernel.operators) == ("product", ("product", "add", "relu"))
+    assert (kernel.kind, kernel.operators) == ("contraction", ("matmul", "add", "relu"))
     assert kernel.flops == 256 * 1024 * (2 * 1024 + 2)
     assert outcome.why_not.startswith(f"compiled for {target}")
 
@@ -590,4 +590,4 @@ def test_the_record_says_why_a_factor_is_copied() -> None:
     record = make(model(text, len(inputs)), inputs, GPU).record("odd.py")
     said = [line for line in record.splitlines() if "at whole 16 bytes" in line]
     assert len(said) == 1, "the packed factor is read where it lies"
-    assert record.index("copy ->") < record.index("product")
+    assert record.index("copy ->") < record.index("matmul")

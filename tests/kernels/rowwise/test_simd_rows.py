@@ -188,7 +188,7 @@ def test_others_run_one_by_one_or_stay_calls(row: str, x: Tensor) -> None:
 @pytest.mark.slow
 def test_functions_give_each_row_what_they_give_a_number() -> None:
     """A fold over one element, so that the function's own bits come out."""
-    maps = [op for op in OPS.values() if op.kind == "map" and op.needs and op.name != "where"]
+    maps = [op for op in OPS.values() if op.kind == "pointwise" and op.needs and op.name != "where"]
     names = [op.name for op in maps if op.domain not in ("int", "numbers", "shift")]
     unary = [n for n in names if OPS[n].arity == 1 and OPS[n].result == "same"]
     binary = [n for n in names if OPS[n].arity == 2]
