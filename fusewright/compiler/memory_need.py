@@ -105,8 +105,8 @@ def _most_live(
     return most
 
 
-# Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015].
+# Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
 ON_GPU = Copies(10_000_000_000, 18, 20, 24, 0)
-ON_GPU_CONVOLVING = Copies(6_000_000_000, 14, 40, 24, 7)
+ON_GPU_CONVOLVING = Copies(11_500_000_000, 14, 40, 24, 7)
