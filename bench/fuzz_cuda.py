@@ -286,7 +286,7 @@ def bound(folder: Path, seed: int) -> ModuleType:
     for kernel, pointers in table.items():
         function = getattr(library, f"m{seed}_run_{kernel}")
         function.argtypes = [*[ctypes.c_void_p] * pointers, *BEHIND]
-        module._FUSEWRIGHT[kernel] = _checked(kernel, function)
+        module._FUSEWRIGHT_FUNCTIONS[kernel] = _checked(kernel, function)
     return module
 
 

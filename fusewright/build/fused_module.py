@@ -154,7 +154,7 @@ class Compiling:
         # Whatever it is: the file itself will meet it again, and say so.
         with suppress(Exception):
             exec(compile(text, "<runtime block>", "exec"), values)
-            self._library = values["_fusewright_compiled"]()
+            self._library = values["_fusewright_library"]()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -71,8 +71,8 @@ def generated_forward(
 ) -> GeneratedForward:
     """The emitted `forward` of `module`, with what its guard asks; conditions: of kernels."""
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
-    scratch = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, asked, scratch)
+    workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
+    body = forward_body(captured, plan, kernels, asked, workspaces)
     signature, call = signature_text(parameters(module))
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(

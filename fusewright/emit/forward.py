@@ -54,14 +54,14 @@ def forward_body(
     plan: Plan,
     bodies: Sequence[KernelText],
     guard: ForwardGuard,
-    scratch: Mapping[str, str],
+    workspaces: Mapping[str, str],
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
-    scratch: name of a kernel -> bytes of memory it takes as its last address, as Python text with a
-    slot for the batch size.
+    workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
+    with a slot for the batch size.
     """
-    return _ForwardPrinter(captured, plan, bodies, guard, scratch).body()
+    return _ForwardPrinter(captured, plan, bodies, guard, workspaces).body()
 
 
 class _ForwardPrinter:
@@ -75,10 +75,10 @@ class _ForwardPrinter:
         plan: Plan,
         bodies: Sequence[KernelText],
         guard: ForwardGuard,
-        scratch: Mapping[str, str],
+        workspaces: Mapping[str, str],
     ) -> None:
         self.captured, self.plan, self.guard = captured, plan, guard
-        self.scratch = scratch
+        self.workspaces = workspaces
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
         self.expressions: dict[int, Expression] = {}
@@ -112,7 +112,7 @@ class _ForwardPrinter:
         """What the kernels need beside tensors, asked for once."""
         if not self.plan.kernels:
             return []
-        ready = f"{self.run} = _FUSEWRIGHT or _fusewright_build()"
+        ready = f"{self.run} = _FUSEWRIGHT_FUNCTIONS or _fusewright_build()"
         if self.plan.target.language == "cuda":
             return [ready, "stream = torch._C._cuda_getCurrentRawStream(device)"]
         return [ready, f"{self.last} = torch.get_num_threads()"]
@@ -179,8 +179,8 @@ class _ForwardPrinter:
     def _as_laid_out(self, tensor: Expression, n: Node) -> Expression:
         """The tensor with the layout that kernels assume."""
         if n.order:
-            text = f"{Snippet.DENSE}({tensor.text}, {n.order})"
-            return expression(text, [tensor], [Snippet.DENSE])
+            text = f"{Snippet.WITH_MEMORY_ORDER}({tensor.text}, {n.order})"
+            return expression(text, [tensor], [Snippet.WITH_MEMORY_ORDER])
         return expression(f"{tensor.text}.contiguous()", [tensor])
 
     def _operand(self, n: Node) -> Expression:
@@ -201,7 +201,7 @@ class _ForwardPrinter:
             return
         arguments = [self._tensor_expression(a) for a in n.args]
         texts = [a.text for a in arguments]
-        snippets = [Snippet.PAGED] if n.op == "library" and n.call.out else []
+        snippets = [Snippet.ON_HUGE_PAGES] if n.op == "library" and n.call.out else []
         if n.op == "library":
             text = n.call.render(texts, self._device().text, self.guard.batch or "batch")
         elif n.op == "getitem":
@@ -234,7 +234,7 @@ class _ForwardPrinter:
             self._new_memory(output, wanted)
         self.expressions.update((id(n), self._operand(n.args[0])) for n in kernel.counters)
         written = [self.expressions[id(p.node)] for p in body.pointers if p.written]
-        given = [*read, *written, *self._scratch(kernel)]
+        given = [*read, *written, *self._workspace(kernel)]
         addresses = [f"{tensor.text}.data_ptr()" for tensor in given]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
@@ -277,13 +277,13 @@ class _ForwardPrinter:
         whole = self.bodies[kernel.name].launch.whole_tensors
         return [*kernel.leaves, *(t.node for t in whole)]
 
-    def _scratch(self, kernel: Kernel) -> list[Expression]:
-        if kernel.name not in self.scratch:
+    def _workspace(self, kernel: Kernel) -> list[Expression]:
+        if kernel.name not in self.workspaces:
             return []
         device = self._device()
-        count = self.scratch[kernel.name].format(batch=self.guard.batch)
+        count = self.workspaces[kernel.name].format(batch=self.guard.batch)
         text = f"torch.empty({count}, dtype=torch.uint8, device={device.text})"
-        return [self._assign("scratch", expression(text, [device]))]
+        return [self._assign("workspace", expression(text, [device]))]
 
     def _empty(self, n: Node) -> Expression:
         """Fresh memory of the node's shape, type and layout."""
@@ -309,7 +309,8 @@ class _ForwardPrinter:
             if writes_itself(update.value):
                 continue
             if target == value:
-                text, snippets = f"{Snippet.CHANGED}({target.text})", [Snippet.CHANGED]
+                increment = Snippet.INCREMENT_VERSION
+                text, snippets = f"{increment}({target.text})", [increment]
             else:
                 text, snippets = f"{target.text}.copy_({value.text})", []
             self.statements.append(evaluate(expression(text, [target, value], snippets)))

@@ -224,7 +224,7 @@ class _Guard:
         shape = shape_tuple(leaf.shape, self.batch)
         device = ", device" if self.target.language == "cuda" else ""
         order = f", {leaf.order}" if leaf.order else ""
-        return f"_fusewright_tensor({text}, {shape}, {leaf.dtype}{device}{order})"
+        return f"_fusewright_tensor_matches({text}, {shape}, {leaf.dtype}{device}{order})"
 
     # -- modules
 
@@ -255,7 +255,7 @@ class _Guard:
         if not kind:
             yield f"str(type({found})) == {literal(str(type(child)))}"
             found, kind = self.variables[path], f"type({self.variables[path]})"
-        yield self._call(Snippet.MODULE, found, kind)
+        yield self._call(Snippet.MODULE_MATCHES, found, kind)
 
     def _call(self, snippet: Snippet, *arguments: str) -> str:
         self.snippets.add(snippet)
@@ -304,8 +304,8 @@ class _Guard:
             asked.append(f"{self.batch} >= 2")
         asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
         if leaves:
-            asked.append(f"_fusewright_remember({', '.join([key, *leaves])})")
-            known = self._call(Snippet.SEEN, key, *found)
+            asked.append(f"_fusewright_cache_guard({', '.join([key, *leaves])})")
+            known = self._call(Snippet.GUARD_HIT, key, *found)
         yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
 
     def _tied_tensors(self) -> Iterator[str]:
@@ -344,7 +344,7 @@ class _Guard:
         for one in dict.fromkeys(self.asked):
             if isinstance(one, RoundsAsTf32):
                 arguments = (text.format(batch=self.batch) for text in one.arguments)
-                yield self._call(Snippet.ROUNDS, *arguments)
+                yield self._call(Snippet.CONV_USES_TF32, *arguments)
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""
@@ -378,7 +378,7 @@ class _Guard:
         text |= {key: self.locals[name] for key, name in names if name in self.locals}
         other = [t for key, t in text.items() if key not in {id(n) for n in written}]
         mine = [text[id(n)] for n in written if id(n) in text]
-        yield self._call(Snippet.APART, f"[{', '.join(mine)}]", f"[{', '.join(other)}]")
+        yield self._call(Snippet.NO_SHARED_MEMORY, f"[{', '.join(mine)}]", f"[{', '.join(other)}]")
 
 
 def class_text(kind: type, scope: EmitScope) -> str:

@@ -20,12 +20,12 @@ from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
-BUILD_CALLS = frozenset({Snippet.SEEN})  # what the text below needs
+BUILD_CALLS = frozenset({Snippet.GUARD_HIT})  # what the text below needs
 _BUILD = '''
-_FUSEWRIGHT = {{}}  # the compiled kernels by name, once the first call has built them
+_FUSEWRIGHT_FUNCTIONS = {{}}  # the compiled kernels by name, once the first call has built them
 
 
-def _fusewright_compiled():
+def _fusewright_library():
     """The file of the compiled kernels: found as an earlier process left it, or compiled now."""
     import hashlib
     import os
@@ -79,17 +79,17 @@ def _fusewright_compiled():
 
 def _fusewright_build():
     """Bind the compiled kernels."""
-    global _fusewright_seen, _fusewright_module  # the same in C++ takes their place
+    global _fusewright_guard_hit, _fusewright_module_matches  # the same in C++ takes their place
 
     import ctypes
 
-    calls = ctypes.PyDLL(str(_fusewright_compiled()))
+    calls = ctypes.PyDLL(str(_fusewright_library()))
     function, guard = calls.fusewright_function, calls.fusewright_guard
     function.restype = guard.restype = ctypes.py_object
-    known = ctypes.py_object(_FUSEWRIGHT_KNOWN)
-    _fusewright_seen, _fusewright_module = (guard(k, known) for k in range(2))
-    _FUSEWRIGHT.update({{name: function(k) for k, name in enumerate(_FUSEWRIGHT_KERNELS)}})
-    return _FUSEWRIGHT
+    known = ctypes.py_object(_FUSEWRIGHT_GUARD_STATE)
+    _fusewright_guard_hit, _fusewright_module_matches = (guard(k, known) for k in range(2))
+    _FUSEWRIGHT_FUNCTIONS.update({{n: function(k) for k, n in enumerate(_FUSEWRIGHT_KERNELS)}})
+    return _FUSEWRIGHT_FUNCTIONS
 '''
 
 # Behind the C++ that makes calls: Python's table of functions, a row for each kernel.
@@ -107,7 +107,7 @@ _ROW = """  {{"{name}", [](PyObject*, PyObject* const* given, std::ptrdiff_t cou
 
 _GUARD = '''
 _FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_fusewright_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 # PyTorch 2.0 has neither the first nor the second.
 _fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
 _fusewright_autocast = {autocast}
@@ -127,18 +127,18 @@ def _fusewright_eager():
         or _fusewright_transform() is not None
         or _fusewright_forward_ad._current_level >= 0
         or _fusewright_dispatch_modes()
-        or (_fusewright_function_modes() and _fusewright_modes())
+        or (_fusewright_function_modes() and _fusewright_other_modes())
     )
 
 
-def _fusewright_modes():
+def _fusewright_other_modes():
     """Whether a mode other than the default device sees every function that is called."""
     modes = torch.overrides._get_current_function_mode_stack()
     return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
 '''
 
 _TENSOR = '''
-def _fusewright_tensor(tensor, shape, dtype, {parameter}order=None):
+def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
     """Whether a tensor is what the kernels were written for, and needs no gradient."""
     return (
         type(tensor) in _FUSEWRIGHT_TENSORS
@@ -184,7 +184,7 @@ _CPP = LanguageRuntime(
     machine = kinds.get(found and found[1], "native")""",
     compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
-    sources="""        "cpp_sources": [_FUSEWRIGHT_CPP, _FUSEWRIGHT_CALLS],
+    sources="""        "cpp_sources": [_FUSEWRIGHT_CPP, _FUSEWRIGHT_BINDINGS],
         "extra_cflags": [
             "-march=" + machine,
 {flags}
@@ -201,7 +201,7 @@ _CUDA = LanguageRuntime(
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
     packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
     sources="""        "cpp_sources": [""],
-        "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_CALLS],
+        "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
         "extra_cuda_cflags": [
 {flags}
         ],""",
@@ -262,7 +262,7 @@ def _runtime(
         sources=language.sources.format(flags=text),
     )
     kernels = [
-        f'_FUSEWRIGHT_CALLS = r"""\n{calls}"""',
+        f'_FUSEWRIGHT_BINDINGS = r"""\n{calls}"""',
         f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
         build,
     ]

@@ -10,36 +10,36 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from fusewright.emit.dynamo_fast_path import SEEN
-from fusewright.frontend.float32_precision import ROUNDS
-from fusewright.rewrite.huge_pages import PAGED
+from fusewright.emit.dynamo_fast_path import GUARD_HIT
+from fusewright.frontend.float32_precision import CONV_USES_TF32
+from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
 
 
 class Snippet(StrEnum):
     """The name of its function, in the order of the file.
 
-    Behind `SEEN` stands `_fusewright_remember`, too; `EMPTY` is written for each language.
+    Behind `GUARD_HIT` stands `_fusewright_cache_guard`, too; `EMPTY` is written for each language.
     """
 
     EMPTY = "_fusewright_empty"
-    SEEN = "_fusewright_seen"
-    MODULE = "_fusewright_module"
-    APART = "_fusewright_apart"
-    CHANGED = "_fusewright_changed"
-    DENSE = "_fusewright_dense"
+    GUARD_HIT = "_fusewright_guard_hit"
+    MODULE_MATCHES = "_fusewright_module_matches"
+    NO_SHARED_MEMORY = "_fusewright_no_shared_memory"
+    INCREMENT_VERSION = "_fusewright_increment_version"
+    WITH_MEMORY_ORDER = "_fusewright_with_memory_order"
     ALIGNED = "_fusewright_aligned"
     FULL_FLOAT32 = "_fusewright_full_float32"
-    ROUNDS = "_fusewright_rounds"
+    CONV_USES_TF32 = "_fusewright_conv_uses_tf32"
     IEEE = "_fusewright_ieee"
-    PAGED = "_fusewright_paged"
+    ON_HUGE_PAGES = "_fusewright_on_huge_pages"
 
 
-_MODULE = '''
+_MODULE_MATCHES = '''
 _FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
 _FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
 
 
-def _fusewright_module(module, kind):
+def _fusewright_module_matches(module, kind):
     """Whether calling a submodule does what its class says and nothing else."""
     return (
         type(module) is kind
@@ -48,8 +48,8 @@ def _fusewright_module(module, kind):
     )
 '''
 
-_APART = '''
-def _fusewright_apart(written, read):
+_NO_SHARED_MEMORY = '''
+def _fusewright_no_shared_memory(written, read):
     """Whether no tensor that is written shares memory with another one."""
     targets = {tensor.untyped_storage().data_ptr() for tensor in written}
     others = {tensor.untyped_storage().data_ptr() for tensor in read}
@@ -64,13 +64,13 @@ def _fusewright_apart(written, read):
     )
 '''
 
-_CHANGED = """
+_INCREMENT_VERSION = """
 # Tells autograd that a kernel wrote to a tensor; PyTorch 2.0 has no word for it.
-_fusewright_changed = getattr(torch.autograd.graph, "increment_version", id)
+_fusewright_increment_version = getattr(torch.autograd.graph, "increment_version", id)
 """
 
-_DENSE = '''
-def _fusewright_dense(tensor, order):
+_WITH_MEMORY_ORDER = '''
+def _fusewright_with_memory_order(tensor, order):
     """The tensor with its dimensions in this order in memory, copied only if they are not."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
@@ -119,15 +119,15 @@ def _fusewright_ieee(product):
 # Those that are the same in every language.
 SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
     {
-        Snippet.SEEN: SEEN,
-        Snippet.MODULE: _MODULE,
-        Snippet.APART: _APART,
-        Snippet.CHANGED: _CHANGED,
-        Snippet.DENSE: _DENSE,
+        Snippet.GUARD_HIT: GUARD_HIT,
+        Snippet.MODULE_MATCHES: _MODULE_MATCHES,
+        Snippet.NO_SHARED_MEMORY: _NO_SHARED_MEMORY,
+        Snippet.INCREMENT_VERSION: _INCREMENT_VERSION,
+        Snippet.WITH_MEMORY_ORDER: _WITH_MEMORY_ORDER,
         Snippet.ALIGNED: _ALIGNED,
         Snippet.FULL_FLOAT32: _FULL_FLOAT32,
-        Snippet.ROUNDS: ROUNDS,
+        Snippet.CONV_USES_TF32: CONV_USES_TF32,
         Snippet.IEEE: _IEEE,
-        Snippet.PAGED: PAGED,
+        Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
     }
 )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 
 # Of the emitted file, and of this process where a GPU is asked while kernels are chosen.
-ROUNDS = '''
-_FUSEWRIGHT_ROUNDS = {}
+CONV_USES_TF32 = '''
+_FUSEWRIGHT_TF32_ANSWERS = {}
 
 
-def _fusewright_rounds(convolve, image, weight, *settings, last=(False, False)):
+def _fusewright_conv_uses_tf32(convolve, image, weight, *settings, last=(False, False)):
     """Whether PyTorch's own convolution rounds its operands to 11 bits, as the kernels do.
 
     cuDNN decides that for every size. It is asked once, with two images that rounding makes equal.
@@ -26,7 +26,7 @@ def _fusewright_rounds(convolve, image, weight, *settings, last=(False, False)):
     switches = precision, cudnn.enabled, cudnn.benchmark, cudnn.deterministic
     switches += (torch.are_deterministic_algorithms_enabled(),)
     key = (convolve, image, weight, settings, last, switches)
-    if key not in _FUSEWRIGHT_ROUNDS:
+    if key not in _FUSEWRIGHT_TF32_ANSWERS:
         if torch.cuda.is_current_stream_capturing():
             return False
         *settings, device = settings
@@ -39,8 +39,8 @@ def _fusewright_rounds(convolve, image, weight, *settings, last=(False, False)):
         ones = full(weight, 1.0, last[1])
         first = convolve(full(image, 1.0, last[0]), ones, None, *settings)
         second = convolve(full(image, 1 + 2**-12, last[0]), ones, None, *settings)
-        _FUSEWRIGHT_ROUNDS[key] = torch.equal(first, second)
-    return _FUSEWRIGHT_ROUNDS[key]
+        _FUSEWRIGHT_TF32_ANSWERS[key] = torch.equal(first, second)
+    return _FUSEWRIGHT_TF32_ANSWERS[key]
 '''
 
 

@@ -92,7 +92,7 @@ def _library(n: Node, args: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
     names = [f"x{i}" for i in range(len(args))]
     text = n.call.render(names, "torch.device('cpu')", "batch")
     given = dict(zip(names, args, strict=True))
-    scope = {"torch": torch, "batch": batch, "_fusewright_paged": lambda *_: None, **given}
+    scope = {"torch": torch, "batch": batch, "_fusewright_on_huge_pages": lambda *_: None, **given}
     return eval(text, scope)  # type: ignore[no-any-return]
 
 

@@ -209,13 +209,13 @@ def _value(arg: Arg, tensors: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class HugePages:
-    """New memory of huge pages for a result of float32, which `_fusewright_paged` makes."""
+    """New memory of huge pages for a result of float32, which `_fusewright_on_huge_pages` makes."""
 
     shape: ListArg
 
     def text(self, words: Words) -> str:
         """How the memory is made, as Python text."""
-        return f"_fusewright_paged({arg_text(self.shape, words)}, torch.float32)"
+        return f"_fusewright_on_huge_pages({arg_text(self.shape, words)}, torch.float32)"
 
 
 class Bound(NamedTuple):

@@ -71,7 +71,7 @@ class FullFloat32:
 class RoundsAsTf32:
     """The emitted guard asks whether PyTorch's own convolution rounds as TF32 does.
 
-    arguments: of `_fusewright_rounds`, as texts with a slot for the batch size.
+    arguments: of `_fusewright_conv_uses_tf32`, as texts with a slot for the batch size.
     """
 
     arguments: tuple[str, ...]

@@ -22,8 +22,8 @@ from fusewright.ir.graph import Graph, Node, Shape, base, numel, rebuild
 from fusewright.ir.library_call import HugePages, LibraryCall, MethodView, Scalar, TensorRef
 from fusewright.targets.target import Target
 
-PAGED = '''
-def _fusewright_paged(shape, dtype):
+ON_HUGE_PAGES = '''
+def _fusewright_on_huge_pages(shape, dtype):
     """New memory of huge pages: to make small ones takes as long as the product that fills them."""
     import ctypes
     import mmap

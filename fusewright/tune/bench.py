@@ -262,7 +262,7 @@ def _leaves(value: object) -> list[object]:
 def _kernels(module: nn.Module) -> dict[str, Any]:
     """The compiled kernels of a module's text, by name; empty before its first call."""
     scope: dict[str, Any] = type(module).forward.__globals__
-    found: dict[str, Any] = scope.get("_FUSEWRIGHT", {})
+    found: dict[str, Any] = scope.get("_FUSEWRIGHT_FUNCTIONS", {})
     return found
 
 

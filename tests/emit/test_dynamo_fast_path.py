@@ -62,7 +62,7 @@ class Ways:
         self.model.reference_forward = lambda x: "the original"
 
     def asking(self) -> tuple[Callable[..., bool], Callable[..., bool]]:
-        return self.emitted._fusewright_seen, self.emitted._fusewright_module
+        return self.emitted._fusewright_guard_hit, self.emitted._fusewright_module_matches
 
     def seen(self, *given: Any) -> bool:
         python, compiled = (ways[0](*given) for ways in (self.python, self.compiled))
@@ -89,16 +89,16 @@ def test_the_ways_are_two(ways: Ways) -> None:
     """And modules that share a library remember for themselves."""
     assert all(type(f).__name__ == "function" for f in ways.python)
     assert all(type(f).__name__ == "builtin_function_or_method" for f in ways.compiled)
-    other = ways.emitted._FUSEWRIGHT_SEEN.copy()
-    ways.emitted._FUSEWRIGHT_SEEN.clear()
+    other = ways.emitted._FUSEWRIGHT_GUARD_CACHE.copy()
+    ways.emitted._FUSEWRIGHT_GUARD_CACHE.clear()
     assert not ways.original(), "each condition is asked again"
-    assert ways.emitted._FUSEWRIGHT_SEEN.keys() == other.keys()
+    assert ways.emitted._FUSEWRIGHT_GUARD_CACHE.keys() == other.keys()
 
 
 @pytest.mark.compiler
 def test_two_files_of_one_library(built: Emitted) -> None:
     first, second = Ways(built), Ways(built)
-    second.emitted._FUSEWRIGHT_SEEN.clear()
+    second.emitted._FUSEWRIGHT_GUARD_CACHE.clear()
     tensors = (first.x, first.model.norm.weight, first.model.norm.bias)
     with torch.no_grad():
         assert first.seen(4, *tensors)

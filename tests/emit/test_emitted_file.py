@@ -49,7 +49,7 @@ def test_values_and_state(name: str, tmp_path: Path) -> None:
         eager = (wanted.double() - exact).abs().max()
         assert (found.double() - exact).abs().max() <= 4 * eager + 1e-6 * exact.abs().max()
         assert found.stride() == wanted.stride()
-    assert emitted._FUSEWRIGHT, "the kernels ran"
+    assert emitted._FUSEWRIGHT_FUNCTIONS, "the kernels ran"
 
 
 def test_imports_only_torch(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_cuda_file_runs_without_a_gpu(tmp_path: Path) -> None:
     x = torch.rand(4, 48)
     with torch.no_grad():
         assert torch.equal(model(x), model.reference_forward(x))
-    assert not emitted._FUSEWRIGHT
+    assert not emitted._FUSEWRIGHT_FUNCTIONS
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_gpu_values_shapes_and_offsets(on_gpu: object) -> None:
     agree(copy.deepcopy(model), torch.randn(6, 24, device="cuda"))
     with torch.inference_mode():
         agree(model, torch.randn(6, 24, device="cuda"))
-    assert on_gpu._FUSEWRIGHT  # type: ignore[attr-defined]
+    assert on_gpu._FUSEWRIGHT_FUNCTIONS  # type: ignore[attr-defined]
 
 
 @pytest.mark.gpu

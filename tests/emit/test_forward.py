@@ -148,7 +148,7 @@ def test_same_as_eager(case: str, tmp_path: Any) -> None:
             tensors(wanted), [*theirs, *state[1]]
         )
         assert [t.stride() for t in tensors(found)] == [t.stride() for t in tensors(wanted)]
-    assert emitted._FUSEWRIGHT, "the kernels ran"
+    assert emitted._FUSEWRIGHT_FUNCTIONS, "the kernels ran"
 
 
 def test_without_anything_to_fuse_the_model_is_as_it_was(tmp_path: Any) -> None:
@@ -176,14 +176,14 @@ def test_new_memory_is_laid_out_as_in_eager(layout: str, tmp_path: Any) -> None:
     text = problem("", "return torch.relu(x) + y", f"[{LAYOUTS[layout]} for _ in range(2)]")
     emitted = emit_text(text, tmp_path).load()
     model, inputs = emitted.ModelNew(), emitted.get_inputs()
-    for way in (emitted._fusewright_empty, emitted._fusewright_new):
+    for way in (emitted._fusewright_empty, emitted._fusewright_empty_strided):
         emitted._fusewright_empty = way
         with torch.no_grad():
             found, wanted = model(*inputs), model.reference_forward(*inputs)
         torch.testing.assert_close(found, wanted)
         assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
-    assert emitted._FUSEWRIGHT, "the kernels ran"
-    assert emitted._fusewright_new is not torch._C._dynamo.guards._empty_strided_cpu
+    assert emitted._FUSEWRIGHT_FUNCTIONS, "the kernels ran"
+    assert emitted._fusewright_empty_strided is not torch._C._dynamo.guards._empty_strided_cpu
 
 
 def test_tied_after_the_capture(tmp_path: Any) -> None:

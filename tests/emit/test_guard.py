@@ -99,7 +99,7 @@ def emitted(request: pytest.FixtureRequest, built: Emitted) -> Any:
         with torch.no_grad():
             model(*module.get_inputs())
         model.requires_grad_(False)(*module.get_inputs())
-        assert {*module._FUSEWRIGHT_SEEN} == {(6, False), (6, True)}
+        assert {*module._FUSEWRIGHT_GUARD_CACHE} == {(6, False), (6, True)}
     return module
 
 
@@ -140,8 +140,8 @@ def copies(values: Sequence[Any]) -> list[Any]:
 @contextmanager
 def counted(emitted: Any, pair: Pair) -> Iterator[None]:
     """Count the calls of kernels within the block."""
-    emitted._FUSEWRIGHT or emitted._fusewright_build()
-    table = dict(emitted._FUSEWRIGHT)
+    emitted._FUSEWRIGHT_FUNCTIONS or emitted._fusewright_build()
+    table = dict(emitted._FUSEWRIGHT_FUNCTIONS)
     pair.calls = 0
 
     def counting(function: Any) -> Callable[..., None]:
@@ -151,9 +151,9 @@ def counted(emitted: Any, pair: Pair) -> Iterator[None]:
 
         return call
 
-    emitted._FUSEWRIGHT.update({name: counting(f) for name, f in table.items()})
+    emitted._FUSEWRIGHT_FUNCTIONS.update({name: counting(f) for name, f in table.items()})
     yield
-    emitted._FUSEWRIGHT.update(table)
+    emitted._FUSEWRIGHT_FUNCTIONS.update(table)
 
 
 def outcome(model: Any, inputs: Sequence[Any], named: dict[str, Any]) -> Any:
@@ -620,7 +620,7 @@ def test_tensors_like_those_seen_are_asked_once(emitted: Any) -> None:
     with torch.no_grad():
         pair.check(kernels=True)
         asked: list[Any] = []
-        emitted._fusewright_tensor = lambda tensor, *wanted: asked.append(tensor)
+        emitted._fusewright_tensor_matches = lambda tensor, *wanted: asked.append(tensor)
         pair.check(kernels=True)
         assert asked == []
         x, y = pair.inputs
@@ -638,7 +638,7 @@ def test_other_versions_of_pytorch_ask_every_time(
     pair = Pair(emitted)
     with torch.no_grad():
         pair.check(kernels=True)
-    assert emitted._FUSEWRIGHT_SEEN == {}
+    assert emitted._FUSEWRIGHT_GUARD_CACHE == {}
 
 
 @pytest.mark.compiler
@@ -648,7 +648,7 @@ def test_what_was_seen_has_a_limit(emitted: Any) -> None:
         for batch in range(2, 72):
             pair.ours(torch.randn(batch, 16), torch.randn(batch, 16))
         pair.check(torch.randn(71, 16), torch.randn(71, 16), kernels=True)
-    assert len(emitted._FUSEWRIGHT_SEEN) == 64
+    assert len(emitted._FUSEWRIGHT_GUARD_CACHE) == 64
 
 
 @pytest.mark.compiler

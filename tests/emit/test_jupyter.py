@@ -19,7 +19,7 @@ x = torch.rand(6, 24)
 with torch.no_grad():
     found, wanted = model(x), model.reference_forward(x)
 assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
-assert _FUSEWRIGHT, "the kernels ran"
+assert _FUSEWRIGHT_FUNCTIONS, "the kernels ran"
 "done"
 """
 

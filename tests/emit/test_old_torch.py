@@ -40,7 +40,7 @@ torch = emitted.torch
 model, x = emitted.ModelNew(24, 128, 64, (128,)), torch.randn(6, 24)
 with torch.no_grad():
     assert torch.allclose(model(x), model.reference_forward(x), rtol=1e-4, atol=1e-5)
-assert emitted._FUSEWRIGHT, "the kernels ran"
+assert emitted._FUSEWRIGHT_FUNCTIONS, "the kernels ran"
 with torch.no_grad(), torch.device("cpu"):
     assert torch.allclose(model(x), model.reference_forward(x), rtol=1e-4, atol=1e-5)
 assert model(x).requires_grad

@@ -40,7 +40,7 @@ torch = emitted.torch
 x = torch.randn(3, 8)
 with torch.no_grad():
     assert torch.equal(emitted.ModelNew()(x), torch.relu(x) + 1)
-assert emitted._FUSEWRIGHT
+assert emitted._FUSEWRIGHT_FUNCTIONS
 print("ran")
 """
 

@@ -64,10 +64,10 @@ def test_names_in_text_are_no_variables() -> None:
 
 
 def test_an_expression_reads_and_calls_what_its_parts_do() -> None:
-    dense = expression(f"{Snippet.DENSE}(a)", [A], [Snippet.DENSE])
+    dense = expression(f"{Snippet.WITH_MEMORY_ORDER}(a)", [A], [Snippet.WITH_MEMORY_ORDER])
     whole = expression(f"{Snippet.ALIGNED}({dense.text}, b)", [dense, B], [Snippet.ALIGNED])
     assert whole.reads == {"a", "b"}
-    assert assign("c", whole).snippets == {Snippet.DENSE, Snippet.ALIGNED}
+    assert assign("c", whole).snippets == {Snippet.WITH_MEMORY_ORDER, Snippet.ALIGNED}
 
 
 @pytest.mark.parametrize("snippet", Snippet)

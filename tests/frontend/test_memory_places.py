@@ -125,5 +125,5 @@ def test_the_guard_asks_for_the_same(
     written: list[torch.Tensor], read: list[torch.Tensor], expected: bool
 ) -> None:
     scope: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], bool]] = {}
-    exec(SNIPPETS[Snippet.APART], scope)
-    assert scope["_fusewright_apart"](written, read) is expected
+    exec(SNIPPETS[Snippet.NO_SHARED_MEMORY], scope)
+    assert scope["_fusewright_no_shared_memory"](written, read) is expected

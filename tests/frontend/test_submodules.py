@@ -231,7 +231,7 @@ def test_kinds(name: str, tmp_path: Path) -> None:
         x = torch.randn(24, 16)
         with torch.no_grad():
             torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
-    assert [name for name in taken(file) if not vars(emitted).get("_FUSEWRIGHT")] == []
+    assert [name for name in taken(file) if not vars(emitted).get("_FUSEWRIGHT_FUNCTIONS")] == []
     for other in (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), fused.double()):
         dtype = next(other.parameters()).dtype
         with torch.no_grad():
@@ -260,7 +260,7 @@ def test_parts_that_share_sizes_remember_apart(tmp_path: Path) -> None:
     assert set(taken(file)) == {"FusedBlock", "FusedSequential"}
     with torch.no_grad():
         emitted.ModelNew(16)(torch.ones(24, 16))
-    assert len({key[0] for key in emitted._FUSEWRIGHT_SEEN}) == 3
+    assert len({key[0] for key in emitted._FUSEWRIGHT_GUARD_CACHE}) == 3
 
 
 @pytest.mark.slow

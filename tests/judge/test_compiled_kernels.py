@@ -68,7 +68,7 @@ def test_a_file_that_was_just_written_is_compiled_once(
 
 def test_what_does_not_compile_is_left_to_the_file() -> None:
     assert Compiling("").library() is None
-    assert Compiling("def _fusewright_compiled(): raise RuntimeError").library() is None
+    assert Compiling("def _fusewright_library(): raise RuntimeError").library() is None
     assert Compiling("this is no Python").library() is None
-    there = f"def _fusewright_compiled(): return {os.fspath(torch.__file__)!r}"
+    there = f"def _fusewright_library(): return {os.fspath(torch.__file__)!r}"
     assert Compiling(there).library() == torch.__file__

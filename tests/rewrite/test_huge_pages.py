@@ -19,7 +19,7 @@ from fusewright.frontend.capture import capture
 from fusewright.ir.graph import toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.library_call import LibraryCall
-from fusewright.rewrite.huge_pages import PAGED, pages
+from fusewright.rewrite.huge_pages import ON_HUGE_PAGES, pages
 from fusewright.targets.target import TARGETS
 
 CPU = TARGETS["cpu"]
@@ -80,9 +80,9 @@ def test_the_emitted_calls_give_the_same_bits(row: str, monkeypatch: pytest.Monk
     model = Called(row)
     ours = fusewright.optimize(model, [torch.randn(6, 4, 20, 24)])
     scope = type(ours).forward.__globals__
-    memory, shapes = scope["_fusewright_paged"], []
+    memory, shapes = scope["_fusewright_on_huge_pages"], []
     counted = lambda *given: shapes.append(given) or memory(*given)  # noqa: E731
-    monkeypatch.setitem(scope, "_fusewright_paged", counted)
+    monkeypatch.setitem(scope, "_fusewright_on_huge_pages", counted)
     for batch in (6, 9):
         x = torch.randn(batch, 4, 20, 24)
         x[1, 1, 2, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
@@ -135,8 +135,8 @@ def test_the_record_says_so() -> None:
 @pytest.mark.parametrize("shape", [(3, 2 << 20), (1 << 21,), (5,), (0,)])
 def test_large_memory_is_of_huge_pages(shape: tuple[int, ...]) -> None:
     scope = {"torch": torch}
-    exec(PAGED, scope)
-    tensor = scope["_fusewright_paged"](shape, torch.float32)  # type: ignore[operator]
+    exec(ON_HUGE_PAGES, scope)
+    tensor = scope["_fusewright_on_huge_pages"](shape, torch.float32)  # type: ignore[operator]
     assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (shape, torch.float32, True)
     tensor.fill_(1.0)
     assert tensor.sum() == tensor.numel()

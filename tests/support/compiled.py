@@ -123,7 +123,7 @@ def _imported(case: Case, folder: Path, library: ctypes.CDLL, prefix: str) -> Mo
         function = getattr(library, f"{prefix}run_{kernel}")
         function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * 2
         function.restype = None
-        module._FUSEWRIGHT[kernel] = function
+        module._FUSEWRIGHT_FUNCTIONS[kernel] = function
     return module
 
 

@@ -627,9 +627,9 @@ def test_what_is_timed_is_tuned(asked: str | None, here: bool, timing: bool, lev
 def test_builds_end_with_their_time(tmp_path: Path) -> None:
     marks = [tmp_path / str(k) for k in range(3)]
     texts = [
-        f"def _fusewright_compiled(): open({str(marks[0])!r}, 'w')",
-        "def _fusewright_compiled(): raise RuntimeError('no such instruction')",
-        f"import time\ndef _fusewright_compiled(): time.sleep(60); open({str(marks[2])!r}, 'w')",
+        f"def _fusewright_library(): open({str(marks[0])!r}, 'w')",
+        "def _fusewright_library(): raise RuntimeError('no such instruction')",
+        f"import time\ndef _fusewright_library(): time.sleep(60); open({str(marks[2])!r}, 'w')",
     ]
     begin = time.monotonic()
     said = build_all(texts, begin + 15.0)

@@ -85,7 +85,7 @@ bool says(PyObject* function) {
   return !answer.p || PyObject_IsTrue(answer.p);
 }
 
-// What Python hands over (_FUSEWRIGHT_KNOWN in the emitted file), in its order.
+// What Python hands over (_FUSEWRIGHT_GUARD_STATE in the emitted file), in its order.
 enum { TESTS, GRADIENTS, STRIDED, TENSOR, PARAMETER, FORWARD_AD, MODES, OTHER_MODES, LOOKING_ON };
 PyObject* of(PyObject* known, std::ptrdiff_t k) { return PyTuple_GetItem(known, k); }
 
@@ -110,7 +110,7 @@ bool strided(PyObject* known, PyObject* tensor) {
   return laid.p == of(known, STRIDED);
 }
 
-// The same as _fusewright_seen. given: the batch size, tensors.
+// The same as _fusewright_guard_hit. given: the batch size, tensors.
 PyObject* seen(PyObject* known, PyObject* const* given, std::ptrdiff_t count) {
   if (!alone(known)) return no();
   for (std::ptrdiff_t k = 1; k < count; ++k)
@@ -125,7 +125,7 @@ PyObject* seen(PyObject* known, PyObject* const* given, std::ptrdiff_t count) {
   return alike ? PyObject_CallObject(alike, tensors.p) : no();
 }
 
-// The same as _fusewright_module. given: a module, its class.
+// The same as _fusewright_module_matches. given: a module, its class.
 PyObject* module(PyObject*, PyObject* const* given, std::ptrdiff_t) {
   static PyObject *const names[] = {word("_forward_hooks"), word("_forward_pre_hooks")}, *const forward = word("forward");
   const held type{PyObject_Type(given[0])};
@@ -139,8 +139,8 @@ PyObject* module(PyObject*, PyObject* const* given, std::ptrdiff_t) {
   return PyDict_GetItemWithError(attributes.p, forward) || PyErr_Occurred() ? no() : PyBool_FromLong(1);
 }
 PyMethodDef guards[] = {
-    {"_fusewright_seen", seen, FASTCALL, nullptr},
-    {"_fusewright_module", module, FASTCALL, nullptr},
+    {"_fusewright_guard_hit", seen, FASTCALL, nullptr},
+    {"_fusewright_module_matches", module, FASTCALL, nullptr},
 };
 }  // namespace
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fusewright.frontend.float32_precision import ROUNDS
+from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.ir.graph import Node, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
@@ -26,7 +26,10 @@ SETTINGS = {
 
 
 def probe_arguments(n: Node, batch: str) -> list[str]:
-    """What the emitted `_fusewright_rounds` is asked; batch: the variable of the batch size."""
+    """What the emitted `_fusewright_conv_uses_tf32` is asked.
+
+    batch: the variable of the batch size.
+    """
     image, weight = (", ".join(size_text(s, batch) for s in a.shape) for a in n.args)
     function, names = SETTINGS[n.op]
     spec = spec_of(n, ConvSpec)
@@ -38,11 +41,11 @@ def probe_arguments(n: Node, batch: str) -> list[str]:
 
 def probe_expression(n: Node, batch: str) -> str:
     """The question as the emitted file asks it."""
-    return f"_fusewright_rounds({', '.join(probe_arguments(n, batch))})"
+    return f"_fusewright_conv_uses_tf32({', '.join(probe_arguments(n, batch))})"
 
 
 def probe_this_gpu(batch: int) -> Tf32Probe:
     """Asks this machine's GPU, as the emitted file will."""
     scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
-    exec(ROUNDS, scope)
+    exec(CONV_USES_TF32, scope)
     return lambda n: bool(eval(probe_expression(n, "batch"), scope))

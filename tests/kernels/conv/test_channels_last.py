@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.frontend.float32_precision import ROUNDS
+from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, times, toposort
 from fusewright.kernels.conv import match
@@ -290,7 +290,7 @@ def test_the_answer_is_of_that_layout(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     scope: dict[str, Any] = {"torch": torch}
-    exec(ROUNDS, scope)
+    exec(CONV_USES_TF32, scope)
     seen = []
 
     def convolve(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
@@ -299,7 +299,7 @@ def test_the_answer_is_of_that_layout(
         return nn.functional.conv2d(x, weight, *more)
 
     shapes, settings = ((2, 4, 8, 8), (6, 4, 3, 3)), ((1, 1), (0, 0), (1, 1), 1, "cpu")
-    assert scope["_fusewright_rounds"](convolve, *shapes, *settings, last=last) is False
+    assert scope["_fusewright_conv_uses_tf32"](convolve, *shapes, *settings, last=last) is False
     assert seen == [last, last]
 
 
@@ -339,7 +339,7 @@ def test_the_emitted_file(dtype: str, form: str, tmp_path: Path) -> None:
     text = emit_file(problem, tmp_path, "sm_90a", {}).text
     launch, scratch = EMITTED[dtype, form]
     assert launch in text
-    assert ("scratch = torch.empty(" in text) is scratch
+    assert ("workspace = torch.empty(" in text) is scratch
     assert ("_fusewright_aligned(" in text.partition("def forward")[2]) is (dtype == "bfloat16")
 
 

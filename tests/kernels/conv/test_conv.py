@@ -241,7 +241,7 @@ def test_what_the_emitted_file_asks_of_a_transposed_one() -> None:
     (n,) = convolutions(after)
     settings = "(2, 3), (1, 0), (1, 2), 1, (1, 1)"
     assert probe_expression(n, "batch") == (
-        "_fusewright_rounds(torch.nn.functional.conv_transpose2d, (batch, 64, 36, 33), "
+        "_fusewright_conv_uses_tf32(torch.nn.functional.conv_transpose2d, (batch, 64, 36, 33), "
         f"(64, 96, 3, 3), {settings}, device)"
     )
     x, weight = torch.randn(shape), torch.randn(64, 96, 3, 3)
@@ -382,16 +382,16 @@ def test_the_emitted_file(emitted: Emitted) -> None:
     words = [w.strip() for w in call.split(",") if w.strip()]
     assert words == [
         "x.data_ptr()", "conv_weight.data_ptr()", "bias.data_ptr()", "conv_bias.data_ptr()",
-        "fused_0.data_ptr()", "scratch.data_ptr()", "batch", "device", "stream",
+        "fused_0.data_ptr()", "workspace.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
-    assert "scratch = torch.empty(batch * " in emitted.text
+    assert "workspace = torch.empty(batch * " in emitted.text
     head = emitted.text.partition('"""')[0]
     assert "fused_0  conv, add x2, relu -> [batch, 128, 34, 34]" in head
     assert "its conv as tf32" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
 
 
-QUESTION = """_fusewright_rounds(
+QUESTION = """_fusewright_conv_uses_tf32(
                 torch.nn.functional.conv2d,
                 (batch, 64, 36, 36),
                 (128, 64, 3, 3),
@@ -427,7 +427,9 @@ def test_the_guard_asks_whether_operands_are_rounded(
 
     def asks(convolve: Callable[..., Tensor], batch: int) -> bool:
         settings = (1, 1), (0, 0), (1, 1), 1, "cpu"
-        found = module._fusewright_rounds(convolve, (batch, 4, 8, 8), (6, 4, 3, 3), *settings)
+        found = module._fusewright_conv_uses_tf32(
+            convolve, (batch, 4, 8, 8), (6, 4, 3, 3), *settings
+        )
         assert isinstance(found, bool)
         return found
 

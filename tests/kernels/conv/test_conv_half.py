@@ -173,6 +173,6 @@ def test_the_emitted_file_asks_nothing_about_rounding(tmp_path: Path) -> None:
     text = emit_file(problem, tmp_path, "sm_90a", {}).text
     head = text.partition("import torch")[0]
     assert "its conv as bf16" in head
-    assert "_fusewright_rounds" not in text
+    assert "_fusewright_conv_uses_tf32" not in text
     assert "const bfloat_t* left, const bfloat_t* right" in text
-    assert "scratch = torch.empty(batch * " in text
+    assert "workspace = torch.empty(batch * " in text

@@ -100,7 +100,7 @@ def test_the_emitted_file(tmp_path: Path) -> None:
     assert "fused_0  conv, add x2, relu -> [batch, 128, 34, 34]" in head
     assert "its conv as tf32" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
-    assert "_fusewright_rounds(" in emitted.text
+    assert "_fusewright_conv_uses_tf32(" in emitted.text
     assert "cp.async.cg" in emitted.text
     assert "wgmma" not in emitted.text
     assert emitted.text.count("return run_convolution<") == 2, "with and without vectors"

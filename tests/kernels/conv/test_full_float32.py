@@ -213,7 +213,7 @@ def test_the_flag_decides(tmp_path: Path) -> None:
     head = text.partition('"""')[0]
     assert "its conv as ieee" in head
     assert "three products" in head
-    assert "_fusewright_rounds" not in text
+    assert "_fusewright_conv_uses_tf32" not in text
     assert re.search(r"run_convolution<\d+, \w+, 0, \d, 64, 1, 2>", text)
 
 

@@ -140,7 +140,7 @@ def test_the_emitted_file(tmp_path: Path, target: str) -> None:
     text = emit_file(problem, tmp_path, target).text
     assert "pixels of a cell as channels" in text.partition('"""')[0]
     assert "(body, left, right, shape, {{1, 2, 2}}, workspace, device, stream)" in text
-    assert f"scratch = torch.empty(batch * {115 * 115 * 16 * 2 + 20} + " in text
+    assert f"workspace = torch.empty(batch * {115 * 115 * 16 * 2 + 20} + " in text
 
 
 # ---- compilers -----------------------------------------------------------------------------------

@@ -445,14 +445,14 @@ def test_the_emitted_file(emitted: Emitted) -> None:
     tree = ast.parse(emitted.text)
     assert isinstance(tree, ast.Module)
     assert '_FUSEWRIGHT_KERNELS = {"fused_0": 5}' in emitted.text
-    assert "scratch = torch.empty(" in emitted.text
+    assert "workspace = torch.empty(" in emitted.text
     assert "(batch + 63) // 64 * 266496 + 4719744" in emitted.text
     assert "gemm_weight_aligned = _fusewright_aligned(gemm_weight)" in emitted.text
     call = emitted.text.partition('run["fused_0"](')[2].partition(")\n        return")[0]
     words = [w.strip() for w in call.split(",") if w.strip()]
     assert words == [
         "x.data_ptr()", "gemm_weight_aligned.data_ptr()", "bias.data_ptr()", "fused_0.data_ptr()",
-        "scratch.data_ptr()", "batch", "device", "stream",
+        "workspace.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
     assert "torch.nn.functional.linear" not in emitted.text
     assert "run_product<64, true, 0, 4, 96>" in emitted.text
