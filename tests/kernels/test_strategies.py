@@ -21,6 +21,7 @@ from fusewright.kernels.registry import (
     kernel_text,
     neighbours,
 )
+from fusewright.kernels.rowwise.family import CPU_TEXTS, RowFamily
 from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 
@@ -44,6 +45,14 @@ def test_a_strategy_comes_back_from_json(kind: type) -> None:
     assert record["type"] == kind.__name__
     assert from_record(record) == strategy
     assert {strategy, from_record(record)} == {strategy}
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES.values() if isinstance(f, RowFamily)])
+def test_every_strategy_of_rows_is_described(family: RowFamily) -> None:
+    """With its own numbers."""
+    assert family.texts.keys() - CPU_TEXTS.keys() == set(family.strategies) - CPU_TEXTS.keys()
+    for kind, text in family.texts.items():
+        assert "{" not in text.format_map(vars(example(kind)))
 
 
 def test_what_is_no_strategy_comes_back_as_none() -> None:

@@ -36,7 +36,7 @@ from fusewright.frontend.library_calls import CONVOLUTION_CALLS, because, withou
 from fusewright.frontend.lowering import with_memory_order
 from fusewright.frontend.lowering.call import per_dimension
 from fusewright.ir.builder import TensorExpr, reshape
-from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild_from, times
+from fusewright.ir.graph import Graph, Node, Size, node, numel, rebuild, rebuild_from, times
 from fusewright.ir.specs import ConvSpec, GemmSpec, spec_of
 from fusewright.kernels.conv.channels_last import inner, laid, last_order, lies_last, tails
 from fusewright.kernels.conv.depthwise import TapWindow, depthwise
@@ -113,8 +113,8 @@ def convolution(
     default, whether most of its kind do on an H200.
     """
     arch = target.arch
-    if target.language != "cuda":
-        return graph
+    if absent := why_unsupported(arch, "conv") if target.language == "cpp" else "":
+        return rebuild(graph, lambda n: because(n, absent) if n.called in CONVOLUTION_CALLS else n)
     instances = count()
     joined = tails(graph)
     last = list[Node]()

@@ -142,7 +142,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             form, node("matmul", both, shape=n.shape, dtype=n.dtype, spec=spec)
         )
 
-    return rebuild(graph, change) if target.language == "cuda" else graph
+    return rebuild(graph, change)
 
 
 def batches(n: Node) -> Size:

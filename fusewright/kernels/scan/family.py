@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import get_args
 
 from fusewright.fusion.axes import Incompatible
 from fusewright.ir.graph import Graph, Node
-from fusewright.kernels.interface import (
-    MatchContext,
-)
-from fusewright.kernels.rowwise.family import RowFamily
+from fusewright.kernels.interface import MatchContext
+from fusewright.kernels.rowwise.family import CPU_TEXTS, RowFamily
 from fusewright.kernels.scan.launch import launch
 from fusewright.kernels.scan.match import in_chunks, scan
-from fusewright.kernels.scan.strategy import InChunks, ScanInRegisters, default, neighbours
+from fusewright.kernels.scan.strategy import (
+    ChainedScan,
+    ChunkedScan,
+    InChunks,
+    LookbackScan,
+    ScanInRegisters,
+    default,
+    neighbours,
+)
 from fusewright.targets.target import Target
 
 MAX_SCANS = 4  # of one kernel: a team keeps a row of each in its registers
+
+GPU_TEXTS: Mapping[type, str] = {  # as those of rows that are reduced
+    ScanInRegisters: "a thread team of {threads}",
+    ChunkedScan: "a block, chunk by chunk",
+    LookbackScan: "{blocks} blocks that take its chunks in turn",
+    ChainedScan: "a block for each chunk, which waits for the chunk before",
+}
 
 
 class ScanFamily(RowFamily):
     name = "scan"
     stage = "scan"
+    texts = MappingProxyType({**CPU_TEXTS, **GPU_TEXTS})
     strategies = (ScanInRegisters, *get_args(InChunks))
     default = staticmethod(default)
     neighbours = staticmethod(neighbours)
