@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from fusewright.common.call_arguments import call
-from fusewright.emit.runtime import cuda_flags
+from fusewright.emit.runtime import LIBRARY_FUNCTION, cuda_flags
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
 from fusewright.frontend.flat_module import flat_arguments
@@ -124,7 +124,7 @@ def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
 def _start(text: str, stem: Path) -> subprocess.Popen[bytes]:
     """A process that compiles one block, with ninja and the compilers in a group of its own."""
     path = stem.with_suffix(".py")
-    path.write_text(f"import torch\n\n{text}\n_fusewright_compiled()\n", encoding="utf-8")
+    path.write_text(f"import torch\n\n{text}\n{LIBRARY_FUNCTION}()\n", encoding="utf-8")
     with stem.with_suffix(".log").open("wb") as log:
         command = [sys.executable, str(path)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -154,7 +154,7 @@ class Compiling:
         # Whatever it is: the file itself will meet it again, and say so.
         with suppress(Exception):
             exec(compile(text, "<runtime block>", "exec"), values)
-            self._library = values["_fusewright_library"]()
+            self._library = values[LIBRARY_FUNCTION]()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -21,6 +21,7 @@ from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
 BUILD_CALLS = frozenset({Snippet.GUARD_HIT})  # what the text below needs
+LIBRARY_FUNCTION = "_fusewright_library"  # of the text below: compiles, and names the file
 _BUILD = '''
 _FUSEWRIGHT_FUNCTIONS = {{}}  # the compiled kernels by name, once the first call has built them
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.emit.runtime import calls_text
+from fusewright.emit.runtime import LIBRARY_FUNCTION, calls_text
 from tests.support.emitting import Emitted, emit_text
 
 SOURCE = """
@@ -210,3 +210,7 @@ def test_an_edited_kernel_is_compiled_anew(emitted: Emitted, tmp_path: Path) -> 
     assert edited != emitted.text
     path.write_text(edited, encoding="utf-8")
     assert "AssertionError" in finish(start(replace(emitted, path=path), cache))
+
+
+def test_who_compiles_a_file_calls_a_function_that_is_there(emitted: Emitted) -> None:
+    assert f"\ndef {LIBRARY_FUNCTION}():\n" in emitted.text
