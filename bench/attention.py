@@ -65,8 +65,8 @@ def measure(library: Library, shape: str, scores: str, scratch: Tensor) -> None:
 
     def fused() -> Tensor:
         allowed = None if call.mask is None else ~call.mask
-        heads = (t.unsqueeze(0) for t in (q, k, v))
-        return scaled_dot_product_attention(*heads, attn_mask=allowed).squeeze(0)
+        one, two, three = (t.unsqueeze(0) for t in (q, k, v))
+        return scaled_dot_product_attention(one, two, three, attn_mask=allowed).squeeze(0)
 
     runs = {"eager": eager, "fused": fused, "ours": ours}
     part = Call(q[:1], k[:1], v[:1], call.by, call.mask)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from models import Entry, Inputs, entries, table
@@ -239,13 +240,15 @@ def _time(
     if not _FLUSH:
         _FLUSH.append(torch.empty(256 << 20, dtype=torch.uint8, device=device))
     _FLUSH[0].zero_()
-    torch.cuda._sleep(HEAD_START)  # the host is ahead of the GPU, as in a model of many layers
-    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The host is ahead of the GPU, as in a model of many layers.
+    torch.cuda._sleep(HEAD_START)  # type: ignore[no-untyped-call]
+    event: Any = torch.cuda.Event  # PyTorch says no types of it
+    start_event, end_event = (event(enable_timing=True) for _ in range(2))
     start_event.record()
     call(*inputs)
     end_event.record()
     torch.cuda.synchronize()
-    return start_event.elapsed_time(end_event) / 1e3
+    return float(start_event.elapsed_time(end_event)) / 1e3
 
 
 def _row(

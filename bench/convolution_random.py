@@ -82,14 +82,14 @@ class Trial:
     def flops(self) -> float:
         depth = self.channels // self.groups * self.kernel**self.rank
         pixels = self.side if self.transposed else self.out
-        return 2.0 * self.images * self.results * pixels**self.rank * depth
+        return float(2 * self.images * self.results * pixels**self.rank * depth)
 
     @property
     def fits(self) -> bool:
         if self.out <= 0 or not LEAST_FLOPS <= self.flops <= MOST_FLOPS:
             return False
         sizes = (self.channels * self.side**self.rank, self.results * self.out**self.rank)
-        return self.images * max(sizes) <= MOST_ELEMENTS
+        return bool(self.images * max(sizes) <= MOST_ELEMENTS)
 
     def model(self) -> nn.Module:
         name = f"Conv{'Transpose' * self.transposed}{self.rank}d"

@@ -79,7 +79,7 @@ def main() -> int:
         if options.output:
             told = _summary(entries, left_out, surprises, run, minutes * 60)
             options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    for name, times in collections.Counter(s["entry"] for s in surprises).most_common():
+    for name, times in collections.Counter(str(s["entry"]) for s in surprises).most_common():
         print(f"{times} of {options.runs} runs: {name}")
     return 1 if surprises else 0
 

@@ -55,7 +55,7 @@ class Norm(nn.Module):
         self.norm, self.act = nn.LayerNorm(WIDTH), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(x))
+        return self.act(self.norm(x))  # type: ignore[no-any-return]
 
 
 KINDS = ((Operator, 1), (Chain, 1), (Sum, 2), (Bias, 1), (Norm, 1))

@@ -107,7 +107,7 @@ TAILS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
 
 
 def _residual(m: nn.Module, x: Tensor) -> Tensor:
-    return x + m.linear(x) * m.scale.value  # type: ignore[operator, union-attr]
+    return x + m.linear(x) * m.scale.value  # type: ignore[operator, union-attr, no-any-return]
 
 
 # What a product's kernel has behind it: no fold, or one that outgrows its tiles.
@@ -252,7 +252,7 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = q.shape[-2]
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        scores = scores.masked_fill(~self.past[:rows, :rows], -math.inf)  # type: ignore[index, operator]
+        scores = scores.masked_fill(~self.past[:rows, :rows], -math.inf)  # type: ignore[index]
         return F.softmax(scores, -1) @ v
 
 
@@ -354,7 +354,7 @@ _POOLS: dict[str, Callable[[Tensor], Tensor]] = {
 _SCANS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     **{f"cumsum_{n}": (lambda x: x.cumsum(1), n) for n in LENGTHS},
     "cumsum_dim0": (lambda x: x.cumsum(0), MAP_SIDE),
-    "cumsum_dim1": (lambda x: x.unflatten(0, (-1, 512)).cumsum(1), MAP_SIDE),
+    "cumsum_dim1": (lambda x: x.unflatten(0, (-1, 512)).cumsum(1), MAP_SIDE),  # type: ignore[no-untyped-call]
     "cumprod_256": (lambda x: x.cumprod(1), 256),
     # numbers in [0.5, 1): most of a row underflows to 0
     "cumprod_8192": (lambda x: (x.sigmoid() * 0.5 + 0.5).cumprod(1), 8192),
@@ -387,7 +387,7 @@ def example(name: str, size: str) -> Entry:
     """One of the four example problems."""
     overrides = {"batch_size": str(CPU_BATCH[name])} if size == "cpu" else {}
     problem = load_problem(EXAMPLES / f"{name}.py", overrides)
-    return problem.make_model(), problem.make_inputs  # type: ignore[return-value]
+    return problem.make_model(), problem.make_inputs
 
 
 def entries(size: str) -> dict[str, Callable[[], Entry]]:

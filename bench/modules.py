@@ -87,7 +87,8 @@ def main() -> int:
         print("\n".join(MODULES))
         return 0
     if given.compare:
-        print(*_distances(*given.compare, given.device))
+        problem, emitted = given.compare
+        print(*_distances(problem, emitted, given.device))
         return 0
     modes = MODES if given.mode == "both" else (given.mode,)
     wanted = [(name, mode) for mode in modes for name in given.only or MODULES]
@@ -221,7 +222,8 @@ def _right(problem: Path, emitted: Path, device: str) -> str:
     """Whether the emitted file's outputs are eager's, asked in a process of its own; with UNUSED
     behind it where the original forward made them.
     """
-    command = [sys.executable, __file__, "--device", device, "--compare", problem, emitted]
+    files = [str(problem), str(emitted)]
+    command = [sys.executable, __file__, "--device", device, "--compare", *files]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         done = subprocess.run(
@@ -312,7 +314,7 @@ def _outputs(
     found = []
     for draw in range(DRAWS):
         torch.manual_seed(draw)
-        inputs = [x.to(device) for x in reference.make_inputs()]  # type: ignore[attr-defined]
+        inputs = [x.to(device) for x in reference.make_inputs()]
         if exact:
             inputs = [x.double() if x.is_floating_point() else x for x in inputs]
         before = _random_states()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -186,8 +187,8 @@ class Down(nn.Module):
 
 
 def halving() -> nn.Module:
-    inner = None
-    for channels in (256, 128, 64, 32):
+    inner = Down(256, None)
+    for channels in (128, 64, 32):
         inner = Down(channels, inner)
     return nn.Sequential(_unit(3, 32, 3), inner, nn.Conv2d(32, 1, 1), nn.Sigmoid())
 
@@ -284,7 +285,7 @@ class Wide(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.far(x).permute(0, 2, 3, 1))
         y = self.scale * self.down(F.gelu(self.up(y)))
-        return x + y.permute(0, 3, 1, 2)
+        return x + y.permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
 def wide() -> nn.Module:
@@ -378,9 +379,17 @@ def networks(size: str) -> dict[str, Callable[[], tuple[nn.Module, Inputs]]]:
     """Every network by name, as it is made, and `NAME_eval` where that is not the same."""
     found: dict[str, Callable[[], tuple[nn.Module, Inputs]]] = {}
     for name, (make, inputs) in NETWORKS.items():
-        found[name] = lambda make=make, inputs=inputs: (make(), inputs(size))  # type: ignore[misc]
+        found[name] = partial(_made, make, inputs, size)
         if any(isinstance(m, nn.BatchNorm2d | nn.Dropout) for m in make().modules()):
-            found[f"{name}_eval"] = (  # type: ignore[misc]
-                lambda make=make, inputs=inputs: (make().eval(), inputs(size))
-            )
+            found[f"{name}_eval"] = partial(_made, make, inputs, size, trained=True)
     return found
+
+
+def _made(
+    make: Callable[[], nn.Module],
+    inputs: Callable[[str], Inputs],
+    size: str,
+    *,
+    trained: bool = False,
+) -> tuple[nn.Module, Inputs]:
+    return make().eval() if trained else make(), inputs(size)

@@ -51,7 +51,7 @@ class Sizes:
     def flops(self) -> int:
         depth = self.channels // self.groups * self.kernel**self.rank
         pixels = self.side if self.transposed else self.out
-        return 2 * self.batch * self.results * pixels**self.rank * depth
+        return int(2 * self.batch * self.results * pixels**self.rank * depth)
 
     @property
     def fits(self) -> bool:
@@ -115,7 +115,7 @@ def main() -> None:
             counts[groups, channels, rounded] += 1
             if given.list:
                 print("rounded" if rounded else "full", s)
-    print(f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}")
+    print(f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}")  # type: ignore[no-untyped-call]
     for groups, channels in sorted({key[:2] for key in counts}):
         yes, no = counts[groups, channels, True], counts[groups, channels, False]
         print(f"{groups}, {channels}: {yes} rounded, {no} in full float32")

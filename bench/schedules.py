@@ -36,6 +36,7 @@ from product import FLUSH_BYTES, PAUSE_S, cold_ms, launcher, layer  # noqa: E402
 from product_random import Layer  # noqa: E402
 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
+from fusewright.kernels.registry import Strategy  # noqa: E402
 from fusewright.kernels.tensor_core.strategy import TensorCoreTile  # noqa: E402
 from fusewright.targets.target import TARGETS  # noqa: E402
 from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
@@ -75,7 +76,8 @@ def space(shape: str) -> Space:
     return Space(subject(default), tuple(map(subject, found.others.get(name, ()))))
 
 
-def subject(chosen: TensorCoreTile) -> Subject:
+def subject(chosen: Strategy) -> Subject:
+    assert isinstance(chosen, TensorCoreTile), "a product runs in tiles"
     tile = chosen.tile
     return Subject("bias_relu", tile.width, tile.swapped, 0, chosen.vector, parts=tile.parts)
 

@@ -220,7 +220,7 @@ def cases(megabytes: int) -> tuple[Case, ...]:
 def build() -> ctypes.CDLL:
     """Compile the way an emitted file does: load_inline, no torch header, called through ctypes."""
     started = time.perf_counter()
-    path = cpp_extension.load_inline(
+    path = cpp_extension.load_inline(  # type: ignore[no-untyped-call]
         "fusewright_bench_skeleton",
         [SOURCE],
         extra_cflags=CFLAGS,

@@ -91,8 +91,9 @@ def results(call: Callable[..., object], values: list[object], form: Any) -> lis
 
 
 def _is_laid(value: object) -> bool:
-    plain = isinstance(value, Tensor) and value.layout is torch.strided
-    return plain and value.dim() > 1 and value.numel() > 0
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    return value.dim() > 1 and value.numel() > 0
 
 
 def _back(t: Tensor) -> list[int]:

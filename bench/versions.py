@@ -77,9 +77,10 @@ def _write(given: argparse.Namespace) -> None:
     from fusewright.build.fused_module import build_all, scope_of
     from fusewright.compiler import pipeline
     from fusewright.emit.emitted_file import emit_bare_class
+    from fusewright.targets.detect import resolve_target
 
     (name,) = given.names
-    machine, _ = pipeline.resolve_target(given.device)
+    machine, _ = resolve_target(given.device)
     module, inputs = _made(name, given)
     made = pipeline.make(module, inputs, machine)
     if not made.replaced:

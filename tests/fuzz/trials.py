@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tests.fuzz.writer import Facts
@@ -54,7 +54,7 @@ def allowed(why: str, known: Facts) -> bool:
 
 def owners(module: nn.Module) -> dict[str, str]:
     """Each parameter and buffer by all its names, and the first name of its memory."""
-    named = [*module.named_parameters(remove_duplicate=False)]
+    named: list[tuple[str, Tensor]] = [*module.named_parameters(remove_duplicate=False)]
     named += module.named_buffers(remove_duplicate=False)
     first: dict[int, str] = {}
     for name, tensor in named:

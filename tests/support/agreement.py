@@ -83,8 +83,8 @@ def disagreements(
             f"memory is shared otherwise: {aliases(a, mine, ours)} {aliases(b, other, theirs)}"
         )
     found += [f"input: {text}" for text in compared(tensors(mine), tensors(other), tensors(other))]
-    states = [dict(m.named_buffers()) for m in (ours, theirs, wide)]
-    found += [f"buffer {text}" for text in kept(*states, before, inputs)]
+    one, two, three = (dict(m.named_buffers()) for m in (ours, theirs, wide))
+    found += [f"buffer {text}" for text in kept(one, two, three, before, inputs)]
     return found
 
 
@@ -229,7 +229,7 @@ def chained(module: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
 
 def overflowed(
     ours: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], ...]:
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """The three with float64's values where a square overflowed: eager has NaN for what has a
     value, and ours NaN, too, or the zero that remains if an infinite deviation divides.
 
@@ -237,7 +237,7 @@ def overflowed(
     `batch_norm`, `rms_norm` and `normalize` are 0 (PyTorch 2.13 on a CPU). And of the largest
     numbers eager's x * 6 / 6 (hardswish) is infinite, and ours x.
     """
-    made: tuple[list[torch.Tensor], ...] = ([], [], [])
+    made = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
     for a, b, x in zip(ours, eager, exact, strict=True):
         replaced = torch.zeros(a.shape, dtype=torch.bool, device=a.device)
         if a.is_floating_point() and a.shape == b.shape == x.shape:
@@ -331,8 +331,8 @@ def compared(
         if a.shape != b.shape or a.dtype is not b.dtype:
             yield f"{k}: {list(a.shape)} {a.dtype} instead of {list(b.shape)} {b.dtype}"
         elif a.is_complex():
-            parts = [[torch.view_as_real(t.resolve_conj())] for t in (a, b, x)]
-            yield from (f"{k}, complex: {text}" for text in compared(*parts, roundings))
+            one, two, three = ([torch.view_as_real(t.resolve_conj())] for t in (a, b, x))
+            yield from (f"{k}, complex: {text}" for text in compared(one, two, three, roundings))
         elif not a.is_floating_point():
             if not torch.equal(a, b):
                 yield f"{k}: {int((a != b).sum())} integers differ"

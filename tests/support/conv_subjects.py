@@ -127,12 +127,12 @@ class Subject:
             run = f"run_convolution_cells<{chosen}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}}"
         if self.last:
-            kind = ("false", "true")
-            more = f"{kind[self.last == 2]}, {self.parts}, {kind[self.grouped]}"
+            flags = ("false", "true")
+            more = f"{flags[self.last == 2]}, {self.parts}, {flags[self.grouped]}"
             run = f"run_convolution_last<{chosen}, {more}>"
             if self.together:
                 run, shape = (
-                    f"run_transposed_last<{chosen}, {kind[self.last == 2]}, {self.parts}>",
+                    f"run_transposed_last<{chosen}, {flags[self.last == 2]}, {self.parts}>",
                     "s",
                 )
         kind = self.stored
@@ -357,9 +357,10 @@ class Problem:
     def phases(self) -> SubpixelPhases:
         """Of a transposed convolution."""
         lows = tuple(low for low, _ in self.margins)
-        sizes = [_three(s, 1) for s in (self.kernel, self.steps)]
-        sizes += [_three(lows, 0), _three(self.spread, 1), _three(self.out_size, 1)]
-        return phases(*sizes, self.out_channels // self.groups)
+        kernel, steps, spread, out = (
+            _three(s, 1) for s in (self.kernel, self.steps, self.spread, self.out_size)
+        )
+        return phases(kernel, steps, _three(lows, 0), spread, out, self.out_channels // self.groups)
 
     @property
     def together(self) -> int:

@@ -120,8 +120,9 @@ def _is_half(value: object) -> bool:
 
 
 def _magnitude(value: object) -> object:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.abs() if floating else value  # type: ignore[union-attr]
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.abs()
+    return value
 
 
 def opened(
