@@ -154,7 +154,7 @@ def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
     )
 '''
 
-# Code for an architecture with a letter, as sm_90a, runs on no other.
+# Code for an architecture without `forward_ptx` runs on no other.
 _ONLY = """gpus = range(torch.cuda.device_count())
     if ({major}, {minor}) not in [torch.cuda.get_device_capability(gpu) for gpu in gpus]:
         raise RuntimeError(

@@ -70,7 +70,7 @@ PACKING_RULES = frozenset({"no-prepack", "no-workspace"})
 # float32 rounds as TF32, 0.020 and 0.032 in full float32, 0.0145 and 0.0249 in 16 bits (H200)
 # [m: conv-0001, conv-0006, conv-0007]; of groups, 3.2 MFLOP [m: conv-0010]. Of float32, PyTorch's
 # are as fast up to the larger sizes where results lie channels last and are
-# thin, or where single pixels become fewer (`is_shrinking_1x1`). For Ampere all are predictions:
+# thin, or where single pixels become fewer (`is_shrinking_1x1`). With mma.sync all are predictions:
 # nobody has timed these kernels on an A100.
 LEAST_FLOPS: Mapping[ConvThreshold, int] = {
     ConvThreshold.FLOAT32: 230_000_000,

@@ -1,9 +1,8 @@
 """A row + Target -> the thread blocks of a GPU that can keep it together, in registers or beside.
 
-A cluster of 2, 4 or 8 reaches each other's shared memory (`cuda/cluster_rows_sm90.cuh`); any number
-of blocks that all run can meet in scratch memory (`cuda/grid_resident_rows.cuh`). Where they meet
-once for a row, they need not wait: shared memory keeps their parts of it while the next row is
-at work (`cuda/pipelined_rows_sm90.cuh`).
+A cluster of 2, 4 or 8 reaches each other's shared memory (`ClusterRow`); any number of blocks that
+all run can meet in scratch memory (`GridResidentRow`). Where they meet once for a row, they need
+not wait: shared memory keeps their parts of it while the next row is at work (`PipelinedRow`).
 """
 
 from __future__ import annotations

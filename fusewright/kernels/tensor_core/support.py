@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from fusewright.targets.arch import Arch, KernelName
 
-# Width of a tile -> the shared memory of a block in bytes, as the device text works it out:
-# tile_order_sm80, gemm_unpacked_sm80, conv_sm80, packed_keys_values and attention (.cuh).
+# Width of a tile -> the shared memory of a block in bytes, as the device text of a kernel works it
+# out.
 MMA_SYNC_BYTES: Mapping[KernelName, Mapping[int, int]] = {
     "gemm.packed": {64: 147456, 128: 163840, 192: 163840, 256: 163840},
     "gemm.unpacked": {64: 148992, 128: 165888, 192: 165888, 256: 166400},

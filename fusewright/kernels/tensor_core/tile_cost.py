@@ -28,11 +28,11 @@ from fusewright.loopnest.nest import Nest
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
-# Sharing the depth of a tile: scratch memory for it, and the least steps of a part, which
-# kernels/tensor_core/cuda/split_k_sm90.cuh has, too, as LEAST_CHUNKS and LEAST_RANGE.
+# Sharing the depth of a tile: scratch memory for it, and the least steps of a part, which the
+# device text has, too.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What adding up takes then, a prediction. Launchers of stream-K are given its numbers; those of
-# split-K stand in split_k_sm90.cuh, too, as ADDING and ADDING_PART.
+# split-K stand in the device text, too.
 SPLIT_K, STREAM_K = AddingCost(30, 6), AddingCost(120, 18)
 # What a tile with pixels of two images takes longer, as so many elements x 64 k over TFLOP/s, and
 # where two blocks share a processor, so that one is at work meanwhile [m: conv-0036, conv-0037,
@@ -213,7 +213,7 @@ def ending(nest: Nest) -> float:
 
 def access(kind: Variant, nest: Nest, tile: Tile, widest: int) -> int:
     """Elements per access behind a product, where tensors allow `widest`: eight where lanes have so
-    many (`ordered` of kernels/gemm/cuda/gemm_half_sm90.cuh), four, or one."""
+    many (`Variant.reads_eights`), four, or one."""
     product, columns = nest.kernel.anchor, nest.columns
     assert product is not None, "a tile is a product's"
     if product.order:  # of a group
