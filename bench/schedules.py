@@ -36,8 +36,8 @@ from product import FLUSH_BYTES, PAUSE_S, cold_ms, launcher, layer  # noqa: E402
 from product_random import Layer  # noqa: E402
 
 from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
+from fusewright.kernels.gemm.tile import GemmTile, NoSplit  # noqa: E402
 from fusewright.kernels.registry import Strategy  # noqa: E402
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile  # noqa: E402
 from fusewright.targets.target import TARGETS  # noqa: E402
 from fusewright.tune.paired_timing import AGAIN, FIRST, Samples, Speedup, gain  # noqa: E402
 from fusewright.tune.search_space import choices  # noqa: E402
@@ -76,10 +76,10 @@ def space(shape: str) -> Space:
     return Space(subject(default), tuple(map(subject, found.others.get(name, ()))))
 
 
-def subject(chosen: Strategy) -> Subject:
-    assert isinstance(chosen, TensorCoreTile), "a product runs in tiles"
-    tile = chosen.tile
-    return Subject("bias_relu", tile.width, tile.swapped, 0, chosen.vector, parts=tile.parts)
+def subject(tile: Strategy) -> Subject:
+    assert isinstance(tile, GemmTile)
+    parts = 0 if isinstance(tile.reduce, NoSplit) else tile.reduce.parts
+    return Subject("bias_relu", tile.width, tile.swap_operands, 0, tile.vector, parts=parts)
 
 
 def library(subjects: Iterable[Subject], folder: Path) -> Library:

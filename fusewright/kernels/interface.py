@@ -85,8 +85,8 @@ class KernelFamily(Protocol):
 
     name: also the folder in `kernels/`.  anchors: the operators of the table that it computes tile
     by tile, each of which has one family.  stage: what people read where its `match` is left out,
-    so that calls stay PyTorch's; "": it matches none.  strategies: the types of its strategies,
-    whose names no other family's have.  workspace_advice: what is said where a user forbids the
+    so that calls stay PyTorch's; "": it matches none.  strategies: the types of its strategies.
+    workspace_advice: what is said where a user forbids the
     scratch memory that a kernel with an anchor takes.
     """
 

@@ -5,9 +5,9 @@ Only the compiler, reports and the tuner import it: the stages between get what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from fusewright.codegen.body import body
 from fusewright.codegen.kernel_text import KernelText
@@ -17,8 +17,11 @@ from fusewright.fusion.epilogue import Epilogue
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Node
 from fusewright.kernels.attention.family import AttentionFamily
+from fusewright.kernels.attention.tile import AttentionTile
 from fusewright.kernels.conv.family import ConvFamily
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.kernels.gemm.family import GemmFamily
+from fusewright.kernels.gemm.tile import GemmTile
 from fusewright.kernels.interface import KernelFamily, StrategyContext
 from fusewright.kernels.pointwise import strategy as pointwise
 from fusewright.kernels.pointwise.family import PointwiseFamily
@@ -26,12 +29,16 @@ from fusewright.kernels.rowwise import strategy as rowwise
 from fusewright.kernels.rowwise.family import RowwiseFamily
 from fusewright.kernels.scan import strategy as scan
 from fusewright.kernels.scan.family import ScanFamily
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile
 from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
 Strategy = (
-    pointwise.PointwiseStrategy | rowwise.RowwiseStrategy | scan.ScanStrategy | TensorCoreTile
+    pointwise.PointwiseStrategy
+    | rowwise.RowwiseStrategy
+    | scan.ScanStrategy
+    | GemmTile
+    | ConvTile
+    | AttentionTile
 )
 
 # By name. Calls are matched in this order: attention holds products. Of kernels without an anchor,
@@ -105,8 +112,9 @@ def kernel_text(
 
 
 def as_record(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as JSON has it."""
-    return {"type": type(strategy).__name__, "fields": asdict(strategy)}
+    """A strategy as JSON has it: its family, its type, and its fields."""
+    (name,) = (f.name for f in FAMILIES.values() if type(strategy) in f.strategies)
+    return {"family": name, **_written(strategy)}
 
 
 def from_record(record: Mapping[str, Any]) -> Strategy | None:
@@ -114,17 +122,32 @@ def from_record(record: Mapping[str, Any]) -> Strategy | None:
 
     Raises KeyError for what is no record of a strategy.
     """
-    name, fields = record["type"], record["fields"]
-    types = {t.__name__: t for family in FAMILIES.values() for t in family.strategies}
+    family, name, values = record["family"], record["type"], record["fields"]
     try:
-        found: Strategy = _read(types[name], fields)
+        found: Strategy = _read(FAMILIES[family].strategies, name, values)
     except (KeyError, TypeError):
         return None
     return found
 
 
-def _read(kind: type, fields: Mapping[str, Any]) -> Any:
-    """A record with its fields, of which some are records, too."""
-    types = get_type_hints(kind)
-    given = {k: _read(types[k], v) if isinstance(v, dict) else v for k, v in fields.items()}
-    return kind(**given)
+def _written(record: Any) -> dict[str, Any]:
+    """A record with its type, and so are those of its fields that are records, too."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return {
+        "type": type(record).__name__,
+        "fields": {k: _written(v) if is_dataclass(v) else v for k, v in values.items()},
+    }
+
+
+def _read(types: Iterable[type], name: str, values: Mapping[str, Any]) -> Any:
+    """The record of one of these types that has the name."""
+    kind = {t.__name__: t for t in types}[name]
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            field: _read(get_args(hints[field]) or (hints[field],), value["type"], value["fields"])
+            if isinstance(value, dict)
+            else value
+            for field, value in values.items()
+        }
+    )

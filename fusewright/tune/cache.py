@@ -21,7 +21,7 @@ from fusewright.tune.search_space import TuneChoice
 
 TABLE = "CREATE TABLE IF NOT EXISTS tuned (key TEXT PRIMARY KEY, found TEXT NOT NULL)"
 WAIT_S = 10.0
-FORMAT = "strategies by type"  # of what is kept: what has another is never found
+FORMAT = "strategies by family"  # of what is kept: what has another is never found
 
 
 @dataclass(frozen=True)

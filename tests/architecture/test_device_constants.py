@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.kernels.tensor_core.tile_cost import SPLIT_K
+from fusewright.kernels.gemm.split_cost import SPLIT_K
 from tests.support.source import PACKAGE, Source, made_up
 
 ROOMS = ("kernels", "loopnest", "codegen")

@@ -83,7 +83,7 @@ def test_every_tail_that_a_tile_can_hold_is_compiled() -> None:
             found = {s.segment for s in SCHEDULES if (s.width, s.swapped) == (width, swapped)}
             for segment in SEGMENTS:
                 # Segments of 4 and of 16 are the same code with other constants.
-                made = tile.Tile(width, swapped)
+                made = tile.TileShape(width, swapped)
                 wanted = segment == 0 or tile_options._holds_columns(None, None, made, segment)
                 assert wanted == bool(found & ({4, 16} if segment in (4, 16) else {segment}))
 

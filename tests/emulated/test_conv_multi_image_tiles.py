@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.targets.target import TARGETS, Target
 from tests.support import conv_subjects as subjects
 from tests.support.conv_subjects import JOINED, Problem
@@ -132,10 +132,10 @@ class Layer(nn.Module):
 
 def tiles_of(
     module: nn.Module, *shape: int, target: Target = GPU, half: bool = False
-) -> list[Tile]:
+) -> list[ConvTile]:
     dtype = torch.bfloat16 if half else torch.float32
     made = make(Layer(module).to(dtype), [torch.randn(shape).to(dtype)], target)
-    return [tile for tile in tiles(made).values() if tile]
+    return [tile for tile in tiles(made).values() if isinstance(tile, ConvTile)]
 
 
 def test_small_images_fill_tiles_together() -> None:
@@ -143,8 +143,10 @@ def test_small_images_fill_tiles_together() -> None:
     float32, groups with tiles of their own are as fast without."""
     layer = nn.Conv2d(256, 256, 3, padding=1)
     shape = (64, 256, 28, 28)
-    assert tiles_of(layer, *shape, half=True) == [Tile(256, False, joined=True)]
-    assert tiles_of(layer, *shape) == [Tile(160, False, own=True)]
+    assert tiles_of(layer, *shape, half=True) == [
+        ConvTile(256, False, blocks_per_sm=1, images="multi", vector=4)
+    ]
+    assert tiles_of(layer, *shape) == [ConvTile(160, False, "pingpong", blocks_per_sm=1, vector=4)]
 
 
 def test_what_is_called() -> None:
@@ -156,7 +158,7 @@ def test_what_is_called() -> None:
 def test_in_full_float32_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     (tile,) = tiles_of(nn.Conv2d(256, 256, 3, padding=1), 64, 256, 28, 28)
-    assert tile.joined
+    assert tile.images == "multi"
 
 
 APART = {
@@ -175,20 +177,21 @@ APART = {
 @pytest.mark.parametrize("name", APART)
 def test_others_stay_apart(name: str) -> None:
     layer, shape = APART[name]
-    assert not any(tile.joined for tile in tiles_of(layer, *shape))
+    assert not any(tile.images == "multi" for tile in tiles_of(layer, *shape))
 
 
 def test_ampere_has_no_such_kernels() -> None:
     layer = nn.Conv2d(256, 256, 3, padding=1)
     every = tiles_of(layer, 64, 256, 28, 28, target=TARGETS["sm_80"])
     assert every
-    assert not any(tile.joined for tile in every)
+    assert not any(tile.images == "multi" for tile in every)
 
 
 def test_folds_over_channels_stay_within_an_image() -> None:
     module = Layer(nn.Conv2d(256, 64, 3, padding=1), nn.Softmax(1))
     made = make(module, [torch.randn(64, 256, 28, 28)], GPU)
-    assert not any(tile.joined for tile in tiles(made).values() if tile)
+    found = [tile for tile in tiles(made).values() if isinstance(tile, ConvTile)]
+    assert not any(tile.images == "multi" for tile in found)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.compiler.pipeline import make
+from fusewright.kernels.gemm.tile import DepthSplit, GemmTile, NoSplit, SplitK, StreamK
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import (
     FAMILIES,
@@ -22,7 +23,6 @@ from fusewright.kernels.registry import (
     neighbours,
 )
 from fusewright.kernels.rowwise.family import CPU_TEXTS, RowFamily
-from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 
 TYPES = {kind.__name__: kind for family in FAMILIES.values() for kind in family.strategies}
@@ -30,11 +30,7 @@ TYPES = {kind.__name__: kind for family in FAMILIES.values() for kind in family.
 
 def example(kind: type) -> Strategy:
     """A record of a type; every field has another number."""
-    values = {
-        f.name: Tile(128, True) if f.name == "tile" else k + 2
-        for k, f in enumerate(dataclasses.fields(kind))
-    }
-    found: Strategy = kind(**values)
+    found: Strategy = kind(**{f.name: k + 2 for k, f in enumerate(dataclasses.fields(kind))})
     return found
 
 
@@ -42,6 +38,8 @@ def example(kind: type) -> Strategy:
 def test_a_strategy_comes_back_from_json(kind: type) -> None:
     strategy = example(kind)
     record = json.loads(json.dumps(as_record(strategy)))
+    assert record.keys() == {"family", "type", "fields"}
+    assert kind in FAMILIES[record["family"]].strategies
     assert record["type"] == kind.__name__
     assert from_record(record) == strategy
     assert {strategy, from_record(record)} == {strategy}
@@ -55,15 +53,26 @@ def test_every_strategy_of_rows_is_described(family: RowFamily) -> None:
         assert "{" not in text.format_map(vars(example(kind)))
 
 
-def test_what_is_no_strategy_comes_back_as_none() -> None:
-    record = {"type": "SplitRow", "fields": {"threads": 512}}
+@pytest.mark.parametrize("reduce", [NoSplit(), SplitK(8), StreamK(8)])
+def test_records_within_a_strategy_keep_their_type(reduce: DepthSplit) -> None:
+    tile = GemmTile(128, True, packing="packed", reduce=reduce, vector=4)
+    record = json.loads(json.dumps(as_record(tile)))
+    assert record["fields"]["reduce"]["type"] == type(reduce).__name__
+    assert from_record(record) == tile
+    record["fields"]["reduce"]["type"] = "SplitRow"
     assert from_record(record) is None
+
+
+def test_what_is_no_strategy_comes_back_as_none() -> None:
+    record = {"family": "rowwise", "type": "SplitRow", "fields": {"threads": 512}}
+    assert from_record(record) is None
+    assert from_record({**record, "family": "suns"}) is None
     assert from_record({**record, "type": "FlatMap"}) is None
     assert from_record({**record, "type": "Rays"}) is None
 
 
 def test_no_two_types_have_one_name() -> None:
-    assert TYPES.keys() >= {"FlatMap", "RowPerTeam", "ChunkedScan", "TensorCoreTile"}
+    assert TYPES.keys() >= {"FlatMap", "RowPerTeam", "ChunkedScan", "GemmTile", "AttentionTile"}
     for family in FAMILIES.values():
         assert all(TYPES[kind.__name__] is kind for kind in family.strategies)
 

@@ -18,8 +18,7 @@ import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
 from fusewright.compiler.pipeline import Compilation, emitted_text, make
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile import TileShape
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ROOT
 
@@ -51,10 +50,10 @@ class Emitted:
         return module
 
 
-def tiles(made: Compilation) -> dict[str, Tile]:
-    """The tiles of the kernels that compute a contraction, by name."""
+def tiles(made: Compilation) -> dict[str, TileShape]:
+    """The tiles of the kernels that compute a product or a convolution, by name."""
     found = {text.name: strategy for text, _, strategy in made.kernels}
-    return {name: s.tile for name, s in found.items() if isinstance(s, TensorCoreTile)}
+    return {name: s for name, s in found.items() if isinstance(s, TileShape)}
 
 
 def emit_file(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusewright.codegen.device_library import select_sections
-from fusewright.kernels.tensor_core.tile_cost import STREAM_K
+from fusewright.kernels.gemm.split_cost import STREAM_K
 from tests.support import gemm_subjects as subjects
 from tests.support.gemm_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Library, Subject
 

@@ -27,10 +27,9 @@ from fusewright.errors import BadUsage, InternalError
 from fusewright.judge import judging
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import open_site
+from fusewright.kernels.gemm.tile import GemmTile, NoSplit, SplitK
 from fusewright.kernels.gemm.variants import GEMM_PACKED
 from fusewright.kernels.rowwise.strategy import RowPerTeam
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.kernels.tensor_core.variant import WIDTHS
 from fusewright.targets.target import TARGETS
 from fusewright.tune.bench import WHOLE, Outputs, distance
@@ -44,7 +43,7 @@ from tests.support.folders import ROOT
 ROW = RowPerTeam(256, 4, keep=True)
 WIDE, NARROW = replace(ROW, threads=512), replace(ROW, threads=128)
 FEW = {"batch_size": "8"}
-TILED = TensorCoreTile(Tile(128, False, parts=8), 4)
+TILED = GemmTile(128, False, packing="packed", reduce=SplitK(8), vector=4)
 PROBLEM = """
     import torch
 
@@ -369,7 +368,17 @@ def test_a_damaged_row_is_a_warning(row: str, tmp_path: Path) -> None:
         assert memory.get("k") is None
 
 
-@pytest.mark.parametrize("change", [{"type": "RowPerMoon"}, {"fields": {"threads": 4}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "RowPerMoon"},
+        {"family": "moons"},
+        {"family": "conv"},
+        {"fields": {"threads": 4}},
+        # as it was once kept: of all families with tiles, with fields of all of them
+        {"type": "TensorCoreTile", "fields": {"tile": {"width": 128, "parts": 8}, "vector": 4}},
+    ],
+)
 def test_a_strategy_that_there_is_no_more_is_not_found(
     change: dict[str, object], tmp_path: Path
 ) -> None:
@@ -464,11 +473,11 @@ def test_stages_that_write_calls_may_be_left_out(
 def test_tiles_of_a_product() -> None:
     """Both sides and every width, and the depth in one piece where it is shared."""
     given = made("gemm_add_relu", "sm_90a")
-    default = choices_of(given).defaults["fused_0"].tile
-    assert default is not None
-    tiles = [s.tile for s in choices_of(given).others["fused_0"]]
-    assert tiles[0] == replace(default, parts=0)
-    shapes = {(t.width, t.swapped) for t in tiles if t}
+    default = choices_of(given).defaults["fused_0"]
+    assert isinstance(default, GemmTile)
+    tiles = choices_of(given).others["fused_0"]
+    assert tiles[0] == replace(default, reduce=NoSplit())
+    shapes = {(t.width, t.swap_operands) for t in tiles if isinstance(t, GemmTile)}
     widths = {side: (*WIDTHS, *GEMM_PACKED.between[side]) for side in (False, True)}
     assert shapes == {(width, side) for side, some in widths.items() for width in some}
 

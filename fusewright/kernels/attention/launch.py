@@ -7,11 +7,16 @@ from functools import cache
 
 from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
+from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import Load, Strides, TensorWalk
 from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
-from fusewright.kernels.tensor_core.variant import TileLauncher
-from fusewright.loopnest.nest import mixed_radix, summed, term
+from fusewright.kernels.attention.prologue import prologue
+from fusewright.kernels.attention.tile import AttentionTile
+from fusewright.kernels.tensor_core.anchor import anchor_of
+from fusewright.kernels.tensor_core.launch import KEEP_COMPUTED, TileCall, scratch
+from fusewright.kernels.tensor_core.launch import launch as launch_tile
+from fusewright.loopnest.nest import Nest, mixed_radix, summed, term
 
 FACTORS = ("queries", "keys", "values")
 # A place among the scores. Offsets have 32 bits where they fit, since the kernel has no registers
@@ -19,6 +24,24 @@ FACTORS = ("queries", "keys", "values")
 COORDINATES = ("matrix", "row", "key")
 KINDS = {"matrix": "long", "row": "int", "key": "int"}
 MOST_INT = (1 << 31) - 1
+
+
+def launch(nest: Nest, tile: AttentionTile) -> tuple[BodyPolicy, Launch]:
+    """How what follows attention is printed, and how both are started."""
+    n, name = anchor_of(nest.kernel), nest.kernel.name
+    fed = prologue(n)
+    workspace = fed.packed_bytes or ""
+    call = TileCall(
+        "run_attention",
+        (tile.width,),
+        (),
+        tuple(_arguments(n, scratch(workspace))),
+        tuple(_pointers(n)),
+        workspace,
+        structs=(function(n, name),),
+        statements=(_prepared(n, name),),
+    )
+    return KEEP_COMPUTED, launch_tile(nest, tile.vector, fed, call)
 
 
 @cache
@@ -31,41 +54,23 @@ def _pointers(n: Node) -> list[str]:
     return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
 
 
-def _prepared(n: Node, name: str) -> list[str]:
+def _prepared(n: Node, name: str) -> str:
     """The statement of the entry before its launch."""
     names = [f"s{k}" for k in range(len(scores(n).tensors))]
-    return [f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"]
+    return f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"
 
 
-def _arguments(n: Node, scratch: str) -> list[str]:
+def _arguments(n: Node, workspace: str) -> list[str]:
     """What the launcher takes behind the body."""
     queries, keys, values = found = sides(n)
     both = zip(FACTORS, found, strict=True)
     factors = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
     sizes = (numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, keys.depth)
-    return ["scores", *factors, *map(size_text, sizes), scratch]
-
-
-def _packed_bytes(n: Node) -> str:
-    """Bytes of scratch memory, as `Operand.packed_bytes`: keys, then, at 256 bytes, values."""
-    _, keys, values = sides(n)
-    return f"-(-({keys.packed_bytes}) // 256) * 256 + {values.packed_bytes}"
+    return ["scores", *factors, *map(size_text, sizes), workspace]
 
 
 def _operands(n: Node) -> list[str]:
     return [f"const {TYPES[t.dtype][0]}* s{k}" for k, t in enumerate(scores(n).tensors)]
-
-
-# It folds nothing, and has one side.
-ATTENTION = TileLauncher(
-    "run_attention",
-    lambda _, tile, __, vector: [tile.width, vector],
-    _arguments,
-    lambda n, _: _packed_bytes(n),
-    _pointers,
-    lambda n, name: [function(n, name)],
-    _prepared,
-)
 
 
 class _Printer:

@@ -1,32 +1,80 @@
-"""Convolution node -> Variant: which kernels compute it, and what every stage asks about them."""
+"""Convolution node -> ConvVariant: which kernels compute it, and what stages ask about them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from fusewright.ir.graph import Node, times
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv import launch
-from fusewright.kernels.conv.geometry import TRANSPOSED, geometry, is_stacked, parts, sources
+from fusewright.kernels.conv.geometry import TRANSPOSED, geometry, parts
+from fusewright.kernels.conv.launch import ConvLauncher
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.kernels.gemm.match import is_half
 from fusewright.kernels.gemm.variants import GEMM_HALF, GEMM_PACKED
 from fusewright.kernels.tensor_core.variant import (
-    EACH,
     FULL_FLOAT32,
     HALF_RATE,
-    ONCE,
     SPLIT_ROWS,
     GemmShape,
     PingpongTile,
-    Variant,
+    RatedVariant,
 )
+from fusewright.targets.arch import Arch
 
 # TFLOP/s by the width of a tile in full float32, whose sums take three times the registers: a
 # prediction.
 FLOAT32_RATE = {64: 130, 128: 200}
-# By width and `swapped` [m: conv-0039, conv-0040]; of transposed ones [m: conv-0041, conv-0042].
-CONV_PINGPONG = {(160, False): PingpongTile(867, 10.0), (160, True): PingpongTile(793, 10.0)}
-TRANSPOSED_PINGPONG = {(192, True): PingpongTile(1040, 10.0, high=SPLIT_ROWS // 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvPingpong(PingpongTile):
+    """ending_steps: what follows a tile, in steps of its depth."""
+
+    ending_steps: float
+
+
+# By width and `swap_operands` [m: conv-0039, conv-0040]; of transposed ones [m: conv-0041,
+# conv-0042].
+CONV_PINGPONG = {
+    (160, False): ConvPingpong(867, ending_steps=10.0),
+    (160, True): ConvPingpong(793, ending_steps=10.0),
+}
+TRANSPOSED_PINGPONG = {
+    (192, True): ConvPingpong(1040, high=SPLIT_ROWS // 2, ending_steps=10.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvVariant(RatedVariant):
+    """launcher: of its kernels.  multi_image: of those whose tiles have pixels of two images;
+    pixel_reduction: of those that leave parts of a fold over all pixels; None: there are none.
+    stacks: which values `TileShape.swap_operands` can have where phases are stacked."""
+
+    launcher: ConvLauncher
+    multi_image: ConvLauncher | None = None
+    pixel_reduction: ConvLauncher | None = None
+    pingpong: Mapping[tuple[int, bool], ConvPingpong] = field(default_factory=dict)
+    stacks: tuple[bool, ...] = (False, True)
+
+    @property
+    def folds_all_columns(self) -> bool:
+        return self.pixel_reduction is not None
+
+    def on(self, arch: Arch) -> Self:
+        there = super().on(arch)
+        return there if arch.tensor_core == "wgmma" else replace(there, stacks=(False, True))
+
+    def launcher_for(self, tile: ConvTile) -> ConvLauncher:
+        """The launcher of the kernels that have a tile."""
+        if tile.output == "pixel_reduction":
+            found = self.pixel_reduction
+        else:
+            found = self.multi_image if tile.images == "multi" else self.launcher
+        assert found is not None, "a tile is one of its variant's"
+        return found
 
 
 def _patches(n: Node) -> GemmShape:
@@ -41,79 +89,72 @@ def _pixels(n: Node) -> GemmShape:
     return GemmShape(times(images, g.products), rows, turned.rows, turned.depth)
 
 
-CONV = Variant(
-    "conv",
-    launch.CONV,
-    _patches,
-    lambda n: n.args,
-    lambda _: (False, True),
-    {False: (), True: ()},
-    {False: (2, 2), True: (2, 2)},  # read, and as float16 written and read
-    HALF_RATE,
-    "tf32: operands rounded to 11 bits, as eager's, with float32 sums",
-    "operands scaled and rounded to the 11 bits of TF32, float32 sums",
+CONV = ConvVariant(
+    kernel="conv",
+    launcher=launch.CONV,
     multi_image=launch.MULTI_IMAGE,
-    pixel_sums=launch.PIXEL_SUMS,
+    pixel_reduction=launch.PIXEL_SUMS,
+    matrix=_patches,
+    numeric="tf32: operands rounded to 11 bits, as eager's, with float32 sums",
+    why="operands scaled and rounded to the 11 bits of TF32, float32 sums",
+    sides=lambda _: (False, True),
     folds="rows",
-    is_stacked=is_stacked,
-    products=lambda n: geometry(n).products,
+    rate=HALF_RATE,
 )
-CONV_HALF = replace(
-    CONV, passes={False: (3, 3), True: (3, 3)}, numeric=GEMM_HALF.numeric, why=GEMM_HALF.why
-)
+CONV_HALF = replace(CONV, numeric=GEMM_HALF.numeric, why=GEMM_HALF.why)
 CONV_FLOAT32 = replace(
     CONV,
-    passes={False: (3, 3), True: (3, 3)},
-    rate=FLOAT32_RATE,
     numeric=FULL_FLOAT32,
     why=GEMM_PACKED.why,
+    rate=FLOAT32_RATE,
     widths=lambda _: tuple(FLOAT32_RATE),
 )
 
 
-def _channels_last(ordinary: Variant) -> Variant:
-    some = replace(ordinary, launcher=launch.CHANNELS_LAST, matrix=_pixels, whole=sources)
-    return replace(some, multi_image=None, pixel_sums=None, folds="")
+def _channels_last(ordinary: ConvVariant) -> ConvVariant:
+    some = replace(ordinary, launcher=launch.CHANNELS_LAST, matrix=_pixels)
+    return replace(some, multi_image=None, pixel_reduction=None, folds=None)
 
 
-def _transposed(ordinary: Variant) -> Variant:
+def _transposed(ordinary: ConvVariant) -> ConvVariant:
     last = ordinary.launcher is launch.CHANNELS_LAST
     some = replace(
         ordinary,
         launcher=launch.TRANSPOSED_CHANNELS_LAST if last else launch.TRANSPOSED,
         multi_image=None,
-        pixel_sums=None,
+        pixel_reduction=None,
         why=f"{ordinary.why}, a convolution for each phase",
-        folds="",
+        folds=None,
     )
-    own = TRANSPOSED_PINGPONG if ordinary.own else {}
-    return replace(some, between=((), ()), own=own, stacks=(True,))  # subpixel_store_sm90.cuh
+    pingpong = TRANSPOSED_PINGPONG if ordinary.pingpong else {}
+    # subpixel_store_sm90.cuh
+    return replace(some, between=((), ()), pingpong=pingpong, stacks=(True,))
 
 
-def _space_to_depth(ordinary: Variant) -> Variant:
+def _space_to_depth(ordinary: ConvVariant) -> ConvVariant:
     why = f"{ordinary.why}, pixels of a cell as channels"
     some = replace(ordinary, launcher=launch.SPACE_TO_DEPTH, why=why)
-    return replace(some, multi_image=None, pixel_sums=None)
+    return replace(some, multi_image=None, pixel_reduction=None)
 
 
-def _pooled(ordinary: Variant) -> Variant:
-    some = replace(ordinary, launcher=launch.POOLED, multi_image=None, pixel_sums=None)
-    return replace(some, folds="", between=((), ()), own={})
+def _pooled(ordinary: ConvVariant) -> ConvVariant:
+    some = replace(ordinary, launcher=launch.POOLED, multi_image=None, pixel_reduction=None)
+    return replace(some, folds=None, between=((), ()), pingpong={})
 
 
 # By whether it has 16 bits, the parts of a number, and whether channels lie last.
 CONVOLUTIONS = {
-    (False, 1, False): replace(CONV, between=((160, 224), (96, 160, 224)), own=CONV_PINGPONG),
+    (False, 1, False): replace(CONV, between=((160, 224), (96, 160, 224)), pingpong=CONV_PINGPONG),
     (False, 2, False): CONV_FLOAT32,
     (True, 1, False): replace(CONV_HALF, between=((), (96, 160, 224))),
     (False, 1, True): _channels_last(CONV),
     (False, 2, True): _channels_last(CONV_FLOAT32),
-    (True, 1, True): replace(_channels_last(CONV_HALF), boxed=EACH, passes=ONCE),
+    (True, 1, True): _channels_last(CONV_HALF),
 }
 TRANSPOSED_CONVOLUTIONS = {key: _transposed(kind) for key, kind in CONVOLUTIONS.items()}
 # Of stride 1, tiles leave as those of any convolution do.
 OF_STRIDE_1 = {
-    key: replace(_transposed(kind), between=kind.between, own={})
+    key: replace(_transposed(kind), between=kind.between, pingpong={})
     for key, kind in CONVOLUTIONS.items()
 }
 # Channels do not lie last.
@@ -121,7 +162,7 @@ CONV_SPACE_TO_DEPTH = {k: _space_to_depth(v) for k, v in CONVOLUTIONS.items() if
 CONV_POOLED = {k: _pooled(v) for k, v in CONVOLUTIONS.items() if not k[-1]}
 
 
-def variant_of(n: Node) -> Variant:
+def variant_of(n: Node) -> ConvVariant:
     """The variant of a convolution node's kernels."""
     spec = spec_of(n, ConvSpec)
     key = is_half(n), parts(n), bool(n.order) and not spec.cell

@@ -20,8 +20,8 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Attribute as Value
 from fusewright.ir.graph import Node, times
 from fusewright.ir.operators import meaning
+from fusewright.kernels.gemm.diagonal_band import ALL, FAR, NONE, DiagonalBand
 from fusewright.kernels.gemm.match import matrix
-from fusewright.kernels.tensor_core.diagonal_band import ALL, FAR, NONE, DiagonalBand
 
 
 class _Mask(NamedTuple):

@@ -63,7 +63,7 @@ def _sums(kind: Variant, members: Sequence[Node], found: LoopAxes, outputs: Sequ
     """Whether the only fold goes over all pixels of a convolution, which are not stored."""
     (product,) = (m for m in members if m.row.kind == "contraction")
     more = [m for m in members if m.row.kind == "reduction"]
-    if kind.pixel_sums is None:
+    if not kind.folds_all_columns:
         return False
     # Of those in full float32, channels are not folded, but pixels may be.
     spec = spec_of(product, ConvSpec)

@@ -1,55 +1,70 @@
-"""Nest with a contraction + its tile and variant -> how it is printed and started."""
+"""Nest with a contraction + how its tile's kernel is called -> how it is printed and started."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from fusewright.codegen.kernel_text import TYPES
 from fusewright.codegen.launch import BodyPolicy, Call, Launch, WholeTensor
-from fusewright.errors import InternalError
 from fusewright.fusion.epilogue import Segment
 from fusewright.fusion.planner import Kernel
-from fusewright.kernels.tensor_core.diagonal_band import ALL, DiagonalBand
-from fusewright.kernels.tensor_core.strategy import TensorCoreTile
-from fusewright.kernels.tensor_core.variant import Variant
+from fusewright.ir.graph import Node
+from fusewright.kernels.tensor_core.prologue import Prologue
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import KeepPolicy
 from fusewright.loopnest.vector_width import vector_tensors
 
 # What is read again is still in shared memory or in L1, but values that cost something are kept.
-KEEP_COMPUTED = KeepPolicy(keep=True, min_cost=1, shared_row=False)
+KEEP_COMPUTED = BodyPolicy(KeepPolicy(keep=True, min_cost=1, shared_row=False))
 
 
-def launch(
-    variant: Variant, nest: Nest, strategy: TensorCoreTile, some: DiagonalBand
-) -> tuple[BodyPolicy, Launch]:
-    """How what follows a contraction is printed, and how both are started.
+@dataclass(frozen=True)
+class TileCall:
+    """How the device library's function that starts a tile's kernel is called, as C++ text.
 
-    some: the elements of the contraction that are not thrown away.
+    template_args: before the elements of an access; more_template_args: behind these.  arguments:
+    behind the body.  pointers: how the entry declares the tensors that are read as a whole.
+    workspace: bytes of scratch memory, as `Launch` has them.  structs, statements: as there, too.
     """
-    product, name, tile = nest.kernel.anchor, nest.kernel.name, strategy.tile
-    if product is None:
-        raise InternalError("A tile is a contraction's.")
-    kind, launcher = variant.for_tile(tile), variant.launcher_for(tile)
-    workspace = launcher.workspace(product, tile)
-    arguments = launcher.arguments(product, "workspace" if workspace else "nullptr")
 
-    def call(vector: int) -> Call:
-        chosen = launcher.template_args(product, tile, segment(nest.kernel), vector)
-        return Call(launcher.function, tuple(chosen), (*arguments, "device", "stream"))
+    function: str
+    template_args: tuple[str | int, ...]
+    more_template_args: tuple[str | int, ...]
+    arguments: tuple[str, ...]
+    pointers: tuple[str, ...]
+    workspace: str = ""
+    structs: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
 
-    masked, boxed = some != ALL, kind.boxed[tile.swapped]
-    constants = {"least": some.least, "most": some.most} if masked else {}
-    tensors = zip(kind.whole(product), launcher.pointers(product), strict=True)
-    whole = (WholeTensor(n, pointer, k in boxed) for k, (n, pointer) in enumerate(tensors))
-    return BodyPolicy(KEEP_COMPUTED, struct_constants=constants), Launch(
-        call(strategy.vector),
-        strategy.vector,
-        call(1),
+    def text(self, vector: int) -> Call:
+        chosen = (*self.template_args, vector, *self.more_template_args)
+        return Call(self.function, chosen, (*self.arguments, "device", "stream"))
+
+
+def launch(nest: Nest, vector: int, prologue: Prologue, call: TileCall) -> Launch:
+    """How a contraction and what follows it are started. vector: elements of an access."""
+    both = zip(prologue.operands, call.pointers, strict=True)
+    return Launch(
+        call.text(vector),
+        vector,
+        call.text(1),
         vector_tensors=vector_tensors(nest),
-        workspace=workspace,
-        whole_tensors=tuple(whole),
-        structs=tuple(launcher.structs(product, name)),
-        statements=tuple(launcher.statements(product, name)),
-        needs=frozenset({"band"} if masked else ()),
+        workspace=call.workspace,
+        whole_tensors=tuple(WholeTensor(p.tensor, text, p.aligned) for p, text in both),
+        structs=call.structs,
+        statements=call.statements,
     )
+
+
+def left_and_right(n: Node) -> tuple[str, ...]:
+    """The pointers of two factors."""
+    stored = TYPES[n.dtype][0]
+    return f"const {stored}* left", f"const {stored}* right"
+
+
+def scratch(workspace: str) -> str:
+    """How a launcher is given so many bytes of scratch memory."""
+    return "workspace" if workspace else "nullptr"
 
 
 def segment(kernel: Kernel) -> int:

@@ -27,11 +27,14 @@ from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.strategy import tile_of
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
 from fusewright.kernels.tensor_core import epilogue
 from fusewright.kernels.tensor_core.launch import segment
+from fusewright.kernels.tensor_core.tile import TileShape
 from fusewright.kernels.tensor_core.tile_options import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.rewrite.simplify import rewrite
@@ -171,8 +174,8 @@ def tail_of(case: Case) -> Tail:
     written = [p.written for p in printed.pointers]
     given = [torch.zeros_like(v) if w else v for v, w in zip(values, written, strict=True)]
     wanted = {k: values[k] for k, w in enumerate(written) if w}
-    assert chosen.tile is not None
-    ways = {(chosen.tile.width, 1), (chosen.tile.width, chosen.vector)}
+    assert isinstance(chosen, ConvTile)
+    ways = {(chosen.width, 1), (chosen.width, chosen.vector)}
     if case.channels == MANY_TILES:
         every = tiles(variant_of(kernel.anchor), kernel.anchor, kernel.reduction)
         ways |= {(found.width, chosen.vector) for found in every}
@@ -213,8 +216,11 @@ def source(cases: dict[str, Case], width: int = 0) -> str:
         layout = nest(replace(kernel_of(made), name=f"fused_{k}"), made.graph)
         chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
         if width:
-            assert chosen.tile is not None
-            chosen = replace(chosen, tile=replace(chosen.tile, width=width))
+            assert isinstance(chosen, ConvTile)
+            assert layout.kernel.anchor is not None
+            shape = TileShape(width, chosen.swap_operands)
+            tile = tile_of(layout.kernel.anchor, shape, layout.kernel.reduction)
+            chosen = replace(tile, vector=chosen.vector)
         kernels.append(kernel_text(layout, chosen))
     return cuda_source(kernels, GPU)
 

@@ -22,6 +22,7 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.channels_last import lies_last
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.prologue import prologue
 from fusewright.kernels.conv.tf32_probe import probe_expression
 from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
@@ -177,7 +178,7 @@ def test_views_are_read_where_they_lie(dtype: torch.dtype) -> None:
     before, after = graphs(module, x)
     assert kernels(after) == ["conv add sigmoid"]
     (n,) = found_in(after)
-    assert [s.op for s in variant_of(n).whole(n)] == ["input", "parameter"]
+    assert [plan.tensor.op for plan in prologue(n).operands] == ["input", "parameter"]
     check_meaning(before, after, module, (x,))
 
 

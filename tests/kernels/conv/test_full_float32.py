@@ -25,6 +25,7 @@ from fusewright.ir.graph import Node, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.kernels.conv.variants import CONV_FLOAT32, FLOAT32_RATE, variant_of
 from fusewright.kernels.gemm import variants as gemm
 from fusewright.kernels.interface import StrategyContext, Tf32Probe
@@ -80,8 +81,8 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     kernel = made.kernels[-1]
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
-    assert chosen.tile is not None
-    assert chosen.tile.width in FLOAT32_RATE
+    assert isinstance(chosen, ConvTile)
+    assert chosen.width in FLOAT32_RATE
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
     g = geometry(n)
     last = f"{g.phases.stacked[2]}, 2" if g.phases else "2"

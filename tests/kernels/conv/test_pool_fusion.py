@@ -30,10 +30,12 @@ from fusewright.kernels.conv import match, pool_fusion
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.pool_fusion import pooled
+from fusewright.kernels.conv.strategy import tile_of
+from fusewright.kernels.conv.tile import ConvTile
 from fusewright.kernels.conv.variants import variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
-from fusewright.kernels.tensor_core.tile import Tile
+from fusewright.kernels.tensor_core.tile import TileShape
 from fusewright.kernels.tensor_core.tile_options import tiles
 from fusewright.loopnest.nest import nest
 from fusewright.report.decision_record import step_reports
@@ -260,7 +262,7 @@ def runs_of(case: Case, number: int) -> Iterator[Run]:
     for k, vector in ((0, chosen.vector), (3, 1), (5, 1), (6, chosen.vector)):
         tile = every[(number + k) % len(every)]
         windows = ", ".join(map(str, g.windows))
-        how = f"{tile.width}, {str(tile.swapped).lower()}, {vector}, {windows}"
+        how = f"{tile.width}, {str(tile.swap_operands).lower()}, {vector}, {windows}"
         operands = [x, layer.weight.detach(), *bias_too]
         yield Run(printed, how, numbers(g), operands, sums, out)
 
@@ -331,7 +333,9 @@ UNSUMMED: dict[str, Case] = {
 def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
     made = planned(SUMMED[name], rounds)
     layout = nest(kernel_of(made), made.graph)
-    assert default_strategy(layout, StrategyContext(GPU, made.graph)).tile.summed
+    chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
+    assert isinstance(chosen, ConvTile)
+    assert chosen.output == "pixel_reduction"
 
 
 @pytest.mark.slow
@@ -344,14 +348,17 @@ def test_other_folds_over_pixels_do_not(name: str) -> None:
 # ---- text ----------------------------------------------------------------------------------------
 
 
-def source(cases: Sequence[tuple[Case, Tile]], rounds: bool = True) -> str:
+def source(cases: Sequence[tuple[Case, TileShape]], rounds: bool = True) -> str:
     """The kernels of some models, in some tiles."""
     kernels = []
-    for case, tile in cases:
+    for case, shape in cases:
         made = planned(case, rounds)
         layout = nest(replace(kernel_of(made), name=f"fused_{len(kernels)}"), made.graph)
-        chosen = replace(default_strategy(layout, StrategyContext(GPU, made.graph)), tile=tile)
-        kernels.append(kernel_text(layout, chosen))
+        chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
+        assert isinstance(chosen, ConvTile)
+        assert layout.kernel.anchor is not None
+        tile = tile_of(layout.kernel.anchor, shape, layout.kernel.reduction)
+        kernels.append(kernel_text(layout, replace(tile, vector=chosen.vector)))
     return cuda_source(kernels, GPU)
 
 
@@ -372,15 +379,17 @@ EIGHT = Case(nn.Conv3d(64, 20, 3), (9, 8, 7), lambda z: F.avg_pool3d(torch.tanh(
 
 
 # Those that need most registers.
-TIGHT = [(HEAVY, Tile(256, False)), (EIGHT, Tile(64, False)), (EIGHT, Tile(128, True))]
-ALL = (SUMMED["pool"], Tile(128, False, summed=True))
+TIGHT = [
+    (HEAVY, TileShape(256, False)), (EIGHT, TileShape(64, False)), (EIGHT, TileShape(128, True))
+]  # fmt: skip
+ALL = (SUMMED["pool"], TileShape(128, False))
 
 
 @pytest.mark.compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 @pytest.mark.parametrize(("some", "rounds"), [([*TIGHT, ALL], True), ([TIGHT[2], ALL], False)])
 def test_they_stay_in_registers(
-    some: list[tuple[Case, Tile]], rounds: bool, tmp_path: Path
+    some: list[tuple[Case, TileShape]], rounds: bool, tmp_path: Path
 ) -> None:
     report = strict_report(source(some, rounds), tmp_path / "windows.cu")
     kernels = [k for k in usages(report) if "convolution_kernel" in k.name]
@@ -394,5 +403,5 @@ def test_they_stay_in_registers(
 def test_the_oldest_supported_compiler_takes_them() -> None:
     folder = nvrtc_folder()
     assert folder is not None
-    text = source([(JOINED["plain"], Tile(128, True)), ALL])
+    text = source([(JOINED["plain"], TileShape(128, True)), ALL])
     assert nvrtc_log(folder, text, "compute_90a") == (0, "")

@@ -21,10 +21,10 @@ from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.gemm.match import Operand, batches, operands, product
+from fusewright.kernels.gemm.tile import NO_SPLIT, DepthSplit, GemmTile, SplitK
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, Strategy, default_strategy, kernel_text
 from fusewright.kernels.tensor_core.launch import segment
-from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.loopnest.buffer_reuse import buffer_reuse
 from fusewright.loopnest.nest import Nest, nest
 from fusewright.rewrite.norm_rounding import once
@@ -356,35 +356,44 @@ def test_a_factor_is_never_overwritten() -> None:
 # ---- schedules -----------------------------------------------------------------------------------
 
 RELU, SOFTMAX = "return torch.relu(x @ y.t())", "return torch.softmax(x @ y.t(), -1)"
+
+
+def packed(width: int, swap_operands: bool, reduce: DepthSplit = NO_SPLIT) -> GemmTile:
+    """The tile of a product that packs a factor."""
+    return GemmTile(width, swap_operands, packing="packed", reduce=reduce, vector=4)
+
+
 TILES = [
     # forward, left, right; the tile
-    (RELU, (1024, 1024), (8192, 1024), Tile(256, True)),  # two waves of 256, three of 192
-    (RELU, (8192, 1024), (1024, 1024), Tile(256, False)),
-    (RELU, (64, 1024), (8192, 1024), Tile(64, True, parts=129)),  # 43 tiles for 132 processors
-    (RELU, (8192, 1024), (64, 1024), Tile(64, False, parts=129)),
-    (RELU, (96, 4096), (8192, 4096), Tile(96, True, parts=129)),
-    (RELU, (160, 1024), (8192, 1024), Tile(160, True, parts=128)),
-    (SOFTMAX, (2048, 1024), (128, 1024), Tile(128, False, parts=64)),  # of four steps at least
+    (RELU, (1024, 1024), (8192, 1024), packed(256, True)),  # two waves of 256, three of 192
+    (RELU, (8192, 1024), (1024, 1024), packed(256, False)),
+    (RELU, (64, 1024), (8192, 1024), packed(64, True, SplitK(129))),  # 43 tiles for 132 processors
+    (RELU, (8192, 1024), (64, 1024), packed(64, False, SplitK(129))),
+    (RELU, (96, 4096), (8192, 4096), packed(96, True, SplitK(129))),
+    (RELU, (160, 1024), (8192, 1024), packed(160, True, SplitK(128))),
+    (SOFTMAX, (2048, 1024), (128, 1024), packed(128, False, SplitK(64))),  # of four steps at least
     # a row of 128 lies in packed columns; more parts would take longer to add up
-    (SOFTMAX, (100, 12288), (128, 12288), Tile(128, False, parts=16)),
-    ("return self.plain.weight.t() @ x.t() + y", (600, 512), (512, 600), Tile(64, True)),
+    (SOFTMAX, (100, 12288), (128, 12288), packed(128, False, SplitK(16))),
+    ("return self.plain.weight.t() @ x.t() + y", (600, 512), (512, 600), packed(64, True)),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "left", "right", "wanted"), TILES)
-def test_the_tile(text: str, left: tuple[int, int], right: tuple[int, int], wanted: Tile) -> None:
+def test_the_tile(
+    text: str, left: tuple[int, int], right: tuple[int, int], wanted: GemmTile
+) -> None:
     """The smaller factor is packed if it may be, and the waves of tiles end soonest."""
-    assert kernel_of(text, torch.randn(left), torch.randn(right))[2].tile == wanted
+    assert kernel_of(text, torch.randn(left), torch.randn(right))[2] == wanted
 
 
 def test_the_scratch_memory_holds_the_packed_factor() -> None:
     printed, _, chosen = kernel_of("return self.linear(x)", torch.randn(700, 512))
-    assert chosen.tile is not None
+    assert isinstance(chosen, GemmTile)
     text = printed.launch.workspace
     each = 512 * 4 + 4 + 512 // 64 * 4
     assert [eval(text.format(batch=n)) for n in (2, 64, 65, 700)] == [
-        rows * each for rows in ((64, 64, 128, 704) if chosen.tile.swapped else (512,) * 4)
+        rows * each for rows in ((64, 64, 128, 704) if chosen.swap_operands else (512,) * 4)
     ]
 
 
@@ -465,7 +474,7 @@ def test_the_record(emitted: Emitted) -> None:
     assert "its matmul as ieee" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
-    assert tiles(emitted.made) == {"fused_0": Tile(64, True, parts=96)}  # of 192 rows
+    assert tiles(emitted.made) == {"fused_0": packed(64, True, SplitK(96))}  # of 192 rows
 
 
 def test_the_guard_asks_for_full_float32() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,18 @@ from fusewright.frontend.capture import capture
 from fusewright.fusion.epilogue import NoReduction, Reduction, Segment
 from fusewright.fusion.planner import plan
 from fusewright.kernels.gemm.match import product
-from fusewright.kernels.gemm.variants import GEMM_HALF
-from fusewright.kernels.registry import ANCHORS
-from fusewright.kernels.tensor_core.tile import Tile
-from fusewright.kernels.tensor_core.tile_cost import (
+from fusewright.kernels.gemm.split_cost import STREAM_K
+from fusewright.kernels.gemm.strategy import rank_tiles
+from fusewright.kernels.gemm.tile import NO_SPLIT, DepthSplit, GemmTile, StreamK
+from fusewright.kernels.gemm.tile_cost import (
     FOLDED_ENDING,
     LARGE_ENDING,
     LIGHT_ENDING,
-    STREAM_K,
     ending,
-    rank_tiles,
 )
+from fusewright.kernels.interface import StrategyContext
+from fusewright.kernels.registry import ANCHORS
+from fusewright.kernels.tensor_core.tile import EpilogueSchedule
 from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
 from tests.kernels.gemm.test_gemm import RELU, kernel_of, model, planned, products
@@ -41,54 +43,69 @@ def test_only_hopper_has_kernels_for_16_bits() -> None:
         )
 
 
+def half(
+    width: int, schedule: EpilogueSchedule = "cooperative", reduce: DepthSplit = NO_SPLIT
+) -> GemmTile:
+    """The tile of a product of 16 bits, with accesses of single elements."""
+    return GemmTile(width, False, schedule, packing="half", reduce=reduce)
+
+
 HALF_TILES = [
     # left, right; the tile
-    ((4096, 4096), (4096, 4096), Tile(256, False)),
-    ((1024, 1024), (8192, 1024), Tile(256, False)),
+    ((4096, 4096), (4096, 4096), half(256)),
+    ((1024, 1024), (8192, 1024), half(256)),
     # what follows few k is hidden behind another tile's
-    ((32768, 1024), (4096, 1024), Tile(192, False, own=True)),
-    ((256, 8192), (8192, 8192), Tile(128, False, own=True)),
-    ((8192, 8192), (256, 8192), Tile(128, False, own=True)),
+    ((32768, 1024), (4096, 1024), half(192, "pingpong")),
+    ((256, 8192), (8192, 8192), half(128, "pingpong")),
+    ((8192, 8192), (256, 8192), half(128, "pingpong")),
     # 6 waves of couples of 192 columns; of 256, 24 of 288 couples would be left for 66 clusters
-    ((3072, 6144), (6144, 6144), Tile(192, False, own=True)),
+    ((3072, 6144), (6144, 6144), half(192, "pingpong")),
     # 960 couples for 66 clusters: 36 are cut into 66 ranges of 44 steps
-    ((12288, 5120), (5120, 5120), Tile(256, False, parts=2 * (66 + 36))),
+    ((12288, 5120), (5120, 5120), half(256, reduce=StreamK(2 * (66 + 36)))),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("left", "right", "wanted"), HALF_TILES)
-def test_the_tile_of_16_bits(left: tuple[int, int], right: tuple[int, int], wanted: Tile) -> None:
+def test_the_tile_of_16_bits(
+    left: tuple[int, int], right: tuple[int, int], wanted: GemmTile
+) -> None:
     """Nothing is packed: the waves of couples of tiles alone decide."""
     inputs = torch.empty(left).bfloat16(), torch.empty(right).bfloat16()
     printed, _, chosen = kernel_of(RELU, *inputs)
-    assert chosen.tile == wanted
-    room = wanted.parts * (128 * wanted.width * 4 + 8)
+    assert isinstance(chosen, GemmTile)
+    assert replace(chosen, vector=1) == wanted
+    parts = wanted.reduce.parts if isinstance(wanted.reduce, StreamK) else 0
+    room = parts * (128 * wanted.width * 4 + 8)
     assert printed.launch.workspace == (str(room) if room else "")
     # Whoever shares tiles is told what adding their parts up takes.
-    told = [wanted.parts, "false", *STREAM_K] if wanted.parts else [0, "true"] * wanted.own
+    told = [parts, "false", *STREAM_K] if parts else [0, "true"] * wanted.is_pingpong
     assert list(printed.launch.call.template_args[4:]) == told
 
 
 ENDINGS = [
     # after 1024 k, the more there is to do for each element, the fewer columns
-    ((32768, 1024), (4096, 1024), NoReduction(), LARGE_ENDING, Tile(128, False, own=True)),
-    ((8192, 2048), (6144, 2048), NoReduction(), LARGE_ENDING, Tile(160, False, own=True)),
-    ((4096, 4096), (4096, 4096), NoReduction(), LARGE_ENDING, Tile(256, False)),
-    ((4096, 4096), (4096, 4096), Segment(64), FOLDED_ENDING, Tile(128, False, own=True)),
+    ((32768, 1024), (4096, 1024), NoReduction(), LARGE_ENDING, half(128, "pingpong")),
+    ((8192, 2048), (6144, 2048), NoReduction(), LARGE_ENDING, half(160, "pingpong")),
+    ((4096, 4096), (4096, 4096), NoReduction(), LARGE_ENDING, half(256)),
+    ((4096, 4096), (4096, 4096), Segment(64), FOLDED_ENDING, half(128, "pingpong")),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("left", "right", "reduction", "ending", "wanted"), ENDINGS)
 def test_what_follows_a_product_chooses_its_tile(
-    left: tuple[int, int], right: tuple[int, int], reduction: Reduction, ending: float, wanted: Tile
+    left: tuple[int, int],
+    right: tuple[int, int],
+    reduction: Reduction,
+    ending: float,
+    wanted: GemmTile,
 ) -> None:
     """Measured [m: gemm-0032, gemm-0035, gemm-0036, gemm-0037]."""
     graph = planned(RELU, torch.empty(left).bfloat16(), torch.empty(right).bfloat16()).graph
     (made,) = products(graph)
-    hopper = TARGETS["sm_90a"]
-    assert rank_tiles(GEMM_HALF, made, reduction, hopper, graph, ending=ending)[0] == wanted
+    context = StrategyContext(TARGETS["sm_90a"], graph)
+    assert rank_tiles(made, reduction, context, ending=ending)[0] == wanted
 
 
 @pytest.mark.slow
@@ -112,12 +129,10 @@ def test_nobody_shares_a_tile_where_rules_forbid_scratch_memory(rule: str) -> No
     inputs = torch.empty(12288, 5120).bfloat16(), torch.empty(5120, 5120).bfloat16()
     graph = planned(RELU, *inputs).graph
     (made,) = products(graph)
-    target = TARGETS["sm_90a"]
-    assert rank_tiles(GEMM_HALF, made, NoReduction(), target, graph)[0].parts > 0
-    assert {
-        tile.parts
-        for tile in rank_tiles(GEMM_HALF, made, NoReduction(), target, graph, frozenset({rule}))
-    } == {0}
+    free = StrategyContext(TARGETS["sm_90a"], graph)
+    assert isinstance(rank_tiles(made, NoReduction(), free)[0].reduce, StreamK)
+    restricted = replace(free, rules=frozenset({rule}))
+    assert {tile.reduce for tile in rank_tiles(made, NoReduction(), restricted)} == {NO_SPLIT}
 
 
 ALIGNED = ("x_aligned", "gemm_weight_aligned")

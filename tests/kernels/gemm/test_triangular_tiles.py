@@ -17,9 +17,9 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections
 from fusewright.compiler.pipeline import Compilation, make
+from fusewright.kernels.gemm.diagonal_band import ALL, FAR, NONE, DiagonalBand
+from fusewright.kernels.gemm.tile import GemmTile, SplitK
 from fusewright.kernels.gemm.triangular_tiles import band
-from fusewright.kernels.tensor_core.diagonal_band import ALL, FAR, NONE, DiagonalBand
-from fusewright.kernels.tensor_core.tile import Tile
 from fusewright.targets.target import TARGETS
 from tests.kernels.gemm.test_epilogue import check, tails
 from tests.kernels.gemm.test_gemm import GPU, model
@@ -87,7 +87,7 @@ def test_half_of_the_tiles_and_a_shared_last_wave() -> None:
     """272 of 512 tiles of 128 x 256: two waves of 132, and 8 tiles in 11 parts each."""
     square = torch.randn(4096, 4096)
     ((body, _, chosen),) = made("return torch.triu(x @ y)", square, square).kernels
-    assert chosen.tile == Tile(256, False, parts=88)
+    assert chosen == GemmTile(256, False, packing="packed", reduce=SplitK(88), vector=4)
     assert "static constexpr int least = 0, most = 4095;" in body.text
 
 
