@@ -24,11 +24,10 @@ class AddingCost(NamedTuple):
         return (self.once + self.part * parts) / 10
 
 
-# Scratch memory for parts, and the least steps of one, which
-# kernels/tensor_core/cuda/split_k_sm90.cuh has, too, as LEAST_CHUNKS and LEAST_RANGE.
+# Scratch memory for parts, and the least steps of one, which the device text has, too.
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What adding up takes then, a prediction. Launchers of stream-K are given its numbers; those of
-# split-K stand in split_k_sm90.cuh, too, as ADDING and ADDING_PART.
+# split-K stand in the device text, too.
 SPLIT_K, STREAM_K = AddingCost(30, 6), AddingCost(120, 18)
 
 
