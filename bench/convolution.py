@@ -46,7 +46,7 @@ from tests.support.conv_subjects import (  # noqa: E402
 from tests.support.gemm_subjects import PARTS, Library  # noqa: E402
 
 KERNELS = (
-    "pack_weights", "pack_image", "pack_half_image", "check_images", "convolution_kernel",
+    "pack_weights", "pack_image", "pack_half_image", "check_images", "conv_kernel",
 )  # fmt: skip
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 COPIED_BYTES = 1 << 30

@@ -35,7 +35,7 @@ FILES = (
     "devicelib/cuda/barriers_sm90.cuh",
     "kernels/rowwise/cuda/cluster_rows_sm90.cuh",
 )
-WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split_rows.cuh for stripes
+WORKSPACE_BYTES = 2113536  # SPLIT_BYTES of split_rows.cuh for column panels
 
 BODIES = r"""
 // group_norm(x * sigmoid(x) + bias) * weight + shift over groups of 64
@@ -219,7 +219,7 @@ template <class Box> struct folds {
 template <class Box> struct sweep {
   const float* x;  float* y;  long batch;
   template <class Team> FN void operator()(long row, Team team) const {
-    const auto m0 = team.exponentials(Box::span_of(batch), [&](float v0) { return v0; },
+    const auto m0 = team.online_softmax(Box::span_of(batch), [&](float v0) { return v0; },
                                       Box::values(x, row, batch));
     const float v1 = isinf(m0.max) ? 0.0f : m0.max;
     team.once([&] {
@@ -273,8 +273,11 @@ class Case:
         types = self.pointers.split(", ")
         parameters = "".join(f"{kind} p{k}, " for k, kind in enumerate(types))
         body = f"{self.body}{{{''.join(f'p{k}, ' for k in range(len(types)))}batch}}"
-        workspace = "workspace, " if re.search("split|gathered|in_parts", launch) else ""
-        workspace = "batch * 20, " * ("in_parts" in launch) + workspace  # a length to go by
+        workspace = (
+            "workspace, " if re.search("split|grid_resident|partial_reduction", launch) else ""
+        )
+        length = "batch * 20, " * ("partial_reduction" in launch)  # something to go by
+        workspace = length + workspace
         head = f'extern "C" int {self.entry(launch)}({parameters}void* workspace, long batch, '
         run = f"run_{launch}({body}, {self.grid}, {workspace}device, stream)"
         if self.alignment_checked:
@@ -549,7 +552,7 @@ CASES = (
     Case("channel_relu", "channel_relu", "const float*, const float*, float*", "batch * 128, 15876",
          channel_relu, ("map<4>", "map<1, 4>", "map<1>"), (0, 1), 128),
     Case("turned", "turned", X_TO_Y, "batch, 70", turned,
-         ("map_across<2, 2>", "map_across<1, 4>", "map_across<1>", "map<1, 4>"),
+         ("map_transposed<2, 2>", "map_transposed<1, 4>", "map_transposed<1>", "map<1, 4>"),
          (0, 1, 5, 33, 1000), 1 << 20),
     Case("both_turned", "both_turned", "const float*, const float*, float*",
          "batch * 72, 132, 72, 1", both_turned, ("map_staged<4, 2>",), (0, 1, 70), 1 << 12),
@@ -591,26 +594,27 @@ CASES = (
     Case("softmax_50257", "softmax<50257, float>", X_TO_Y, "batch", softmax(50257),
          ("rows_cluster<4, 512, 1>", "rows_cluster<8, 256, 4>"), (0, 1, 5), 512),
     Case("softmax_262144", "softmax<262144, float>", X_TO_Y, "batch", softmax(262144),
-         ("rows_cluster<8, 1024, 4>", "rows_gathered<16, 512, 4>",
-          "rows_gathered<8, 1024, 4>", "rows_gathered<64, 256, 4>"), (0, 1, 5, 100), 128),
+         ("rows_cluster<8, 1024, 4>", "rows_grid_resident<16, 512, 4>",
+          "rows_grid_resident<8, 1024, 4>", "rows_grid_resident<64, 256, 4>"), (0, 1, 5, 100), 128),
     Case("softmax_1048576", "softmax<1048576, float>", X_TO_Y, "batch", softmax(1 << 20),
-         ("rows_gathered<64, 512, 4>", "rows_gathered<128, 512, 4>"), (0, 1, 9), 64),
+         ("rows_grid_resident<64, 512, 4>", "rows_grid_resident<128, 512, 4>"), (0, 1, 9), 64),
     Case("softmax_300001", "softmax<300001, float>", X_TO_Y, "batch", softmax(300001),
-         ("rows_gathered<19, 512, 4>", "rows_gathered<20, 512, 1>"), (0, 1, 40), 128),
+         ("rows_grid_resident<19, 512, 4>", "rows_grid_resident<20, 512, 1>"), (0, 1, 40), 128),
     Case("layer_norm_1048576", "layer_norm<1048576>", X_W_B_TO_Y, "batch", layer_norm(1 << 20),
-         ("rows_gathered<64, 512, 4>", "rows_gathered<64, 512, 1>"), (0, 1, 9), 64, 3e-5),
+         ("rows_grid_resident<64, 512, 4>", "rows_grid_resident<64, 512, 1>"), (0, 1, 9), 64, 3e-5),
     Case("softmax_bfloat", "softmax<70008, bfloat_t>", "const bfloat_t*, bfloat_t*", "batch",
          softmax(70008, torch.bfloat16), ("rows_cluster<8, 512, 8>", "rows_cluster<8, 512, 1>"),
          (0, 1, 5), 1024, 8e-3),
     Case("softmax_half_300008", "softmax<300008, half_t>", "const half_t*, half_t*", "batch",
-         softmax(300008, torch.float16), ("rows_gathered<19, 512, 8>",), (0, 1, 40), 128, 6e-3),
+         softmax(300008, torch.float16), ("rows_grid_resident<19, 512, 8>",), (0, 1, 40), 128,
+         6e-3),
     Case("layer_norm_131072", "layer_norm<131072>", X_W_B_TO_Y, "batch", layer_norm(131072),
          ("rows_cluster<8, 512, 4>", "rows_cluster<8, 1024, 4>", "rows_cluster<4, 1024, 4>"),
          (0, 1, 3), 256, 3e-5),
     Case("group_norm_16384", "group_norm<16384>", X_W_B_TO_Y, "batch * 2", group_norm(16384),
-         ("rows_cluster<8, 512, 4>", "rows_gathered<16, 512, 4>"), (0, 1, 3), 128),
+         ("rows_cluster<8, 512, 4>", "rows_grid_resident<16, 512, 4>"), (0, 1, 3), 128),
     Case("group_norm_4801", "group_norm<4801>", X_W_B_TO_Y, "batch * 2", group_norm(4801),
-         ("rows_cluster<4, 512, 4>", "rows_gathered<3, 512, 4>"), (0, 1, 3)),
+         ("rows_cluster<4, 512, 4>", "rows_grid_resident<3, 512, 4>"), (0, 1, 3)),
     Case("batch_norm_128", "batch_norm<128, 15876>", NORM_POINTERS, "128", batch_norm(128, 15876),
          ("rows<1024, 4>", "rows_split<512, 4, 4>", "rows_split<512, 4, 2>",
           "rows_split<512, 4, 8>", "rows_split<1024, 4, 4>", "rows_split<256, 4, 4>"),
@@ -624,38 +628,44 @@ CASES = (
     Case("group_norm_36", "group_norm<36>", X_W_B_TO_Y, "batch * 2", group_norm(36),
          ("rows<8, 4>",), (0, 1, 3)),
     fold("fixed_row<130>", "batch", fixed_folds(130), "rows<16, 2>; rows<32, 4>; rows<64, 2>; "
-         "stripes<1, 128>; stripes<2, 64>; stripes<8, 32>; stripes<2, 64, 2>; "
+         "column_panels<1, 128>; column_panels<2, 64>; column_panels<8, 32>; "
+         "column_panels<2, 64, 2>; "
          "rows_cluster<2, 64, 2>", (0, 1, 5, 70)),
     fold("fixed_row<4>", "batch", fixed_folds(4), "rows<8, 4>; rows<4, 1>", (0, 1, 40)),
     fold("fixed_row<5000>", "batch", fixed_folds(5000), "rows<128, 4>; rows_split<64, 4>; "
-         "stripes<64, 8>; stripes<16, 32, 4>; stripes_split<16, 32, 8>; rows_cluster<2, 64, 4>; "
-         "rows_cluster<4, 128, 4>; rows_cluster<8, 64, 1>; rows_gathered<7, 64, 4>; "
-         "rows_gathered<64, 64, 1>", (0, 1, 3, 40, 1000)),
+         "column_panels<64, 8>; column_panels<16, 32, 4>; column_panels_split<16, 32, 8>; "
+         "rows_cluster<2, 64, 4>; "
+         "rows_cluster<4, 128, 4>; rows_cluster<8, 64, 1>; rows_grid_resident<7, 64, 4>; "
+         "rows_grid_resident<64, 64, 1>", (0, 1, 3, 40, 1000)),
     fold("fixed_sheet<5, 12>", "3", sheet_folds(12, 5), "rows<32, 4>; rows_split<64, 4, 2>", (1,)),
     fold("fixed_sheet<9, 7>", "3", sheet_folds(7, 9), "rows<8, 4>; rows_split<64, 4>; "
-         "stripes<4, 32>; rows_cluster<2, 64, 4>; rows_gathered<2, 64, 4>", (1,)),
+         "column_panels<4, 32>; rows_cluster<2, 64, 4>; rows_grid_resident<2, 64, 4>", (1,)),
     fold("sheet<12>", "3", sheet_folds(12), "rows<32, 4>; rows<256, 2>; rows_split<64, 4>; "
-         "stripes<32, 16>; stripes_split<4, 32, 16>; rows_cluster<4, 64, 4>", (1, 3, 500)),
+         "column_panels<32, 16>; column_panels_split<4, 32, 16>; "
+         "rows_cluster<4, 64, 4>", (1, 3, 500)),
     fold("line", "3", line_folds, "rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
-         "stripes<16, 32>; stripes_split<16, 32, 8>; rows_cluster<8, 64, 4>", (1, 9, 4000, 65537)),
+         "column_panels<16, 32>; column_panels_split<16, 32, 8>; "
+         "rows_cluster<8, 64, 4>", (1, 9, 4000, 65537)),
     fold("line", "3", line_folds, "rows<4, 4>", (1, 9, 4000)),
     swept("fixed_row<130>", "batch", fixed_folds(130, sweep_results), "rows<16, 2>; rows<64, 2>; "
-          "rows<64, 1>; stripes<1, 128>; stripes<8, 32>; rows_in_parts<64, 2, 4, 8, 32>; "
-          "stripes_in_parts<4, 32, 8, 32, 32>", (0, 1, 7, 70, 5000)),
+          "rows<64, 1>; column_panels<1, 128>; column_panels<8, 32>; "
+          "rows_partial_reduction<64, 2, 4, 8, 32>; "
+          "column_panels_partial_reduction<4, 32, 8, 32, 32>", (0, 1, 7, 70, 5000)),
     swept("fixed_row<5000>", "batch", fixed_folds(5000, sweep_results),
-          "rows_split<512, 4, 64>; rows_split<64, 4>; rows<128, 4>; stripes<16, 32, 4>; "
-          "stripes_split<16, 32, 8>; rows_in_parts<512, 4, 4, 8, 32>; "
-          "stripes_in_parts<16, 32, 16, 32, 32>",
+          "rows_split<512, 4, 64>; rows_split<64, 4>; rows<128, 4>; column_panels<16, 32, 4>; "
+          "column_panels_split<16, 32, 8>; rows_partial_reduction<512, 4, 4, 8, 32>; "
+          "column_panels_partial_reduction<16, 32, 16, 32, 32>",
           (0, 1, 7, 40)),
     swept("fixed_sheet<9, 7>", "3", sheet_folds(7, 9, sweep_results), "rows<8, 4>; "
-          "rows_split<64, 4>; stripes<4, 32>; rows_in_parts<64, 4, 4, 8, 32>", (1,)),
+          "rows_split<64, 4>; column_panels<4, 32>; rows_partial_reduction<64, 4, 4, 8, 32>", (1,)),
     swept("sheet<12>", "3", sheet_folds(12, 0, sweep_results), "rows<32, 4>; rows_split<64, 4>; "
-          "stripes_split<4, 32, 16>; rows_in_parts<512, 4, 4, 8, 32>; "
-          "stripes_in_parts<16, 32, 16, 0, 32>",
+          "column_panels_split<4, 32, 16>; rows_partial_reduction<512, 4, 4, 8, 32>; "
+          "column_panels_partial_reduction<16, 32, 16, 0, 32>",
           (1, 3, 500)),
     swept("line", "3", partial(line_folds, results=sweep_results),
-          "stripes_split<16, 32, 8>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
-          "stripes<16, 32>; stripes_in_parts<16, 32, 16, 32, 32>; rows_in_parts<512, 4, 4, 8, 32>",
+          "column_panels_split<16, 32, 8>; rows<512, 4>; rows<64, 1>; rows_split<64, 4>; "
+          "column_panels<16, 32>; column_panels_partial_reduction<16, 32, 16, 32, 32>; "
+          "rows_partial_reduction<512, 4, 4, 8, 32>",
           (1, 9, 4000, 65537)),
     Case("flip", "flip", "const double*, int*", "batch", flip,
          ("rows<32, 4>", "rows<64, 1>"), (0, 1, 9)),

@@ -2,7 +2,10 @@
 
 Comments, docstrings, white space and the breaking of lines are left aside. Everything else must
 be equal, token by token: keywords, punctuation, numbers, and strings but for names of code in them.
-No name may become two, and no two may become one, so that nothing is captured or merged.
+No name may become two, and no two may become one, so that nothing is captured or merged: in the
+whole text, or else in each definition of its C++, where what stands at the left margin is one name
+everywhere, and other names are those of parameters, fields and variables. Of the second kind are
+texts in which one word meant two things; that each field is read by its own name, a compiler says.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import io
 import keyword
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
@@ -73,21 +76,92 @@ class _Pairing:
         return NAME.sub(lambda found: self.new.get(found[0], found[0]), text)
 
 
-def renaming(old: str, new: str, language: Language) -> Mapping[str, str]:
-    """The names that are others now -> what they became; raises NotRenamed."""
+class Renaming(NamedTuple):
+    """Old names and what they became; whether that is one-to-one in the whole text."""
+
+    pairs: frozenset[tuple[str, str]]
+    whole: bool
+
+
+def renaming(old: str, new: str, language: Language) -> Renaming:
+    """The names that are others now; raises NotRenamed."""
     before, after = list(tokens(old, language)), list(tokens(new, language))
-    pairing = _Pairing({}, {})
-    for k, (one, other) in enumerate(zip(before, after, strict=False)):
-        if one.kind == other.kind == "name":
-            pairing.add(one.text, other.text)
-        elif one != other and {one.kind, other.kind} != {"string"}:
-            raise NotRenamed(_place(before, after, k))
-    for k, (one, other) in enumerate(zip(before, after, strict=False)):
+    _same_but_for_names(before, after)
+    sides = list(zip(before, after, strict=True))
+    try:
+        pairing, whole = _pairing(sides), True
+    except NotRenamed:
+        if language == "prose":
+            raise
+        pairing, whole = _by_definition(sides), False
+    for k, (one, other) in enumerate(sides):
         if one.kind == "string" and other.text not in (one.text, pairing.in_string(one.text)):
+            raise NotRenamed(_place(before, after, k))
+    pairs = {(a.text, b.text) for a, b in sides if a.kind == "name" and a.text != b.text}
+    return Renaming(frozenset(pairs), whole)
+
+
+def _same_but_for_names(before: Sequence[Token], after: Sequence[Token]) -> None:
+    for k, (one, other) in enumerate(zip(before, after, strict=False)):
+        same_kind = one.kind == other.kind != "other"
+        if one != other and not same_kind:
             raise NotRenamed(_place(before, after, k))
     if len(before) != len(after):
         raise NotRenamed(_place(before, after, min(len(before), len(after))))
-    return {one: other for one, other in pairing.new.items() if one != other}
+
+
+def _pairing(sides: Iterable[tuple[Token, Token]]) -> _Pairing:
+    pairing = _Pairing({}, {})
+    for one, other in sides:
+        if one.kind == "name":
+            pairing.add(one.text, other.text)
+    return pairing
+
+
+def _by_definition(sides: Sequence[tuple[Token, Token]]) -> _Pairing:
+    """The names that definitions have; what is no C++ is one definition of its own."""
+    heads = _Pairing({}, {})
+    for some in _definitions(sides):
+        _pairing(some)
+        k = _head([one for one, _ in some])
+        if k is not None:
+            heads.add(some[k][0].text, some[k][1].text)
+    return heads
+
+
+def _definitions(sides: Sequence[tuple[Token, Token]]) -> Iterator[list[tuple[Token, Token]]]:
+    """What ends at the left margin: with a semicolon, a closing brace, or a preprocessor's line."""
+    some, depth = list[tuple[Token, Token]](), 0
+    for pair in sides:
+        text = pair[0].text if pair[0].kind == "other" else ""
+        some.append(pair)
+        opens_a_room = text == "{" and depth == 0 and some[0][0].text in ("namespace", "extern")
+        if not opens_a_room:
+            depth = max(depth + (text in {"(", "[", "{"}) - (text in {")", "]", "}"}), 0)
+        if depth == 0 and (opens_a_room or text in {";", "}", "\n"}):
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _head(found: Sequence[Token]) -> int | None:
+    """Which token of a definition is its name."""
+    if [t.text for t in found[:2]] == ["#", "define"]:
+        return 2
+    if not found or found[0].text in ("#", "namespace", "extern", "static_assert"):
+        return None
+    depth, name = 0, None
+    for k, token in enumerate(found):
+        follows = found[k + 1].text if k + 1 < len(found) else ""
+        depth += (token.text in {"<", "("}) - (token.text in {">", ")"})
+        if depth == 0 and token.kind == "name" and not token.text.startswith("__"):
+            name = k
+        if depth == 0 and name is not None and follows in {"{", "=", ";", ":"}:
+            return name
+        if depth == 0 and name == k and follows == "(":
+            return name
+    return None
 
 
 def shape(text: str, language: Language) -> str:

@@ -121,12 +121,12 @@ REASONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "cpp": {
             **_UNSPELT,
-            "tap": "Depthwise convolutions are maps on GPUs only; on the CPU they stay calls.",
+            "masked_fma": "Depthwise convolutions are maps on GPUs only, and calls on the CPU.",
         },
         "sm80": {
             **_UNSPELT_ON_GPUS,
-            "finish_runs": "Its one constant lets other sections compile; tiles of Ampere ask for "
-            "it nowhere, so that it is pruned from every text.",
+            "register_epilogue": "Its one constant lets other sections compile; tiles of Ampere "
+            "ask for it nowhere, so that it is pruned from every text.",
         },
         "sm90": {
             **_UNSPELT_ON_GPUS,
@@ -448,8 +448,8 @@ def language(key: str) -> str:
     return {"file": "python", "record": "prose", "error": "prose"}.get(kind, "c++")
 
 
-def renamed(old: Record, new: Record) -> Iterator[tuple[str, str | Mapping[str, str]]]:
-    """Key -> the names of its text that became others, or what else is no longer the same.
+def renamed(old: Record, new: Record) -> Iterator[tuple[str, Any]]:
+    """Key -> the `Renaming` of its text, or, as text, what else is no longer the same.
 
     A text whose key is another one now is found by its shape. Equal texts come once."""
     module = _at("tools/renaming.py")
@@ -633,15 +633,17 @@ def _compare(folder: Path, names: Sequence[str], jobs: int, *, may_be_renamed: b
 
 def _shown_renamings(old: Record, new: Record) -> Iterator[str]:
     """What differs in more than names; what became what, in how many texts, is printed."""
-    counts = defaultdict[tuple[str, str], int](int)
+    counts, parted = defaultdict[tuple[str, str], int](int), 0
     for key, found in renamed(old, new):
         if isinstance(found, str):
             yield f"{key}: {found}"
         else:
-            for pair in found.items():
+            parted += not found.whole
+            for pair in found.pairs:
                 counts[pair] += 1
     for (before, after), count in sorted(counts.items()):
         print(f"{before} -> {after} ({count})")
+    print(f"{parted} texts are renamed one-to-one in each definition, and not as a whole")
 
 
 def _problem(key: str) -> str:

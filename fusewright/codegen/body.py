@@ -97,7 +97,7 @@ class _Printer:
         runs = "class Team, class Range" if self.is_map else "class Team"
         arguments = "long row, Range range, Team team" if self.is_map else "long row, Team team"
         if self.kernel.anchor:
-            runs, arguments = f"{runs}, class Product", f"{arguments}, Product product"
+            runs, arguments = f"{runs}, class Accumulator", f"{arguments}, Accumulator accumulator"
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
         head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
         head += [f"  {pointers}  long batch;", rows]
@@ -162,7 +162,7 @@ class _Printer:
             for f in sweep.folds:
                 self.lines.append(f"const {self._kind(f)} {self.names[id(f)]}(m{number}.{f.op});")
         elif len(sweep.folds) > 1:
-            self._team_call("exponentials", f"const auto m{number} = ", text)
+            self._team_call("online_softmax", f"const auto m{number} = ", text)
             self.lines.append(f"const {kind} {name} = m{number}.max;")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
@@ -184,7 +184,7 @@ class _Printer:
             value = self._element(text, n)
             text.parameters.append(f"{self._kind(n)}& o{k}")
             place = self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
-            text.operands.append(f"near({place})" if self.policy.placed_reads else place)
+            text.operands.append(f"staged_row({place})" if self.policy.placed_reads else place)
             text.lines.append(f"o{k} = {value};")
         self._team_call("each", "", text)
 
@@ -231,7 +231,7 @@ class _Printer:
         if id(m) in text.known:
             return text.known[id(m)]
         if m is self.kernel.anchor:
-            return text.read(id(m), compute_type(m), "product")
+            return text.read(id(m), compute_type(m), "accumulator")
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
@@ -279,7 +279,7 @@ class _Printer:
         text = windows(self.nest, number, self.pointer_of[id(leaf)], self._number(fill or 0, leaf))
         line = f"auto w{number} = {text};"
         self.lines += [line] * (line not in self.lines)
-        return f"below<{place}, {beside}>(w{number})"
+        return f"window_tap<{place}, {beside}>(w{number})"
 
     def _load_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)

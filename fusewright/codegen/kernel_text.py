@@ -184,4 +184,4 @@ def windows(nest: Nest, number: int, pointer: str, fill: str) -> str:
     sizes = f"{nest.down.lengths[number]}, {nest.down.widths[number]}, {whole}"
     numbers = ", ".join(map(size_text, (first.offset, first.outer, first.columns)))
     where = f"[&](int o) {{ return {first.limits or 'extent_of(0, 0, 1)'}; }}"
-    return f"windows<{sizes}>(team, {pointer} + {first.line}, {numbers}, {fill}, {where})"
+    return f"sliding_windows<{sizes}>(team, {pointer} + {first.line}, {numbers}, {fill}, {where})"

@@ -208,7 +208,13 @@ _ROWS = (
     _pointwise("normalised", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
     # one step of a convolution, which rounds once, as PyTorch's does
     _pointwise(
-        "masked_fma", 4, "tap({0}, {1}, {2}, {3})", _MASKED_FMA, "second", "positive choice", cost=2
+        "masked_fma",
+        4,
+        "masked_fma({0}, {1}, {2}, {3})",
+        _MASKED_FMA,
+        "second",
+        "positive choice",
+        cost=2,
     ),
     _pointwise("cast", 1, "({to})({0})", "{0}.to({to})", "attribute").having(
         simd="number compare float", mask_predicate=True

@@ -252,7 +252,7 @@ class _AddressPrinter:
         """Text of how much further an element stands where a dimension goes round."""
         column, *steps = self._inner(turn.strides)
         place = [self._base(turn.strides, turn.offset), *[self._gather(steps, column)] * inner]
-        return f"lap({summed(place)}, {size_text(turn.size)}, {size_text(turn.wrap)})"
+        return f"wrap({summed(place)}, {size_text(turn.size)}, {size_text(turn.wrap)})"
 
     def _affine(self, steps: list[Size]) -> Size | None:
         """One stride along o = the outer axes as one number, or None."""

@@ -20,13 +20,25 @@ DECLARED = re.compile(r"\bconstexpr (?:int|long|unsigned) ((?:[A-Z][A-Z_0-9]* = 
 # Constants of Python -> what device text has in their place: its file, and a pattern around it.
 ELSEWHERE: tuple[tuple[str, str, str], ...] = (
     ("SPLIT_BYTES", "kernels/rowwise/cuda/split_rows.cuh", r"SPLIT_BYTES<team<1, 1>> == (\d+)"),
-    ("PANEL_BYTES", "kernels/rowwise/cuda/split_rows.cuh", r"SPLIT_BYTES<stripe<1, 32>> == (\d+)"),
-    ("SPLIT_BYTES", "kernels/rowwise/cuda/partial_reduction.cuh", r"IN_PARTS_BYTES = .*: (\d+);"),
-    ("PANEL_BYTES", "kernels/rowwise/cuda/partial_reduction.cuh", r"IN_PARTS_BYTES = .*\? (\d+) :"),
-    ("SPLIT_BYTES", "kernels/rowwise/cuda/grid_resident_rows.cuh", r"GATHERED_BYTES <= (\d+)"),
-    ("SPLIT_BYTES", "kernels/rowwise/cuda/pipelined_rows_sm90.cuh", r"HALLS \* 8 <= (\d+)"),
+    (
+        "PANEL_BYTES",
+        "kernels/rowwise/cuda/split_rows.cuh",
+        r"SPLIT_BYTES<column_panel<1, 32>> == (\d+)",
+    ),
+    ("SPLIT_BYTES", "kernels/rowwise/cuda/partial_reduction.cuh", r"REDUCTION_BYTES = .*: (\d+);"),
+    (
+        "PANEL_BYTES",
+        "kernels/rowwise/cuda/partial_reduction.cuh",
+        r"REDUCTION_BYTES = .*\? (\d+) :",
+    ),
+    ("SPLIT_BYTES", "kernels/rowwise/cuda/grid_resident_rows.cuh", r"GRID_RESIDENT_BYTES <= (\d+)"),
+    (
+        "SPLIT_BYTES",
+        "kernels/rowwise/cuda/pipelined_rows_sm90.cuh",
+        r"EXCHANGE_ROOMS \* 8 <= (\d+)",
+    ),
     ("SPLIT_BYTES", "kernels/scan/cuda/chunked_scan.cuh", r"TURNS \* 2 \* 8 <= (\d+)"),
-    ("PART_STEPS", "kernels/tensor_core/cuda/split_k_sm90.cuh", r"\bLEAST_CHUNKS = (\d+)"),
+    ("PART_STEPS", "kernels/tensor_core/cuda/split_k_sm90.cuh", r"\bLEAST_K_TILES = (\d+)"),
     ("PART_STEPS", "kernels/tensor_core/cuda/split_k_sm90.cuh", r"\bLEAST_RANGE = (\d+)"),
     ("BOX_COLUMNS", "kernels/conv/cuda/pixel_reduction_sm90.cuh", r"COLUMNS == (\d+)"),
     ("BOX_COLUMNS", "kernels/conv/cuda/pixel_reduction_sm90.cuh", r"range\.first / (\d+)"),
@@ -104,7 +116,12 @@ def mismatches(source: Source, rows: Sequence[tuple[str, str, str]]) -> list[str
 
 def test_constants_of_one_name_are_equal() -> None:
     python, device = of_python(Source()), of_device(PACKAGE)
-    assert {"UNIT", "STEP", "PACK_ROWS", "MOST_STACKED"} <= python.keys() & device.keys()
+    assert {
+        "K_BLOCK",
+        "K_SCALE_BLOCK",
+        "PACK_ROWS",
+        "MOST_STACKED",
+    } <= python.keys() & device.keys()
     assert sorted(unequal(python, device)) == sorted(APART)
 
 
@@ -116,15 +133,17 @@ def test_what_adding_up_costs_is_equal() -> None:
     """Of split-K; launchers of stream-K are given the numbers."""
     text = (PACKAGE / "kernels/tensor_core/cuda/split_k_sm90.cuh").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"\b(ADDING\w*) = (\d+)", text))
-    assert numbers == {"ADDING": str(SPLIT_K.once), "ADDING_PART": str(SPLIT_K.part)}
+    assert numbers == {"ADDING": str(SPLIT_K.once), "ADDING_PARTIAL": str(SPLIT_K.part)}
 
 
-@pytest.mark.parametrize(("number", "found"), [(32, []), (64, ["UNIT"])])
+@pytest.mark.parametrize(("number", "found"), [(32, []), (64, ["K_BLOCK"])])
 def test_an_unequal_constant_is_found(tmp_path: Path, number: int, found: list[str]) -> None:
-    source = made_up(tmp_path, {"kernels/gemm/match": "UNIT, STEP = 32, 1 << 6\nNAME = 'UNIT'\n"})
+    source = made_up(
+        tmp_path, {"kernels/gemm/match": "K_BLOCK, OTHER = 32, 1 << 6\nNAME = 'K_BLOCK'\n"}
+    )
     device = tmp_path / "kernels/gemm/cuda/pack.cuh"
     device.parent.mkdir()
-    device.write_text(f"constexpr int UNIT = {number}, UNIT_BYTES = 128;\nint other = 3;\n")
+    device.write_text(f"constexpr int K_BLOCK = {number}, K_BLOCK_BYTES = 128;\nint other = 3;\n")
     assert unequal(of_python(source), of_device(tmp_path)) == found
-    rows = [("STEP", "kernels/gemm/cuda/pack.cuh", r"other = (\d+)")]
-    assert mismatches(source, rows) == ["STEP: kernels/gemm/cuda/pack.cuh"]
+    rows = [("OTHER", "kernels/gemm/cuda/pack.cuh", r"other = (\d+)")]
+    assert mismatches(source, rows) == ["OTHER: kernels/gemm/cuda/pack.cuh"]

@@ -68,7 +68,7 @@ def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
     report = strict_report(convolutions.source(COMPILED), tmp_path / "convolutions.cu")
     kernels = usages(report)
     names = [re.sub(r"ILb.*|EPK.*", "", k.name) for k in kernels]
-    assert sum("convolution_kernel" in name for name in names) == len(COMPILED)
+    assert sum("conv_kernel" in name for name in names) == len(COMPILED)
     for kernel in ("pack_image", "check_images"):
         assert sum(kernel in name for name in names) == 2 * len(CHUNKS)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
@@ -88,7 +88,7 @@ def test_every_strategy_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
     some += [s for s in HALF_BETWEEN if s.body == "residual" and s.dtype is torch.float16]
     report = strict_report(convolutions.source(some), tmp_path / "halves.cu")
     kernels = usages(report)
-    assert sum("convolution_kernel" in k.name for k in kernels) == len(some)
+    assert sum("conv_kernel" in k.name for k in kernels) == len(some)
     packing = {re.sub(r".*(pack_half_imageILb.ELb.ELi\d\d)E.*", r"\1", k.name) for k in kernels}
     # Of ordinary and of transposed convolutions.
     assert sum(name.startswith("pack_half_image") for name in packing) == 2 * 2 * len(CHUNKS)
@@ -100,7 +100,7 @@ def test_every_strategy_of_16_bits_stays_in_registers(tmp_path: Path) -> None:
 def room_check(problem: Problem, chunk: int, parts: int) -> str:
     """C++ that returns 1 where the skeleton counts other bytes."""
     numbers = problem.numbers()
-    lines = f"  {{ convolution_shape shape{{{str(numbers[:22])[1:-1]}}};\n"
+    lines = f"  {{ conv_shape shape{{{str(numbers[:22])[1:-1]}}};\n"
     if problem.transposed:
         stacked = f"{{{{{str(numbers[22:25])[1:-1]}}}, {numbers[25]}}}"
         lines += f"  transposed_shape<{problem.together}> phases;\n"
@@ -120,7 +120,7 @@ def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
     )
     every = product(problems, CHUNKS, (1, 2))
     checks = "".join(room_check(p, chunk, parts) for p, chunk, parts in every)
-    convolutions.check_rooms("run_transposed", checks, tmp_path)
+    convolutions.check_rooms("run_conv_transpose", checks, tmp_path)
 
 
 @needs_nvcc
@@ -130,7 +130,7 @@ def test_the_operands_of_a_stage_fill_it(tmp_path: Path) -> None:
         for chunk in CHUNKS
         for rows in (128, *WIDTHS)
     )
-    text = f"{select_sections('sm90', ['run_convolution'])}\n{checks}}}\n"
+    text = f"{select_sections('sm90', ['run_conv'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
 
 

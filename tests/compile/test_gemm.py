@@ -56,7 +56,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @needs_nvcc
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -> None:
-    kernels = [k for k in usages(reports[arch]) if "product_kernel" in k.name]
+    kernels = [k for k in usages(reports[arch]) if "gemm_kernel" in k.name]
     assert len(kernels) == len(subjects.known_to(arch, COMPILED))
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
@@ -66,13 +66,13 @@ def test_every_schedule_stays_in_registers(reports: dict[str, str], arch: str) -
 @needs_nvcc
 @pytest.mark.parametrize("arch", ARCHS)
 def test_tiles_fit_shared_memory(arch: str, tmp_path: Path) -> None:
-    structs = {"sm_80": ("tile", "splitter"), "sm_90a": ("stage", "block_ring")}[arch]
+    structs = {"sm_80": ("tile", "splitter"), "sm_90a": ("stage", "block_pipeline")}[arch]
     checks = "".join(
         f"static_assert({struct}<{width}>::shared_bytes <= {subjects.SHARED_BYTES[arch]});\n"
         for width in (*WIDTHS, *(s.width for s in subjects.known_to(arch, BETWEEN)))
         for struct in structs[: len(structs) if width in WIDTHS else 1]
     )
-    text = f"{select_sections(PARTS[arch], ['run_product', 'run_product_inline'])}\n{checks}}}\n"
+    text = f"{select_sections(PARTS[arch], ['run_gemm', 'run_gemm_unpacked'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", f"-arch={arch}", "-ptx"], tmp_path)
 
 

@@ -46,7 +46,7 @@ COMPILED = tuple(half for half in HALVES if chosen(half))
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
     report = strict_report(half_subjects.source(COMPILED), tmp_path / "halves.cu")
-    kernels = [k for k in usages(report) if "half_product_kernel" in k.name]
+    kernels = [k for k in usages(report) if "gemm_half_kernel" in k.name]
     assert len(kernels) == len(COMPILED)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
     # C7510 and its like: ptxas made wgmma wait for each other
@@ -60,7 +60,7 @@ def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
         f"static_assert(half_stage<{width}>::count > HEAD_START + 1);\n"
         for width in {*WIDTHS, *OWN_WIDTHS}
     )
-    text = f"{select_sections('sm90', ['run_product_half'])}\n{checks}}}\n"
+    text = f"{select_sections('sm90', ['run_gemm_half'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_90a", "-ptx"], tmp_path)
 
 

@@ -55,14 +55,15 @@ extern "C" void again(const float* q, const float* k, const float* v, float* out
   launch(dim3(1), 256, [=] {
     const attention_shape shape{1, rows, columns, length, depth};
     for (int row = 0; row < rows; ++row)
-      repair_attention<64>(box, row, shifted{last}, factor{q, 0, depth, 1}, factor{k, 0, depth, 1},
-                           factor{v, 0, 1, columns}, shape, 0, row);
+      fixup_attention<64>(box, row, shifted{last}, gemm_operand{q, 0, depth, 1},
+                          gemm_operand{k, 0, depth, 1}, gemm_operand{v, 0, 1, columns}, shape, 0,
+                          row);
   });
   for (int i = 0; i < rows * columns; ++i)
-    out[i] = box[box_place<false, 64>(i / columns, i % columns)];
+    out[i] = box[smem_tile_place<false, 64>(i / columns, i % columns)];
 }
 extern "C" bool doubted(float x, float seen, bool faint) {
-  return fusewright::doubtful(x, fusewright::doubt_limit(faint), seen, faint);
+  return fusewright::needs_fixup(x, fusewright::fixup_limit(faint), seen, faint);
 }
 """
 
@@ -70,7 +71,7 @@ extern "C" bool doubted(float x, float seen, bool faint) {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("exact")
-    text = select_sections("sm90", ["repair_attention", "doubtful"])
+    text = select_sections("sm90", ["fixup_attention", "fixup_limit"])
     return threads.library_of(MORE + text + "}\n" + ENTRY, folder)
 
 

@@ -31,14 +31,14 @@ struct bias_and_residual {
 // PIXELS: they are the tile's 128 rows, and leave from fragments; if not, in boxes of columns.
 // Sums of every other product are lost, and repaired.
 template <int WIDTH, bool PIXELS, int VECTOR, class Shape>
-void hand_out(const bias_and_residual& given, const float* image, const float* weight,
+void run_epilogue(const bias_and_residual& given, const float* image, const float* weight,
               const Shape& shape, int warp) {
-  static float boxes[8 * BOX];
-  using Source = convolution_source<Shape, float, 1>;
+  static float boxes[8 * SMEM_TILE];
+  using Source = conv_source<Shape, float, 1>;
   const Source source{image, weight, shape};
-  const auto body = tail_of<1, 0>(given, shape);
+  const auto body = epilogue_of<1, 0>(given, shape);
   const int lane = threadIdx.x % 32, pixels = shape.walk().out_pixels(), channels = shape.rows();
-  const product_shape product{shape.walk().images * shape.products(), pixels, channels, 0};
+  const gemm_shape product{shape.walk().images * shape.gemms(), pixels, channels, 0};
   const auto sum_at = [&](int batch, int pixel, int channel) {
     if (pixel >= pixels || channel >= channels) return 1e9f;
     return batch % 2 ? NAN : plain_sum(source, batch, pixel, channel);
@@ -47,8 +47,8 @@ void hand_out(const bias_and_residual& given, const float* image, const float* w
   for (int batch = 0; batch < product.batches; ++batch)
     for (int r = 0; r * high < pixels; ++r)
       for (int c = 0; c * wide < channels; ++c) {
-        const convolution_factors<0, Source> factors{source, source, batch % 2 > 0};
-        const consumer<decltype(body), convolution_factors<0, Source>> me{
+        const conv_operands<0, Source> factors{source, source, batch % 2 > 0};
+        const consumer<decltype(body), conv_operands<0, Source>> me{
             body, factors, product, boxes};
         if constexpr (PIXELS) {
           float held[quarters<WIDTH>][32];
@@ -66,10 +66,10 @@ void hand_out(const bias_and_residual& given, const float* image, const float* w
             __syncwarp();
             for (int row = begin; row < end; ++row)
               for (int j = lane; j < 64; j += 32)
-                boxes[box_place<true, 64>(row, j)] = sum_at(batch, top + row, c * 64 + j);
+                boxes[smem_tile_place<true, 64>(row, j)] = sum_at(batch, top + row, c * 64 + j);
             __syncwarp();
-            const box_corner at{long(batch) * pixels + top, batch, top, c * 64};
-            if (batch % 2) repair<true, 64>(boxes, begin, end, at, source, source, product);
+            const smem_tile_corner at{long(batch) * pixels + top, batch, top, c * 64};
+            if (batch % 2) fixup<true, 64>(boxes, begin, end, at, source, source, product);
             finish<true, 64, 0, VECTOR>(body, boxes, begin, end, at, channels);
           }
         }
@@ -77,15 +77,15 @@ void hand_out(const bias_and_residual& given, const float* image, const float* w
 }
 """
 SHAPES = {
-    False: "const last_shape<16, {weights}, float, true> shape{{all}};",
-    True: """last_phases<16, {weights}, float> shape;
+    False: "const channels_last_shape<16, {weights}, float, true> shape{{all}};",
+    True: """channels_last_phases<16, {weights}, float> shape;
   if (describe_phases(shape, all, {{{{1, 1, 1}}, all.pad[2] % all.stride[2]}})) return;
-  static_cast<convolution_shape&>(shape.image) = shape.places;""",
+  static_cast<conv_shape&>(shape.image) = shape.places;""",
 }
 ENTRY = """
 extern "C" void {name}(const float* image, const float* weight, const float* bias,
                        const float* more, float* out, const int* sizes) {{
-  convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const every[] = {{all.in_size, all.out_size, all.kernel, all.stride, all.pad, all.dilation}};
   for (int i = 0; i < 18; ++i) every[i / 3][i % 3] = sizes[4 + i];
   {shape}
@@ -93,7 +93,7 @@ extern "C" void {name}(const float* image, const float* weight, const float* bia
   for (int warp = 0; warp < 8; ++warp)
     launch(dim3(1), 32, [&] {{
       threadIdx.x += warp * 32;
-      hand_out<{chosen}>(body, image, weight, shape, warp);
+      run_epilogue<{chosen}>(body, image, weight, shape, warp);
       threadIdx.x -= warp * 32;
     }});
 }}
@@ -133,7 +133,13 @@ CASES = (
     Tiled(BACK_GROUPS, 128, True, 4, False),
     Tiled(BACK_GROUPS, 64, False, 4, True),
 )
-SECTIONS = ("last_groups", "last_phases_tail", "describe_phases", "tile_out", "load")
+SECTIONS = (
+    "channels_last_groups",
+    "channels_last_phases_epilogue",
+    "describe_phases",
+    "tile_out",
+    "load",
+)
 
 
 @pytest.fixture(scope="module")

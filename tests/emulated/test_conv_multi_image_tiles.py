@@ -152,7 +152,7 @@ def test_small_images_fill_tiles_together() -> None:
 def test_what_is_called() -> None:
     layer = Layer(nn.Conv2d(256, 256, 3, padding=1)).bfloat16()
     made = make(layer, [torch.randn(64, 256, 28, 28).bfloat16()], GPU)
-    assert "run_convolution_joined<256, false, 0, 4, 64>" in cuda_source(made.texts, GPU)
+    assert "run_conv_multi_image<256, false, 0, 4, 64>" in cuda_source(made.texts, GPU)
 
 
 def test_in_full_float32_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_they_stay_in_registers(tmp_path: Path) -> None:
     widest = [s for s in JOINED if s.width == (128 if s.parts == 2 else 256)]
     some = [s for s in widest if s.chunk == 64 and s.vector == 4]
     report = strict_report(subjects.source(some), tmp_path / "joined.cu")
-    check_registers(report, "convolution_kernel", len(some))
+    check_registers(report, "conv_kernel", len(some))
 
 
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")

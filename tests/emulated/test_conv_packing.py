@@ -70,7 +70,7 @@ ENTRY = """
 extern "C" void pack_{name}{chunk}(const float* image, const float* weight, const int* sizes,
     char* to, long* places) {{
   using namespace fusewright;
-  convolution_shape given{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape given{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const fields[] = {{given.in_size, given.out_size, given.kernel, given.stride, given.pad,
                          given.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
@@ -104,11 +104,11 @@ FULL, SUSPECT, UNEVEN = 1 << 12, 1 << 20, 1 << 21
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not shutil.which("g++"):
         pytest.skip("no g++ here")
-    text = select_sections("sm90", ["pack_weights", "pack_image", "last_packing"])
+    text = select_sections("sm90", ["pack_weights", "pack_image", "channels_last_packing"])
     for pattern, twin in TWINS:
         text, count = re.subn(pattern, lambda _, twin=twin: twin, text)  # type: ignore[misc]
         assert count == 1, pattern
-    shapes = {"": "convolution_shape", "last_": "last_shape<{chunk}, true, float, true>"}
+    shapes = {"": "conv_shape", "last_": "channels_last_shape<{chunk}, true, float, true>"}
     entries = "".join(
         ENTRY.format(chunk=chunk, name=name, shape=shape.format(chunk=chunk))
         for name, shape in shapes.items()

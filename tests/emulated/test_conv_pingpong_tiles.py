@@ -62,17 +62,17 @@ inline std::vector<place_noted> handed[2];
 inline void note_handed(place_noted p) { handed[threadIdx.x / 128 - 1].push_back(p); }
 """
 PRODUCTS = """
-struct uneven_shape : convolution_shape {  // products of 1, 5 and 9 taps
+struct uneven_shape : conv_shape {  // products of 1, 5 and 9 taps
   using walked = uneven_shape;
   const walked& walk() const { return *this; }
-  int products() const { return 3; }
+  int gemms() const { return 3; }
   int group_of(int) const { return 0; }
   int taps_of(int product) const { return 1 + 4 * product; }
 };
 struct no_body {};
-template <int SEGMENT> void ahead(const no_body&, long, int, int) {}
+template <int SEGMENT> void prefetch(const no_body&, long, int, int) {}
 template <int WIDTH, bool SWAPPED> int run(const tile_pairs& all, int* out) {
-  using stage = convolution_stage<WIDTH, 2, 1>;
+  using stage = conv_stage<WIDTH, 2, 1>;
   for (auto& some : barriers)
     for (auto& each : some) each.arrived = each.phase = 0;
   for (auto& turn : turns) turn[0] = turn[1] = 0;
@@ -83,20 +83,20 @@ template <int WIDTH, bool SWAPPED> int run(const tile_pairs& all, int* out) {
   uneven_shape shape{{1 << 20, 1, 64, 4096, {1, 1, 64}, {1, 1, 64}, {1, 1, 3}}};
   for (int d = 0; d < 3; ++d) shape.stride[d] = shape.dilation[d] = 1;
   const packed_image packed{nullptr, nullptr, exponents, exponents, nullptr, 64};
-  const product_shape product{1, 64, 64, 64};
-  const convolution_source<uneven_shape, float, 1> source{nullptr, nullptr, shape};
+  const gemm_shape product{1, 64, 64, 64};
+  const conv_source<uneven_shape, float, 1> source{nullptr, nullptr, shape};
   const no_body body{};
   const auto work = work_of<stage::first_warp>(body, source, packed, product, nullptr);
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
     gridDim = dim3(4);
     const tensor_map none{};
-    convolution_produce<WIDTH, SWAPPED, 64, 2, 1>(none, none, shape, packed, all, 0, 0, 4096);
+    conv_produce<WIDTH, SWAPPED, 64, 2, 1>(none, none, shape, packed, all, 0, 0, 4096);
   });
   for (int group = 0; group < 2; ++group)
     threads.emplace_back([&, group] {
       gridDim = dim3(4), threadIdx = dim3((stage::first_warp + group * 4) * 32);
-      convolution_consume<WIDTH, SWAPPED, 0, 4, 64, 2, 1>(work, all, 0, 0, 4096);
+      conv_consume<WIDTH, SWAPPED, 0, 4, 64, 2, 1>(work, all, 0, 0, 4096);
     });
   for (auto& thread : threads) thread.join();
   int count = 0;
@@ -136,8 +136,8 @@ STAND_INS = {
 BODIES = {
     "load_box_twice": "",
     "load_pixels": "",
-    "convolution_chunk": "  note_read(tall_part);\n",
-    "hand_out": "  note_handed({tile.batch, tile.row, tile.column, slab});\n",
+    "conv_k_tile": "  note_read(tall_term);\n",
+    "run_epilogue": "  note_handed({tile.batch, tile.row, tile.column, slab});\n",
 }
 
 
@@ -156,7 +156,7 @@ def replaced(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = replaced(sections_for("sm90", {"convolution_produce", "convolution_consume", *SPOKEN}))
+    text = replaced(sections_for("sm90", {"conv_produce", "conv_consume", *SPOKEN}))
     for pattern, twin in (*TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=w, swapped=s, dividers=DIVIDERS) for w, s in OWN)

@@ -32,13 +32,13 @@ struct scale_and_bias {
   }
 };
 template <int WIDTH>
-void hand_out(const scale_and_bias& body, const float* sums, const convolution_shape& all,
+void run_epilogue(const scale_and_bias& body, const float* sums, const conv_shape& all,
               int suspect, int warp, bool own) {
-  static float boxes[8 * BOX];
-  const convolution_source<convolution_shape, float, 1> source{sums, nullptr, all};
-  using factors = convolution_factors<0, convolution_source<convolution_shape, float, 1>>;
+  static float boxes[8 * SMEM_TILE];
+  const conv_source<conv_shape, float, 1> source{sums, nullptr, all};
+  using factors = conv_operands<0, conv_source<conv_shape, float, 1>>;
   const int lane = threadIdx.x % 32, rows = all.out_channels, columns = all.out_pixels();
-  const product_shape product{all.images, rows, columns, 0};
+  const gemm_shape product{all.images, rows, columns, 0};
   const float scales[2] = {2, 4};
   for (int image = 0; image < all.images; ++image)
     for (int c = 0; c * 128 < rows; ++c)
@@ -61,12 +61,12 @@ void hand_out(const scale_and_bias& body, const float* sums, const convolution_s
 ENTRY = """
 extern "C" void run_{width}(const float* sums, const float* bias, float* out, const int* sizes,
                           int suspect, bool own) {{
-  const convolution_shape all{{sizes[0], 1, 0, sizes[1], {{}}, {{1, 1, sizes[2]}}}};
+  const conv_shape all{{sizes[0], 1, 0, sizes[1], {{}}, {{1, 1, sizes[2]}}}};
   const scale_and_bias body{{bias, out, sizes[2], sizes[1]}};
   for (int warp = 0; warp < (own ? 4 : 8); ++warp)
     launch(dim3(1), 32, [=] {{
       threadIdx.x += warp * 32;
-      hand_out<{width}>(body, sums, all, suspect, warp, own);
+      run_epilogue<{width}>(body, sums, all, suspect, warp, own);
       threadIdx.x -= warp * 32;
     }});
 }}
@@ -75,7 +75,7 @@ extern "C" void run_{width}(const float* sums, const float* bias, float* out, co
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = sections_for("sm90", {"convolution_consume", *SPOKEN})
+    text = sections_for("sm90", {"conv_consume", *SPOKEN})
     for pattern, twin in (TIMES, *TWINS, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(ENTRY.format(width=width) for width in WIDTHS)
@@ -131,4 +131,4 @@ def test_the_width_that_wastes_least(
     tmp_path: Path, target: str, channels: int, side: int, chosen: str
 ) -> None:
     text = emit_text(MODEL.format(channels=channels, side=side), tmp_path, target).text
-    assert f"return run_convolution{chosen}" in text
+    assert f"return run_conv{chosen}" in text

@@ -19,7 +19,7 @@ from fusewright.codegen.device_library import sections
 from tests.support.conv_subjects import Problem
 
 SECTIONS = ("divider",
-    "convolution_shape", "plain_total", "transposed_shape", "transposed_weights",
+    "conv_shape", "plain_total", "transposed_shape", "transposed_weights",
     "transposed_places",
 )  # fmt: skip
 # What these sections take from others, said for the host.
@@ -33,7 +33,7 @@ PRELUDE = """
 constexpr int cudaErrorInvalidValue = 1;
 inline float widen(float x) { return x; }
 inline bool is_finite(float x) { return std::isfinite(x); }
-template <class Shape, class T, int PARTS> struct convolution_source {
+template <class Shape, class T, int PARTS> struct conv_source {
   const T *image, *weight;
   const Shape& shape;
 };
@@ -43,7 +43,7 @@ using shape_type = transposed_shape<TOGETHER>;
 // The sum of one row and place as the kernel's producer and its packed weights have it.
 float walked_sum(const shape_type& s, const float* image, const float* weight, int n, int product,
                  int row, int place) {
-  const convolution_shape& walk = s.walk();
+  const conv_shape& walk = s.walk();
   const phase_row_of_weights<TOGETHER> weights(weight, s, long(product) * s.rows() + row);
   const auto spans = s.spans_of(product);
   const int line = place / walk.out_size[2], channels = walk.in_channels / walk.groups;
@@ -68,21 +68,21 @@ float walked_sum(const shape_type& s, const float* image, const float* weight, i
   return sum;
 }
 int main(int, char** files) {
-  const convolution_shape given{NUMBERS};
+  const conv_shape given{NUMBERS};
   shape_type s;
   if (describe_phases(s, given, STACKED)) return 1;
   std::vector<float> image(IMAGE), weight(WEIGHT), result(2l * RESULT, NAN);
   std::FILE* in = std::fopen(files[1], "rb");
   if (std::fread(image.data(), 4, IMAGE, in) != IMAGE) return 2;
   if (std::fread(weight.data(), 4, WEIGHT, in) != WEIGHT) return 2;
-  const convolution_source<shape_type, float, 1> source{image.data(), weight.data(), s};
+  const conv_source<shape_type, float, 1> source{image.data(), weight.data(), s};
   const int (&size)[3] = given.out_size;
   const int height = (1 << s.height_bits) - 1, each = given.out_channels / given.groups;
   for (int n = 0; n < given.images; ++n)
-    for (int product = 0; product < s.products(); ++product)
+    for (int product = 0; product < s.gemms(); ++product)
       for (int row = 0; row < s.rows(); ++row)
         for (int place = 0; place < s.walk().out_pixels(); ++place) {
-          const product_phases phases = s.phases_of(product);
+          const subpixel_phases phases = s.phases_of(product);
           const phase_place p = place_of_phase(s, phases, place, row % TOGETHER);
           const int line = row / TOGETHER, across = line & (1 << s.line_bits) - 1;
           const int z = p.z + (across >> s.height_bits), y = p.y + (across & height);
@@ -92,7 +92,7 @@ int main(int, char** files) {
           const long at = ((channel * size[0] + z) * size[1] + y) * size[2] + p.x;
           if (!std::isnan(result[at])) return 3;  // two places in one
           result[at] = walked_sum(s, image.data(), weight.data(), n, product, row, place);
-          result[RESULT + at] = plain_sum(source, n * s.products() + product, row, place);
+          result[RESULT + at] = plain_sum(source, n * s.gemms() + product, row, place);
         }
   std::FILE* out = std::fopen(files[2], "wb");
   return std::fwrite(result.data(), 4, result.size(), out) == result.size() ? std::fclose(out) : 4;

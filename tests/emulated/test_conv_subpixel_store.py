@@ -40,16 +40,16 @@ struct in_place {
 # `sums`: [images, products, rows, places]; `handed`: of each tile, whether a group stored it.
 HANDED = """
 template <int WIDTH, int TOGETHER>
-void hand_out(const in_place& given_body, const float* sums, char* handed,
+void run_epilogue(const in_place& given_body, const float* sums, char* handed,
               const transposed_shape<TOGETHER>& shape, bool suspect, int group) {
   using Shape = transposed_shape<TOGETHER>;
-  const auto body = tail_of<1, 0>(given_body, shape);
-  const convolution_source<Shape, float, 1> source{nullptr, nullptr, shape};
-  using factors = convolution_factors<0, convolution_source<Shape, float, 1>>;
-  const int batches = shape.given.images * shape.products(), rows = shape.rows();
+  const auto body = epilogue_of<1, 0>(given_body, shape);
+  const conv_source<Shape, float, 1> source{nullptr, nullptr, shape};
+  using factors = conv_operands<0, conv_source<Shape, float, 1>>;
+  const int batches = shape.given.images * shape.gemms(), rows = shape.rows();
   const int places = shape.walk().out_pixels(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  static float boxes[8 * BOX];
-  const product_shape product{batches, rows, places, 0};
+  static float boxes[8 * SMEM_TILE];
+  const gemm_shape product{batches, rows, places, 0};
   const consumer<std::decay_t<decltype(body)>, factors> me{
       body, {source, source, suspect}, product, boxes};
   for (int batch = 0; batch < batches; ++batch)
@@ -62,13 +62,13 @@ void hand_out(const in_place& given_body, const float* sums, char* handed,
           const bool inside = place < places && row < rows;
           held[i / 32][i % 32] = inside ? sums[(long(batch) * rows + row) * places + place] : 1e9f;
         }
-        handed[group] = phases_out<WIDTH, 4>(me, held, tiles::place{batch, p, c});
+        handed[group] = subpixel_out<WIDTH, 4>(me, held, tiles::place{batch, p, c});
       }
 }
 template <int WIDTH, int TOGETHER>
 int run(const float* sums, const float* bias, float* out, char* handed, const int* sizes,
         bool suspect) {
-  convolution_shape s{sizes[0], sizes[1], sizes[2], sizes[3]};
+  conv_shape s{sizes[0], sizes[1], sizes[2], sizes[3]};
   int* const fields[] = {s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
   transposed_shape<TOGETHER> shape;
@@ -77,7 +77,7 @@ int run(const float* sums, const float* bias, float* out, char* handed, const in
   for (int group = 0; group < 2; ++group)
     launch(dim3(1), 128, [=] {
       threadIdx.x += group * 128;
-      hand_out<WIDTH, TOGETHER>(body, sums, handed, shape, suspect, group);
+      run_epilogue<WIDTH, TOGETHER>(body, sums, handed, shape, suspect, group);
       threadIdx.x -= group * 128;
     });
   return 0;
@@ -119,7 +119,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         for name in ("divider", *["describe_phases"] * 2)
     )
     host = divider[2].partition("#endif")[0] + head[0] + phases[2].partition("#endif")[0]
-    text = sections_for("sm90", {"phases_out", *SPOKEN})
+    text = sections_for("sm90", {"subpixel_out", *SPOKEN})
     for pattern, twin in GROUP:
         text = re.sub(pattern, twin, text, flags=re.DOTALL)
     for pattern, twin in (*TWINS, *MORE_TWINS):

@@ -28,11 +28,11 @@ static bool right(float x, float s) {
   denominator d(s);
   const float q = divided(x, d), exact = x / s, alone = divided_alone(x, d);
   const auto same = [&](float y) { return bits(y) == bits(exact) || (y != y && exact != exact); };
-  return (d.doubt || same(q)) && same(alone);
+  return (d.inexact || same(q)) && same(alone);
 }
 static bool sure(float x, float s) {
   denominator d(s);
-  return divided(x, d), !d.doubt;
+  return divided(x, d), !d.inexact;
 }
 // x 2^k = m s + n with odd m of 25 bits: 24-bit integers x and s with quotients next to halfway.
 extern "C" long halfway(int near) {

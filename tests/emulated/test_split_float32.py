@@ -26,7 +26,7 @@ ENTRY = r"""
 extern "C" int packed_bytes(const float* data, long batch_stride, long row_stride, long depth_stride, long batches,
                             int rows, int depth, bool quads, unsigned* zeroed, int zeroes, void* room) {
   using namespace fusewright;
-  const factor from{data, batch_stride, row_stride, depth_stride};
+  const gemm_operand from{data, batch_stride, row_stride, depth_stride};
   packed to = packed_in(room, from, batches, rows, depth);
   to.quads = quads, to.zeroed = zeroed, to.zeroes = zeroes;
   return pack(from, rows, depth, to, nullptr);

@@ -21,12 +21,12 @@ from tests.support.gemm_subjects import BODIES, WORDS, Subject
 # all eight slabs, as where a group has a tile of its own.
 HANDED = """
 template <int WIDTH, int SEGMENT, int EACH, class Body>
-void hand_out(const Body& body, const float* sums, int rows, int columns, int slab) {
-  static float boxes[8 * BOX], scales[WIDTH];
+void run_epilogue(const Body& body, const float* sums, int rows, int columns, int slab) {
+  static float boxes[8 * SMEM_TILE], scales[WIDTH];
   for (int i = 0; i < WIDTH; ++i) scales[i] = i % 2 ? -0.5f : 0.5f;  // negative ones tell of more
-  using factors = std::conditional_t<EACH == 4, split_factors<>, whole_factors<EACH, WIDTH % 128 ? 64 : 128>>;
-  const factor none{nullptr, 0, 0, 0};
-  const product_shape shape{1, rows, columns, 0};
+  using factors = std::conditional_t<EACH == 4, split_operands<>, whole_operands<EACH, WIDTH % 128 ? 64 : 128>>;
+  const gemm_operand none{nullptr, 0, 0, 0};
+  const gemm_shape shape{1, rows, columns, 0};
   const auto both = [&]() -> factors {
     if constexpr (EACH == 4) return {none, none}; else return {};
   }();
@@ -51,7 +51,7 @@ extern "C" void {entry}(const float* sums, const float* in0, const float* in1, f
   for (int slab = 0; slab < 8; ++slab)
     launch(dim3(1), 32, [=] {{
       threadIdx.x += 128 + slab % 4 * 32;
-      hand_out<{chosen}>(body, sums, rows, columns, slab);
+      run_epilogue<{chosen}>(body, sums, rows, columns, slab);
       threadIdx.x -= 128 + slab % 4 * 32;
     }});
 }}

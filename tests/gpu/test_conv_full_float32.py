@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fusewright
 from fusewright.kernels.conv import match
-from fusewright.kernels.gemm.match import UNIT
+from fusewright.kernels.gemm.match import K_BLOCK
 from tests.gpu.test_conv import (
     BACK,
     BACKWARDS,
@@ -78,7 +78,7 @@ def check_all(library: Library, problem: Problem, image: Tensor, weight: Tensor)
         depth *= taps
     for subject in copies(problem.together):
         check(library, subject, problem, image, weight, truth)
-        if depth >= UNIT and truth.sums.isfinite().all() and theirs.isfinite().all():
+        if depth >= K_BLOCK and truth.sums.isfinite().all() and theirs.isfinite().all():
             found = convolutions.guarded(library, subject, problem, image, weight, image)[0]
             ours = sizes_of(found.double() - truth.sums)
             limit = torch.maximum(1.05 * sizes_of(theirs), LEAST * sizes_of(truth.sums))

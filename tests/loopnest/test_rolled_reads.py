@@ -43,8 +43,8 @@ def text_of(model: nn.Module, *shape: int, target: str = "sm_90a") -> str:
         ((5,), (3,), "wrapped<int, 1>(load(in0, -5 + row * 32), 32, ", "run_map<4>"),
         ((8,), (3,), "wrapped<int, 8>(load(in0, -8 + row * 32), 32, ", "run_map<4>"),
         ((-6,), (3,), "wrapped<int, 2>(load(in0, 6 + row * 32), -32, ", "run_map<4>"),
-        ((3,), (2,), "load(in0, -96 + row * 32 + lap(-3 + r1, 24, 768))", "run_map<4>"),
-        ((23, 28), (2, 3), "wrapped<int, 4>(load(in0, 36 + row * 32 + lap(1 + r1, 24, -768)), -32",
+        ((3,), (2,), "load(in0, -96 + row * 32 + wrap(-3 + r1, 24, 768))", "run_map<4>"),
+        ((23, 28), (2, 3), "wrapped<int, 4>(load(in0, 36 + row * 32 + wrap(1 + r1, 24, -768)), -32",
          "run_map<4>"),
     ],
 )  # fmt: skip

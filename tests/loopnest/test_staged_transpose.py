@@ -108,7 +108,7 @@ def test_which_maps_are_staged(
     assert asked == (f"{batch} && " if batch else "")
     assert aligned.count("in") == len(shapes) + ("s)" in row)
     assert fast[1:] == (f"run_map_staged<{parameters}>", sizes)
-    assert plain[:2] == ("", "run_map_across<1, 8>")
+    assert plain[:2] == ("", "run_map_transposed<1, 8>")
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Hand-written bodies of convolution kernels -> CUDA text, a library, launches, their meaning.
 
-A subject is one instantiation of `run_convolution` with one body, in the form that the compiler
+A subject is one instantiation of `run_conv` with one body, in the form that the compiler
 prints. The tests and both benchmarks of convolutions import it.
 """
 
@@ -116,25 +116,23 @@ class Subject:
         return KINDS.get(self.dtype, "float")
 
     def text(self) -> str:
-        """Its C function; `sizes`: the fields of convolution_shape."""
+        """Its C function; `sizes`: the fields of conv_shape."""
         swapped = "true" if self.swapped else "false"
         chosen = f"{self.width}, {swapped}, 0, {self.vector}, {self.chunk}, {self.blocks}"
-        run, shape = f"run_convolution{'_joined' * self.joined}<{chosen}, {self.parts}>", "s"
+        run, shape = f"run_conv{'_multi_image' * self.joined}<{chosen}, {self.parts}>", "s"
         if self.together or self.back:
-            run = f"run_transposed<{chosen}, {self.together}, {self.parts}>"
+            run = f"run_conv_transpose<{chosen}, {self.together}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}, sizes[25]}"
         if self.cells:
-            run = f"run_convolution_cells<{chosen}, {self.parts}>"
+            run = f"run_conv_space_to_depth<{chosen}, {self.parts}>"
             shape = "s, {{sizes[22], sizes[23], sizes[24]}}"
         if self.last:
             flags = ("false", "true")
             more = f"{flags[self.last == 2]}, {self.parts}, {flags[self.grouped]}"
-            run = f"run_convolution_last<{chosen}, {more}>"
+            run = f"run_conv_channels_last<{chosen}, {more}>"
             if self.together:
-                run, shape = (
-                    f"run_transposed_last<{chosen}, {flags[self.last == 2]}, {self.parts}>",
-                    "s",
-                )
+                more = f"{flags[self.last == 2]}, {self.parts}"
+                run, shape = f"run_conv_transpose_channels_last<{chosen}, {more}>", "s"
         kind = self.stored
         columns = "s.out_channels" if self.last else "s.out_pixels()"
         body = self.body + "_last" * (self.last > 0 and self.body not in ("copy", "residual"))
@@ -142,7 +140,7 @@ class Subject:
         return f"""
 extern "C" int {self.entry}(const {kind}* image, const {kind}* weight, const {kind}* in0,
     {kind}* out0, const int* sizes, void* workspace, int device, void* stream) {{
-  convolution_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape s{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const fields[] = {{s.in_size, s.out_size, s.kernel, s.stride, s.pad, s.dilation}};
   for (int i = 0; i < 18; ++i) fields[i / 3][i % 3] = sizes[4 + i];
   const {body} body{{in0, out0, {columns}, s.out_channels}};
@@ -262,8 +260,8 @@ JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64 and s.
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:
     """The CUDA text with the entries of `some`, from the sections that they need."""
-    names = [*WORDS, "run_convolution", "run_transposed", "run_convolution_cells"]
-    more = ["run_convolution_last", "run_transposed_last", "run_convolution_joined"]
+    names = [*WORDS, "run_conv", "run_conv_transpose", "run_conv_space_to_depth"]
+    more = ["run_conv_channels_last", "run_conv_transpose_channels_last", "run_conv_multi_image"]
     names += more * (arch == "sm_90a")
     skeleton = select_sections(PARTS[arch], names)
     every = list(some)
@@ -373,7 +371,7 @@ class Problem:
         return min(CHUNKS, key=lambda chunk: (-(-channels // chunk) * chunk, -chunk))
 
     def numbers(self) -> list[int]:
-        """The fields of convolution_shape."""
+        """The fields of conv_shape."""
         lows = tuple(low for low, _ in self.margins)
         ones = (self.in_size, self.out_size, self.kernel, self.steps)
         sizes = [_three(size, 1) for size in ones] + [_three(lows, 0), _three(self.spread, 1)]

@@ -1,7 +1,7 @@
 """Bodies of product kernels for float16 and bfloat16 -> CUDA text, a library, launches.
 
 The bodies are those of `product_subjects`, with tensors of 16 bits. Each kernel is one
-instantiation of `run_product_half`, in the form that the compiler prints.
+instantiation of `run_gemm_half`, in the form that the compiler prints.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Half:
         chosen = f"{s.width}, {'true' if s.swapped else 'false'}, {s.segment}, {s.vector}"
         chosen += f", {s.parts}, false, {STREAM_K.once}, {STREAM_K.part}" * (s.parts > 0)
         chosen += ", 0, true" * self.own
-        left, right = (f"half_factor<{kind}{', true' * turned}>" for turned in self.turned)
+        left, right = (f"half_gemm_operand<{kind}{', true' * turned}>" for turned in self.turned)
         return f"""
 extern "C" int {self.entry}(const {kind}* left, const long* l, const {kind}* right, const long* r,
     const {kind}* in0, const {kind}* in1, {kind}* out0, const long* sizes,
     void* workspace, int device, void* stream) {{
   const {kind}_bodies::{s.struct} body{{in0, in1, out0, sizes[2]}};
-  return run_product_half<{chosen}>(body, {left}{{left, l[0], l[1]}}, {right}{{right, r[0], r[1]}},
+  return run_gemm_half<{chosen}>(body, {left}{{left, l[0], l[1]}}, {right}{{right, r[0], r[1]}},
                                     sizes[0], sizes[1], sizes[2], sizes[3], workspace, device,
                                     stream);
 }}"""
@@ -109,7 +109,7 @@ HALVES = tuple(_chosen())
 
 def source(halves: Iterable[Half]) -> str:
     """The CUDA text with the entries of `halves`, from the sections that they need."""
-    skeleton = select_sections("sm90", [*WORDS, "run_product_half", "keep", "read", "write"])
+    skeleton = select_sections("sm90", [*WORDS, "run_gemm_half", "keep", "read", "write"])
     bodies = "".join(
         f"namespace {kind}_bodies {{{re.sub(r'float[*]', f'{kind}*', BODIES)}}}\n"
         for kind in KINDS.values()

@@ -1,6 +1,6 @@
 """Hand-written bodies of product kernels -> CUDA text, libraries, and their meaning in float64.
 
-A subject is one instantiation of `run_product` with one body, in exactly the form that the compiler
+A subject is one instantiation of `run_gemm` with one body, in exactly the form that the compiler
 prints them. The tests and both benchmarks of product kernels import it.
 """
 
@@ -123,7 +123,7 @@ class Subject:
     @property
     def launcher(self) -> str:
         """The skeleton's function that it calls."""
-        return "run_product_inline" if self.inline else "run_product"
+        return "run_gemm_unpacked" if self.inline else "run_gemm"
 
     @property
     def struct(self) -> str:

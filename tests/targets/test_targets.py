@@ -171,10 +171,8 @@ def test_tiles_take_as_much_shared_memory_as_is_said(tmp_path: Path) -> None:
     ]
     for width, size in MMA_SYNC_BYTES["conv"].items():
         blocks = 2 if width == 64 else 1  # `_blocks` of kernels/conv/launch.py
-        checks.append(
-            f"static_assert(convolution_tile<{width}, {blocks}>::shared_bytes == {size});"
-        )
-    needed = ["tile_order", "split_in_place", "attention_tile", "convolution_tile"]
+        checks.append(f"static_assert(conv_tile<{width}, {blocks}>::shared_bytes == {size});")
+    needed = ["tile_order", "split_in_place", "attention_tile", "conv_tile"]
     text = f"{select_sections('sm80', needed)}\n" + "\n".join([*checks, "}"]) + "\n"
     compile_text(text, ["-std=c++17", "-arch=sm_80", "-ptx"], tmp_path)
 
@@ -295,7 +293,7 @@ def test_a_new_gpu_is_two_rows(
     assert "need a GPU of compute capability 9.9" in " ".join(emitted.text.split()).replace(
         '" "', ""
     )
-    assert "run_convolution<" in emitted.text
+    assert "run_conv<" in emitted.text
     record = emitted.made.record("toy.py")
     assert "there is no kernel of ours for it on sm_99a" in record
     assert {tile.width for tile in tiles(emitted.made).values()} <= {64, 128, 256}

@@ -93,7 +93,7 @@ struct onlooker : words<onlooker> {
   FN explicit onlooker(place& at) : at(at) {}
   template <class F, class... Ops> FN void each(box, F, Ops... ops) const { (look(at, ops), ...); }
 };
-template <class Body> bool lies_across(const Body& body) {
+template <class Body> bool is_column_major(const Body& body) {
   if (body.rows() < 2 || body.columns() < 2) return false;
   place rows[2];
   for (long row = 0; row < 2; ++row)
@@ -116,7 +116,7 @@ __attribute__((noinline, flatten)) void solo_map(const Body& body, long begin, l
   }
 }
 template <class Body> void run_map(const Body& body, long threads) {
-  if (lies_across(body)) return run_tiles(body, threads);
+  if (is_column_major(body)) return run_tiles(body, threads);
   const long total = body.rows() * body.columns(), steps = (total + MAP_STEP - 1) / MAP_STEP;
   const long n = team_size(threads, steps / 4);
   if (n <= 1) return solo_map(body, 0, total);

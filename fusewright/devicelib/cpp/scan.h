@@ -9,7 +9,7 @@
 #include "devicelib/cpp/team.h"
 namespace fusewright {
 
-//@ scan: needs fold, sum, kept, box
+//@ scan: needs reduce, sum, kept, box
 constexpr long CHAINS = 8, WORTH_CHAINS = 2 * CHAINS, CHAINED = 1024;
 // `tame`: whether pieces that come to this may be joined in another order.
 struct added {

@@ -331,9 +331,9 @@ FN within_operand<Operand, T, Where> within(Operand inside, T fill, Where where)
   return {inside, fill, where};
 }
 
-//@ lap
+//@ wrap
 // How much further an element stands where a dimension goes round: not at all before its end.
-FN long lap(long place, long size, long by) { return place >= 0 && place < size ? 0 : by; }
+FN long wrap(long place, long size, long by) { return place >= 0 && place < size ? 0 : by; }
 
 //@ wrapped: needs load, staging
 // A row that goes round: the elements outside the extent stand `by` further on, and are staged.
@@ -485,31 +485,31 @@ template <class T, class Join> FN T join_buffer(T* p, long n, T empty, Join join
   return across<T, 64>(join(join(part[0], part[1]), join(part[2], part[3])), join);
 }
 
-//@ fold: needs fixed, lanes, loop, load
+//@ reduce: needs fixed, lanes, loop, load
 // Positions that a buffer holds: so few that the next loads from memory begin while they are joined;
 // and how many buffers ahead those are asked for.
-constexpr long CHUNK = 256, AHEAD = 4;
-template <class Reducer> constexpr long chunk_of = CHUNK;
+constexpr long BUFFER_ELEMENTS = 256, PREFETCH_BUFFERS = 4;
+template <class Reducer> constexpr long buffer_elements = BUFFER_ELEMENTS;
 template <class T, class F, class... Lines>
 FN void fill(T* out, long begin, long n, F& f, Lines... lines) {
   out -= begin;
   loop_within(begin, begin + n, [&](long i, auto&... l) { out[i] = T(f(l[i]...)); }, lines...);
 }
 // A short row of known length is one buffer, and its loops have known lengths too.
-template <class Span, long Most = CHUNK> struct one_buffer {
+template <class Span, long Most = BUFFER_ELEMENTS> struct one_buffer {
   static constexpr bool yes = false;
 };
 template <long I, long Most> struct one_buffer<fixed_span<I>, Most> {
   static constexpr bool yes = I <= Most;
 };
-template <class Line> FN void ahead(const Line&, long, long) {}
-template <class T> FN void ahead(const load_line<T>& l, long begin, long n) {
+template <class Line> FN void prefetch(const Line&, long, long) {}
+template <class T> FN void prefetch(const load_line<T>& l, long begin, long n) {
   for (long i = 0; i < n; i += LANES<T>) __builtin_prefetch(l.p + begin + i);
 }
 // Runs the lambda over the span, a buffer at a time. Positions in one buffer follow each other.
 template <class Reducer, class Span, class F, class... Ops>
-FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
-  constexpr long most = chunk_of<Reducer>;
+FN void reduce_into(Reducer& reducer, Span s, F& f, Ops... ops) {
+  constexpr long most = buffer_elements<Reducer>;
   alignas(64) typename Reducer::element buffer[most];
   const long width = s.end - s.begin;
   if constexpr (one_buffer<Span>::yes) {
@@ -527,7 +527,7 @@ FN void fold_into(Reducer& reducer, Span s, F& f, Ops... ops) {
     for (long o = s.first; o < s.last; ++o)
       for (long b = s.begin; b < s.end; b += most) {
         const long n = b + most < s.end ? most : s.end - b;
-        (ahead(ops.line(o, s.inner), b + AHEAD * most, n), ...);
+        (prefetch(ops.line(o, s.inner), b + PREFETCH_BUFFERS * most, n), ...);
         fill(buffer, b, n, f, ops.line(o, s.inner)...);
         reducer.take(buffer, n, o * s.inner + b);
       }
@@ -548,7 +548,7 @@ template <class T> FN T highest() {
     return T(~lowest<T>());
 }
 
-//@ sum: needs fold, numbers
+//@ sum: needs reduce, numbers
 // Vector lanes inside a buffer, double between buffers: more accurate than a float tree, and no
 // slower.
 template <class T> struct wider {
@@ -568,9 +568,9 @@ template <class T> struct sum_of {
   FN T result() const { return T(total); }
 };
 // So little is done for each element that it shows how often a buffer is begun: docs/facts.md, sums.
-template <class T> constexpr long chunk_of<sum_of<T>> = 2 * CHUNK;
+template <class T> constexpr long buffer_elements<sum_of<T>> = 2 * BUFFER_ELEMENTS;
 
-//@ prod: needs fold, sum
+//@ prod: needs reduce, sum
 template <class T> struct prod_of {
   using element = typename wider<T>::type;
   element total = 1;
@@ -581,7 +581,7 @@ template <class T> struct prod_of {
   FN T result() const { return T(total); }
 };
 
-//@ extreme: needs fold, numbers
+//@ extreme: needs reduce, numbers
 // The extreme of a buffer; a NaN wins. Elements are joined by one comparison, which may lose a NaN,
 // so squares are added up beside: the sum is NaN only if an element is.
 template <class Better, class T> FN T extreme(T* p, long n, T empty) {
@@ -631,7 +631,7 @@ template <class T> struct min_of {
   FN T result() const { return best; }
 };
 
-//@ any: needs fold
+//@ any: needs reduce
 FN unsigned char* bytes(bool* p) { return reinterpret_cast<unsigned char*>(p); }
 template <class T> struct any_of {
   using element = bool;
@@ -654,7 +654,7 @@ template <class T> struct all_of {
   FN bool result() const { return holds; }
 };
 
-//@ moments: needs fold, sum, where
+//@ moments: needs reduce, sum, where
 // Two passes over each buffer, then Chan's rule, so nothing cancels when the mean is large.
 // Float32 is added up in float64, and its moments are given as they are then.
 template <class T> struct moments_result {
@@ -760,18 +760,18 @@ template <class T> struct cumprod_of;
 template <class T> struct cumsum_back_of;
 template <class T> struct cumprod_back_of;
 // Truth values are counted in longs and compared as bytes.
-template <class T> struct folded {
+template <class T> struct reduction_types {
   using counted = T;
   using ordered = T;
 };
-template <> struct folded<bool> {
+template <> struct reduction_types<bool> {
   using counted = long;
   using ordered = unsigned char;
 };
-#define FUSEWRIGHT_FOLD(name, kind)                                                          \
+#define FUSEWRIGHT_REDUCTION(name, kind)                                                          \
   template <class Span, class F, class... Ops> FN auto name(Span s, F f, Ops... ops) const { \
-    using result = folded<decltype(f(ops.line(0, 0)[0]...))>;                                \
-    return static_cast<const Team*>(this)->template fold<name##_of<typename result::kind>>(  \
+    using result = reduction_types<decltype(f(ops.line(0, 0)[0]...))>;                                \
+    return static_cast<const Team*>(this)->template reduce<name##_of<typename result::kind>>(  \
         s, f, ops...);                                                                       \
   }
 #define FUSEWRIGHT_SCAN(name)                                                                \
@@ -784,15 +784,15 @@ template <> struct folded<bool> {
 template <class Team> struct words {
   template <class T> using one = T;  // how a team holds one number of a row
   template <class T> FN computed<T> beside(const T* p, long offset) const { return widen(p[offset]); }
-  FUSEWRIGHT_FOLD(sum, counted)
-  FUSEWRIGHT_FOLD(prod, counted)
-  FUSEWRIGHT_FOLD(max, ordered)
-  FUSEWRIGHT_FOLD(min, ordered)
-  FUSEWRIGHT_FOLD(moments, counted)
-  FUSEWRIGHT_FOLD(argmax, ordered)
-  FUSEWRIGHT_FOLD(argmin, ordered)
-  FUSEWRIGHT_FOLD(any, ordered)
-  FUSEWRIGHT_FOLD(all, ordered)
+  FUSEWRIGHT_REDUCTION(sum, counted)
+  FUSEWRIGHT_REDUCTION(prod, counted)
+  FUSEWRIGHT_REDUCTION(max, ordered)
+  FUSEWRIGHT_REDUCTION(min, ordered)
+  FUSEWRIGHT_REDUCTION(moments, counted)
+  FUSEWRIGHT_REDUCTION(argmax, ordered)
+  FUSEWRIGHT_REDUCTION(argmin, ordered)
+  FUSEWRIGHT_REDUCTION(any, ordered)
+  FUSEWRIGHT_REDUCTION(all, ordered)
   FUSEWRIGHT_SCAN(cumsum)
   FUSEWRIGHT_SCAN(cumprod)
   FUSEWRIGHT_SCAN(cumsum_back)
@@ -809,9 +809,9 @@ struct solo : words<solo> {
       loop_within(s.begin, s.end, step, ops.line(o, s.inner)...);
   }
   template <class Reducer, class Span, class F, class... Ops>
-  FN auto fold(Span s, F f, Ops... ops) const {
+  FN auto reduce(Span s, F f, Ops... ops) const {
     Reducer reducer;
-    fold_into(reducer, s, f, ops...);
+    reduce_into(reducer, s, f, ops...);
     return reducer.result();
   }
 };
@@ -832,13 +832,13 @@ FN box part(box s, long member, long members) {
   return {s.first, s.last, cut(member), cut(member + 1), s.inner};
 }
 template <class F, class... Ops>
-__attribute__((noinline, flatten)) void each_part(box s, F f, Ops... ops) {
+__attribute__((noinline, flatten)) void each_partition(box s, F f, Ops... ops) {
   solo().each(s, f, ops...);
 }
 template <class Reducer, class F, class... Ops>
-__attribute__((noinline, flatten)) void fold_part(Reducer& reducer, box s, F f, Ops... ops) {
+__attribute__((noinline, flatten)) void reduce_partition(Reducer& reducer, box s, F f, Ops... ops) {
   Reducer local;
-  fold_into(local, s, f, ops...);
+  reduce_into(local, s, f, ops...);
   reducer = local;
 }
 struct crew : words<crew> {
@@ -850,15 +850,15 @@ struct crew : words<crew> {
     const box s{span.first, span.last, span.begin, span.end, span.inner};
     const int n = needed(s);
 #pragma omp parallel num_threads(n)
-    each_part(part(s, omp_get_thread_num(), omp_get_num_threads()), f, ops...);
+    each_partition(part(s, omp_get_thread_num(), omp_get_num_threads()), f, ops...);
   }
   template <class Reducer, class Span, class F, class... Ops>
-  auto fold(Span span, F f, Ops... ops) const {
+  auto reduce(Span span, F f, Ops... ops) const {
     const box s{span.first, span.last, span.begin, span.end, span.inner};
     const int n = needed(s);
     Reducer found[CREW_LIMIT];
 #pragma omp parallel num_threads(n)
-    fold_part(found[omp_get_thread_num()], part(s, omp_get_thread_num(), omp_get_num_threads()), f,
+    reduce_partition(found[omp_get_thread_num()], part(s, omp_get_thread_num(), omp_get_num_threads()), f,
               ops...);
     for (int k = 1; k < n; ++k) found[0].merge(found[k]);
     return found[0].result();

@@ -24,8 +24,8 @@ FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
 //@ where
 template <class T> FN T where(bool c, T a, T b) { return c ? a : b; }
 
-//@ tap: needs fma
-template <class T> FN T tap(bool exists, T sum, T weight, T x) { return exists ? fma(weight, x, sum) : sum; }
+//@ masked_fma: needs fma
+template <class T> FN T masked_fma(bool exists, T sum, T weight, T x) { return exists ? fma(weight, x, sum) : sum; }
 
 //@ infinity
 template <class T> FN T infinity() { return T(__longlong_as_double(0x7ff0000000000000LL)); }

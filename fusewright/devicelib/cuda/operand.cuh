@@ -129,7 +129,7 @@ template <class T> FN T apart(T p) {
 // the lambda returns, a vector or all U at a time.
 template <class Sink> constexpr bool takes_bursts = false;
 template <class Place> constexpr bool reads_all = false;
-template <class F> constexpr bool doubts = false;  // a lambda that stores, and may have to be called again before
+template <class F> constexpr bool may_be_inexact = false;  // a lambda that stores, and may have to be called again before
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
 FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
   constexpr bool CHECKED = GUARDED && !reads_all<Place>;
@@ -137,7 +137,7 @@ FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& 
   for (int u = 0; u < U; ++u)
     if (!CHECKED || live[u]) (packet.fetch(u, at[u]), ...);
   const auto call = [&](int u, int j) { return f(packet.element(u, j, at[u])...); };
-  if constexpr (doubts<F>) {
+  if constexpr (may_be_inexact<F>) {
     constexpr int SOME = 16;
 #pragma unroll
     for (int from = 0; from < U * W; from += SOME)
@@ -170,15 +170,15 @@ template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Op
 // there is a doubt, and `visit` calls for some elements again, `exactly`.
 struct denominator {
   float by, inverse, least;
-  bool always, doubt, exactly = false;
+  bool always, inexact, exactly = false;
   FN explicit denominator(float s)
       : by(s), inverse(1.f / s), least(::fmaxf(0x1p-125f, 0x1p-100f * inverse)),
-        always(!(s >= 0x1p-126f && s <= 0x1p126f)), doubt(always) {}
+        always(!(s >= 0x1p-126f && s <= 0x1p126f)), inexact(always) {}
 };
 FN float divided(float x, denominator& d) {
   if (d.exactly) return x / d.by;
   const float close = x * d.inverse, q = ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);
-  d.doubt |= !(::fabsf(q) >= d.least) & (x != 0.f);
+  d.inexact |= !(::fabsf(q) >= d.least) & (x != 0.f);
   return q;
 }
 // The same of an element that is folded: it is asked for once, so it settles its own doubt.
@@ -193,13 +193,13 @@ template <class F> struct dividing {
   template <class... X> FN void operator()(X&&... x) const { f(static_cast<X&&>(x)...); }
   template <class All> FN void settle(const All& all) const {
     all();
-    if (!d.doubt) return;
+    if (!d.inexact) return;
     d.exactly = true;
     all();
-    d.exactly = false, d.doubt = d.always;
+    d.exactly = false, d.inexact = d.always;
   }
 };
-template <class F> constexpr bool doubts<dividing<F>> = true;
+template <class F> constexpr bool may_be_inexact<dividing<F>> = true;
 template <class F> FN dividing<F> divides(denominator& d, const F& f) { return {d, f}; }
 
 //@ fixed: needs visit
@@ -568,9 +568,9 @@ template <class A> FN bool holds(const A& a) {
   return all.first < all.last;
 }
 
-//@ lap
+//@ wrap
 // How much further an element stands where a dimension goes round: not at all before its end.
-FN long lap(long place, long size, long by) { return (unsigned long)place < (unsigned long)size ? 0 : by; }
+FN long wrap(long place, long size, long by) { return (unsigned long)place < (unsigned long)size ? 0 : by; }
 
 //@ wrapped: needs load, extent_of
 // A row that goes round: the elements outside the extent stand `by` further on. Its ends, and all that is added to

@@ -8,7 +8,7 @@
 #include "devicelib/cuda/team.cuh"
 namespace fusewright {
 
-//@ best_of: needs fold, limits, fixed
+//@ best_of: needs reduce, limits, fixed
 // The first position of the extreme value; the first NaN, if there is one. A thread meets its elements in the order
 // of their positions, so only what is really better moves it, and it asks at the end which element of a vector that
 // was. A row in which nothing is better than the limit has it everywhere, first at 0.
@@ -74,40 +74,40 @@ template <long... N> struct positions<fixed_span<N...>> {
 };
 template <class T, class Better, class Team, class Span, class F, class... Ops>
 FN long first_best(Team& team, Span span, const F& f, Ops... operand) {
-  return fold(best_of<T, Better, Team::vector, typename positions<Span>::type>(), team, span, f, operand...);
+  return reduce(best_of<T, Better, Team::vector, typename positions<Span>::type>(), team, span, f, operand...);
 }
 
 //@ argmax: needs best_of, max
 template <class T> struct argmax_of {};
 template <class T, class Team, class Span, class F, class... Ops>
-FN long fold(argmax_of<T>, Team& team, Span span, const F& f, Ops... operand) {
+FN long reduce(argmax_of<T>, Team& team, Span span, const F& f, Ops... operand) {
   return first_best<T, larger>(team, span, f, operand...);
 }
 
 //@ argmin: needs best_of, min
 template <class T> struct argmin_of {};
 template <class T, class Team, class Span, class F, class... Ops>
-FN long fold(argmin_of<T>, Team& team, Span span, const F& f, Ops... operand) {
+FN long reduce(argmin_of<T>, Team& team, Span span, const F& f, Ops... operand) {
   return first_best<T, smaller>(team, span, f, operand...);
 }
 
-//@ exponentials: needs fold, sum, max, exp, fma
+//@ online_softmax: needs reduce, sum, max, exp, fma
 // A maximum and the sum of exp(x - shift) of one sweep, where a row is not kept. A thread sums exp(x - reference), and
 // the reference moves to the maximum of a burst that is more than STEP above it: so rows that rise slowly do not
 // multiply the sum, and round it, at every burst. Threads and blocks know the maximum of all before they join sums.
 FN float largest(float) { return __int_as_float(0x7f7fffff); }
 FN double largest(double) { return __longlong_as_double(0x7fefffffffffffff); }
 template <class T> FN T at_least_finite(T x) { return maximum(x, -largest(x)); }
-template <class T> struct exponentials_result {
+template <class T> struct online_softmax_result {
   T max, total;  // of exp(x - max), if that is finite
   FN T sum(T shift) const {
     const T factor = exp(max - shift);
     return max - max == T(0) ? total * factor : factor;
   }
 };
-template <class T> struct exponentials_of {
+template <class T> struct online_softmax_of {
   static constexpr bool kept = false;
-  static constexpr T STEP = T(1);
+  static constexpr T K_SCALE_BLOCK = T(1);
   sum_of<T> sum;
   T max = lowest(T()), reference = at_least_finite(max);
   // More elements at a time, or more doubles, whose exp is long, would not fit the registers of a busy GPU.
@@ -126,17 +126,17 @@ template <class T> struct exponentials_of {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) x[k] = element(k), top = maximum(top, x[k]);
     max = maximum(max, top);
-    if (top > reference + STEP) {
+    if (top > reference + K_SCALE_BLOCK) {
       sum.scale(exp(reference - top));
       reference = top;
     }
     sum.template take<COUNT>(0, [&](int k) { return exp(x[k] - reference); });
   }
 };
-template <class T> constexpr bool takes_bursts<exponentials_of<T>> = true;
+template <class T> constexpr bool takes_bursts<online_softmax_of<T>> = true;
 // What blocks have found; the reference of one without finite elements is the lowest number.
-template <class T> struct exponentials_parts {
-  using part = exponentials_result<T>;
+template <class T> struct online_softmax_parts {
+  using part = online_softmax_result<T>;
   static constexpr bool symmetric = false;
   static FN part none() { return {lowest(T()), T(0)}; }
   static FN part join(part a, part b) {
@@ -146,16 +146,16 @@ template <class T> struct exponentials_parts {
   }
 };
 // What members have found, of which each knows a maximum, a sum of exp(x - reference), and that reference.
-template <class Team, class T> FN exponentials_result<T> weighed(Team& team, T max, T reference, T sum) {
+template <class Team, class T> FN online_softmax_result<T> weighed(Team& team, T max, T reference, T sum) {
   const T all = team.template join<max_of<T>>(max);
   return {all, team.template join<sum_of<T>>(sum * exp(reference - at_least_finite(all)))};
 }
 template <class T, class Team, class Span, class F, class... Ops>
-FN exponentials_result<T> fold(exponentials_of<T> mine, Team& team, Span span, const F& f, Ops... operand) {
+FN online_softmax_result<T> reduce(online_softmax_of<T> mine, Team& team, Span span, const F& f, Ops... operand) {
   walk(team, span, mine, f, operand...);
   if constexpr (Team::spread) {
     const auto part = weighed(team.block, mine.max, mine.reference, mine.sum.part());
-    return team.template join_parts<exponentials_parts<T>>(part);
+    return team.template join_parts<online_softmax_parts<T>>(part);
   } else {
     return weighed(team, mine.max, mine.reference, mine.sum.part());
   }

@@ -18,7 +18,7 @@ template <class T> struct min_of;
 template <class T> struct any_of;
 template <class T> struct all_of;
 template <class T> struct moments_of;
-template <class T> struct exponentials_of;
+template <class T> struct online_softmax_of;
 template <class T> struct argmax_of;
 template <class T> struct argmin_of;
 template <class T> struct cumsum_of;
@@ -26,14 +26,14 @@ template <class T> struct cumprod_of;
 template <class T> struct cumsum_back_of;
 template <class T> struct cumprod_back_of;
 // Truth values are counted in longs and compared as bytes.
-template <class T> struct folded { using counted = T; using ordered = T; };
-template <> struct folded<bool> { using counted = long; using ordered = unsigned char; };
+template <class T> struct reduction_types { using counted = T; using ordered = T; };
+template <> struct reduction_types<bool> { using counted = long; using ordered = unsigned char; };
 template <class T> T declared();
 template <class F, class... Ops>
-using results = folded<decltype(declared<const F&>()(declared<typename Ops::value>()...))>;
-#define FUSEWRIGHT_FOLD(name, kind)                                                  \
+using results = reduction_types<decltype(declared<const F&>()(declared<typename Ops::value>()...))>;
+#define FUSEWRIGHT_REDUCTION(name, kind)                                                  \
   template <class Span, class F, class... Ops> FN auto name(Span span, const F& f, Ops... operand) { \
-    return fold(name##_of<typename results<F, Ops...>::kind>(), self(), span, f, operand...);         \
+    return reduce(name##_of<typename results<F, Ops...>::kind>(), self(), span, f, operand...);         \
   }
 #define FUSEWRIGHT_SCAN(name)                                                                       \
   template <class Span, class T, int SLOTS, int W, class F, class... Ops>                           \
@@ -56,16 +56,16 @@ template <class Team> struct words {
     nothing sink;
     walk(self(), span, sink, f, operand...);
   }
-  FUSEWRIGHT_FOLD(sum, counted)
-  FUSEWRIGHT_FOLD(prod, counted)
-  FUSEWRIGHT_FOLD(max, ordered)
-  FUSEWRIGHT_FOLD(min, ordered)
-  FUSEWRIGHT_FOLD(any, ordered)
-  FUSEWRIGHT_FOLD(all, ordered)
-  FUSEWRIGHT_FOLD(moments, counted)
-  FUSEWRIGHT_FOLD(exponentials, counted)
-  FUSEWRIGHT_FOLD(argmax, ordered)
-  FUSEWRIGHT_FOLD(argmin, ordered)
+  FUSEWRIGHT_REDUCTION(sum, counted)
+  FUSEWRIGHT_REDUCTION(prod, counted)
+  FUSEWRIGHT_REDUCTION(max, ordered)
+  FUSEWRIGHT_REDUCTION(min, ordered)
+  FUSEWRIGHT_REDUCTION(any, ordered)
+  FUSEWRIGHT_REDUCTION(all, ordered)
+  FUSEWRIGHT_REDUCTION(moments, counted)
+  FUSEWRIGHT_REDUCTION(online_softmax, counted)
+  FUSEWRIGHT_REDUCTION(argmax, ordered)
+  FUSEWRIGHT_REDUCTION(argmin, ordered)
   FUSEWRIGHT_SCAN(cumsum)
   FUSEWRIGHT_SCAN(cumprod)
   FUSEWRIGHT_SCAN(cumsum_back)
@@ -153,15 +153,15 @@ struct alone {
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };
 
-//@ fold
+//@ reduce
 // A reducer takes vectors (take), hands in its part, joins parts, and turns the last one into the result.
 template <class Reducer, class Team, class Span, class F, class... Ops>
-FN auto fold(Reducer reducer, Team& team, Span span, const F& f, Ops... operand) {
+FN auto reduce(Reducer reducer, Team& team, Span span, const F& f, Ops... operand) {
   walk(team, span, reducer, f, operand...);
   return Reducer::result(team.template join<Reducer>(reducer.part()));
 }
 
-//@ sum: needs fold
+//@ sum: needs reduce
 // Pairwise inside a burst of short vectors; what the additions of bursts round away is summed apart (Knuth's two-sum).
 template <class T> struct sum_of {
   static constexpr bool kept = false, symmetric = true;
@@ -198,9 +198,9 @@ template <class T> struct sum_of {
 };
 template <class T> constexpr bool takes_bursts<sum_of<T>> = true;
 
-//@ fold_by
+//@ reduce_by
 // A reducer that is one operation: JOIN of elements, starting with what changes nothing.
-template <class T, class Join> struct fold_by {
+template <class T, class Join> struct reduce_by {
   static constexpr bool kept = false, symmetric = true;
   T value = Join::none(T());
   template <int W, class Place, class Element> FN void take(const Place&, const Element& element) {
@@ -213,13 +213,13 @@ template <class T, class Join> struct fold_by {
   static FN auto result(T a) { return Join::result(a); }
 };
 
-//@ prod: needs fold, fold_by
+//@ prod: needs reduce, reduce_by
 struct multiply {
   template <class T> static FN T none(T) { return T(1); }
   template <class T> static FN T join(T a, T b) { return a * b; }
   template <class T> static FN T result(T a) { return a; }
 };
-template <class T> struct prod_of : fold_by<T, multiply> {};
+template <class T> struct prod_of : reduce_by<T, multiply> {};
 
 //@ limits
 FN float lowest(float) { return __int_as_float(0xff800000); }
@@ -229,44 +229,44 @@ FN float highest(float) { return __int_as_float(0x7f800000); }
 FN double highest(double) { return __longlong_as_double(0x7ff0000000000000); }
 template <class T> FN T highest(T x) { return T(~lowest(x)); }
 
-//@ max: needs fold, fold_by, limits, maximum
+//@ max: needs reduce, reduce_by, limits, maximum
 struct larger {
   template <class T> static FN T none(T x) { return lowest(x); }
   template <class T> static FN T join(T a, T b) { return maximum(a, b); }
   template <class T> static FN T result(T a) { return a; }
 };
-template <class T> struct max_of : fold_by<T, larger> {};
+template <class T> struct max_of : reduce_by<T, larger> {};
 
-//@ min: needs fold, fold_by, limits, minimum
+//@ min: needs reduce, reduce_by, limits, minimum
 struct smaller {
   template <class T> static FN T none(T x) { return highest(x); }
   template <class T> static FN T join(T a, T b) { return minimum(a, b); }
   template <class T> static FN T result(T a) { return a; }
 };
-template <class T> struct min_of : fold_by<T, smaller> {};
+template <class T> struct min_of : reduce_by<T, smaller> {};
 
-//@ any: needs fold, fold_by
+//@ any: needs reduce, reduce_by
 struct either {
   static FN unsigned none(unsigned) { return 0; }
   static FN unsigned join(unsigned a, unsigned b) { return a | b; }
   static FN bool result(unsigned a) { return a != 0; }
 };
-template <class T> struct any_of : fold_by<unsigned, either> {};
+template <class T> struct any_of : reduce_by<unsigned, either> {};
 
-//@ all: needs fold, fold_by
+//@ all: needs reduce, reduce_by
 struct both {
   static FN unsigned none(unsigned) { return 1; }
   static FN unsigned join(unsigned a, unsigned b) { return a & b; }
   static FN bool result(unsigned a) { return a != 0; }
 };
-template <class T> struct all_of : fold_by<unsigned, both> {};
+template <class T> struct all_of : reduce_by<unsigned, both> {};
 
 //@ quotient
 // The share of a count needs no last bit, and an exact division would cost more than all else in a merge.
 FN float quotient(float a, float b) { return __fdividef(a, b); }
 template <class T> FN T quotient(T a, T b) { return a / b; }
 
-//@ moments: needs fold, sum, quotient, fixed, fma
+//@ moments: needs reduce, sum, quotient, fixed, fma
 // Mean and sum of squared deviations; nothing cancels when the mean is large. A row of at most HELD elements
 // per thread stays in registers and is passed over twice. A longer one is read once: two passes inside each
 // burst of vectors, and Chan's rule between bursts and between threads.
@@ -276,10 +276,10 @@ template <class T> struct moments_result {
 };
 template <class T> struct moments_of {
   static constexpr bool kept = false, symmetric = false;
-  struct chunk {
+  struct partial {
     T count, mean, m2;
   };
-  chunk all = none();
+  partial all = none();
   // More elements at a time, or more doubles, would not fit the registers of a busy GPU.
   static constexpr int MOST = sizeof(T) == 8 ? 8 : 16;
   template <bool GUARDED, int W, int U, class Element> FN void take(const bool (&live)[U], const Element& element) {
@@ -314,15 +314,15 @@ template <class T> struct moments_of {
     for (int k = 0; k < COUNT; ++k) sum += here(k) ? x[k] : T(0);
     return sum / n;
   }
-  FN chunk part() const { return all; }
-  static FN chunk none() { return {0, 0, 0}; }
-  static FN chunk join(chunk a, chunk b) {
+  FN partial part() const { return all; }
+  static FN partial none() { return {0, 0, 0}; }
+  static FN partial join(partial a, partial b) {
     const T count = a.count + b.count, delta = b.mean - a.mean;
     const T share = quotient(b.count, count > T(1) ? count : T(1));
     const T mean = delta - delta == T(0) ? fma(delta, share, a.mean) : a.mean + b.mean;
     return {count, mean, fma(delta, delta * (a.count * share), a.m2 + b.m2)};
   }
-  static FN moments_result<T> result(chunk a) { return {a.mean, a.m2}; }
+  static FN moments_result<T> result(partial a) { return {a.mean, a.m2}; }
 };
 template <class T> constexpr bool takes_bursts<moments_of<T>> = true;
 // Sums of deviations and of their squares; the first is what rounding left in the mean.
@@ -362,7 +362,7 @@ FN moments_result<T> even_moments(Team& team, const T (&x)[SLOTS][W]) {
   return {mean, team.template join<sum_of<T>>(tree<0, W>(squares))};
 }
 template <class T, class Team, long... N, class F, class... Ops>
-FN moments_result<T> fold(moments_of<T> reducer, Team& team, fixed_span<N...> span, const F& f, Ops... operand) {
+FN moments_result<T> reduce(moments_of<T> reducer, Team& team, fixed_span<N...> span, const F& f, Ops... operand) {
   using lay = layout<Team, span.total>;
   if constexpr (Team::spread || lay::slots * lay::W > HELD) {
     walk(team, span, reducer, f, operand...);

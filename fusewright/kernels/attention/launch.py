@@ -57,7 +57,7 @@ def _pointers(n: Node) -> list[str]:
 def _prepared(n: Node, name: str) -> str:
     """The statement of the entry before its launch."""
     names = [f"s{k}" for k in range(len(scores(n).tensors))]
-    return f"const {name}_scores scores{{{', '.join([*names, 'batch'])}}};"
+    return f"const {name}_score_mod score_mod{{{', '.join([*names, 'batch'])}}};"
 
 
 def _arguments(n: Node, workspace: str) -> list[str]:
@@ -66,7 +66,7 @@ def _arguments(n: Node, workspace: str) -> list[str]:
     both = zip(FACTORS, found, strict=True)
     factors = [f"{{{name}, {', '.join(map(size_text, f.strides))}}}" for name, f in both]
     sizes = (numel(n.shape[:-2]), queries.rows, values.rows, keys.rows, keys.depth)
-    return ["scores", *factors, *map(size_text, sizes), workspace]
+    return ["score_mod", *factors, *map(size_text, sizes), workspace]
 
 
 def _operands(n: Node) -> list[str]:
@@ -97,7 +97,7 @@ class _Printer:
         result = list(self.names.values())[-1]
         fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
         lines = [
-            f"struct {name}_scores {{",
+            f"struct {name}_score_mod {{",
             f"  {fields}",
             "  FN float operator()(long matrix, int row, int key, float score) const {",
             *(f"    {line}" for line in self.lines),

@@ -45,8 +45,8 @@ from fusewright.ir.specs import AttentionSpec, spec_of
 from fusewright.ir.strided_view import strided_view
 from fusewright.kernels.gemm.match import (
     COPY_RULES,
+    K_BLOCK,
     LEAST_FLOPS,
-    UNIT,
     Operand,
     factor_of,
     memory_of_operand,
@@ -218,7 +218,7 @@ def _check(made: Node, x: Node, graph: Graph) -> None:
         or isinstance(columns, BatchSize)
     ):
         raise _Unfit
-    if max(depth, columns) > max(WIDTHS) or min(depth, length) < UNIT:
+    if max(depth, columns) > max(WIDTHS) or min(depth, length) < K_BLOCK:
         raise _Unfit  # a few k do not average out what the product of the low halves would add
     if length * depth < LEAST_KEYS or flops(made, graph) < LEAST_FLOPS[torch.float32]:
         raise _Unfit

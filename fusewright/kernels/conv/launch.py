@@ -46,7 +46,7 @@ def _shape(n: Node) -> str:
     triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)
     numbers = ", ".join(size_text(n) for n in (g.images, g.groups, g.in_channels, g.out_channels))
     sizes = ", ".join(f"{{{', '.join(map(str, triple))}}}" for triple in triples)
-    return f"const convolution_shape shape{{{numbers}, {sizes}}};"
+    return f"const conv_shape shape{{{numbers}, {sizes}}};"
 
 
 # ---- template arguments --------------------------------------------------------------------------
@@ -145,18 +145,18 @@ class ConvLauncher:
     workspace: Callable[[Node, str | None], str] = _packed_bytes
 
 
-CONV = ConvLauncher("run_convolution")
-MULTI_IMAGE = replace(CONV, function="run_convolution_joined")
+CONV = ConvLauncher("run_conv")
+MULTI_IMAGE = replace(CONV, function="run_conv_multi_image")
 PIXEL_SUMS = replace(
     CONV,
-    function="run_convolution_sums",
+    function="run_conv_pixel_reduction",
     arguments=_with_parts,
     workspace=_bytes_with_parts,
 )
-POOLED = replace(CONV, function="run_convolution_windows", template_args=_chosen_pooled)
-SPACE_TO_DEPTH = replace(CONV, function="run_convolution_cells", arguments=_with_cells)
-CHANNELS_LAST = replace(CONV, function="run_convolution_last", template_args=_chosen_last)
+POOLED = replace(CONV, function="run_conv_pooled", template_args=_chosen_pooled)
+SPACE_TO_DEPTH = replace(CONV, function="run_conv_space_to_depth", arguments=_with_cells)
+CHANNELS_LAST = replace(CONV, function="run_conv_channels_last", template_args=_chosen_last)
 TRANSPOSED = replace(
-    CONV, function="run_transposed", template_args=_chosen_transposed, arguments=_with_phases
+    CONV, function="run_conv_transpose", template_args=_chosen_transposed, arguments=_with_phases
 )
-TRANSPOSED_CHANNELS_LAST = replace(CHANNELS_LAST, function="run_transposed_last")
+TRANSPOSED_CHANNELS_LAST = replace(CHANNELS_LAST, function="run_conv_transpose_channels_last")

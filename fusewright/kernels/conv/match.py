@@ -59,7 +59,7 @@ from fusewright.kernels.conv.profitability import (
 )
 from fusewright.kernels.conv.space_to_depth import cells
 from fusewright.kernels.conv.subpixel_phases import Triple
-from fusewright.kernels.gemm.match import UNIT
+from fusewright.kernels.gemm.match import K_BLOCK
 from fusewright.kernels.interface import Tf32Probe
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
 from fusewright.targets.arch import Arch, KernelName
@@ -410,7 +410,7 @@ def _inexact(made: Node) -> str:
     product, and a plain sum as much with about each 16th."""
     g = geometry(made)
     depth = g.in_channels // g.groups * g.taps
-    return "" if depth >= UNIT else f"its sums of {depth} are more precise in PyTorch"
+    return "" if depth >= K_BLOCK else f"its sums of {depth} are more precise in PyTorch"
 
 
 def _map_misfit(g: ConvGeometry) -> str:

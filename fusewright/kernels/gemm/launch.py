@@ -26,9 +26,9 @@ from fusewright.kernels.tensor_core.variant import SPLIT_ROWS
 from fusewright.loopnest.nest import Nest
 
 LAUNCHERS: dict[Packing, str] = {
-    "packed": "run_product",
-    "unpacked": "run_product_inline",
-    "half": "run_product_half",
+    "packed": "run_gemm",
+    "unpacked": "run_gemm_unpacked",
+    "half": "run_gemm_half",
 }
 PACKED_ROWS = {64: 192, 96: 192}  # of a packed tile, by its width, where they are not 128
 
@@ -51,7 +51,7 @@ def launch(nest: Nest, tile: GemmTile, some: DiagonalBand) -> tuple[BodyPolicy, 
         return KEEP_COMPUTED, started
     constants = {"least": some.least, "most": some.most}
     policy = replace(KEEP_COMPUTED, struct_constants=constants)
-    return policy, replace(started, needs=frozenset({"band"}))
+    return policy, replace(started, needs=frozenset({"triangular_tiles"}))
 
 
 def _sharing(tile: GemmTile) -> tuple[str | int, ...]:
@@ -78,11 +78,12 @@ def _split_factor(f: Operand, name: str) -> str:
 
 def _half_factor(f: Operand, name: str) -> str:
     kind = TYPES[f.tensor.dtype][0] + ", true" * f.turned
-    return f"half_factor<{kind}>{{{name}, {size_text(f.batch_stride)}, {size_text(f.line_stride)}}}"
+    strides = f"{size_text(f.batch_stride)}, {size_text(f.line_stride)}"
+    return f"half_gemm_operand<{kind}>{{{name}, {strides}}}"
 
 
 def _bytes_of_parts(tile: GemmTile) -> str | None:
-    """Room for the sums of the parts of tiles, and a count for 64 rows each: as in `add_parts`."""
+    """Room for the sums of a tile's split-K parts, and a count for 64 rows each."""
     if isinstance(tile.reduce, NoSplit):
         return None
     rows = PACKED_ROWS.get(tile.width, SPLIT_ROWS) if tile.packing == "packed" else SPLIT_ROWS

@@ -36,7 +36,7 @@ from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
 from fusewright.ir.strided_view import strided_view, strides
 from fusewright.kernels.tensor_core.support import supports, why_unsupported
-from fusewright.kernels.tensor_core.variant import STEP, GemmShape
+from fusewright.kernels.tensor_core.variant import K_SCALE_BLOCK, GemmShape
 from fusewright.rewrite.contraction import (
     FORMS,
     Contraction,
@@ -53,7 +53,7 @@ LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
 LEAST_HALF_ROWS = 256  # with fewer, PyTorch's product is faster [m: gemm-0019, gemm-0023]
 # k that are packed together: kernels/tensor_core/cuda/split_float32.cuh
-UNIT = 32
+K_BLOCK = 32
 PACK_ROWS = 64
 SPLIT_STEP = 4  # k of a row that is split start at multiples of 16 bytes
 # Copies of factors that lie otherwise pay from here on (a prediction): operations, and
@@ -108,7 +108,7 @@ class Operand:
         """The size of its packed form, as Python text with a slot for the batch size; `packed_in`
         of the device text needs it."""
         assert isinstance(self.depth, int), "the depth of a product is known"
-        each = -(-self.depth // UNIT) * UNIT * 4 + 4 + -(-self.depth // STEP) * 4
+        each = -(-self.depth // K_BLOCK) * K_BLOCK * 4 + 4 + -(-self.depth // K_SCALE_BLOCK) * 4
         if isinstance(self.rows, int):
             rows = -(-self.rows // PACK_ROWS) * PACK_ROWS
             return size_text(times(self.batches, rows * each), BATCH_SLOT)
@@ -228,8 +228,8 @@ def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
         return "the batches of its factors differ"
     depth = left[-1]
     step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
-    if isinstance(depth, BatchSize) or depth % step or depth < UNIT:
-        return f"our kernels need {UNIT} or more k, a multiple of {step}, not {size_text(depth)}"
+    if isinstance(depth, BatchSize) or depth % step or depth < K_BLOCK:
+        return f"our kernels need {K_BLOCK} or more k, a multiple of {step}, not {size_text(depth)}"
     flops = 2 * graph.hint(numel(n.shape)) * depth
     if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"

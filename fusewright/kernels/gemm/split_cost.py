@@ -43,7 +43,7 @@ class LastWave:
 
 
 def split_k(last: LastWave) -> Iterator[tuple[float, int]]:
-    """Cost in steps, and parts: `share_depth` cuts each tile into equal parts."""
+    """Cost in steps, and parts: `plan_split_k` cuts each tile into equal parts."""
     room = MOST_PARTS_BYTES // last.tile_bytes
     for count in range(2, min(last.steps // PART_STEPS, room // last.tiles) + 1):
         length = ceil(last.steps / count)
@@ -53,7 +53,7 @@ def split_k(last: LastWave) -> Iterator[tuple[float, int]]:
 
 
 def stream_k(last: LastWave) -> Iterator[tuple[float, int]]:
-    """The same: `share_ranges` cuts all steps, in a row, one piece a cluster."""
+    """The same: `plan_stream_k` cuts all steps, in a row, one piece a cluster."""
     steps, total = last.steps, last.tiles * last.steps
     for length in range(max(PART_STEPS, ceil(total / last.blocks)), steps):
         parts = (steps - 2) // length + 2 if steps % length else steps // length

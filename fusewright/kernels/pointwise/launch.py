@@ -50,7 +50,7 @@ def _flat(nest: Nest, vector: int, loads: int) -> Call:
 
 
 def _across(nest: Nest, vector: int, loads: int) -> Call:
-    return _map(nest, "run_map_across", vector, loads)
+    return _map(nest, "run_map_transposed", vector, loads)
 
 
 def _map(nest: Nest, function: str, vector: int, loads: int) -> Call:
@@ -68,4 +68,4 @@ def _staged(nest: Nest, vector: int) -> Call:
 
 def _windows(nest: Nest, below: int, vector: int) -> Call:
     sizes = map(size_text, (nest.rows, nest.outer, nest.columns))
-    return Call("run_map_down", (below, vector), (*sizes, *END))
+    return Call("run_map_sliding_window", (below, vector), (*sizes, *END))

@@ -57,7 +57,7 @@ def cpu_launch(strategy: CpuRowStrategy) -> tuple[BodyPolicy, Launch]:
         case CpuRows():
             return BodyPolicy(keep), Launch(Call("run_rows"))
         case CpuSimdRows():
-            function = "run_turned" if strategy.transposed else "run_abreast"
+            function = "run_simd_rows_transposed" if strategy.transposed else "run_simd_rows"
             return BodyPolicy(keep, simd_rows=True), Launch(Call(function))
 
 
@@ -128,13 +128,13 @@ def _panel_args(strategy: PanelStrategy, vector: int) -> tuple[int, ...]:
 FUNCTIONS = {
     RowPerTeam: "run_rows",
     SplitRow: "run_rows_split",
-    PartialReduction: "run_rows_in_parts",
+    PartialReduction: "run_rows_partial_reduction",
     ClusterRow: "run_rows_cluster",
-    GridResidentRow: "run_rows_gathered",
-    PipelinedRow: "run_rows_deferred",
-    ColumnPanel: "run_stripes",
-    SplitColumnPanel: "run_stripes_split",
-    PartialColumnPanel: "run_stripes_in_parts",
+    GridResidentRow: "run_rows_grid_resident",
+    PipelinedRow: "run_rows_pipelined",
+    ColumnPanel: "run_column_panels",
+    SplitColumnPanel: "run_column_panels_split",
+    PartialColumnPanel: "run_column_panels_partial_reduction",
 }
 # Bytes of scratch memory in which blocks meet.
 WORKSPACE = {
@@ -156,9 +156,9 @@ def _fallback(nest: Nest, strategy: GpuRowStrategy) -> Fallback | None:
     policy, way = launch(nest, other)
     match strategy:
         case GridResidentRow(blocks, threads):
-            resident = f"gathers<{blocks}, {threads}>(device)"
+            resident = f"fits_grid<{blocks}, {threads}>(device)"
             return Fallback(policy, way, strategy.fixed_batch, resident)
         case PipelinedRow(blocks):
-            return Fallback(policy, way, strategy.fixed_batch, f"defers<{blocks}>(device)")
+            return Fallback(policy, way, strategy.fixed_batch, f"fits_pipeline<{blocks}>(device)")
         case RowPerTeam() | ClusterRow():
             return Fallback(policy, way, strategy.fixed_batch)

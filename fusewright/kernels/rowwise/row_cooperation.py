@@ -177,8 +177,9 @@ def resident_reads(nest: Nest, vectors: int) -> list[Hashable]:
 def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
     """How the text of a deferred row names what it reads: in shared memory, or in registers."""
     near = streamed_read(nest)
-    still = {key: f"still<{k}>({{}})" for k, key in enumerate(resident_reads(nest, vectors))}
-    return {**still, near and read_key(near): "near({})"}
+    resident = resident_reads(nest, vectors)
+    still = {key: f"register_resident<{k}>({{}})" for k, key in enumerate(resident)}
+    return {**still, near and read_key(near): "staged_row({})"}
 
 
 def _folds_read(nest: Nest, m: Node, near: AffineAccess) -> bool:

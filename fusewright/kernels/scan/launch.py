@@ -59,12 +59,12 @@ def _chunks(nest: Nest, strategy: InChunks, vector: int) -> Call:
     blocks: tuple[int, ...] = ()
     match strategy:
         case LookbackScan():
-            how, blocks = "_shared", (strategy.blocks,)
+            how, blocks = "lookback", (strategy.blocks,)
         case ChunkedScan():
-            how = ""
+            how = "chunked"
         case _:
-            how = "_chained"
-    function = f"run_{'stripe' if columns > 1 else 'row'}_chunks{how}"
+            how = "chained"
+    function = f"run_{'panel' if columns > 1 else 'row'}_scan_{how}"
     beside = columns if columns > 1 else vector
     back = ("true",) * any(not f.row.reversed_as for f in nest.kernel.folds)
     scratch = () if isinstance(strategy, ChunkedScan) else ("workspace",)

@@ -8,7 +8,12 @@ from typing import Generic, TypeVar
 
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.tensor_core.tile import TileShape
-from fusewright.kernels.tensor_core.variant import SPLIT_ROWS, STEP, PingpongTile, RatedVariant
+from fusewright.kernels.tensor_core.variant import (
+    K_SCALE_BLOCK,
+    SPLIT_ROWS,
+    PingpongTile,
+    RatedVariant,
+)
 from fusewright.targets.target import Target
 
 Tile = TypeVar("Tile", bound=TileShape)
@@ -25,7 +30,7 @@ class TileCost(Generic[Tile]):
         matrix = kind.matrix(product)
         sizes = (matrix.batches, matrix.rows, matrix.columns, matrix.depth)
         self.batches, self.rows, self.columns, depth = map(graph.hint, sizes)
-        self.steps, self.blocks = ceil(depth / STEP), target.machine.processors
+        self.steps, self.blocks = ceil(depth / K_SCALE_BLOCK), target.machine.processors
         self.kind = kind
 
     def ranked(self, tiles: Iterable[Tile]) -> list[Tile]:

@@ -17,7 +17,7 @@ from fusewright.kernels.tensor_core.tile import TileShape
 from fusewright.targets.arch import Arch, KernelName
 
 SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
-STEP = 64  # k that are scaled together: kernels/tensor_core/cuda/split_float32.cuh
+K_SCALE_BLOCK = 64  # k that are scaled together: kernels/tensor_core/cuda/split_float32.cuh
 # Width of a tile -> TFLOP/s with wgmma on an H200; only the ratios matter. 192 lies between its
 # neighbours.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}

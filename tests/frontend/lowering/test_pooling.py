@@ -207,14 +207,14 @@ def test_threads_compute_the_values_of_windows_that_overlap(
 @pytest.mark.parametrize(
     ("row", "launch"),
     [
-        ("torch.max_pool2d(x, 3, 1, 1)", "run_map_down<2, 1>"),
+        ("torch.max_pool2d(x, 3, 1, 1)", "run_map_sliding_window<2, 1>"),
         ("x.relu()", "run_map<4>"),
         ("x[..., :6].relu()", "run_map<2, 2>"),
         ("x.double().relu()", "run_map<2>"),
         ("x.half().relu()", "run_map<4>"),
         ("x > 1", "run_map<4>"),
-        ("x.permute(0, 2, 3, 1).contiguous()", "run_map_across<4, 2>"),
-        ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_across<1, 8>"),
+        ("x.permute(0, 2, 3, 1).contiguous()", "run_map_transposed<4, 2>"),
+        ("x[:, :7].permute(0, 2, 3, 1).contiguous()", "run_map_transposed<1, 8>"),
         ("(x.relu(), self.number * 3)", "run_map<16>"),  # one number needs no vector, and has one
     ],
 )

@@ -389,7 +389,7 @@ def test_a_file_has_products_and_attention(arch: str, tmp_path: Path) -> None:
     made = emit_text(problem(HEADS, (torch.randn(8, 512, 128),)), tmp_path, arch).made
     text = cuda_source(made.texts, TARGETS[arch])
     assert "return run_attention<" in text
-    assert "return run_product<" in text
+    assert "return run_gemm<" in text
     kernels, _ = compile_text(
         text, [*cuda_flags(TARGETS[arch].arch), "-Werror", "all-warnings"], tmp_path
     )

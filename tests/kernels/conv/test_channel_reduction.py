@@ -242,7 +242,7 @@ SHAPES = ("logsumexp", "layer norm", "odd groups of channels", "as many as fit",
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 def test_they_stay_in_registers(tmp_path: Path) -> None:
     report = strict_report(source({name: JOINED[name] for name in SHAPES}), tmp_path / "folds.cu")
-    kernels = [k for k in usages(report) if "convolution_kernel" in k.name]
+    kernels = [k for k in usages(report) if "conv_kernel" in k.name]
     assert {k.name for k in kernels if k.stack_bytes or k.spill_bytes} == set()
     assert len(kernels) >= len(SHAPES)
     assert re.findall(r"C75\d\d.*", report) == []  # ptxas made wgmma wait for each other

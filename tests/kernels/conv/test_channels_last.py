@@ -156,7 +156,9 @@ def test_phases_of_transposed_ones_have_products_of_their_own(
         chosen = default_strategy(nest(kernel, after), StrategyContext(GPU, after))
         layout = nest(kernel, after)
         entry = cuda_source([kernel_text(layout, chosen)], GPU)
-        assert f"run_transposed_last{launch}(body, left, right, shape, workspace" in entry
+        assert (
+            f"run_conv_transpose_channels_last{launch}(body, left, right, shape, workspace" in entry
+        )
     check_meaning(before, after, module, (x,))
     layer.float()
 
@@ -192,7 +194,10 @@ def test_single_pixels_of_16_bits_are_a_product(shape: tuple[int, ...]) -> None:
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
-    assert "half_factor<bfloat_t>{left, 0, 256}, half_factor<bfloat_t>{right, 0, 256}" in entry
+    assert (
+        "half_gemm_operand<bfloat_t>{left, 0, 256}, half_gemm_operand<bfloat_t>{right, 0, 256}"
+        in entry
+    )
     check_meaning(before, after, module, (x.bfloat16(),))
 
 
@@ -229,7 +234,7 @@ def test_groups_and_full_float32(layer: nn.Module, rounds: bool, launch: str) ->
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
-    assert f"run_convolution_last{launch}(body, left, right, shape, workspace" in entry
+    assert f"run_conv_channels_last{launch}(body, left, right, shape, workspace" in entry
     assert after.outputs[0].order == (0, 2, 3, 1)
     check_meaning(before, after, Tailed(layer), (x,))
 
@@ -354,7 +359,7 @@ CHOSEN = [s for s in LAST if s.width == 256 and s.body in BODIES and s.dtype is 
 @needs_nvcc
 def test_the_widest_tiles_stay_in_registers(tmp_path: Path) -> None:
     report = strict_report(convolutions.source(CHOSEN), tmp_path / "last.cu")
-    check_registers(report, "convolution_kernel", len(CHOSEN))
+    check_registers(report, "conv_kernel", len(CHOSEN))
 
 
 @pytest.mark.compiler
@@ -379,7 +384,8 @@ def room_check(name: str, dtype: torch.dtype) -> str:
     need = eval(g.packed_bytes.format(batch=shape[0]) or "0")
     image, weight, groups = (str(some).lower() for some in (*g.packs, g.groups > 1))
     return f"""  {{
-    const last_shape<{g.chunk}, {str(weights).lower()}, {kind}, {groups}> shape{{{{{numbers}}}}};
+    const channels_last_shape<{g.chunk}, {str(weights).lower()}, {kind}, {groups}>
+        shape{{{{{numbers}}}}};
     if (shape.packs_image() != {image} || shape.packs_weights() != {weight}) return 1;
     const long need = packed_image_in<{g.chunk}>(nullptr, shape, packed);
     if (shape.packs_weights() && (need > {need} || need + 2000 < {need})) return 1;
@@ -392,7 +398,7 @@ def room_check(name: str, dtype: torch.dtype) -> str:
 def test_python_and_the_skeleton_agree_on_the_workspace(tmp_path: Path) -> None:
     names = ("plain", "other weights", "odd channels", "groups")
     checks = "".join(room_check(name, dtype) for name in names for dtype in BOTH_TYPES)
-    convolutions.check_rooms("run_convolution_last", checks, tmp_path)
+    convolutions.check_rooms("run_conv_channels_last", checks, tmp_path)
 
 
 def test_every_tile_and_chunk_is_compiled() -> None:

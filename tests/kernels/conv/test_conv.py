@@ -363,7 +363,7 @@ def test_the_scratch_memory_holds_what_is_packed(tmp_path: Path) -> None:
     """The skeleton's own count, run on the host, against what the emitted file allocates."""
     names = ["plain", "groups", "3 dimensions", *(n for n in LAYERS if n.startswith("transposed"))]
     checks = "".join(room_check(number, name) for number, name in enumerate(names, 1))
-    check_rooms("run_transposed", checks, tmp_path)
+    check_rooms("run_conv_transpose", checks, tmp_path)
 
 
 # ---- emitted files -------------------------------------------------------------------------------

@@ -133,8 +133,8 @@ def test_single_pixels_are_a_product_that_packs_nothing(name: str) -> None:
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
-    assert "half_factor<bfloat_t, true>{right, " in entry
-    assert "half_factor<bfloat_t>{left, 0, 256}" in entry
+    assert "half_gemm_operand<bfloat_t, true>{right, " in entry
+    assert "half_gemm_operand<bfloat_t>{left, 0, 256}" in entry
     check_meaning(before, after, module, (x,))
 
 

@@ -103,7 +103,7 @@ def test_the_emitted_file(tmp_path: Path) -> None:
     assert "_fusewright_conv_uses_tf32(" in emitted.text
     assert "cp.async.cg" in emitted.text
     assert "wgmma" not in emitted.text
-    assert emitted.text.count("return run_convolution<") == 2, "with and without vectors"
+    assert emitted.text.count("return run_conv<") == 2, "with and without vectors"
 
 
 # ---- compilers -----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ COMPILED = (
 def test_schedules_stay_in_registers(tmp_path: Path) -> None:
     text = convolutions.source(COMPILED, "sm_80")
     kernels = usages(strict_report(text, tmp_path / "convolutions.cu", "80"))
-    assert sum("convolution_kernel" in k.name for k in kernels) == len(COMPILED)
+    assert sum("conv_kernel" in k.name for k in kernels) == len(COMPILED)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
 
 
@@ -137,12 +137,12 @@ def test_schedules_stay_in_registers(tmp_path: Path) -> None:
 def test_tiles_fit_shared_memory(tmp_path: Path) -> None:
     most = SHARED_BYTES["sm_80"]
     checks = "".join(
-        f"static_assert(convolution_tile<{width}, {blocks}>::stages >= 3);\n"
-        f"static_assert(({blocks} * (convolution_tile<{width}, {blocks}>::shared_bytes + 1024)) "
+        f"static_assert(conv_tile<{width}, {blocks}>::stages >= 3);\n"
+        f"static_assert(({blocks} * (conv_tile<{width}, {blocks}>::shared_bytes + 1024)) "
         f"<= {most} + 1024);\n"
         for width, blocks in (*((width, 1) for width in WIDTHS), (64, 2))
     )
-    text = f"{select_sections('sm80', ['run_convolution'])}\n{checks}}}\n"
+    text = f"{select_sections('sm80', ['run_conv'])}\n{checks}}}\n"
     compile_text(text, ["-std=c++17", "-arch=sm_80", "-ptx"], tmp_path)
 
 

@@ -215,7 +215,7 @@ def test_the_flag_decides(tmp_path: Path) -> None:
     assert "its conv as ieee" in head
     assert "three products" in head
     assert "_fusewright_conv_uses_tf32" not in text
-    assert re.search(r"run_convolution<\d+, \w+, 0, \d, 64, 1, 2>", text)
+    assert re.search(r"run_conv<\d+, \w+, 0, \d, 64, 1, 2>", text)
 
 
 POINTWISE = """import torch
@@ -289,7 +289,7 @@ def test_every_tile_is_there() -> None:
 @needs_nvcc
 def test_every_schedule_stays_in_registers(tmp_path: Path) -> None:
     report = strict_report(subjects.source(COMPILED), tmp_path / "full.cu")
-    check_registers(report, "convolution_kernel", len(COMPILED))
+    check_registers(report, "conv_kernel", len(COMPILED))
 
 
 @pytest.mark.compiler

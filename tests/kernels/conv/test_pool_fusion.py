@@ -392,7 +392,7 @@ def test_they_stay_in_registers(
     some: list[tuple[Case, TileShape]], rounds: bool, tmp_path: Path
 ) -> None:
     report = strict_report(source(some, rounds), tmp_path / "windows.cu")
-    kernels = [k for k in usages(report) if "convolution_kernel" in k.name]
+    kernels = [k for k in usages(report) if "conv_kernel" in k.name]
     assert {k.name for k in kernels if k.stack_bytes or k.spill_bytes} == set()
     assert len(kernels) >= len(some)
     assert re.findall(r"C75\d\d.*", report) == []  # ptxas made wgmma wait for each other

@@ -158,7 +158,7 @@ COMPILED = {
 def test_packing_stays_in_registers(tmp_path: Path, arch: str) -> None:
     text = convolutions.source(COMPILED[arch], f"sm_{arch}")
     kernels = usages(strict_report(text, tmp_path / "cells.cu", arch))
-    assert sum("pack_image" in k.name and "cell_walk" in k.name for k in kernels) >= 2
+    assert sum("pack_image" in k.name and "space_to_depth_walk" in k.name for k in kernels) >= 2
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
 
 

@@ -464,7 +464,7 @@ def test_the_emitted_file(emitted: Emitted) -> None:
         "workspace.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
     assert "torch.nn.functional.linear" not in emitted.text
-    assert "run_product<64, true, 0, 4, 96>" in emitted.text
+    assert "run_gemm<64, true, 0, 4, 96>" in emitted.text
 
 
 def test_the_record(emitted: Emitted) -> None:
@@ -561,7 +561,7 @@ def test_the_strict_job_is_one_launch(target: str, tmp_path: Path) -> None:
     assert outcome.why_not.startswith(f"compiled for {target}")
     assert "nothing is packed" in outcome.decisions
     text = (tmp_path / "new.py").read_text(encoding="utf-8")
-    assert text.count("return run_product_inline<") == 2, "with and without vectors"
+    assert text.count("return run_gemm_unpacked<") == 2, "with and without vectors"
     assert "pack_rows" not in text
     assert "workspace" not in text.split("namespace {")[-1]
     forward = text[text.index("    def forward(") :]

@@ -200,10 +200,10 @@ WALK = """
 #define __device__
 {tile_order}
 {tiles_of}
-{tile_band}
-struct product_shape {{}};
+{diagonal_band}
+struct gemm_shape {{}};
 struct blank {{}};
-template <int, class Body> void blank_out(const Body&, product_shape, blank, int, int) {{}}
+template <int, class Body> void blank_out(const Body&, gemm_shape, blank, int, int) {{}}
 template <bool> blank blank_at(tiles::place, int, int) {{ return {{}}; }}
 {band}
 struct body {{ static constexpr int least = LEAST, most = MOST; }};

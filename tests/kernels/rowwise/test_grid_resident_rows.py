@@ -113,9 +113,9 @@ def test_the_entry_says_where_rows_are_gathered() -> None:
     text = cuda_source(made.texts, TARGETS["sm_80"])
     entry = text.split('extern "C"')[1]
     scratch = "body, batch, workspace, device, stream"
-    assert "if (!aligned<4>(in0, out0) || !gathers<64, 512>(device)) {" in entry
+    assert "if (!aligned<4>(in0, out0) || !fits_grid<64, 512>(device)) {" in entry
     assert f"run_rows_split<512, 4, 4>({scratch})" in entry
-    assert f"run_rows_gathered<64, 512, 4>({scratch})" in entry
+    assert f"run_rows_grid_resident<64, 512, 4>({scratch})" in entry
     assert f"run_rows_split<512, 1, 4>({scratch})" in entry
     assert re.search(r"struct fused_0 .*struct fused_0_again ", text, re.DOTALL)
 
@@ -127,7 +127,7 @@ def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
     body, entry = cuda_source(made.texts, HOPPER).split("struct fused_0 ")[1].split('extern "C"')
     assert "fixed<256, 4096>" in body
     assert "span(batch, 4096)" in body
-    assert "if (batch != 256 || !aligned<4>(in2, out2) || !gathers<64, 512>(device)) {" in entry
+    assert "if (batch != 256 || !aligned<4>(in2, out2) || !fits_grid<64, 512>(device)) {" in entry
     assert "run_rows_split<" in entry
 
 
@@ -181,7 +181,7 @@ def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: P
     found, _ = compile_text(
         cuda_source(made.texts, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
     )
-    gathered = [k for k in found if "gathered_kernel" in k.name]
+    gathered = [k for k in found if "grid_resident_kernel" in k.name]
     assert len(gathered) >= 4
     assert max(k.registers for k in gathered) <= 64
     # Single elements have an address each, and doubles come in pairs; nothing that is kept goes.

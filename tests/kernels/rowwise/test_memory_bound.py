@@ -149,20 +149,24 @@ def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
         (
             lambda x: x.sum(0),
             (65536, 1024),
-            "run_stripes_in_parts<16, 32, 8, 64, 4>(body, 1024, batch, workspace,",
+            "run_column_panels_partial_reduction<16, 32, 8, 64, 4>(body, 1024, batch, workspace,",
         ),
-        (lambda x: x.var(0), (65536, 1024), "run_stripes_in_parts<16, 32, 16, 0, 12>"),
+        (
+            lambda x: x.var(0),
+            (65536, 1024),
+            "run_column_panels_partial_reduction<16, 32, 16, 0, 12>",
+        ),
         (
             lambda x: torch.logsumexp(x, 1),
             (64, 1 << 20),
-            "run_rows_in_parts<256, 4, 4, 8, 8>(body, batch, 1048576, workspace,",
+            "run_rows_partial_reduction<256, 4, 4, 8, 8>(body, batch, 1048576, workspace,",
         ),
         (  # channels lie inside of each other: parts of all of them are read at the same time
             lambda x: x.mean((0, 2)),
             (256, 64, 4096),
-            "run_rows_in_parts<512, 4, 2, 2, 4, true>(body, 64, batch * 4096,",
+            "run_rows_partial_reduction<512, 4, 2, 2, 4, true>(body, 64, batch * 4096,",
         ),
-        (lambda x: x.softmax(0), (65536, 1024), "run_stripes_split<16, 32, 16>"),
+        (lambda x: x.softmax(0), (65536, 1024), "run_column_panels_split<16, 32, 16>"),
         (lambda x: x.sum(1) + x.amax(1), (64, 1 << 20), "run_rows_split<512, 4, 4>"),
     ],
 )

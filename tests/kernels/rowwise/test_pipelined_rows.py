@@ -106,13 +106,13 @@ def text_of(made: Compilation) -> tuple[str, str]:
 
 def test_the_text_says_what_is_near() -> None:
     body, entry = text_of(planned(softmax, torch.empty(64, MILLION)))
-    assert body.count("near(load(in0, row * 1048576))") == 2
-    assert body.count("near(store(out0, row * 1048576))") == 1
-    assert "near" not in body.split("struct fused_0_again")[1]
+    assert body.count("staged_row(load(in0, row * 1048576))") == 2
+    assert body.count("staged_row(store(out0, row * 1048576))") == 1
+    assert "staged_row" not in body.split("struct fused_0_again")[1]
     scratch = "body, batch, workspace, device, stream"
-    assert "if (!aligned<4>(in0, out0) || !defers<64>(device)) {" in entry
+    assert "if (!aligned<4>(in0, out0) || !fits_pipeline<64>(device)) {" in entry
     assert f"run_rows_split<512, 4, 4>({scratch})" in entry
-    assert f"run_rows_deferred<64, 512, 4, 65536>({scratch})" in entry
+    assert f"run_rows_pipelined<64, 512, 4, 65536>({scratch})" in entry
 
 
 def test_what_is_alike_in_every_row_stays_in_registers() -> None:
@@ -120,17 +120,17 @@ def test_what_is_alike_in_every_row_stays_in_registers() -> None:
     made = make(nn.LayerNorm(MILLION), [rows], HOPPER)
     body, entry = text_of(made)
     again = body.index("struct fused_0_again")
-    assert "still<1>(load(in1, 0)), still<0>(load(in0, 0))" in body[:again]
-    assert "still" not in body[again:]
-    assert "run_rows_deferred<64, 512, 4, 65536, 2>(" in entry
+    assert "register_resident<1>(load(in1, 0)), register_resident<0>(load(in0, 0))" in body[:again]
+    assert "register_resident" not in body[again:]
+    assert "run_rows_pipelined<64, 512, 4, 65536, 2>(" in entry
     # Longer parts leave no room for a second one, and vectors of halves are no 16 bytes.
     longer = make(nn.LayerNorm(9 << 17), [torch.empty(64, 9 << 17)], HOPPER)
     body, entry = text_of(longer)
-    assert "load(in1, 0), still<0>(load(in0, 0))" in body
-    assert "run_rows_deferred<64, 512, 4, 73728, 1>(" in entry
+    assert "load(in1, 0), register_resident<0>(load(in0, 0))" in body
+    assert "run_rows_pipelined<64, 512, 4, 73728, 1>(" in entry
     mixed = make(Scaled(), [rows], HOPPER)
     assert all(isinstance(s, PipelinedRow) for _, _, s in mixed.kernels)
-    assert "still" not in text_of(mixed)[0].split("struct fused_0_again")[0]
+    assert "register_resident" not in text_of(mixed)[0].split("struct fused_0_again")[0]
 
 
 def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:
@@ -139,8 +139,8 @@ def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:
     body, entry = text_of(made)
     assert strategy_of(made) == PipelinedRow(64, 512, 4, 65536, 0, fixed_batch=256)
     assert "fixed<256, 4096>" in body
-    assert "near(load(in2, row * 4096, 131072))" in body
-    assert "if (batch != 256 || !aligned<4>(in2, out2) || !defers<64>(device)) {" in entry
+    assert "staged_row(load(in2, row * 4096, 131072))" in body
+    assert "if (batch != 256 || !aligned<4>(in2, out2) || !fits_pipeline<64>(device)) {" in entry
     short = make(nn.BatchNorm2d(32), [torch.empty(4096, 32, 16, 16)], HOPPER)
     assert not isinstance(strategy_of(short), PipelinedRow)
 
@@ -185,7 +185,7 @@ def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
     assert sum(isinstance(s, PipelinedRow) for _, _, s in made.kernels) >= 7
     text = cuda_source(made.texts, HOPPER)
     found, _ = compile_text(text, cuda_flags(HOPPER.arch), tmp_path)
-    deferred = [k for k in found if "deferred_kernel" in k.name]
+    deferred = [k for k in found if "pipelined_kernel" in k.name]
     assert len(deferred) >= 7
     assert [k for k in deferred if k.spill_bytes or k.registers > 128] == []
     if folder := nvrtc_folder():

@@ -251,10 +251,10 @@ def test_rows_in_chunks_are_scanned_one_way(row: str, kernels: int, shape: tuple
     ("x.cumsum(1)", (63, 1 << 20), "_shared<6, 256, 4, 16>(body, batch, 1048576, workspace,"),
     ("x.flip(1).cumsum(1).flip(1)", (3, 1 << 20), "_shared<32, 256, 1, 16, true>(body, batch,"),
     ("x.cumsum(0)", (16384, 4096), "_chained<16, 32, 16>(body, 4096, batch, workspace,"),
-    ("x.cumsum(0)", (16384, 2000), "run_stripe_chunks<32, 16, 16>(body, 2000, batch,"),
-    ("x.cumsum(1)", (32, 512, 4096), "run_stripe_chunks<8, 32, 16>(body, batch * 4096, 512,"),
-    ("x.cumsum(1)", (999, 7, 100), "run_stripe_chunks<1, 128, 16>(body, batch * 100, 7,"),
-    ("x.flip(0).cumsum(0).flip(0)", (999, 64), "run_stripe_chunks<32, 16, 16, true>"),
+    ("x.cumsum(0)", (16384, 2000), "run_panel_scan_chunked<32, 16, 16>(body, 2000, batch,"),
+    ("x.cumsum(1)", (32, 512, 4096), "run_panel_scan_chunked<8, 32, 16>(body, batch * 4096, 512,"),
+    ("x.cumsum(1)", (999, 7, 100), "run_panel_scan_chunked<1, 128, 16>(body, batch * 100, 7,"),
+    ("x.flip(0).cumsum(0).flip(0)", (999, 64), "run_panel_scan_chunked<32, 16, 16, true>"),
 ])  # fmt: skip
 def test_the_chunks_of_a_thread(row: str, shape: tuple[int, ...], launch: str) -> None:
     x = torch.empty(shape, device="meta")
@@ -295,7 +295,7 @@ def test_few_long_rows_may_have_a_block_each() -> None:
     ((_, nest, chosen),) = made.kernels
     others = neighbours(chosen, nest, StrategyContext(GPU, made.captured.graph))
     texts = [cuda_source([kernel_text(nest, s)], GPU) for s in others]
-    for launch in ("run_row_chunks<1024, 4, 16>", "run_row_chunks_shared<6, 128, 4, 16>"):
+    for launch in ("run_row_scan_chunked<1024, 4, 16>", "run_row_scan_lookback<6, 128, 4, 16>"):
         assert any(launch in text for text in texts)
     forbidden = StrategyContext(GPU, made.captured.graph, frozenset({"no-workspace"}))
     assert isinstance(default_strategy(nest, forbidden), ChunkedScan)

@@ -32,15 +32,15 @@ MULTIPLIED = (r'asm volatile\("mul\.f32[^;]*;[^;]*;', "x *= y;")
 HANDED = """
 // The same tile twice, where four warps share a box: by then it has what all of them bring.
 template <int WIDTH, bool SWAPPED, int VECTOR, class Body>
-void hand_out(const Body& body, const float* image, const float* weight, const float* sums,
-              packed_image packed, joined_shape shape, tiles::place tile, int warp) {
+void run_epilogue(const Body& body, const float* image, const float* weight, const float* sums,
+              packed_image packed, multi_image_shape shape, tiles::place tile, int warp) {
   constexpr int SIDES[2] = {SWAPPED ? WIDTH : TILE_ROWS, SWAPPED ? TILE_ROWS : WIDTH};
-  static float boxes[8 * BOX];
-  const joined_source<float, 1> source{image, weight, shape};
+  static float boxes[8 * SMEM_TILE];
+  const multi_image_source<float, 1> source{image, weight, shape};
   const int pixels = shape.out_pixels(), lane = threadIdx.x % 32;
   const int first[2] = {(SWAPPED ? tile.column : tile.row) * SIDES[0],
                         (SWAPPED ? tile.row : tile.column) * SIDES[1]};
-  const product_shape product{shape.images * shape.groups, shape.rows(), pixels, 0};
+  const gemm_shape product{shape.images * shape.groups, shape.rows(), pixels, 0};
   float held[quarters<WIDTH>][32];
   for (int i = 0; i < WIDTH / 2; ++i) {
     const int tall = warp * 16 + lane / 4 + i / 2 % 2 * 8, wide = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -53,7 +53,7 @@ void hand_out(const Body& body, const float* image, const float* weight, const f
   }
   const int channel = tile.batch * shape.rows() + first[0];
   auto undo = undo_of_tile<WIDTH, SWAPPED>(source, packed, tile, channel, first[1], warp);
-  using factors = convolution_factors<0, joined_source<float, 1>>;
+  using factors = conv_operands<0, multi_image_source<float, 1>>;
   const consumer<Body, factors> me{body, {source, source, undo.run(held)}, product, boxes};
   if constexpr (SWAPPED)
     me.template columns_out<WIDTH, 0, VECTOR>(held, tile, nullptr);
@@ -65,10 +65,10 @@ ENTRY = """
 extern "C" void tile_{number}(const float* image, const float* weight, const float* sums,
                               int* image_exponents, int* weight_exponents, const float* in0,
                               float* out0, const int* sizes) {{
-  convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const every[] = {{all.in_size, all.out_size, all.kernel, all.stride, all.pad, all.dilation}};
   for (int i = 0; i < 18; ++i) every[i / 3][i % 3] = sizes[4 + i];
-  const joined_shape shape{{all}};
+  const multi_image_shape shape{{all}};
   const {body} body{{in0, out0, all.out_pixels(), all.out_channels}};
   const packed_image packed{{nullptr, nullptr, image_exponents, weight_exponents}};
   const int high = {swapped} ? {width} : TILE_ROWS, wide = {swapped} ? TILE_ROWS : {width};
@@ -78,7 +78,7 @@ extern "C" void tile_{number}(const float* image, const float* weight, const flo
         for (int p = 0; p * wide < all.images * all.out_pixels(); ++p)
           for (int warp = 0; warp < 8 * (1 + {swapped}); ++warp) {{
             threadIdx.x += warp % 8 * 32;
-            hand_out<{width}, {swapped}, {vector}>(body, image, weight, sums, packed, shape,
+            run_epilogue<{width}, {swapped}, {vector}>(body, image, weight, sums, packed, shape,
                 {{group, {swapped} ? p : c, {swapped} ? c : p}}, warp % 8);
             threadIdx.x -= warp % 8 * 32;
             __syncthreads();
@@ -100,7 +100,7 @@ class Handed:
 
 def library(some: Sequence[Handed], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, …"""
-    text = sections_for("sm90", {"joined_shape", "convolution_consume", *subjects.WORDS, *SPOKEN})
+    text = sections_for("sm90", {"multi_image_shape", "conv_consume", *subjects.WORDS, *SPOKEN})
     for pattern, twin in (*TWINS, MULTIPLIED, *MORE_TWINS):
         text = re.sub(pattern, twin, text)
     entries = "".join(

@@ -18,7 +18,7 @@ from tests.support.emulator.threads import BEFORE, TWINS, built
 from tests.support.emulator.tiles import MORE_TWINS, WARP
 
 Sizes = tuple[int, ...]
-SECTIONS = ("windows_out", "part_teams", "convolution_consume")
+SECTIONS = ("pooled_out", "pixel_reduction_teams", "conv_consume")
 # `noted`: the place of every pixel in the image, at the tap (0, 0, 0); `at_work`: the walk's sizes.
 ENGINE = """
 struct noted_pixel { int at[3], image; };
@@ -43,21 +43,21 @@ inline void load_pixels(unsigned to, const tensor_map&, unsigned, int, const pix
 """
 HANDED = """
 template <int WIDTH, bool SWAPPED, int VECTOR, int DEEP, int HIGH, int WIDE, class Body>
-void hand_out(const Body& given_body, const float* image, const float* weight, const float* sums,
-              convolution_shape all, int warp) {
-  using Shape = windowed_shape<DEEP, HIGH, WIDE>;
+void run_epilogue(const Body& given_body, const float* image, const float* weight,
+                  const float* sums, conv_shape all, int warp) {
+  using Shape = pooled_shape<DEEP, HIGH, WIDE>;
   constexpr int PIXELS = SWAPPED ? 128 : WIDTH, CHANNELS = SWAPPED ? WIDTH : 128;
   constexpr int WINDOW = DEEP * HIGH * WIDE, RUN = RUN_OF<PIXELS, SWAPPED, Shape>;
   Shape shape{all, {all.stride[0], all.stride[1], all.stride[2]}};
   const int size[3] = {DEEP, HIGH, WIDE};
   for (int d = 0; d < 3; ++d) shape.out_size[d] /= size[d], shape.stride[d] *= size[d];
-  static float boxes[16 * BOX];
-  const auto body = tail_of<1, 0>(given_body, shape);
-  const convolution_source<Shape, float, 1> source{image, weight, shape};
-  using factors = convolution_factors<0, convolution_source<Shape, float, 1>>;
+  static float boxes[16 * SMEM_TILE];
+  const auto body = epilogue_of<1, 0>(given_body, shape);
+  const conv_source<Shape, float, 1> source{image, weight, shape};
+  using factors = conv_operands<0, conv_source<Shape, float, 1>>;
   const int columns = (shape.out_pixels() * WINDOW + 63) / 64 * 64;
-  const product_shape product{all.images, all.out_channels, columns, 0};
-  const consumer<windowed_body<WINDOW, Body>, factors> me{
+  const gemm_shape product{all.images, all.out_channels, columns, 0};
+  const consumer<pooled_body<WINDOW, Body>, factors> me{
       body, {source, source, true}, product, boxes};
   const int lane = threadIdx.x % 32;
   const float scales[2] = {1, 1};
@@ -92,9 +92,9 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
             const int channel = c * 128 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
             held[i / 32][i % 32] = sum_at(image, channel, i / 4 * 8 + lane % 4 * 2 + i % 2);
           }
-          const consumer<windowed_body<WINDOW, Body>, factors> sure{
+          const consumer<pooled_body<WINDOW, Body>, factors> sure{
               body, {source, source, image % 2 == 0}, product, boxes};
-          if (!windows_out<WIDTH, VECTOR>(sure, held, {image, c, p}, scales))
+          if (!pooled_out<WIDTH, VECTOR>(sure, held, {image, c, p}, scales))
             sure.template rows_out<WIDTH, 0, VECTOR>(held, {image, c, p}, scales);
         } else {
           for (int group = 0; group < 2; ++group)
@@ -106,10 +106,11 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
               if (warp >= 4 || column >= columns || top >= all.out_channels) continue;
               for (int row = begin; row < begin + 16; ++row)
                 for (int j = lane; j < 64; j += 32)
-                  boxes[box_place<true, 64>(row, j)] = sum_at(image, top + row, group * 64 + j);
+                  boxes[smem_tile_place<true, 64>(row, j)] =
+                      sum_at(image, top + row, group * 64 + j);
               __syncthreads();
-              const box_corner at{long(image) * all.out_channels + top, image, top, column};
-              repair<true, 64>(boxes, begin, end, at, source, source, product);
+              const smem_tile_corner at{long(image) * all.out_channels + top, image, top, column};
+              fixup<true, 64>(boxes, begin, end, at, source, source, product);
               finish<true, 64, 0, VECTOR>(body, boxes, begin, end, at, columns);
             }
         }
@@ -119,15 +120,15 @@ void hand_out(const Body& given_body, const float* image, const float* weight, c
 # Folds over all pixels: tiles of fragments, or boxes filled column by column; then the parts.
 SUMMED = """
 template <int WIDTH, int VECTOR, class Body>
-void sum_tiles(const Body& given_body, const float* sums, float* parts, convolution_shape all,
+void sum_tiles(const Body& given_body, const float* sums, float* parts, conv_shape all,
                int warp) {
-  const summed_shape shape{all, parts};
-  const auto body = tail_of<1, 0>(given_body, shape);
-  static float boxes[8 * BOX];
-  const convolution_source<summed_shape, float, 1> source{nullptr, nullptr, shape};
-  using factors = convolution_factors<0, convolution_source<summed_shape, float, 1>>;
+  const pixel_reduction_shape shape{all, parts};
+  const auto body = epilogue_of<1, 0>(given_body, shape);
+  static float boxes[8 * SMEM_TILE];
+  const conv_source<pixel_reduction_shape, float, 1> source{nullptr, nullptr, shape};
+  using factors = conv_operands<0, conv_source<pixel_reduction_shape, float, 1>>;
   const int lane = threadIdx.x % 32, columns = all.out_pixels(), channels = all.out_channels;
-  const product_shape product{all.images, channels, columns, 0};
+  const gemm_shape product{all.images, channels, columns, 0};
   const float scales[2] = {1, 1};
   for (int image = 0; image < all.images; ++image)
     for (int c = 0; c * 128 < channels; ++c)
@@ -139,27 +140,27 @@ void sum_tiles(const Body& given_body, const float* sums, float* parts, convolut
           const long place = (long(image) * channels + channel) * columns + pixel;
           held[i / 32][i % 32] = channel < channels && pixel < columns ? sums[place] : 1e9f;
         }
-        const consumer<summed_body<Body>, factors> me{
+        const consumer<pixel_reduction_body<Body>, factors> me{
             body, {source, source, image == 1}, product, boxes};
         me.template rows_out<WIDTH, 0, VECTOR>(held, {image, c, p}, scales);
       }
 }
 template <int WIDTH, int VECTOR, class Body>
-void sum_boxes(const Body& given_body, const float* sums, float* parts, convolution_shape all) {
-  const summed_shape shape{all, parts};
-  const auto body = tail_of<1, 0>(given_body, shape);
+void sum_boxes(const Body& given_body, const float* sums, float* parts, conv_shape all) {
+  const pixel_reduction_shape shape{all, parts};
+  const auto body = epilogue_of<1, 0>(given_body, shape);
   static float box[64 * 64];
   const int lane = threadIdx.x, columns = all.out_pixels(), channels = all.out_channels;
   for (int image = 0; image < all.images; ++image)
     for (int top = 0; top < channels; top += 16)
       for (int column = 0; column < columns; column += 64) {
         const int end = channels - top < 16 ? channels - top : 16;
-        const box_corner at{long(image) * channels + top, image, top, column};
+        const smem_tile_corner at{long(image) * channels + top, image, top, column};
         __syncthreads();
         for (int row = 0; row < end; ++row)
           for (int j = lane; j < 64; j += 32) {
             const long place = (at.row + row) * columns + column + j;
-            box[box_place<true, 64>(row, j)] = column + j < columns ? sums[place] : NAN;
+            box[smem_tile_place<true, 64>(row, j)] = column + j < columns ? sums[place] : NAN;
           }
         __syncthreads();
         finish<true, 64, 0, VECTOR>(body, box, 0, end, at, columns);
@@ -170,28 +171,28 @@ void join_all(const Body& body, const float* parts, long rows, int boxes) {
   for (long row = threadIdx.x / 8; row < (rows + 3) / 4 * 4; row += 4) {
     const long known = row < rows ? row : rows - 1;
     const joining_team team(parts + known * boxes, boxes, row >= rows);
-    body(known, team, product_row{nullptr, 0, 0});
+    body(known, team, accumulator_row{nullptr, 0, 0});
   }
 }
 """
 ENTRY = """
 extern "C" void tile_{number}(const float* image, const float* weight, const float* sums,
                               {pointers}, const int* sizes) {{
-  convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   int* const every[] = {{all.in_size, all.out_size, all.kernel, all.stride, all.pad, all.dilation}};
   for (int i = 0; i < 18; ++i) every[i / 3][i % 3] = sizes[4 + i];
   const {name} body{{{fields}, all.images}};
   for (int warp = 0; warp < 8; ++warp)
     launch(dim3(1), 32, [=] {{
       threadIdx.x += warp * 32;
-      hand_out<{chosen}>(body, image, weight, sums, all, warp);
+      run_epilogue<{chosen}>(body, image, weight, sums, all, warp);
       threadIdx.x -= warp * 32;
     }});
 }}
 """
 SUM_ENTRY = """
 extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const int* sizes) {{
-  convolution_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
+  conv_shape all{{sizes[0], sizes[1], sizes[2], sizes[3]}};
   for (int i = 0; i < 3; ++i) all.out_size[i] = sizes[7 + i];
   const {name} body{{{fields}, all.images}};
   for (int warp = 0; warp < 8 && {tiles}; ++warp)

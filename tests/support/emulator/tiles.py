@@ -16,7 +16,7 @@ from fusewright.codegen.kernel_text import KernelText, words
 from tests.support.cuda_compilers import SPOKEN
 from tests.support.emulator.threads import BEFORE, TWINS, built
 
-SECTIONS = ("tile_out", "turned_body", "turned_source")
+SECTIONS = ("tile_out", "channel_reduction_body", "channel_reduction_source")
 WARP = r"""
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
@@ -94,15 +94,15 @@ FN float plain_sum(const from_memory& from, int image, int channel, int pixel) {
   return from.truth[(long(image) * from.pixels + pixel) * from.channels + channel];
 }
 template <int WIDTH, int SEGMENT, int VECTOR, class Body>
-void hand_out(const Body& body, const float* sums, const float* truth, int images, int pixels,
+void run_epilogue(const Body& body, const float* sums, const float* truth, int images, int pixels,
               int channels, int warp) {
-  static float boxes[8 * BOX];
-  const turned_body<Body> turned{body};
+  static float boxes[8 * SMEM_TILE];
+  const channel_reduction_body<Body> turned{body};
   const from_memory from{truth, pixels, channels};
-  const product_shape shape{images, pixels, channels, 0};
-  using factors = turned_factors<0, from_memory>;
+  const gemm_shape shape{images, pixels, channels, 0};
+  using factors = channel_reduction_operands<0, from_memory>;
   const factors both{{from}, {from}, true};
-  const consumer<turned_body<Body>, factors> me{turned, both, shape, boxes};
+  const consumer<channel_reduction_body<Body>, factors> me{turned, both, shape, boxes};
   const int lane = threadIdx.x % 32;
   for (int image = 0; image < images; ++image)
     for (int row = 0; row * TILE_ROWS < pixels; ++row)
@@ -126,7 +126,7 @@ extern "C" void tile_{number}(const float* sums, const float* truth, {pointers},
   for (int warp = 0; warp < 8; ++warp)
     launch(dim3(1), 32, [=] {{
       threadIdx.x += warp * 32;
-      hand_out<{chosen}>(body, sums, truth, batch, pixels, channels, warp);
+      run_epilogue<{chosen}>(body, sums, truth, batch, pixels, channels, warp);
       threadIdx.x -= warp * 32;
     }});
 }}

@@ -31,7 +31,7 @@ FN float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 // 32 k from `k` of 16 rows from `row`. Whether one number outweighs the others in a row of this lane.
-FN bool load_slab(slab& to, const factor& from, long batch, int row, int rows, int k, int depth) {
+FN bool load_slab(slab& to, const gemm_operand& from, long batch, int row, int rows, int k, int depth) {
   const int lane = threadIdx.x % 32;
   bool lone = false;
 #pragma unroll
@@ -46,7 +46,7 @@ FN bool load_slab(slab& to, const factor& from, long batch, int row, int rows, i
       most = fmaxf(most, fabsf(x[i])), sum += fabsf(x[i]);
     }
     most = largest_in_row(most);
-    lone |= outweighs(most, sum_of_row(sum), depth - k < UNIT ? depth - k : UNIT);
+    lone |= outweighs(most, sum_of_row(sum), depth - k < K_BLOCK ? depth - k : K_BLOCK);
     power_of_two(most, scale, to.undo[half]);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -80,7 +80,7 @@ FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, c
                               sums[i / 4][i % 4]);
 }
 
-//@ weigh: needs slab, exp, score_exactly, doubtful
+//@ weigh: needs slab, exp, score_exactly, fixup_limit
 // What exponentials of rows g and g + 8 refer to, and a lane's part of their sum. It becomes NaN with the first score that
 // is not finite before the model's own function has seen it: splitting may have made it so.
 struct softmax_rows {
@@ -91,8 +91,8 @@ struct stage_facts {
   bool grows, live, faint;
 };
 // `row` and `column`: of this lane's first score. A row that does not exist is asked for as the last one.
-template <bool WHOLE, int PAIRS, class Scores>
-FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const Scores& scores, long batch, int row, int rows, int column,
+template <bool WHOLE, int PAIRS, class ScoreMod>
+FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const ScoreMod& score_mod, long batch, int row, int rows, int column,
                   int length) {
   const int row_of[2] = {row < rows ? row : rows - 1, row + 8 < rows ? row + 8 : rows - 1};
 #pragma unroll
@@ -100,7 +100,7 @@ FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const Scores& scor
     float& score = x[i / 8][i / 4 % 2][i % 4];
     const int half = i / 2 % 2, key = column + i / 4 * 8 + i % 2 * 4;
     state.sum[half] = fmaf(score, 0.f, state.sum[half]);
-    score = WHOLE || key < length ? scores(batch, row_of[half], key, score) : minus_infinity();
+    score = WHOLE || key < length ? score_mod(batch, row_of[half], key, score) : minus_infinity();
   }
 }
 // Scores become exponentials, split with a scale of each row. `top` follows the maximum in steps of more than 1, so that a
@@ -150,11 +150,11 @@ FN stage_facts weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_
 // A lane's part of ldmatrix, in a packed factor's unit: 16 rows, a group of 16 k. Keys come in the order in which packed
 // values have them: 0 4 1 5 2 6 3 7.
 FN unsigned value_place(int lane) {
-  return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4);
+  return (lane % 8 + lane / 16 * 8) * K_BLOCK_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4);
 }
 FN unsigned key_place(int lane) {
   const int row = lane % 8 / 2 + lane % 2 * 4;
-  return (row + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ row) << 4);
+  return (row + lane / 16 * 8) * K_BLOCK_BYTES + ((lane / 8 % 2 ^ row) << 4);
 }
 // All of a slab but its high halves, in shared memory: three words of 16 bytes for each thread.
 template <int THREADS> FN void keep_low(const slab& rows, uint4* to) {
@@ -172,9 +172,9 @@ template <int THREADS> FN void recall_low(slab& rows, const uint4* from) {
   rows.undo[0] = undo.x, rows.undo[1] = undo.y;
 }
 // One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time.
-template <int WIDTH, class Scores>
-FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / UNIT],
-               const factor& query_rows, const factor& key_rows, const Scores& scores, const attention_shape& shape,
+template <int WIDTH, class ScoreMod>
+FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / K_BLOCK],
+               const gemm_operand& query_rows, const gemm_operand& key_rows, const ScoreMod& score_mod, const attention_shape& shape,
                const attention_place& place, int number, const unsigned char* stage, uint4* lows) {
   using tile = attention_tile<WIDTH>;
   const int thread = thread_here(), lane = thread % 32, column = number * tile::keys + lane % 4;
@@ -185,25 +185,25 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
   some_scores<tile::pairs> x = {};
   int signs = __float_as_int(seen_by_warp<WIDTH>(lows)[WIDTH + 1]);
 #pragma unroll
-  for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
-    slab rows = queries[unit];
-    if constexpr (tile::spills) recall_low<tile::threads>(rows, lows + unit * 3 * tile::threads + thread);
+  for (int k_block = 0; k_block < WIDTH / K_BLOCK; ++k_block) {
+    slab rows = queries[k_block];
+    if constexpr (tile::spills) recall_low<tile::threads>(rows, lows + k_block * 3 * tile::threads + thread);
 #pragma unroll
     for (int pair = 0; pair < tile::pairs; ++pair) {
-      const float* const from = key_scales + unit * UNIT / PLANE_STEP * tile::keys + pair * 16;
+      const float* const from = key_scales + k_block * K_BLOCK / PLANE_SCALE_BLOCK * tile::keys + pair * 16;
       const float2 scale[2] = {make_float2(from[0], from[4]), make_float2(from[8], from[12])};
 #pragma unroll
       for (int i = 0; i < 2; ++i) signs |= __float_as_int(scale[i].x) | __float_as_int(scale[i].y);
-      multiply_slab(x[pair], rows, keys + unit * tile::key_unit + pair * 16 * UNIT_BYTES, scale);
+      multiply_slab(x[pair], rows, keys + k_block * tile::key_k_block + pair * 16 * K_BLOCK_BYTES, scale);
     }
   }
   const int row = place.top + thread / 32 * 16 + lane / 4;
   if (__any_sync(~0u, signs < 0)) score_exactly<tile::pairs>(x, query_rows, key_rows, shape, place.batch, row, column);
   if ((number + 1) * tile::keys <= shape.length)
-    score_all<true, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
+    score_all<true, tile::pairs>(x, state, score_mod, place.batch, row, shape.rows, column, shape.length);
   else
-    score_all<false, tile::pairs>(x, state, scores, place.batch, row, shape.rows, column, shape.length);
-  slab weights[tile::units];
+    score_all<false, tile::pairs>(x, state, score_mod, place.batch, row, shape.rows, column, shape.length);
+  slab weights[tile::k_blocks];
   float shrink[2];
   const stage_facts facts = weigh<tile::pairs>(weights, x, state, shrink);
   note_stage<WIDTH>(seen_by_warp<WIDTH>(lows), reinterpret_cast<const float*>(stage + tile::value_scales), __any_sync(~0u, facts.live),
@@ -217,42 +217,42 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
     const float2* const from = reinterpret_cast<const float2*>(value_scales + pair * 16);
     const float2 scale[2] = {from[0], from[4]};
 #pragma unroll
-    for (int unit = 0; unit < tile::units; ++unit)
-      multiply_slab(total[pair], weights[unit], values + unit * tile::value_unit + pair * 16 * UNIT_BYTES, scale);
+    for (int k_block = 0; k_block < tile::k_blocks; ++k_block)
+      multiply_slab(total[pair], weights[k_block], values + k_block * tile::value_k_block + pair * 16 * K_BLOCK_BYTES, scale);
   }
 }
 
-//@ run_attention: needs attend, repair_attention, aligned, device_scope, allow_shared
+//@ run_attention: needs attend, fixup_attention, aligned, device_scope, allow_shared
 // A warp's rows go to a box in shared memory; returned is the sum of exponentials of a lane's two rows.
-template <int WIDTH> FN float2 box_rows(float* box, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state) {
+template <int WIDTH> FN float2 rows_to_smem_tile(float* smem_tile, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state) {
   const float sum[2] = {sum_of_row(state.sum[0]), sum_of_row(state.sum[1])};
   const int lane = thread_here() % 32, begin = thread_here() / 32 * 16;
 #pragma unroll
   for (int i = 0; i < WIDTH / 4; ++i) {
     const float* const pair = &total[i / 4][i / 2 % 2][i % 2 * 2];
     const int row = begin + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
-    *reinterpret_cast<float2*>(box + box_place<false, WIDTH>(row, column)) =
+    *reinterpret_cast<float2*>(smem_tile + smem_tile_place<false, WIDTH>(row, column)) =
         make_float2(pair[0] / sum[i % 2], pair[1] / sum[i % 2]);
   }
   __syncwarp();
   return make_float2(sum[0], sum[1]);
 }
 // Rows in doubt are computed again by the whole block, then rows go to the body.
-template <int WIDTH, int VECTOR, class Scores, class Body>
-FN void attention_out(const Body& body, const Scores& scores, float2 sum, const factor& queries, const factor& keys,
-                      const factor& values, const attention_shape& shape, const attention_place& place, float* box, uint4* lows) {
+template <int WIDTH, int VECTOR, class ScoreMod, class Body>
+FN void attention_out(const Body& body, const ScoreMod& score_mod, float2 sum, const gemm_operand& queries, const gemm_operand& keys,
+                      const gemm_operand& values, const attention_shape& shape, const attention_place& place, float* smem_tile, uint4* lows) {
   using tile = attention_tile<WIDTH>;
   __shared__ unsigned marks[tile::rows / 8];  // of each row, four bits of lanes that doubt it
   const int lane = lane_here(), begin = warp_here() * 16, rest = shape.rows - place.top;
   const int end = begin + 16 < rest ? begin + 16 : rest;
   const float* const seen = seen_by_warp<WIDTH>(lows);
-  const float limit = doubt_limit(seen[WIDTH] != 0);
+  const float limit = fixup_limit(seen[WIDTH] != 0);
   bool wrong[2] = {};
 #pragma unroll 4
   for (int i = 0; i < WIDTH / 4; ++i) {
     const int half = i % 2, column = i / 2 * 8 + lane % 4 * 2;
-    const float* const pair = box + box_place<false, WIDTH>(begin + lane / 4 + half * 8, column);
-    wrong[half] |= doubtful_pair(pair, seen + column, limit / (half ? sum.y : sum.x), seen[WIDTH] != 0, shape.columns - column);
+    const float* const pair = smem_tile + smem_tile_place<false, WIDTH>(begin + lane / 4 + half * 8, column);
+    wrong[half] |= pair_needs_fixup(pair, seen + column, limit / (half ? sum.y : sum.x), seen[WIDTH] != 0, shape.columns - column);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -263,17 +263,17 @@ FN void attention_out(const Body& body, const Scores& scores, float2 sum, const 
 #pragma unroll 1
     for (int row = 0; row < tile::rows && row < rest; ++row)
       if (marks[row / 8] >> row % 8 * 4 & 15)
-        repair_attention<WIDTH>(box, row, scores, queries, keys, values, shape, place.batch, place.top + row);
+        fixup_attention<WIDTH>(smem_tile, row, score_mod, queries, keys, values, shape, place.batch, place.top + row);
   }
   if (begin < end)
     finish_columns<false, WIDTH, VECTOR>(
-        body, box, begin, end, {place.batch * shape.rows + place.top, place.batch, place.top, 0}, shape.columns);
+        body, smem_tile, begin, end, {place.batch * shape.rows + place.top, place.batch, place.top, 0}, shape.columns);
 }
-template <int WIDTH, int VECTOR, class Scores, class Body>
+template <int WIDTH, int VECTOR, class ScoreMod, class Body>
 __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
-    attention_kernel(const __grid_constant__ Body body, const __grid_constant__ Scores scores,
-                     const __grid_constant__ factor queries, const __grid_constant__ factor keys,
-                     const __grid_constant__ factor values, const __grid_constant__ attention_shape shape,
+    attention_kernel(const __grid_constant__ Body body, const __grid_constant__ ScoreMod score_mod,
+                     const __grid_constant__ gemm_operand queries, const __grid_constant__ gemm_operand keys,
+                     const __grid_constant__ gemm_operand values, const __grid_constant__ attention_shape shape,
                      const __grid_constant__ planes packed_keys, const __grid_constant__ planes packed_values) {
   using tile = attention_tile<WIDTH>;
   extern __shared__ __align__(128) unsigned char stages[];
@@ -286,12 +286,12 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
   copy_stage<WIDTH>(packed_keys, packed_values, batch, 0, shared_address(stages));
   close_copies();
   uint4* const lows = reinterpret_cast<uint4*>(stages + tile::lows);
-  slab mine[WIDTH / UNIT];
+  slab mine[WIDTH / K_BLOCK];
   bool lone = false;
 #pragma unroll
-  for (int unit = 0; unit < WIDTH / UNIT; ++unit) {
-    lone |= load_slab(mine[unit], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, unit * UNIT, shape.depth);
-    if constexpr (tile::spills) keep_low<tile::threads>(mine[unit], lows + unit * 3 * tile::threads + threadIdx.x);
+  for (int k_block = 0; k_block < WIDTH / K_BLOCK; ++k_block) {
+    lone |= load_slab(mine[k_block], queries, batch, top + threadIdx.x / 32 * 16, shape.rows, k_block * K_BLOCK, shape.depth);
+    if constexpr (tile::spills) keep_low<tile::threads>(mine[k_block], lows + k_block * 3 * tile::threads + threadIdx.x);
   }
   begin_notes<WIDTH>(seen_by_warp<WIDTH>(lows), __any_sync(~0u, lone));
   float total[WIDTH / 16][2][4] = {};
@@ -304,44 +304,44 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
       copy_stage<WIDTH>(packed_keys, packed_values, place.batch, number + 1,
                         shared_address(stages) + (number + 1) % 2 * tile::stage_bytes);
     close_copies();
-    attend<WIDTH>(total, state, mine, queries, keys, scores, shape, place, number,
+    attend<WIDTH>(total, state, mine, queries, keys, score_mod, shape, place, number,
                   stages + number % 2 * tile::stage_bytes, lows);
   }
   __syncthreads();  // the stages are no longer read
-  float* const box = reinterpret_cast<float*>(stages);
-  const float2 sum = box_rows<WIDTH>(box, total, state);
-  attention_out<WIDTH, VECTOR>(body, scores, sum, queries, keys, values, shape, place, box, lows);
+  float* const smem_tile = reinterpret_cast<float*>(stages);
+  const float2 sum = rows_to_smem_tile<WIDTH>(smem_tile, total, state);
+  attention_out<WIDTH, VECTOR>(body, score_mod, sum, queries, keys, values, shape, place, smem_tile, lows);
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, int VECTOR, class Scores, class Body>
-FN int run_attention(const Body&, const Scores&, factor, factor, factor, long, long, long, long, long, void*, int, void*) {
-  return &attention_kernel<WIDTH, VECTOR, Scores, Body> == nullptr || &pack_planes == nullptr;
+template <int WIDTH, int VECTOR, class ScoreMod, class Body>
+FN int run_attention(const Body&, const ScoreMod&, gemm_operand, gemm_operand, gemm_operand, long, long, long, long, long, void*, int, void*) {
+  return &attention_kernel<WIDTH, VECTOR, ScoreMod, Body> == nullptr || &pack_planes == nullptr;
 }
 #else
 inline long aligned_bytes(long bytes) { return (bytes + 255) / 256 * 256; }
 // Units, scales, and four bytes for each row that nobody needs here, but that `packed_in` counts.
 inline long planes_bytes(const planes& p) {
-  return p.batches * p.rows * (long(p.units) * UNIT_BYTES + p.steps * 4 + 4);
+  return p.batches * p.rows * (long(p.k_blocks) * K_BLOCK_BYTES + p.steps * 4 + 4);
 }
-inline int pack_in(void* workspace, const factor& from, long batches, long rows, long depth, bool masked, planes& to,
+inline int pack_in(void* workspace, const gemm_operand& from, long batches, long rows, long depth, bool masked, planes& to,
                    cudaStream_t stream) {
   to = {static_cast<unsigned char*>(workspace), nullptr, from.batch_stride == 0 ? 1 : batches,
-        int((rows + PLANE_ROWS - 1) / PLANE_ROWS * PLANE_ROWS), int((depth + UNIT - 1) / UNIT),
-        int((depth + PLANE_STEP - 1) / PLANE_STEP)};
-  to.scales = reinterpret_cast<float*>(to.data + to.batches * to.units * to.rows * UNIT_BYTES);
+        int((rows + PLANE_ROWS - 1) / PLANE_ROWS * PLANE_ROWS), int((depth + K_BLOCK - 1) / K_BLOCK),
+        int((depth + PLANE_SCALE_BLOCK - 1) / PLANE_SCALE_BLOCK)};
+  to.scales = reinterpret_cast<float*>(to.data + to.batches * to.k_blocks * to.rows * K_BLOCK_BYTES);
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
   const long blocks = to.batches * to.steps * (to.rows / ROWS_AT_ONCE);
   pack_planes<<<grid_of(blocks), PLANE_THREADS, 0, stream>>>(from, int(rows), int(depth), to, vectors, masked);
   return cudaGetLastError();
 }
-template <int WIDTH, int VECTOR, class Scores, class Body>
-int run_attention(const Body& body, const Scores& scores, factor queries, factor keys, factor values, long batches, long rows,
+template <int WIDTH, int VECTOR, class ScoreMod, class Body>
+int run_attention(const Body& body, const ScoreMod& score_mod, gemm_operand queries, gemm_operand keys, gemm_operand values, long batches, long rows,
                   long columns, long length, long depth, void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   using tile = attention_tile<WIDTH>;
   const device_scope scope(device);
   const auto on = static_cast<cudaStream_t>(stream);
-  constexpr auto kernel = attention_kernel<WIDTH, VECTOR, Scores, Body>;
+  constexpr auto kernel = attention_kernel<WIDTH, VECTOR, ScoreMod, Body>;
   if (int error = allow_shared<kernel>(tile::shared_bytes, device)) return error;
   planes packed_keys, packed_values;
   if (int error = pack_in(workspace, keys, batches, length, depth, false, packed_keys, on)) return error;
@@ -349,7 +349,7 @@ int run_attention(const Body& body, const Scores& scores, factor queries, factor
   if (int error = pack_in(behind, values, batches, columns, length, true, packed_values, on)) return error;
   const attention_shape shape{batches, int(rows), int(columns), int(length), int(depth)};
   const dim3 grid = grid_of(batches * ((rows + tile::rows - 1) / tile::rows));
-  kernel<<<grid, tile::threads, tile::shared_bytes, on>>>(body, scores, queries, keys, values, shape, packed_keys,
+  kernel<<<grid, tile::threads, tile::shared_bytes, on>>>(body, score_mod, queries, keys, values, shape, packed_keys,
                                                           packed_values);
   return cudaGetLastError();
 }

@@ -6,15 +6,15 @@
 #include "kernels/attention/cuda/packed_keys_values.cuh"
 namespace fusewright {
 
-//@ score_exactly: needs factor, attention_tile
+//@ score_exactly: needs gemm_operand, attention_tile
 // Scores of 16 rows: pairs of 8 keys; rows g and g + 8, keys t and t + 4 of each 8.
 template <int PAIRS> using some_scores = float[PAIRS][2][4];
 FN float minus_infinity() { return __uint_as_float(0xff800000u); }
 // Scores of this lane by sums in float64. What does not exist is asked for as the last row or key.
 template <int PAIRS>
-FN void score_exactly(some_scores<PAIRS>& x, const factor& queries, const factor& keys, const attention_shape& shape,
+FN void score_exactly(some_scores<PAIRS>& x, const gemm_operand& queries, const gemm_operand& keys, const attention_shape& shape,
                       long batch, int row, int column) {
-  const auto at = [&](const factor& from, int number, int count) {
+  const auto at = [&](const gemm_operand& from, int number, int count) {
     return from.data + batch * from.batch_stride + (number < count ? number : count - 1) * from.row_stride;
   };
   const float* const query[2] = {at(queries, row, shape.rows), at(queries, row + 8, shape.rows)};
@@ -35,21 +35,21 @@ FN void score_exactly(some_scores<PAIRS>& x, const factor& queries, const factor
   }
 }
 
-//@ doubtful: needs attention_tile, finish
+//@ fixup_limit: needs attention_tile, finish
 // Where one key of a stage has most of a row's weight but a value of zero, what remains of a column are weights that their
 // halves hold with few bits, or not at all: those below FAINT, once scaled. Behind a mask, one small value may be all, too.
 // So a result far below the largest value times the largest weight is in doubt; one of zero only if there were faint weights.
 // Of 2^23 random elements, 1 in 50 draws is in doubt, 1 in 5 with faint weights.
 constexpr float FAINT = 0x1p-14f;
-FN float doubt_limit(bool faint) { return 0x1p14f * (faint ? 0x1p-26f : 0x1p-28f); }
+FN float fixup_limit(bool faint) { return 0x1p14f * (faint ? 0x1p-26f : 0x1p-28f); }
 // `seen`: the largest inverse scale of the column, at least 2^-126 where all is zero; what is that small has no bits to lose.
-FN bool doubtful(float x, float limit, float seen, bool faint) {
+FN bool needs_fixup(float x, float limit, float seen, bool faint) {
   return !is_finite(x) | ((fabsf(x) < (seen - 0x1p-126f) * limit) & (faint | (x != 0)));
 }
 // Of two neighbours, if `columns` are left.
-FN bool doubtful_pair(const float* x, const float* seen, float limit, bool faint, int columns) {
+FN bool pair_needs_fixup(const float* x, const float* seen, float limit, bool faint, int columns) {
   const float2 both = *reinterpret_cast<const float2*>(x), most = *reinterpret_cast<const float2*>(seen);
-  return ((columns > 0) & doubtful(both.x, limit, most.x, faint)) | ((columns > 1) & doubtful(both.y, limit, most.y, faint));
+  return ((columns > 0) & needs_fixup(both.x, limit, most.x, faint)) | ((columns > 1) & needs_fixup(both.y, limit, most.y, faint));
 }
 // Asked for again and again, since no register is free.
 template <int WIDTH> FN float* seen_by_warp(uint4* lows) {
@@ -72,10 +72,10 @@ template <int WIDTH> FN void note_stage(float* seen, const float* value_scales, 
   if (faint && lane == 0) seen[WIDTH] = 1;
 }
 
-//@ repair_attention: needs score_exactly, finish, exp
+//@ fixup_attention: needs score_exactly, finish, exp
 // One row of the result by plain sums in float64, by a whole block: eight lanes to a key, then a lane to a column. Behind the
 // box is room for the scores of KEPT keys; of longer rows they are computed three times.
-template <int WIDTH> struct repair_room {
+template <int WIDTH> struct fixup_room {
   static constexpr int threads = attention_tile<WIDTH>::threads, KEPT = 6144;
   float kept[KEPT];
   double parts[threads];
@@ -93,9 +93,9 @@ template <int WIDTH, class Join> FN double join_block(double mine, double* parts
   return mine;
 }
 // Scores of `count` keys from `first`, several keys in flight. Where a sum could overflow in float32, it is made in order and
-// with fused steps, as in `repair` of a product: then the order decides between an infinity and NaN.
-template <int WIDTH, class Scores>
-FN void keep_scores(float* kept, const Scores& scores, const factor& queries, const factor& keys, const attention_shape& shape,
+// with fused steps, as in `fixup` of a product: then the order decides between an infinity and NaN.
+template <int WIDTH, class ScoreMod>
+FN void keep_scores(float* kept, const ScoreMod& score_mod, const gemm_operand& queries, const gemm_operand& keys, const attention_shape& shape,
                     long batch, int row, int first, int count) {
   constexpr int LANES = 8, GROUPS = attention_tile<WIDTH>::threads / LANES, FLIGHT = 256 / WIDTH;
   const int member = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -128,16 +128,16 @@ FN void keep_scores(float* kept, const Scores& scores, const factor& queries, co
       float sum = 0;
       for (int d = 0; !is_finite(size[j]) && d < shape.depth; ++d)
         sum = fmaf(query[d * queries.depth_stride], other[d * keys.depth_stride], sum);
-      kept[i] = scores(batch, row, first + i, is_finite(sum) ? float(exact[j]) : sum);
+      kept[i] = score_mod(batch, row, first + i, is_finite(sum) ? float(exact[j]) : sum);
     }
   }
   __syncthreads();
 }
-template <int WIDTH, class Scores>
-FN void repair_attention(float* box, int place, const Scores& scores, const factor& queries, const factor& keys,
-                         const factor& values, const attention_shape& shape, long batch, int row) {
-  using memory = repair_room<WIDTH>;
-  memory& room = *reinterpret_cast<memory*>(box + attention_tile<WIDTH>::rows * WIDTH);
+template <int WIDTH, class ScoreMod>
+FN void fixup_attention(float* smem_tile, int place, const ScoreMod& score_mod, const gemm_operand& queries, const gemm_operand& keys,
+                         const gemm_operand& values, const attention_shape& shape, long batch, int row) {
+  using memory = fixup_room<WIDTH>;
+  memory& room = *reinterpret_cast<memory*>(smem_tile + attention_tile<WIDTH>::rows * WIDTH);
   const int thread = threadIdx.x, column = thread % WIDTH;
   const auto larger = [](double a, double b) { return b > a || b != b ? b : a; };  // a NaN wins
   double all = 0, exact = 0, top = minus_infinity();
@@ -147,7 +147,7 @@ FN void repair_attention(float* box, int place, const Scores& scores, const fact
     for (int first = 0; first < shape.length; first += memory::KEPT) {
       const int count = shape.length - first < memory::KEPT ? shape.length - first : memory::KEPT;
       if (pass == 0 || shape.length > memory::KEPT)
-        keep_scores<WIDTH>(room.kept, scores, queries, keys, shape, batch, row, first, count);
+        keep_scores<WIDTH>(room.kept, score_mod, queries, keys, shape, batch, row, first, count);
       for (int i = thread; i < count; i += memory::threads) {
         float& score = room.kept[i];
         if (pass == 0) top = larger(top, score);
@@ -172,7 +172,7 @@ FN void repair_attention(float* box, int place, const Scores& scores, const fact
   if (thread < WIDTH) {
     for (int other = thread + WIDTH; other < memory::threads; other += WIDTH) exact += room.parts[other];
     // Without a finite maximum, all is NaN: infinity - infinity.
-    box[box_place<false, WIDTH>(place, thread)] = is_finite(float(top)) ? float(exact) : __uint_as_float(0x7fc00000u);
+    smem_tile[smem_tile_place<false, WIDTH>(place, thread)] = is_finite(float(top)) ? float(exact) : __uint_as_float(0x7fc00000u);
   }
   __syncthreads();
 }

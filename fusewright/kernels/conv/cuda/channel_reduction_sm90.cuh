@@ -6,31 +6,31 @@
 #include "kernels/tensor_core/cuda/tile_sm90.cuh"
 namespace fusewright {
 
-//@ turned_source: needs convolution_repair
+//@ channel_reduction_source: needs conv_fixup
 // Where channels are folded they are the columns of a tile, and pixels its rows. Sums have been scaled by then.
-template <class Source> struct turned_source {
+template <class Source> struct channel_reduction_source {
   const Source& from;
 };
-template <class Source> FN float plain_sum(const turned_source<Source>& turned, int batch, int pixel, int row) {
-  return plain_sum(turned.from, batch, row, pixel);
+template <class Source> FN float plain_sum(const channel_reduction_source<Source>& reduced, int batch, int pixel, int row) {
+  return plain_sum(reduced.from, batch, row, pixel);
 }
-template <int FIRST_WARP, class Source> struct turned_factors {
+template <int FIRST_WARP, class Source> struct channel_reduction_operands {
   static constexpr bool split = false, packed = false, marked = Source::marked, scaled = false;
   static constexpr int first_warp = FIRST_WARP, each = 2;
-  turned_source<Source> left, right;
-  bool suspect;
+  channel_reduction_source<Source> left, right;
+  bool needs_fixup;
 };
 
-//@ turned_body: needs finish, ahead
+//@ channel_reduction_body: needs finish, prefetch
 // A body that folds channels: its rows are pixels, whose channels lie far apart in memory. So a warp takes many neighbouring
 // pixels at once: 8 of up to 128 channels, whose elements in one channel are a sector. Their order is one in which no two
 // rows that a quarter of the warp reads share banks. Teams behind the end do the last pixel once more.
-template <class Body> struct turned_body {
+template <class Body> struct channel_reduction_body {
   const Body& body;
 };
-template <int SEGMENT, class Body> FN void ahead(const turned_body<Body>&, long, int, int) {}
+template <int SEGMENT, class Body> FN void prefetch(const channel_reduction_body<Body>&, long, int, int) {}
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const turned_body<Body>& to, const float* box, int begin, int end, box_corner at, int columns) {
+FN void finish(const channel_reduction_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   constexpr int THREADS = COLUMNS > 128 ? 8 : SEGMENT / VECTOR > 2 ? 4 : 2, TEAMS = 32 / THREADS;
   const int team = lane_here() / THREADS, segments = columns / SEGMENT, first = at.column / SEGMENT;
   const int behind = min(segments - first, COLUMNS / SEGMENT);
@@ -41,7 +41,7 @@ FN void finish(const turned_body<Body>& to, const float* box, int begin, int end
 #pragma unroll 1
     for (int s = 0; s < behind; ++s)
       to.body((at.row + row) * segments + first + s, lanes_team<THREADS, VECTOR>(),
-              product_row{box + row * COLUMNS, s * SEGMENT, twist_of<ACROSS>(row)});
+              accumulator_row{smem_tile + row * COLUMNS, s * SEGMENT, twist_of<ACROSS>(row)});
   }
 }
 

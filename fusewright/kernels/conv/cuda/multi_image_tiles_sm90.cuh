@@ -10,30 +10,30 @@
 #include "kernels/conv/cuda/conv_launch_sm90.cuh"
 namespace fusewright {
 
-//@ joined_shape: needs convolution_stage, convolution_scale, convolution_repair, image_map, tile_out
-struct joined_shape : convolution_shape {
-  static constexpr bool joined = true, apart = true;
-  using walked = joined_shape;
+//@ multi_image_shape: needs conv_stage, conv_scale, conv_fixup, image_map, tile_out
+struct multi_image_shape : conv_shape {
+  static constexpr bool multi_image = true, apart = true;
+  using walked = multi_image_shape;
   BOTH const walked& walk() const { return *this; }
 };
-FN pixel_place place_of(const joined_shape& s, int image, int pixel) {
+FN pixel_place place_of(const multi_image_shape& s, int image, int pixel) {
   const int line = pixel / s.out_size[2], sheet = line / s.out_size[1];
   return {{pixel % s.out_size[2] * s.stride[2] - s.pad[2], line % s.out_size[1] * s.stride[1] - s.pad[1],
            sheet % s.out_size[0] * s.stride[0] - s.pad[0]}, image + sheet / s.out_size[0]};
 }
-template <class T, int PARTS> using joined_source = convolution_source<joined_shape, T, PARTS>;
-template <int FIRST_WARP, class T, int PARTS>
-FN box_corner corner_of(const convolution_factors<FIRST_WARP, joined_source<T, PARTS>>& factors, const product_shape& shape,
+template <class T, int TERMS> using multi_image_source = conv_source<multi_image_shape, T, TERMS>;
+template <int FIRST_WARP, class T, int TERMS>
+FN smem_tile_corner corner_of(const conv_operands<FIRST_WARP, multi_image_source<T, TERMS>>& operands, const gemm_shape& shape,
                         tiles::place tile, int top, int column) {
-  const joined_shape& all = factors.left.shape;
+  const multi_image_shape& all = operands.left.shape;
   const int image = column / shape.columns, batch = image * all.groups + tile.batch;
   const int behind = image < all.images ? column - image * shape.columns : shape.columns;
   return {long(batch) * shape.rows + top, batch, top, behind};
 }
-template <int COLUMNS, int FIRST_WARP, class T, int PARTS>
-FN bool goes_on(const convolution_factors<FIRST_WARP, joined_source<T, PARTS>>& factors, const product_shape& shape,
-                box_corner& at) {
-  const joined_shape& all = factors.left.shape;
+template <int COLUMNS, int FIRST_WARP, class T, int TERMS>
+FN bool goes_on(const conv_operands<FIRST_WARP, multi_image_source<T, TERMS>>& operands, const gemm_shape& shape,
+                smem_tile_corner& at) {
+  const multi_image_shape& all = operands.left.shape;
   at.column -= shape.columns, at.batch += all.groups, at.row += long(all.groups) * shape.rows;
   return at.column + COLUMNS > 0 && at.batch < all.images * all.groups;
 }
@@ -42,12 +42,12 @@ FN bool goes_on(const convolution_factors<FIRST_WARP, joined_source<T, PARTS>>& 
 constexpr int MOST_APART = 60;
 FN int unmarked(int exponent) {
   const int alone = without_full(exponent);
-  return alone >= SUSPECT / 2 ? alone - SUSPECT : alone;
+  return alone >= NEEDS_FIXUP / 2 ? alone - NEEDS_FIXUP : alone;
 }
-template <int WIDTH, bool SWAPPED, class Source> struct joined_undo : scale_undo<WIDTH, SWAPPED, Source> {
+template <int WIDTH, bool SWAPPED, class Source> struct multi_image_undo : scale_undo<WIDTH, SWAPPED, Source> {
   using of_one = scale_undo<WIDTH, SWAPPED, Source>;
   int next, before, warp;  // the second image's exponent; how many of the tile's pixels lie before it
-  FN joined_undo(const packed_image& packed, int image, int next_image, int channel, int before, int warp)
+  FN multi_image_undo(const packed_image& packed, int image, int next_image, int channel, int before, int warp)
       : of_one(packed, image, channel, warp), next(packed.image_exponents[next_image]), before(before), warp(warp) {}
   FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     if (__all_sync(~0u, before >= (SWAPPED ? TILE_ROWS : WIDTH))) return of_one::run(sums);
@@ -58,31 +58,31 @@ template <int WIDTH, bool SWAPPED, class Source> struct joined_undo : scale_undo
 #pragma unroll
     for (int i = 0; i < of_one::COUNT; ++i)
       of_one::each(sums, i, [&](float& x, int pixel) { x = pixel < mine ? x : x * by; });
-    return of_one::run(sums) || far || next >= SUSPECT / 2;
+    return of_one::run(sums) || far || next >= NEEDS_FIXUP / 2;
   }
 };
-template <int WIDTH, bool SWAPPED, class T, int PARTS>
-FN auto undo_of_tile(const joined_source<T, PARTS>& source, const packed_image& packed, tiles::place tile, int channel,
+template <int WIDTH, bool SWAPPED, class T, int TERMS>
+FN auto undo_of_tile(const multi_image_source<T, TERMS>& source, const packed_image& packed, tiles::place tile, int channel,
                      int pixel, int warp) {
   if constexpr (image_kind<T>::scaled) {
     const int pixels = int(source.shape.out_pixels()), image = pixel / pixels;
     const int next = image + 1 < source.shape.images ? image + 1 : image;
-    return joined_undo<WIDTH, SWAPPED, joined_source<T, PARTS>>(packed, image, next, channel, (image + 1) * pixels - pixel, warp);
+    return multi_image_undo<WIDTH, SWAPPED, multi_image_source<T, TERMS>>(packed, image, next, channel, (image + 1) * pixels - pixel, warp);
   } else {
-    return scale_undo<WIDTH, SWAPPED, joined_source<T, PARTS>>(packed, 0, channel, warp);
+    return scale_undo<WIDTH, SWAPPED, multi_image_source<T, TERMS>>(packed, 0, channel, warp);
   }
 }
 
-//@ run_convolution_joined: needs joined_shape, convolution_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
-int run_convolution_joined(const Body& body, const T* image, const T* weight, convolution_shape shape, void* workspace,
+//@ run_conv_multi_image: needs multi_image_shape, conv_kernel
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+int run_conv_multi_image(const Body& body, const T* image, const T* weight, conv_shape shape, void* workspace,
                            int device, void* stream) {
-  static_assert(SEGMENT == 0 && !convolution_stage<WIDTH, BLOCKS, PARTS>::own, "tails are maps, and groups share tiles");
+  static_assert(SEGMENT == 0 && !conv_stage<WIDTH, BLOCKS, TERMS>::pingpong, "tails are maps, and groups share tiles");
 #ifndef __CUDACC_RTC__
-  if (shape.out_pixels() < convolution_stage<WIDTH, BLOCKS, PARTS>::pixels(SWAPPED)) return cudaErrorInvalidValue;
+  if (shape.out_pixels() < conv_stage<WIDTH, BLOCKS, TERMS>::pixels(SWAPPED)) return cudaErrorInvalidValue;
 #endif
-  const joined_shape given{shape};
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, given, workspace,
+  const multi_image_shape given{shape};
+  return launch_conv<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, given, workspace,
                                                                                   device, stream);
 }
 

@@ -14,18 +14,18 @@
 #include "kernels/conv/cuda/conv_launch_sm90.cuh"
 namespace fusewright {
 
-//@ cell_shape: needs pack_weights, pack_image, divider
+//@ space_to_depth_shape: needs pack_weights, pack_image, divider
 // A channel of a cell: which one of the image, and which pixel of the cell. Arrays run from D to W.
 struct cell_channel {
   int channel, at[3];
 };
 // The convolution of cells that the kernels see. `cell`: pixels of one; `step`: from one to the next; `before`: how many pixels
 // the first one begins before the image.
-struct cell_walk : convolution_shape {
-  convolution_shape given;
+struct space_to_depth_walk : conv_shape {
+  conv_shape given;
   int cell[3], step[3], before[3];
   divider per_cell[3], per_line, per_sheet;
-  using walked = cell_walk;
+  using walked = space_to_depth_walk;
   BOTH const walked& walk() const { return *this; }
   BOTH long side_by_side() const { return 1; }  // neighbours of a cell are channels
   FN cell_channel taken(int number) const {
@@ -39,22 +39,22 @@ struct cell_walk : convolution_shape {
     return found;
   }
 };
-struct cell_shape : convolution_shape {
-  cell_walk cells;
-  using walked = cell_walk;
+struct space_to_depth_shape : conv_shape {
+  space_to_depth_walk cells;
+  using walked = space_to_depth_walk;
   BOTH const walked& walk() const { return cells; }
   BOTH int most_taps() const { return cells.taps(); }
   FN int taps_of(int) const { return cells.taps(); }
   FN spans spans_of(int) const { return {cells}; }
   static constexpr bool holes = true;
 };
-FN unsigned sampled_size(const float* images, const cell_walk& shape, long image) {
+FN unsigned sampled_size(const float* images, const space_to_depth_walk& shape, long image) {
   return sampled_size(images, shape.given, image);
 }
 // As of pixels; what is outside of the image is zero.
-template <bool VECTORS, int CHUNK, class T>
-FN void read_tile(four_rounds<T>& x, const T* images, const cell_walk& shape, const image_tile<CHUNK>& tile) {
-  const convolution_shape& s = shape.given;
+template <bool VECTORS, int CHANNEL_TILE, class T>
+FN void read_tile(four_rounds<T>& x, const T* images, const space_to_depth_walk& shape, const image_tile<CHANNEL_TILE>& tile) {
+  const conv_shape& s = shape.given;
   const int channels = shape.in_channels / shape.groups, each = s.in_channels / s.groups, cells = int(shape.in_pixels());
   const T* const from = images + (tile.image * s.in_channels + tile.group * each) * s.in_pixels();
 #pragma unroll
@@ -81,14 +81,14 @@ FN void read_tile(four_rounds<T>& x, const T* images, const cell_walk& shape, co
 }
 // One row of weights: by tap of cells and channel, and by number.
 template <class T> struct cell_row_of_weights {
-  const cell_shape& shape;
+  const space_to_depth_shape& shape;
   const T* from;
   int channels, taps;
-  FN cell_row_of_weights(const T* weight, const cell_shape& shape, long row)
+  FN cell_row_of_weights(const T* weight, const space_to_depth_shape& shape, long row)
       : shape(shape), from(weight + row * (shape.in_channels / shape.groups) * shape.taps()),
         channels(shape.cells.in_channels / shape.groups), taps(shape.cells.taps()) {}
   FN T at(int tap, int number) const {
-    const cell_walk& cells = shape.cells;
+    const space_to_depth_walk& cells = shape.cells;
     const cell_channel taken = cells.taken(number);
     const int line = tap / cells.kernel[2];
     const int along[3] = {line / cells.kernel[1], line % cells.kernel[1], tap - line * cells.kernel[2]};
@@ -103,20 +103,20 @@ template <class T> struct cell_row_of_weights {
   }
   FN T operator[](int k) const { return at(k % taps, k / taps); }
 };
-template <class T> FN cell_row_of_weights<T> row_of_weights(const T* weight, const cell_shape& shape, long row) {
+template <class T> FN cell_row_of_weights<T> row_of_weights(const T* weight, const space_to_depth_shape& shape, long row) {
   return {weight, shape, row};
 }
 
-//@ run_convolution_cells: needs cell_shape, convolution_kernel
+//@ run_conv_space_to_depth: needs space_to_depth_shape, conv_kernel
 // Pixels of a cell along each dimension, from D to W.
 struct cell_sizes {
   int along[3];
 };
 #ifndef __CUDACC_RTC__
 // An error if cells are no pixels, no strides and no kernels.
-inline int describe_cells(cell_shape& to, const convolution_shape& given, const cell_sizes& sizes) {
-  convolution_shape& walk = to.cells;
-  static_cast<convolution_shape&>(to) = walk = to.cells.given = given;
+inline int describe_cells(space_to_depth_shape& to, const conv_shape& given, const cell_sizes& sizes) {
+  conv_shape& walk = to.cells;
+  static_cast<conv_shape&>(to) = walk = to.cells.given = given;
   for (int d = 0; d < 3; ++d) {
     const int cell = sizes.along[d], stride = given.stride[d];
     const bool whole = cell == given.kernel[d], strides = cell == stride && given.dilation[d] == 1 && cell < given.kernel[d];
@@ -133,15 +133,15 @@ inline int describe_cells(cell_shape& to, const convolution_shape& given, const 
   return 0;
 }
 #endif
-// What `run_convolution` says of workspace and limits holds for the walk.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int PARTS = 1, class T, class Body>
-int run_convolution_cells(const Body& body, const T* image, const T* weight, convolution_shape given, cell_sizes sizes,
+// What `run_conv` says of workspace and limits holds for the walk.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+int run_conv_space_to_depth(const Body& body, const T* image, const T* weight, conv_shape given, cell_sizes sizes,
                           void* workspace, int device, void* stream) {
-  cell_shape shape;
+  space_to_depth_shape shape;
 #ifndef __CUDACC_RTC__
   if (int error = describe_cells(shape, given, sizes)) return error;
 #endif
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+  return launch_conv<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, shape, workspace,
                                                                                   device, stream);
 }
 

@@ -8,21 +8,21 @@
 #include "kernels/conv/cuda/transposed.cuh"
 namespace fusewright {
 
-//@ phases_out: needs transposed_tail, convolution_consume
+//@ subpixel_out: needs transposed_epilogue, conv_consume
 // A box of 64 places x 64 columns: lines of 64 places, whose phases along W are neighbours. Groups of neighbours are moved, so
 // that neither what a warp has of eight columns nor what it reads of a line meets in a bank.
-template <int TOGETHER> struct phase_box {
+template <int TOGETHER> struct phase_smem_tile {
   static constexpr int line = 64 * TOGETHER, lines = 64 / TOGETHER, each = line / 32;  // each: elements of a lane
   FN static int start(int number, int element) {
     return number * line + (element ^ number % (8 / TOGETHER) * (TOGETHER * 4));
   }
 };
-template <int TOGETHER> FN void fill_lines(float* box, const float (&sums)[32], int warp) {
+template <int TOGETHER> FN void fill_lines(float* smem_tile, const float (&sums)[32], int warp) {
   const int lane = lane_here(), column = lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int place = warp * 16 + half * 8 + lane / 4;
-    float* const to = box + phase_box<TOGETHER>::start(column / TOGETHER, place * TOGETHER + column % TOGETHER);
+    float* const to = smem_tile + phase_smem_tile<TOGETHER>::start(column / TOGETHER, place * TOGETHER + column % TOGETHER);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       *reinterpret_cast<float2*>(to + j * 8 * 64) = make_float2(sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]);
@@ -30,10 +30,10 @@ template <int TOGETHER> FN void fill_lines(float* box, const float (&sums)[32], 
 }
 // Registers have no index at run time.
 template <int TOGETHER, int I = 0, int QUARTERS>
-FN void choose_lines(float* box, const float (&sums)[QUARTERS][32], int number, int warp) {
+FN void choose_lines(float* smem_tile, const float (&sums)[QUARTERS][32], int number, int warp) {
   if constexpr (I + 1 < QUARTERS)
-    if (number != I) return choose_lines<TOGETHER, I + 1>(box, sums, number, warp);
-  fill_lines<TOGETHER>(box, sums[I], warp);
+    if (number != I) return choose_lines<TOGETHER, I + 1>(smem_tile, sums, number, warp);
+  fill_lines<TOGETHER>(smem_tile, sums[I], warp);
 }
 // What a lane has of LINES lines of one channel: columns of the result, and whether they are there. All may be read: those that
 // are not stand for the first.
@@ -82,10 +82,10 @@ template <int LINES, int EACH> struct phase_lines {
 };
 // Where a lane's elements of a channel's first line lie; and, bit by bit, in which of its lines they are there.
 template <int TOGETHER> struct phase_elements {
-  static constexpr int EACH = phase_box<TOGETHER>::each, MOST = 32 / EACH;
+  static constexpr int EACH = phase_smem_tile<TOGETHER>::each, MOST = 32 / EACH;
   int first[EACH];
   unsigned live = 0;
-  FN phase_elements(const transposed_shape<TOGETHER>& s, const product_phases& phases, int place, int places) {
+  FN phase_elements(const transposed_shape<TOGETHER>& s, const subpixel_phases& phases, int place, int places) {
     const int lane = lane_here(), height = (1 << s.height_bits) - 1;
     const int (&size)[3] = s.given.out_size;
 #pragma unroll
@@ -120,9 +120,9 @@ template <int TOGETHER> struct phase_elements {
 };
 // Lines of a box, of all its channels: each warp takes every fourth channel. `here`: what the first LINES lines are.
 template <int LINES, int TOGETHER, int MOST, class Body>
-FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* box, const phase_elements<TOGETHER>& elements,
-                lines_range<LINES * phase_box<TOGETHER>::each> here, int row, int channels) {
-  using all = phase_box<TOGETHER>;
+FN void smem_tile_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, const phase_elements<TOGETHER>& elements,
+                lines_range<LINES * phase_smem_tile<TOGETHER>::each> here, int row, int channels) {
+  using all = phase_smem_tile<TOGETHER>;
   const transposed_shape<TOGETHER>& s = to.shape;
   const int lane = lane_here(), warp = warp_here() % 4;
 #pragma unroll 1
@@ -130,7 +130,7 @@ FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* bo
     if (line > 0) here = elements.template of<LINES>(s, line);
     phase_lines<LINES, all::each> found;
 #pragma unroll
-    for (int i = 0; i < LINES; ++i) found.line[i] = box + all::start((warp << s.line_bits) + line + i, lane);
+    for (int i = 0; i < LINES; ++i) found.line[i] = smem_tile + all::start((warp << s.line_bits) + line + i, lane);
 #pragma unroll 1
     for (int c = warp; c < channels; c += 4) {
       to.body(long(unsigned(row + c)), here, lines_lane<LINES * all::each>(), found);
@@ -140,24 +140,24 @@ FN void box_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* bo
   }
 }
 template <int WIDTH, int LINES, int TOGETHER, class Consumer>
-FN void boxes_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
+FN void smem_tiles_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
   const transposed_shape<TOGETHER>& s = me.body.shape;
-  const int warp = warp_here() - decltype(me.factors)::first_warp, group = warp / 4, top = tile.column * WIDTH;
+  const int warp = warp_here() - decltype(me.operands)::first_warp, group = warp / 4, top = tile.column * WIDTH;
   const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + me.slab / 4 * 64;
-  const product_phases phases = s.phases_of(tile.batch - image * s.products());
+  const subpixel_phases phases = s.phases_of(tile.batch - image * s.gemms());
   const int first = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
   const phase_elements<TOGETHER> elements(s, phases, place, me.shape.columns);
   const auto here = elements.template of<LINES>(s, 0);
-  float* const box = me.boxes + group * 4 * BOX;
+  float* const smem_tile = me.smem_tiles + group * 4 * SMEM_TILE;
 #pragma unroll 1
   for (int number = 0; number < WIDTH / 64; ++number) {
     const int row = top + number * 64, behind = me.shape.rows - row, rows = behind < 64 ? behind : 64;
     if (rows <= 0) break;
     if (number > 0) group_sync(1 + group, 128);
-    choose_lines<TOGETHER>(box, sums, number, warp % 4);
+    choose_lines<TOGETHER>(smem_tile, sums, number, warp % 4);
     group_sync(1 + group, 128);
     const int lines = rows / TOGETHER;
-    box_out<LINES>(me.body, box, elements, here, first + (row / TOGETHER >> s.line_bits), lines >> s.line_bits);
+    smem_tile_out<LINES>(me.body, smem_tile, elements, here, first + (row / TOGETHER >> s.line_bits), lines >> s.line_bits);
   }
 }
 // Two phases along W of two places, as an operand: what a lane has, and stores, as two vectors.
@@ -186,9 +186,9 @@ struct pair_rows {
 template <bool BETWEEN, int WIDTH, class Consumer>
 FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles::place tile) {
   const transposed_shape<2>& s = me.body.shape;
-  const int warp = warp_here() - decltype(me.factors)::first_warp, lane = lane_here(), g = lane / 4, t = lane % 4;
+  const int warp = warp_here() - decltype(me.operands)::first_warp, lane = lane_here(), g = lane / 4, t = lane % 4;
   const int image = s.per_image(tile.batch), place = tile.row * TILE_ROWS + me.slab / 4 * 64;
-  const product_phases phases = s.phases_of(tile.batch - image * s.products());
+  const subpixel_phases phases = s.phases_of(tile.batch - image * s.gemms());
   const int channel = image * s.given.out_channels + phases.group * (s.given.out_channels / s.given.groups);
   const int first = channel + (tile.column * WIDTH / 2 >> s.line_bits), height = (1 << s.height_bits) - 1;
   const int (&size)[3] = s.given.out_size;
@@ -203,7 +203,7 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
   lines_range<2> here;
 #pragma unroll
   for (int i = 0; i < 2; ++i) find(here, i, place + warp % 4 * 16 + i * 8 + g, t, BETWEEN, 2);
-  float* const ends = me.boxes + warp / 4 * 4 * BOX + t;
+  float* const ends = me.smem_tiles + warp / 4 * 4 * SMEM_TILE + t;
   if constexpr (BETWEEN) {
     // What nobody wants has a place, too, one of each lane: where lanes part, the compiler no longer lets multiplications overlap.
     const bool last = warp % 4 == 3 && g == 7, wanted = g == 0 || last;
@@ -236,10 +236,10 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
   }
 }
 // False, and nothing done, if a tile is suspect.
-template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Factors>
-FN bool phases_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Factors>& me, const Sums& sums, tiles::place tile) {
+template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Operands>
+FN bool subpixel_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Operands>& me, const Sums& sums, tiles::place tile) {
   if constexpr (TOGETHER > 1) {
-    if (group_any(1 + (warp_here() - Factors::first_warp) / 4, 128, me.factors.suspect)) return false;
+    if (group_any(1 + (warp_here() - Operands::first_warp) / 4, 128, me.operands.needs_fixup)) return false;
     const transposed_shape<TOGETHER>& s = me.body.shape;
     if constexpr (TOGETHER == 2 && VECTOR % 2 == 0)
       if (s.given.out_size[2] % 2 == 0 && s.line_bits < 3 && (tile.column + 1) * WIDTH <= me.shape.rows) {
@@ -250,9 +250,9 @@ FN bool phases_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Factors
         return true;
       }
     if (TOGETHER == 2 && s.line_bits > 0)
-      boxes_out<WIDTH, 2, TOGETHER>(me, sums, tile);
+      smem_tiles_out<WIDTH, 2, TOGETHER>(me, sums, tile);
     else
-      boxes_out<WIDTH, 1, TOGETHER>(me, sums, tile);
+      smem_tiles_out<WIDTH, 1, TOGETHER>(me, sums, tile);
     return true;
   }
   return false;

@@ -22,39 +22,39 @@ struct phase_taps {
   int count;
 };
 // What a product is: its group, and its phases, 0 where they are stacked.
-struct product_phases {
+struct subpixel_phases {
   int group, phase[3];
 };
 // TOGETHER: how many phases along W are stacked.
 template <int TOGETHER> struct transposed_shape {
-  convolution_shape given, places;  // what is wanted; and how the image is walked: out_size counts places
-  int shift[3], loose[3];           // loose: phases with products of their own
+  conv_shape given, places;  // what is wanted; and how the image is walked: out_size counts places
+  int shift[3], separate[3];           // loose: phases with products of their own
   int line_bits, height_bits;       // lines: the phases along D and H that are stacked
-  int all_products, all_rows, pitch_taps;
+  int all_gemms, all_rows, pitch_taps;
   divider per_image, per_line, per_sheet, per_phase[3];  // products; places; products
   int apart[3], lead[3][MOST_PHASES];      // the tap that a phase's first offset meets; from one to the next
   phase_taps taps[3][MOST_PHASES];
-  using walked = convolution_shape;
+  using walked = conv_shape;
   BOTH const walked& walk() const { return places; }
-  BOTH int products() const { return all_products; }
+  BOTH int gemms() const { return all_gemms; }
   BOTH int rows() const { return all_rows; }
   BOTH int most_taps() const { return pitch_taps; }
-  FN product_phases phases_of(int product) const {
-    product_phases found;
+  FN subpixel_phases phases_of(int gemm) const {
+    subpixel_phases found;
 #pragma unroll
     for (int d = 2; d >= 0; --d) {
-      const int rest = per_phase[d](product);
-      found.phase[d] = product - rest * loose[d], product = rest;
+      const int rest = per_phase[d](gemm);
+      found.phase[d] = gemm - rest * separate[d], gemm = rest;
     }
-    found.group = product;
+    found.group = gemm;
     return found;
   }
-  FN int group_of(int product) const { return phases_of(product).group; }
-  static constexpr bool holes = true, last = false, last_weights = false, joined = false;
+  FN int group_of(int gemm) const { return phases_of(gemm).group; }
+  static constexpr bool holes = true, channels_last = false, weights_channels_last = false, multi_image = false;
   BOTH bool packs_image() const { return true; }
   BOTH bool packs_weights() const { return true; }
-  FN int taps_of(int product) const {
-    const product_phases p = phases_of(product);
+  FN int taps_of(int gemm) const {
+    const subpixel_phases p = phases_of(gemm);
     return taps[0][p.phase[0]].count * taps[1][p.phase[1]].count * taps[2][p.phase[2]].count;
   }
   // One thread asks for them again and again, and would be slower than all others if it worked them out each time.
@@ -62,12 +62,12 @@ template <int TOGETHER> struct transposed_shape {
     tap_span w, h, d;
     FN const tap_span& operator[](int i) const { return i == 0 ? w : i == 1 ? h : d; }
   };
-  FN spans spans_of(int product) const {
-    const product_phases p = phases_of(product);
+  FN spans spans_of(int gemm) const {
+    const subpixel_phases p = phases_of(gemm);
     return {taps[2][p.phase[2]].span, taps[1][p.phase[1]].span, taps[0][p.phase[0]].span};
   }
   // Whether vectors of four neighbours along W start at multiples of four everywhere.
-  FN bool even() const { return loose[2] == 1 && shift[2] == 0 && given.out_size[2] % 4 == 0; }
+  FN bool even() const { return separate[2] == 1 && shift[2] == 0 && given.out_size[2] % 4 == 0; }
 };
 // Of stride 1: the only phase's places are the result's pixels, so it leaves as any convolution does.
 template <> struct transposed_shape<0> : transposed_shape<1> {
@@ -76,21 +76,21 @@ template <> struct transposed_shape<0> : transposed_shape<1> {
 
 //@ transposed_weights: needs transposed_shape, pack_weights
 // One row: a channel of the result in one phase. LAST: weights lie as [in][D][H][W][out].
-template <int TOGETHER, class T = float, bool LAST = false> struct phase_row_of_weights {
+template <int TOGETHER, class T = float, bool CHANNELS_LAST = false> struct phase_row_of_weights {
   const transposed_shape<TOGETHER>& shape;
   const T* from;
   int channels, taps, high, wide, lead[3], beside;  // high, wide: taps along H and W; beside: to the next one
   long step;                                        // from one channel to the next
   FN phase_row_of_weights(const T* weight, const transposed_shape<TOGETHER>& s, long row) : shape(s) {
-    const int product = int(row / s.rows()), mine = int(row % s.rows()), each = s.given.out_channels / s.given.groups;
+    const int gemm = int(row / s.rows()), mine = int(row % s.rows()), each = s.given.out_channels / s.given.groups;
     const int line = mine / TOGETHER, across = line & (1 << s.line_bits) - 1, height = (1 << s.height_bits) - 1;
-    const product_phases p = s.phases_of(product);
-    channels = s.given.in_channels / s.given.groups, taps = s.taps_of(product), step = long(each) * s.given.taps();
+    const subpixel_phases p = s.phases_of(gemm);
+    channels = s.given.in_channels / s.given.groups, taps = s.taps_of(gemm), step = long(each) * s.given.taps();
     high = s.taps[1][p.phase[1]].count, wide = s.taps[2][p.phase[2]].count;
     lead[0] = s.lead[0][p.phase[0] + (across >> s.height_bits)];
     lead[1] = s.lead[1][p.phase[1] + (across & height)];
-    lead[2] = s.lead[2][p.phase[2] + mine % TOGETHER], beside = LAST ? each : 1;
-    from = weight + p.group * channels * step + (line >> s.line_bits) * (LAST ? 1 : s.given.taps());
+    lead[2] = s.lead[2][p.phase[2] + mine % TOGETHER], beside = CHANNELS_LAST ? each : 1;
+    from = weight + p.group * channels * step + (line >> s.line_bits) * (CHANNELS_LAST ? 1 : s.given.taps());
   }
   FN T at(int tap, int channel) const {
     const int line = tap / wide, along[3] = {line / high, line % high, tap - line * wide};
@@ -113,13 +113,13 @@ template <class T> FN phase_row_of_weights<1, T> row_of_weights(const T* weight,
   return {weight, shape, row};
 }
 
-//@ transposed_places: needs transposed_shape, convolution_repair
+//@ transposed_places: needs transposed_shape, conv_fixup
 // Where a place of a product lies in the result, in its first line.
 struct phase_place {
   int z, y, x;
 };
 template <int TOGETHER>
-FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const product_phases& p, int place, int phase) {
+FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const subpixel_phases& p, int place, int phase) {
   const int line = s.per_line(place), z = s.per_sheet(line);
   const int x = place - line * s.places.out_size[2], y = line - z * s.places.out_size[1];
   const int (&stride)[3] = s.given.stride;
@@ -127,21 +127,21 @@ FN phase_place place_of_phase(const transposed_shape<TOGETHER>& s, const product
           x * stride[2] + p.phase[2] - s.shift[2] + phase};
 }
 // Taps and channels in order, with fused steps.
-template <class Shape, class T, int PARTS, int TOGETHER>
-FN float sum_of_phase(const convolution_source<Shape, T, PARTS>& from, const transposed_shape<TOGETHER>& shape, int batch,
+template <class Shape, class T, int TERMS, int TOGETHER>
+FN float sum_of_phase(const conv_source<Shape, T, TERMS>& from, const transposed_shape<TOGETHER>& shape, int batch,
                       int row, int pixel) {
-  const convolution_shape& s = shape.given;
-  const product_phases phases = shape.phases_of(batch % shape.products());
+  const conv_shape& s = shape.given;
+  const subpixel_phases phases = shape.phases_of(batch % shape.gemms());
   const int group = phases.group, line = row / TOGETHER;
   const int channels = s.in_channels / s.groups, each = s.out_channels / s.groups, taps = s.taps();
   const phase_place p = place_of_phase(shape, phases, pixel, row % TOGETHER);
   const int across = line & (1 << shape.line_bits) - 1, height = (1 << shape.height_bits) - 1;
   const int far[3] = {p.z + (across >> shape.height_bits) + s.pad[0], p.y + (across & height) + s.pad[1], p.x + s.pad[2]};
-  const long in_pixels = s.in_pixels(), step = Shape::last ? 1 : in_pixels, apart = Shape::last ? s.in_channels : 1;
-  const T* const image = from.image + batch / shape.products() * long(s.in_channels) * in_pixels + group * channels * step;
-  const int beside = Shape::last_weights ? each : 1, channel = (line >> shape.line_bits) * (Shape::last_weights ? 1 : taps);
+  const long in_pixels = s.in_pixels(), step = Shape::channels_last ? 1 : in_pixels, apart = Shape::channels_last ? s.in_channels : 1;
+  const T* const image = from.image + batch / shape.gemms() * long(s.in_channels) * in_pixels + group * channels * step;
+  const int beside = Shape::weights_channels_last ? each : 1, channel = (line >> shape.line_bits) * (Shape::weights_channels_last ? 1 : taps);
   const T* const weight = from.weight + long(group) * channels * each * taps + channel;
-  plain_total<PARTS> total;
+  plain_total<TERMS> total;
   for (int tap = 0; tap < taps; ++tap) {
     const int at[3] = {tap / (s.kernel[2] * s.kernel[1]), tap / s.kernel[2] % s.kernel[1], tap % s.kernel[2]};
     long here = 0;
@@ -159,12 +159,12 @@ FN float sum_of_phase(const convolution_source<Shape, T, PARTS>& from, const tra
   }
   return total.result();
 }
-template <int TOGETHER, class T, int PARTS>
-FN float plain_sum(const convolution_source<transposed_shape<TOGETHER>, T, PARTS>& from, int batch, int row, int pixel) {
-  return sum_of_phase<transposed_shape<TOGETHER>, T, PARTS, TOGETHER == 0 ? 1 : TOGETHER>(from, from.shape, batch, row, pixel);
+template <int TOGETHER, class T, int TERMS>
+FN float plain_sum(const conv_source<transposed_shape<TOGETHER>, T, TERMS>& from, int batch, int row, int pixel) {
+  return sum_of_phase<transposed_shape<TOGETHER>, T, TERMS, TOGETHER == 0 ? 1 : TOGETHER>(from, from.shape, batch, row, pixel);
 }
 
-//@ transposed_tail: needs transposed_places, ahead, finish_runs
+//@ transposed_epilogue: needs transposed_places, prefetch, register_epilogue
 // VECTORS vectors of one line of the result: their first columns, and where they stand in TOGETHER rows of a box. Where a lane
 // has none, it does what another one does: branches around every access would take longer than everything else here.
 template <int VECTORS> struct phase_range {
@@ -189,20 +189,20 @@ template <int TOGETHER, bool ACROSS, int COLUMNS> struct phase_rows {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = false;
-  const float* box;
+  const float* smem_tile;
   int row;
   template <int W, int U> struct packet {
-    const float* box;
+    const float* smem_tile;
     int row;
     float held[U][W];
-    FN explicit packet(const phase_rows& o) : box(o.box), row(o.row) {}
+    FN explicit packet(const phase_rows& o) : smem_tile(o.smem_tile), row(o.row) {}
     FN void fetch(int u, const phase_column& at) {
       constexpr int ROWS = W < TOGETHER ? 1 : TOGETHER, EACH = W / ROWS;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int from = row + (ROWS == 1 ? at.from % TOGETHER : r);
         float found[EACH];
-        fetch_vector<false, EACH>(box + box_place<ACROSS, COLUMNS>(from, at.from / TOGETHER), found);
+        fetch_vector<false, EACH>(smem_tile + smem_tile_place<ACROSS, COLUMNS>(from, at.from / TOGETHER), found);
 #pragma unroll
         for (int j = 0; j < EACH; ++j) held[u][j * ROWS + r] = found[j];
       }
@@ -217,16 +217,16 @@ template <int TOGETHER, int VECTORS, class Body> struct transposed_body {
   const transposed_shape<TOGETHER>& shape;
 };
 template <int BLOCKS, int SEGMENT, int TOGETHER, class Body>
-FN transposed_body<TOGETHER, BLOCKS == 1 ? 4 : 2, Body> tail_of(const Body& body, const transposed_shape<TOGETHER>& shape) {
+FN transposed_body<TOGETHER, BLOCKS == 1 ? 4 : 2, Body> epilogue_of(const Body& body, const transposed_shape<TOGETHER>& shape) {
   return {body, shape};
 }
-template <int BLOCKS, int SEGMENT, class Body> FN const Body& tail_of(const Body& body, const transposed_shape<0>&) {
+template <int BLOCKS, int SEGMENT, class Body> FN const Body& epilogue_of(const Body& body, const transposed_shape<0>&) {
   return body;
 }
 template <int TOGETHER, int VECTORS, class Body>
-constexpr bool takes_runs<transposed_body<TOGETHER, VECTORS, Body>> = false;
+constexpr bool has_register_epilogue<transposed_body<TOGETHER, VECTORS, Body>> = false;
 template <int SEGMENT, int TOGETHER, int VECTORS, class Body>
-FN void ahead(const transposed_body<TOGETHER, VECTORS, Body>&, long, int, int) {}
+FN void prefetch(const transposed_body<TOGETHER, VECTORS, Body>&, long, int, int) {}
 // Every lane without a place takes that of the first one that has any; false if none has.
 template <int VECTORS> FN bool share_places(phase_range<VECTORS>& here) {
   int column = here.column[0], from = here.from[0];
@@ -248,13 +248,13 @@ template <int VECTORS> FN bool share_places(phase_range<VECTORS>& here) {
 }
 // LANES lanes take all places of a channel's line, and the others those of the next channels.
 template <bool ACROSS, int COLUMNS, int VECTOR, int TOGETHER, int MOST, class Body>
-FN void finish_phases(const transposed_body<TOGETHER, MOST, Body>& to, const float* box, int begin, int end, box_corner at,
+FN void finish_phases(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
                       int places) {
   constexpr int ALL = COLUMNS * TOGETHER, HALF = ALL / VECTOR / 2, LANES = HALF < 32 ? HALF : 32;
-  constexpr int WANTED = ALL / VECTOR / LANES, VECTORS = WANTED < MOST ? WANTED : MOST, ABREAST = 32 / LANES;
+  constexpr int WANTED = ALL / VECTOR / LANES, VECTORS = WANTED < MOST ? WANTED : MOST, CHANNELS_AT_ONCE = 32 / LANES;
   const transposed_shape<TOGETHER>& s = to.shape;
   const int lane = lane_here(), image = s.per_image(int(at.batch));
-  const product_phases phases = s.phases_of(int(at.batch) - image * s.products());
+  const subpixel_phases phases = s.phases_of(int(at.batch) - image * s.gemms());
   const int each = s.given.out_channels / s.given.groups, height = (1 << s.height_bits) - 1;
   const int (&size)[3] = s.given.out_size;
   const int channels = (end - begin) / TOGETHER >> s.line_bits;
@@ -281,22 +281,22 @@ FN void finish_phases(const transposed_body<TOGETHER, MOST, Body>& to, const flo
       }
       if (!share_places(here)) continue;
 #pragma unroll 2
-      for (int c = 0; c < channels; c += ABREAST) {
+      for (int c = 0; c < channels; c += CHANNELS_AT_ONCE) {
         __syncwarp();  // lanes that do the same load before one of them stores, even where the result is in place
         const int mine = min(c + lane / LANES, channels - 1);
-        const phase_rows<TOGETHER, ACROSS, COLUMNS> found{box, begin + ((mine << s.line_bits) + line) * TOGETHER};
+        const phase_rows<TOGETHER, ACROSS, COLUMNS> found{smem_tile, begin + ((mine << s.line_bits) + line) * TOGETHER};
         to.body(long(row + mine), here, phase_lane<VECTOR, VECTORS>(), found);
       }
     }
   }
 }
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, int TOGETHER, int MOST, class Body>
-FN void finish(const transposed_body<TOGETHER, MOST, Body>& to, const float* box, int begin, int end, box_corner at,
+FN void finish(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
                int places) {
   if (VECTOR > 1 && __all_sync(~0u, to.shape.even()))
-    finish_phases<ACROSS, COLUMNS, VECTOR>(to, box, begin, end, at, places);
+    finish_phases<ACROSS, COLUMNS, VECTOR>(to, smem_tile, begin, end, at, places);
   else
-    finish_phases<ACROSS, COLUMNS, 1>(to, box, begin, end, at, places);
+    finish_phases<ACROSS, COLUMNS, 1>(to, smem_tile, begin, end, at, places);
 }
 
 //@ describe_phases: needs transposed_shape
@@ -308,7 +308,7 @@ struct stacked_phases {
 // Along one dimension: the offsets that the phases see, from q, each phase alone or all together; the lowest of all.
 struct phase_offsets {
   int count, first[MOST_PHASES], last[MOST_PHASES], step, lowest = 1 << 20, furthest = -(1 << 20);
-  phase_offsets(const convolution_shape& s, int d, int shift, bool stacked) : count(stacked ? 1 : s.stride[d]) {
+  phase_offsets(const conv_shape& s, int d, int shift, bool stacked) : count(stacked ? 1 : s.stride[d]) {
     int common = s.stride[d];
     for (int rest = s.dilation[d]; rest;) {
       const int next = common % rest;
@@ -329,7 +329,7 @@ struct phase_offsets {
   }
 };
 template <int TOGETHER> void describe_dimension(transposed_shape<TOGETHER>& to, int d, bool together, int shift) {
-  const convolution_shape& given = to.given;
+  const conv_shape& given = to.given;
   const int stride = given.stride[d], spread = given.dilation[d];
   const phase_offsets seen(given, d, shift, together);
   int most = 0;
@@ -343,14 +343,14 @@ template <int TOGETHER> void describe_dimension(transposed_shape<TOGETHER>& to, 
     const int far = phase - shift + given.pad[d] - stride * seen.first[together ? 0 : phase];
     to.lead[d][phase] = far % spread ? -1 : far / spread;
   }
-  to.shift[d] = shift, to.loose[d] = together ? 1 : stride, to.pitch_taps *= most;
+  to.shift[d] = shift, to.separate[d] = together ? 1 : stride, to.pitch_taps *= most;
   to.places.pad[d] = -seen.lowest, to.places.kernel[d] = seen.furthest - seen.lowest + 1;
   to.places.stride[d] = to.places.dilation[d] = 1;
   to.places.out_size[d] = (given.out_size[d] + shift + stride - 1) / stride;
 }
 // An error if the phases that shall be stacked are none of what this kernel can do.
 template <int TOGETHER>
-int describe_phases(transposed_shape<TOGETHER>& to, const convolution_shape& given, const stacked_phases& stacked) {
+int describe_phases(transposed_shape<TOGETHER>& to, const conv_shape& given, const stacked_phases& stacked) {
   const int (&along)[3] = stacked.along, lines = along[0] * along[1];
   if (along[2] != TOGETHER || lines * TOGETHER > MOST_STACKED || given.groups <= 0) return cudaErrorInvalidValue;
   to.given = to.places = given, to.pitch_taps = 1, to.line_bits = to.height_bits = 0;
@@ -362,20 +362,20 @@ int describe_phases(transposed_shape<TOGETHER>& to, const convolution_shape& giv
   }
   while (1 << to.height_bits < along[1]) ++to.height_bits;
   while (1 << to.line_bits < lines) ++to.line_bits;
-  to.all_products = given.groups * to.loose[0] * to.loose[1] * to.loose[2];
+  to.all_gemms = given.groups * to.separate[0] * to.separate[1] * to.separate[2];
   to.all_rows = given.out_channels / given.groups * lines * TOGETHER;
-  to.per_image = divider_by(to.all_products);
-  for (int d = 0; d < 3; ++d) to.per_phase[d] = divider_by(to.loose[d]);
+  to.per_image = divider_by(to.all_gemms);
+  for (int d = 0; d < 3; ++d) to.per_phase[d] = divider_by(to.separate[d]);
   to.per_line = divider_by(to.places.out_size[2]), to.per_sheet = divider_by(to.places.out_size[1]);
   return 0;
 }
 #endif
 
-//@ run_transposed: needs describe_phases, transposed_weights, transposed_tail, convolution_kernel, phases_out
-// What `run_convolution` says of workspace and limits holds for the walk: see `transposed_shape`. TOGETHER is 0 for stride 1.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, int TOGETHER = 1, int PARTS = 1,
+//@ run_conv_transpose: needs describe_phases, transposed_weights, transposed_epilogue, conv_kernel, subpixel_out
+// What `run_conv` says of workspace and limits holds for the walk: see `transposed_shape`. TOGETHER is 0 for stride 1.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TOGETHER = 1, int TERMS = 1,
           class T, class Body>
-int run_transposed(const Body& body, const T* image, const T* weight, convolution_shape given, stacked_phases stacked,
+int run_conv_transpose(const Body& body, const T* image, const T* weight, conv_shape given, stacked_phases stacked,
                    void* workspace, int device, void* stream) {
   static_assert(SEGMENT == 0, "phases are not folded");
   transposed_shape<TOGETHER> shape;
@@ -383,7 +383,7 @@ int run_transposed(const Body& body, const T* image, const T* weight, convolutio
   if (TOGETHER == 0 && (given.stride[0] > 1 || given.stride[1] > 1 || given.stride[2] > 1)) return cudaErrorInvalidValue;
   if (int error = describe_phases<TOGETHER == 0 ? 1 : TOGETHER>(shape, given, stacked)) return error;
 #endif
-  return launch_convolution<WIDTH, SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+  return launch_conv<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, shape, workspace,
                                                                                   device, stream);
 }
 

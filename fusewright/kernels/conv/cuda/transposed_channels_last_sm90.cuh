@@ -12,46 +12,46 @@
 #include "kernels/conv/cuda/subpixel_store_sm90.cuh"
 namespace fusewright {
 
-//@ last_phases: needs last_shape, undo_of_product, transposed_places
+//@ channels_last_phases: needs channels_last_shape, undo_of_gemm, transposed_places
 // Of 16 bits, each phase has to see some tap: no row multiplies by zero.
-template <int CHUNK, bool WEIGHTS_TOO, class T> struct last_phases : transposed_shape<1> {
-  using walked = last_shape<CHUNK, false, T>;
+template <int CHANNEL_TILE, bool WEIGHTS_TOO, class T> struct channels_last_phases : transposed_shape<1> {
+  using walked = channels_last_shape<CHANNEL_TILE, false, T>;
   walked image;
-  static constexpr bool holes = image_kind<T>::scaled, last = true, last_weights = WEIGHTS_TOO;
+  static constexpr bool holes = image_kind<T>::scaled, channels_last = true, weights_channels_last = WEIGHTS_TOO;
   BOTH const walked& walk() const { return image; }
   BOTH bool packs_image() const { return image.packs_image(); }
 };
-template <int CHUNK, bool WEIGHTS_TOO, class T, int PARTS>
-FN float plain_sum(const convolution_source<last_phases<CHUNK, WEIGHTS_TOO, T>, T, PARTS>& from, int batch, int place,
+template <int CHANNEL_TILE, bool WEIGHTS_TOO, class T, int TERMS>
+FN float plain_sum(const conv_source<channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>, T, TERMS>& from, int batch, int place,
                    int channel) {
   return sum_of_phase(from, from.shape, batch, channel, place);
 }
 
-template <int WIDTH, bool SWAPPED, int CHUNK, bool WEIGHTS_TOO, class T, int PARTS>
-FN auto undo_of_tile(const convolution_source<last_phases<CHUNK, WEIGHTS_TOO, T>, T, PARTS>& source, const packed_image& packed,
+template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, bool WEIGHTS_TOO, class T, int TERMS>
+FN auto undo_of_tile(const conv_source<channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>, T, TERMS>& source, const packed_image& packed,
                      tiles::place tile, int, int, int warp) {
-  return undo_of_product<WIDTH, SWAPPED>(source, packed, tile, warp);
+  return undo_of_gemm<WIDTH, SWAPPED>(source, packed, tile, warp);
 }
 
-//@ last_phases_tail: needs last_phases, finish, ahead, finish_runs
+//@ channels_last_phases_epilogue: needs channels_last_phases, finish, prefetch, register_epilogue
 // A body whose rows are the result's pixels, and whose columns are the channels of all groups.
-template <class Body> struct last_phases_body {
+template <class Body> struct channels_last_phases_body {
   const Body& body;
   const transposed_shape<1>& shape;
 };
-template <int BLOCKS, int SEGMENT, int CHUNK, bool WEIGHTS_TOO, class T, class Body>
-FN last_phases_body<Body> tail_of(const Body& body, const last_phases<CHUNK, WEIGHTS_TOO, T>& shape) {
+template <int BLOCKS, int SEGMENT, int CHANNEL_TILE, bool WEIGHTS_TOO, class T, class Body>
+FN channels_last_phases_body<Body> epilogue_of(const Body& body, const channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>& shape) {
   return {body, shape};
 }
-template <class Body> constexpr bool takes_runs<last_phases_body<Body>> = false;
-template <int SEGMENT, class Body> FN void ahead(const last_phases_body<Body>&, long, int, int) {}
+template <class Body> constexpr bool has_register_epilogue<channels_last_phases_body<Body>> = false;
+template <int SEGMENT, class Body> FN void prefetch(const channels_last_phases_body<Body>&, long, int, int) {}
 // Eight lanes take a row, or, at the last channels, a warp. Places outside of the result have none.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const last_phases_body<Body>& to, const float* box, int begin, int end, box_corner at, int columns) {
+FN void finish(const channels_last_phases_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   const transposed_shape<1>& s = to.shape;
   const int (&size)[3] = s.given.out_size;
   const int lane = lane_here(), image = s.per_image(int(at.batch));
-  const product_phases phases = s.phases_of(int(at.batch) - image * s.products());
+  const subpixel_phases phases = s.phases_of(int(at.batch) - image * s.gemms());
   const int before = phases.group * (s.given.out_channels / s.given.groups), column = before + at.column;
   const auto give = [&](int row, auto range, auto lanes) {
     const phase_place p = place_of_phase(s, phases, at.batch_row + row, 0);
@@ -59,14 +59,14 @@ FN void finish(const last_phases_body<Body>& to, const float* box, int begin, in
         unsigned(p.x) >= unsigned(size[2]))
       return;
     const long pixel = (long(p.z) * size[1] + p.y) * size[2] + p.x;
-    const product_row product{box + row * COLUMNS, -column, twist_of<ACROSS>(row)};
-    to.body(image * s.given.out_pixels() + pixel, range, lanes, product);
+    const accumulator_row accumulator{smem_tile + row * COLUMNS, -column, twist_of<ACROSS>(row)};
+    to.body(image * s.given.out_pixels() + pixel, range, lanes, accumulator);
   };
   if (at.column + COLUMNS <= columns) {
-    constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
+    constexpr int LANES = VECTOR == 1 ? 32 : 8, K_SCALE_BLOCK = 32 / LANES;
     const columns_range<true> mine{column + lane % LANES * VECTOR, LANES * VECTOR, before + columns};
 #pragma unroll 1
-    for (int row = begin + lane / LANES; row < end; row += STEP)
+    for (int row = begin + lane / LANES; row < end; row += K_SCALE_BLOCK)
       give(row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>());
   } else {
     const columns_range<false> mine{column + lane, 32, before + columns};
@@ -75,26 +75,26 @@ FN void finish(const last_phases_body<Body>& to, const float* box, int begin, in
   }
 }
 
-//@ last_phases_weights: needs last_phases, transposed_weights
-template <int CHUNK, bool WEIGHTS_TOO, class T>
-FN phase_row_of_weights<1, T, WEIGHTS_TOO> row_of_weights(const T* weight, const last_phases<CHUNK, WEIGHTS_TOO, T>& shape,
+//@ channels_last_phases_weights: needs channels_last_phases, transposed_weights
+template <int CHANNEL_TILE, bool WEIGHTS_TOO, class T>
+FN phase_row_of_weights<1, T, WEIGHTS_TOO> row_of_weights(const T* weight, const channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>& shape,
                                                           long row) {
   return {weight, shape, row};
 }
 
-//@ run_transposed_last: needs last_places, last_packing, last_phases_weights, last_phases_tail, describe_phases, convolution_kernel
-// What `run_convolution_last` says of sides, groups and beginnings holds; weights are packed.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHUNK = 64, int BLOCKS = 1, bool WEIGHTS_TOO = true,
-          int PARTS = 1, class T, class Body>
-int run_transposed_last(const Body& body, const T* image, const T* weight, convolution_shape given, void* workspace, int device,
+//@ run_conv_transpose_channels_last: needs channels_last_places, channels_last_packing, channels_last_phases_weights, channels_last_phases_epilogue, describe_phases, conv_kernel
+// What `run_conv_channels_last` says of sides, groups and beginnings holds; weights are packed.
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, bool WEIGHTS_TOO = true,
+          int TERMS = 1, class T, class Body>
+int run_conv_transpose_channels_last(const Body& body, const T* image, const T* weight, conv_shape given, void* workspace, int device,
                         void* stream) {
-  last_phases<CHUNK, WEIGHTS_TOO, T> shape;
+  channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T> shape;
 #ifndef __CUDACC_RTC__
   if (given.groups <= 0 || given.out_channels / given.groups % VECTOR || given.stride[2] <= 0) return cudaErrorInvalidValue;
   if (int error = describe_phases(shape, given, {{1, 1, 1}, given.pad[2] % given.stride[2]})) return error;
-  static_cast<convolution_shape&>(shape.image) = shape.places;
+  static_cast<conv_shape&>(shape.image) = shape.places;
 #endif
-  return launch_convolution<WIDTH, !SWAPPED, SEGMENT, VECTOR, CHUNK, BLOCKS, PARTS>(body, image, weight, shape, workspace,
+  return launch_conv<WIDTH, !SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, shape, workspace,
                                                                                    device, stream);
 }
 

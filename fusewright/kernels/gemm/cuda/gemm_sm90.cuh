@@ -4,7 +4,7 @@
 // (tma_pipeline_sm90.cuh); the two others, or three for narrow tiles, own 64 rows each of a tile. A consumer splits its rows of
 // float32 in registers (the `split` factor, the larger one) and multiplies them with the `packed` factor in shared memory,
 // 64 k at a time: first the two products with a low half, then the product of the high halves, so that the truncation step
-// of the tensor core is small for two thirds of the work. The finished sum is added to `master`, undoing the row's power of
+// of the tensor core is small for two thirds of the work. The finished sum is added to `promoted`, undoing the row's power of
 // two on the way.
 //
 // The surprising fact: the consumers take turns. Splitting needs the arithmetic units and multiplying the tensor
@@ -36,10 +36,10 @@ FN unsigned first_chunk(int first_row, int lane) {
   const int row = first_row + lane % 16;
   return row * 128 + ((lane >> 4 ^ (row & 7)) << 4);
 }
-FN void load_rows(fragments& f, unsigned address, int unit_bytes) {
+FN void load_rows(fragments& f, unsigned address, int k_block_bytes) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const unsigned chunk = (address + (j >> 1) * unit_bytes) ^ (j & 1) << 6;
+    const unsigned chunk = (address + (j >> 1) * k_block_bytes) ^ (j & 1) << 6;
     load_matrices(f.hi[j], chunk);
     load_matrices(f.lo[j], chunk ^ 32);
   }
@@ -64,9 +64,9 @@ FN void split_row(fragments& f, int half, float scale) {
   }
 }
 // Whether one of this lane's rows is full.
-FN bool split_rows(fragments& f, unsigned address, int unit_bytes) {
+FN bool split_rows(fragments& f, unsigned address, int k_block_bytes) {
   unsigned bits = 0;
-  load_rows(f, address, unit_bytes);
+  load_rows(f, address, k_block_bytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float scale;
@@ -94,18 +94,18 @@ FN void multiply_quarter(float (&acc)[SUMS], const fragments& f, unsigned long b
   multiply_commit();
 }
 
-//@ consume: needs chunk_place, barriers, multiply_quarter, tile_out, tiles_of, full_rows
-template <class Body, int ROWS> struct splitting_consumer : consumer<Body, split_factors<ROWS>> {
+//@ consume: needs k_tile_place, barriers, multiply_quarter, tile_out, tiles_of, full_rows
+template <class Body, int ROWS> struct splitting_consumer : consumer<Body, split_operands<ROWS>> {
   const packed& other;
   const float* scales;  // of this tile's packed rows and of the next tile's
 };
 // Packed rows of a tile can be uneven, with a scale of their own for every 64 k. Those are put into the warp's own part of
 // the boxes, which is free as long as sums grow. Rare, so it may take its time.
-FN float* steps_room(float* boxes) { return boxes + (warp_here() - 4) * BOX; }
+FN float* scale_blocks_room(float* smem_tiles) { return smem_tiles + (warp_here() - 4) * SMEM_TILE; }
 // Behind the last row and step, any number will do. No lane may take a branch of its own here.
-template <int WIDTH> FN void find_steps(float* boxes, const packed& other, tiles::place tile, int step) {
-  float* const undo = steps_room(boxes);
-  step = step < other.depth_steps ? step : other.depth_steps - 1;
+template <int WIDTH> FN void find_scale_blocks(float* smem_tiles, const packed& other, tiles::place tile, int scale_block) {
+  float* const undo = scale_blocks_room(smem_tiles);
+  scale_block = scale_block < other.depth_scale_blocks ? scale_block : other.depth_scale_blocks - 1;
   __syncwarp();
 #pragma unroll 1
   for (int i = 0; i < WIDTH; i += 32) {
@@ -113,7 +113,7 @@ template <int WIDTH> FN void find_steps(float* boxes, const packed& other, tiles
     const int inside = row < other.rows ? row : other.rows - 1;
     const float* const whole = other.inverse + other.first_inverse(tile.batch, inside);
     const bool uneven = __ldg(whole) < 0;
-    const float own = __ldg(uneven ? other.step(tile.batch, inside, step) : whole);
+    const float own = __ldg(uneven ? other.scale_block(tile.batch, inside, scale_block) : whole);
     undo[place] = uneven ? own : 1.f;
   }
   __syncwarp();
@@ -127,19 +127,19 @@ template <int SUMS> FN void undo_columns(float (&acc)[SUMS], const float* undo) 
   }
   pin(acc);
 }
-// 64 rows x WIDTH x 64 k into `master`. Quarters of 64 columns alternate between two accumulators: while the tensor core
+// 64 rows x WIDTH x 64 k into `promoted`. Quarters of 64 columns alternate between two accumulators: while the tensor core
 // works on one, the other is added up.
 template <int WIDTH>
-FN void multiply_chunk(float (&master)[quarters<WIDTH>][32], const fragments& f, unsigned packed_rows, int next_turn,
-                       bool uneven, float* boxes) {
+FN void multiply_k_tile(float (&promoted)[quarters<WIDTH>][32], const fragments& f, unsigned packed_rows, int next_turn,
+                       bool uneven, float* smem_tiles) {
   constexpr int QUARTERS = quarters<WIDTH>;
   float acc[2][32], half[16];
   const unsigned long base = descriptor(packed_rows);
   const auto add_up = [&](int q, auto& sums) {
     pin(sums);
-    if (uneven) undo_columns(sums, steps_room(boxes) + q * 64);
+    if (uneven) undo_columns(sums, scale_blocks_room(smem_tiles) + q * 64);
 #pragma unroll
-    for (int i = 0; i < int(sizeof(sums) / 4); ++i) master[q][i] = fmaf(sums[i], f.undo[i >> 1 & 1], master[q][i]);
+    for (int i = 0; i < int(sizeof(sums) / 4); ++i) promoted[q][i] = fmaf(sums[i], f.undo[i >> 1 & 1], promoted[q][i]);
   };
   const auto add = [&](int q) {
     if (WIDTH % 64 > 0 && q == QUARTERS - 1)
@@ -151,9 +151,9 @@ FN void multiply_chunk(float (&master)[quarters<WIDTH>][32], const fragments& f,
   for (int q = 0; q < QUARTERS; ++q) {
     const unsigned long at = base + (q * 64 * 128 >> 4);
     if (WIDTH % 64 > 0 && q == QUARTERS - 1)
-      multiply_quarter<stage<WIDTH>::packed_unit>(half, f, at);
+      multiply_quarter<stage<WIDTH>::packed_stride>(half, f, at);
     else
-      multiply_quarter<stage<WIDTH>::packed_unit>(acc[q % 2], f, at);
+      multiply_quarter<stage<WIDTH>::packed_stride>(acc[q % 2], f, at);
     if (q == QUARTERS - 1) group_arrive(next_turn, 256);
     if (q > 0) multiply_wait<1>(), add(q - 1);
   }
@@ -169,72 +169,72 @@ template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
 }
 // Inverse scales of full rows give back what the tensor core drops of sums. Where no row of the other factor is full, sums are
 // whole, and there it is taken away from them again: to the bit, but where both round to other sides.
-template <int WIDTH> FN void keep_whole(float (&master)[quarters<WIDTH>][32], const float* scales) {
+template <int WIDTH> FN void keep_whole(float (&promoted)[quarters<WIDTH>][32], const float* scales) {
   scales += lane_here() % 4 * 2;
 #pragma unroll
   for (int i = 0; i < WIDTH / 2; ++i) {
-    float& sum = master[i / 32][i % 32];
+    float& sum = promoted[i / 32][i % 32];
     sum = fmaf(sum, marks_full(scales[i / 4 * 8 + i % 2]) ? -0x1p-23f : 0x1p-60f, sum);
   }
 }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const tiles_of<Body>& all, const depth_parts& parts,
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool SPLIT_K, class Body>
+FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const tiles_of<Body>& all, const split_k_plan& split_k,
                 unsigned shared) {
   using stage = stage<WIDTH>;
   const int group = threadIdx.x / 128 - 1, next_turn = 4 + (group + 1) % stage::groups;
   const unsigned my_row = first_chunk((threadIdx.x / 32 - 4) % (stage::box_rows / 16) * 16, threadIdx.x % 32);
   if constexpr (tiles_of<Body>::blanks)
     all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp_here() - 4, stage::groups * 4);
-  chunk_place<WIDTH> place;
+  k_tile_place<WIDTH> place;
   unsigned turn = 0;
   if (group == stage::groups - 1) group_arrive(4, 256);  // the first turn is group 0's
-  for (int number = blockIdx.x; number < parts.pieces; number += gridDim.x) {
+  for (int number = blockIdx.x; number < split_k.pieces; number += gridDim.x) {
     // Asked again wherever it is needed, or all of it would be kept in registers from here on.
     const auto here = [&] {
       int again = number;
       asm volatile("" : "+r"(again));
-      return piece_at<PARTS, stage::chunks>(again, me.other.depth_steps, parts);
+      return piece_at<SPLIT_K, stage::k_tiles>(again, me.other.depth_scale_blocks, split_k);
     };
     const float* const scales = me.scales + turn * quarters<WIDTH> * 64;
     place.begin(shared);
     const bool uneven = any_uneven<WIDTH>(scales, me.other.rows - all.at(here().tile).column * WIDTH);
-    float master[quarters<WIDTH>][32] = {};
-    for (int left = here().chunks; left > 0; --left) {
+    float promoted[quarters<WIDTH>][32] = {};
+    for (int left = here().k_tiles; left > 0; --left) {
       const unsigned rows = place.split(shared, group);
       fragments f;
       // Kept in the turn, since there is no register left.
-      if (__any_sync(~0u, split_rows(f, rows + my_row, stage::split_unit))) turn |= 2;
+      if (__any_sync(~0u, split_rows(f, rows + my_row, stage::split_stride))) turn |= 2;
       reads_end();
       place.split_read(shared, group);
       const unsigned packed_rows = place.packed(shared);
       group_sync(4 + group, 256);
       if (uneven) {
         const piece mine = here();
-        find_steps<WIDTH>(me.boxes, me.other, all.at(mine.tile), mine.first + mine.chunks - left);
+        find_scale_blocks<WIDTH>(me.smem_tiles, me.other, all.at(mine.tile), mine.first + mine.k_tiles - left);
       }
-      multiply_chunk<WIDTH>(master, f, packed_rows, next_turn, uneven, me.boxes);
+      multiply_k_tile<WIDTH>(promoted, f, packed_rows, next_turn, uneven, me.smem_tiles);
       place.packed_read(shared);
     }
     const bool full = turn & 2;
     turn = ~turn & 1;
     const piece mine = here();
-    if constexpr (PARTS)
-      if (mine.shared >= 0 && !add_parts<WIDTH, stage::groups>(master, parts_of<stage::groups>(parts, mine.shared))) continue;
-    if (!full) keep_whole<WIDTH>(master, scales);
+    if constexpr (SPLIT_K)
+      if (mine.shared >= 0 && !add_partials<WIDTH, stage::groups>(promoted, partials_of<stage::groups>(split_k, mine.shared))) continue;
+    if (!full) keep_whole<WIDTH>(promoted, scales);
     const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(promoted, tile, scales);
     else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(master, tile, scales);
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(promoted, tile, scales);
   }
 }
 
-//@ run_product: needs init_stages, produce, produce_rings, consume, prepare_product, share_depth
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-__global__ void __launch_bounds__(product_threads<WIDTH>, 1)
-    product_kernel(const __grid_constant__ tensor_map map, const __grid_constant__ Body body, const factor left,
-                   const factor right, const product_shape shape, const packed other, const tiles_of<Body> all,
-                   const depth_parts parts) {
+//@ run_gemm: needs init_stages, produce, produce_pipelines, consume, prepare_persistent, plan_split_k
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool SPLIT_K, class Body>
+__global__ void __launch_bounds__(gemm_threads<WIDTH>, 1)
+    gemm_kernel(const __grid_constant__ tensor_map map, const __grid_constant__ Body body, const gemm_operand left,
+                   const gemm_operand right, const gemm_shape shape, const packed other, const tiles_of<Body> all,
+                   const split_k_plan split_k) {
   using stage = stage<WIDTH>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned start = shared_address(shared);
@@ -248,47 +248,47 @@ __global__ void __launch_bounds__(product_threads<WIDTH>, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const bool batched = (SWAPPED ? right : left).batch_stride != 0;
     if constexpr (stage::groups == 3)
-      produce_rings<WIDTH, PARTS>(map, other, all, parts, batched, start);
+      produce_pipelines<WIDTH, SPLIT_K>(map, other, all, split_k, batched, start);
     else if (threadIdx.x == 0)
-      produce<WIDTH, PARTS>(map, other, all, parts, batched, start);
+      produce<WIDTH, SPLIT_K>(map, other, all, split_k, batched, start);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(stage::registers));
-    float* const boxes = reinterpret_cast<float*>(shared + stage::boxes);
+    float* const smem_tiles = reinterpret_cast<float*>(shared + stage::smem_tiles);
     const float* const scales = reinterpret_cast<float*>(shared + stage::scales);
-    const splitting_consumer<Body, stage::rows> me{{body, {left, right}, shape, boxes}, other, scales};
-    consume<WIDTH, SWAPPED, SEGMENT, VECTOR, PARTS>(me, all, parts, start);
+    const splitting_consumer<Body, stage::rows> me{{body, {left, right}, shape, smem_tiles}, other, scales};
+    consume<WIDTH, SWAPPED, SEGMENT, VECTOR, SPLIT_K>(me, all, split_k, start);
   }
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class Body>
-FN int run_product(const Body&, factor, factor, long, long, long, long, void*, int, void*) {
-  return &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, false, Body> == nullptr ||
-         &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, (ROOM > 0), Body> == nullptr ||
+FN int run_gemm(const Body&, gemm_operand, gemm_operand, long, long, long, long, void*, int, void*) {
+  return &gemm_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, false, Body> == nullptr ||
+         &gemm_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, (ROOM > 0), Body> == nullptr ||
          &pack_rows<true> == nullptr || &pack_rows<false> == nullptr || &pack_columns == nullptr;
 }
 #else
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool PARTS, class Body>
-int launch_product(const Body& body, factor left, factor right, product_shape shape, packed other, const tiles_of<Body>& all,
-                   const depth_parts& parts, int blocks, int device, cudaStream_t on) {
-  constexpr auto kernel = &product_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, PARTS, Body>;
-  if (int error = prepare_product<kernel>(stage<WIDTH>::shared_bytes, device, blocks)) return error;
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool SPLIT_K, class Body>
+int launch_gemm(const Body& body, gemm_operand left, gemm_operand right, gemm_shape shape, packed other, const tiles_of<Body>& all,
+                   const split_k_plan& split_k, int blocks, int device, cudaStream_t on) {
+  constexpr auto kernel = &gemm_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, SPLIT_K, Body>;
+  if (int error = prepare_persistent<kernel>(stage<WIDTH>::shared_bytes, device, blocks)) return error;
   tensor_map map;
-  const factor &split = SWAPPED ? right : left, &small = SWAPPED ? left : right;
+  const gemm_operand &split = SWAPPED ? right : left, &small = SWAPPED ? left : right;
   const int split_rows = SWAPPED ? shape.columns : shape.rows;
-  if (int error = map_factor(map, split, shape.batches, split_rows, shape.depth, stage<WIDTH>::box_rows)) return error;
-  other.zeroed = parts.arrived, other.zeroes = PARTS ? stage<WIDTH>::groups * (all.count - parts.whole) : 0;
+  if (int error = map_operand(map, split, shape.batches, split_rows, shape.depth, stage<WIDTH>::box_rows)) return error;
+  other.zeroed = split_k.arrived, other.zeroes = SPLIT_K ? stage<WIDTH>::groups * (all.count - split_k.whole) : 0;
   other.quads = !SWAPPED;
   if (int error = pack(small, SWAPPED ? shape.rows : shape.columns, shape.depth, other, on)) return error;
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
-  const dim3 grid(unsigned(all.used(parts.pieces, blocks)));
-  const cudaLaunchConfig_t launch{grid, dim3(product_threads<WIDTH>), stage<WIDTH>::shared_bytes, on, early, 1};
-  cudaLaunchKernelEx(&launch, kernel, map, body, left, right, shape, other, all, parts);
+  const dim3 grid(unsigned(all.used(split_k.pieces, blocks)));
+  const cudaLaunchConfig_t launch{grid, dim3(gemm_threads<WIDTH>), stage<WIDTH>::shared_bytes, on, early, 1};
+  cudaLaunchKernelEx(&launch, kernel, map, body, left, right, shape, other, all, split_k);
   return cudaGetLastError();
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, class Body>
-int run_product(const Body& body, factor left, factor right, long batches, long rows, long columns, long depth,
+int run_gemm(const Body& body, gemm_operand left, gemm_operand right, long batches, long rows, long columns, long depth,
                 void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
@@ -299,16 +299,16 @@ int run_product(const Body& body, factor left, factor right, long batches, long 
   const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, ROWS, WIDTH, SWAPPED);
   int blocks = 0;
   if (int error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device)) return error;
-  const product_shape shape{batches, int(rows), int(columns), int(depth)};
+  const gemm_shape shape{batches, int(rows), int(columns), int(depth)};
   const packed other = packed_in(workspace, SWAPPED ? left : right, batches, int(SWAPPED ? rows : columns), int(depth));
-  float* const sums = other.steps + batches * other.rows * other.depth_steps;
-  const depth_parts parts = share_depth<ROWS, WIDTH, ROOM>(all.count, other.depth_steps, blocks, sums);
+  float* const sums = other.scale_blocks + batches * other.rows * other.depth_scale_blocks;
+  const split_k_plan split_k = plan_split_k<ROWS, WIDTH, ROOM>(all.count, other.depth_scale_blocks, blocks, sums);
   const auto on = static_cast<cudaStream_t>(stream);
   if constexpr (ROOM > 0)
-    if (parts.count > 1)
-      return launch_product<WIDTH, SWAPPED, SEGMENT, VECTOR, true>(body, left, right, shape, other, all, parts, blocks,
+    if (split_k.count > 1)
+      return launch_gemm<WIDTH, SWAPPED, SEGMENT, VECTOR, true>(body, left, right, shape, other, all, split_k, blocks,
                                                                    device, on);
-  return launch_product<WIDTH, SWAPPED, SEGMENT, VECTOR, false>(body, left, right, shape, other, all, parts, blocks, device,
+  return launch_gemm<WIDTH, SWAPPED, SEGMENT, VECTOR, false>(body, left, right, shape, other, all, split_k, blocks, device,
                                                                 on);
 }
 #endif

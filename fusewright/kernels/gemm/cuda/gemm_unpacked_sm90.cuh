@@ -14,20 +14,20 @@
 #include "kernels/gemm/cuda/gemm_sm90.cuh"
 namespace fusewright {
 
-//@ block_ring: needs tile_order, units
-constexpr int INLINE_THREADS = 512, BLOCK_ROWS = 64, BLOCK_DEPTH = 64, UNIT_BLOCK = 8192, BLOCK_BYTES = 16384, BLOCKS = 12;
+//@ block_pipeline: needs tile_order, k_blocks
+constexpr int UNPACKED_THREADS = 512, BLOCK_ROWS = 64, BLOCK_DEPTH = 64, K_BLOCK_OF_ROWS = 8192, BLOCK_BYTES = 16384, BLOCKS = 12;
 // Where everything lies in shared memory. For every 64 k there are a block for each consumer and the quarters of the wide
 // factor, 64 columns of the tile each; `own` such steps are on their way.
-template <int WIDTH> struct block_ring {
+template <int WIDTH> struct block_pipeline {
   static constexpr int quarters = WIDTH / BLOCK_ROWS, own = BLOCKS / (2 + quarters), wide = own * quarters;
-  static constexpr int wide_blocks = 2 * own * BLOCK_BYTES, boxes = wide_blocks + wide * BLOCK_BYTES;
-  static constexpr int scales = boxes + 8 * BOX * 4;
+  static constexpr int wide_blocks = 2 * own * BLOCK_BYTES, smem_tiles = wide_blocks + wide * BLOCK_BYTES;
+  static constexpr int scales = smem_tiles + 8 * SMEM_TILE * 4;
   static constexpr int own_full = scales + wide * BLOCK_ROWS, own_empty = own_full + 16 * own;
   static constexpr int full = own_empty + 16 * own, ready = full + 8 * wide, empty = ready + 8 * wide;
   static constexpr int shared_bytes = empty + 8 * wide;
 };
 // A place in a ring of SLOTS, and how often it has been passed.
-template <int SLOTS> struct ring_place {
+template <int SLOTS> struct pipeline_place {
   int slot = 0;
   unsigned phase = 0;
   FN void advance() {
@@ -35,30 +35,30 @@ template <int SLOTS> struct ring_place {
   }
 };
 
-//@ bring: needs block_ring, tensor_map, barriers
+//@ bring: needs block_pipeline, tensor_map, barriers
 // One thread: the blocks of one ring, EACH of them for each 64 k, as soon as their places are free.
 template <int SLOTS, int EACH, class Tiles, class Row>
-FN void bring(const tensor_map& map, const Tiles& all, int chunks, bool batched, unsigned blocks, unsigned full,
+FN void bring(const tensor_map& map, const Tiles& all, int k_tiles, bool batched, unsigned blocks, unsigned full,
               unsigned empty, const Row& row_of) {
-  ring_place<SLOTS> place;
+  pipeline_place<SLOTS> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
     const tiles::place tile = all.at(number);
     const int first = row_of(tile), batch = batched ? tile.batch : 0;
 #pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk)
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile)
 #pragma unroll 1
       for (int row = first; row < first + EACH * BLOCK_ROWS; row += BLOCK_ROWS) {
         const unsigned to = blocks + place.slot * BLOCK_BYTES, there = full + 8 * place.slot;
         barrier_wait(empty + 8 * place.slot, place.phase ^ 1);
         barrier_expect(there, BLOCK_BYTES);
-        load_box(to, map, there, chunk * BLOCK_DEPTH, row, batch);
-        load_box(to + UNIT_BLOCK, map, there, chunk * BLOCK_DEPTH + UNIT, row, batch);
+        load_box(to, map, there, k_tile * BLOCK_DEPTH, row, batch);
+        load_box(to + K_BLOCK_OF_ROWS, map, there, k_tile * BLOCK_DEPTH + K_BLOCK, row, batch);
         place.advance();
       }
   }
 }
 
-//@ convert: needs block_ring, units, barriers, here
+//@ convert: needs block_pipeline, k_blocks, barriers, here
 // A power of four that brings a maximum into [2^13, 2^15). Its inverse times 2^UNDONE_LATER is a float32 with nothing but
 // zeros below the upper eight bits, which are returned. `raised`: the maximum was 2^raised times smaller before.
 constexpr int UNDONE_LATER = 14, RAISED = 14;
@@ -74,8 +74,8 @@ FN unsigned char power_of_four(float maximum, int raised, float& scale) {
 // next of every eight, are 16 in a row.
 FN void convert_rows(unsigned char* block, unsigned char* scales, int warp) {
   const unsigned lane = lane_here(), mine = lane % 4, row = lane / 8 ^ (lane & 4 ? 5 : 0);
-  unsigned char* const first = block + warp * 16 * UNIT_BYTES + row * UNIT_BYTES;
-  const auto place = [](int slab, int unit) { return slab * 8 * UNIT_BYTES + unit * UNIT_BLOCK; };
+  unsigned char* const first = block + warp * 16 * K_BLOCK_BYTES + row * K_BLOCK_BYTES;
+  const auto place = [](int slab, int k_block) { return slab * 8 * K_BLOCK_BYTES + k_block * K_BLOCK_OF_ROWS; };
   float x[2][2][8];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -109,36 +109,36 @@ FN void convert_rows(unsigned char* block, unsigned char* scales, int warp) {
     pack_chunk(x[i / 2][i % 2], first + place(i / 2, i % 2), row, mine);
   }
 }
-template <int WIDTH, class Tiles> FN void convert(const Tiles& all, int chunks, unsigned char* shared) {
-  using ring = block_ring<WIDTH>;
+template <int WIDTH, class Tiles> FN void convert(const Tiles& all, int k_tiles, unsigned char* shared) {
+  using pipeline = block_pipeline<WIDTH>;
   const unsigned start = shared_address(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
-  ring_place<ring::wide> place;
+  pipeline_place<pipeline::wide> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x)
-    for (int block = 0; block < chunks * ring::quarters; ++block) {
-      barrier_wait(start + ring::full + 8 * place.slot, place.phase);
-      convert_rows(shared + ring::wide_blocks + place.slot * BLOCK_BYTES, shared + ring::scales + place.slot * BLOCK_ROWS,
+    for (int block = 0; block < k_tiles * pipeline::quarters; ++block) {
+      barrier_wait(start + pipeline::full + 8 * place.slot, place.phase);
+      convert_rows(shared + pipeline::wide_blocks + place.slot * BLOCK_BYTES, shared + pipeline::scales + place.slot * BLOCK_ROWS,
                    warp);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma shall see it
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(start + ring::ready + 8 * place.slot);
+      if (threadIdx.x % 32 == 0) barrier_arrive(start + pipeline::ready + 8 * place.slot);
       place.advance();
     }
 }
 
-//@ consume_inline: needs block_ring, barriers, multiply_quarter, fragments, tile_out, tiles_of
-// A finished sum of 64 k goes into `master`. Both scales cannot be undone at once: their product may be out of range where
+//@ consume_unpacked: needs block_pipeline, barriers, multiply_quarter, fragments, tile_out, tiles_of
+// A finished sum of 64 k goes into `promoted`. Both scales cannot be undone at once: their product may be out of range where
 // the result is not. That of the wide row is undone first, but for 2^14: so even the sums of subnormal rows keep their bits in
-// between. The sums of rows beyond 2^90 may overflow there; what is not finite is computed again by `repair`.
-FN void add_quarter(float (&master)[32], float (&acc)[32], const float (&undo)[2], uint4 scales) {
+// between. The sums of rows beyond 2^90 may overflow there; what is not finite is computed again by `fixup`.
+FN void add_quarter(float (&promoted)[32], float (&acc)[32], const float (&undo)[2], uint4 scales) {
   const unsigned words[4] = {scales.x, scales.y, scales.z, scales.w};
   pin(acc);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const float wide_undo = __uint_as_float(__byte_perm(words[i / 4], 0, i % 4 << 12 | 0x444));
     const int first = i / 2 * 4 + i % 2;
-    master[first] = fmaf(acc[first] * wide_undo, undo[0], master[first]);
-    master[first + 2] = fmaf(acc[first + 2] * wide_undo, undo[1], master[first + 2]);
+    promoted[first] = fmaf(acc[first] * wide_undo, undo[0], promoted[first]);
+    promoted[first + 2] = fmaf(acc[first + 2] * wide_undo, undo[1], promoted[first + 2]);
   }
 }
 // The same number, in a way that keeps the compiler from remembering all through the loop what it works out of it.
@@ -147,126 +147,126 @@ FN int anew(int number) {
   return __shfl_sync(~0u, number, 0);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-FN void consume_inline(const consumer<Body, both_split_factors>& me, const tiles_of<Body>& all, int chunks, unsigned char* shared) {
-  using ring = block_ring<WIDTH>;
+FN void consume_unpacked(const consumer<Body, both_split_operands>& me, const tiles_of<Body>& all, int k_tiles, unsigned char* shared) {
+  using pipeline = block_pipeline<WIDTH>;
   const unsigned start = shared_address(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0), group = warp / 4;
-  const unsigned own = start + group * ring::own * BLOCK_BYTES + warp % 4 * 16 * UNIT_BYTES;
-  const unsigned own_full = start + ring::own_full + group * ring::own * 8;
-  const unsigned own_empty = start + ring::own_empty + group * ring::own * 8;
-  const unsigned char* const scales = shared + ring::scales;
+  const unsigned own = start + group * pipeline::own * BLOCK_BYTES + warp % 4 * 16 * K_BLOCK_BYTES;
+  const unsigned own_full = start + pipeline::own_full + group * pipeline::own * 8;
+  const unsigned own_empty = start + pipeline::own_empty + group * pipeline::own * 8;
+  const unsigned char* const scales = shared + pipeline::scales;
   if constexpr (tiles_of<Body>::blanks)
     all.template blanks_out<SWAPPED, VECTOR>(me.body, me.shape, blockIdx.x, gridDim.x, warp, 8);
-  ring_place<ring::own> place;
+  pipeline_place<pipeline::own> place;
   for (int number = blockIdx.x; number < all.count; number += gridDim.x) {
-    float master[ring::quarters][32] = {};
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    float promoted[pipeline::quarters][32] = {};
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
       fragments f;
       barrier_wait(own_full + 8 * place.slot, place.phase);
-      split_rows(f, own + place.slot * BLOCK_BYTES + first_chunk(0, lane_here()), UNIT_BLOCK);
+      split_rows(f, own + place.slot * BLOCK_BYTES + first_chunk(0, lane_here()), K_BLOCK_OF_ROWS);
       reads_end();
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(own_empty + 8 * place.slot);
       f.undo[0] *= 1.f / (1 << UNDONE_LATER);
       f.undo[1] *= 1.f / (1 << UNDONE_LATER);
 #pragma unroll
-      for (int q = 0; q < ring::quarters; ++q) {
-        const int slot = place.slot * ring::quarters + q;
+      for (int q = 0; q < pipeline::quarters; ++q) {
+        const int slot = place.slot * pipeline::quarters + q;
         float acc[32];
-        if (q == 0) barrier_wait(start + ring::ready + 8 * slot, place.phase);
-        multiply_quarter<UNIT_BLOCK>(acc, f, descriptor(start + ring::wide_blocks + slot * BLOCK_BYTES));
-        if (q + 1 < ring::quarters) barrier_wait(start + ring::ready + 8 * (slot + 1), place.phase);
+        if (q == 0) barrier_wait(start + pipeline::ready + 8 * slot, place.phase);
+        multiply_quarter<K_BLOCK_OF_ROWS>(acc, f, descriptor(start + pipeline::wide_blocks + slot * BLOCK_BYTES));
+        if (q + 1 < pipeline::quarters) barrier_wait(start + pipeline::ready + 8 * (slot + 1), place.phase);
         multiply_wait<0>();
         const uint4 wide_scales = *reinterpret_cast<const uint4*>(scales + slot * BLOCK_ROWS + lane_here() % 4 * 16);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(start + ring::empty + 8 * slot);
-        add_quarter(master[q], acc, f.undo, wide_scales);
+        if (threadIdx.x % 32 == 0) barrier_arrive(start + pipeline::empty + 8 * slot);
+        add_quarter(promoted[q], acc, f.undo, wide_scales);
         // This warp alone: it keeps the compiler from finishing the sums later, with registers that are not there.
-        if (q + 1 < ring::quarters) group_sync(8 + warp, 32);
+        if (q + 1 < pipeline::quarters) group_sync(8 + warp, 32);
       }
       place.advance();
     }
     const tiles::place tile = all.at(anew(number));
     if constexpr (SWAPPED)
-      me.template columns_out<WIDTH, SEGMENT, VECTOR>(master, tile, nullptr);
+      me.template columns_out<WIDTH, SEGMENT, VECTOR>(promoted, tile, nullptr);
     else
-      me.template rows_out<WIDTH, SEGMENT, VECTOR>(master, tile, nullptr);
+      me.template rows_out<WIDTH, SEGMENT, VECTOR>(promoted, tile, nullptr);
   }
 }
 
-//@ run_product_inline: needs bring, convert, consume_inline, prepare_product, device_scope
+//@ run_gemm_unpacked: needs bring, convert, consume_unpacked, prepare_persistent, device_scope
 template <int WIDTH> FN void init_barriers(unsigned start) {
-  using ring = block_ring<WIDTH>;
-  for (int slot = 0; slot < 2 * ring::own; ++slot) {
-    barrier_init(start + ring::own_full + 8 * slot, 1);
-    barrier_init(start + ring::own_empty + 8 * slot, 4);
+  using pipeline = block_pipeline<WIDTH>;
+  for (int slot = 0; slot < 2 * pipeline::own; ++slot) {
+    barrier_init(start + pipeline::own_full + 8 * slot, 1);
+    barrier_init(start + pipeline::own_empty + 8 * slot, 4);
   }
-  for (int slot = 0; slot < ring::wide; ++slot) {
-    barrier_init(start + ring::full + 8 * slot, 1);
-    barrier_init(start + ring::ready + 8 * slot, 4);
-    barrier_init(start + ring::empty + 8 * slot, 8);
+  for (int slot = 0; slot < pipeline::wide; ++slot) {
+    barrier_init(start + pipeline::full + 8 * slot, 1);
+    barrier_init(start + pipeline::ready + 8 * slot, 4);
+    barrier_init(start + pipeline::empty + 8 * slot, 8);
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-__global__ void __launch_bounds__(INLINE_THREADS, 1)
-    product_kernel_inline(const __grid_constant__ tensor_map split_map, const __grid_constant__ tensor_map wide_map,
-                          const __grid_constant__ Body body, const factor left, const factor right,
-                          const product_shape shape, const tiles_of<Body> all) {
-  using ring = block_ring<WIDTH>;
+__global__ void __launch_bounds__(UNPACKED_THREADS, 1)
+    gemm_unpacked_kernel(const __grid_constant__ tensor_map split_map, const __grid_constant__ tensor_map wide_map,
+                          const __grid_constant__ Body body, const gemm_operand left, const gemm_operand right,
+                          const gemm_shape shape, const tiles_of<Body> all) {
+  using pipeline = block_pipeline<WIDTH>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned start = shared_address(shared);
   if (threadIdx.x == 0) init_barriers<WIDTH>(start);
   __syncthreads();
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), chunks = (shape.depth + BLOCK_DEPTH - 1) / BLOCK_DEPTH;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), k_tiles = (shape.depth + BLOCK_DEPTH - 1) / BLOCK_DEPTH;
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const bool leads = threadIdx.x % 32 == 0;
     if (warp == 0 && leads) {
       const auto row_of = [](tiles::place tile) { return tile.column * WIDTH; };
-      bring<ring::wide, ring::quarters>(wide_map, all, chunks, (SWAPPED ? left : right).batch_stride != 0,
-                                        start + ring::wide_blocks, start + ring::full, start + ring::empty, row_of);
+      bring<pipeline::wide, pipeline::quarters>(wide_map, all, k_tiles, (SWAPPED ? left : right).batch_stride != 0,
+                                        start + pipeline::wide_blocks, start + pipeline::full, start + pipeline::empty, row_of);
     } else if (warp < 3 && leads) {
       const int group = warp - 1;
       const auto row_of = [&](tiles::place tile) { return tile.row * TILE_ROWS + group * BLOCK_ROWS; };
-      bring<ring::own, 1>(split_map, all, chunks, (SWAPPED ? right : left).batch_stride != 0,
-                          start + group * ring::own * BLOCK_BYTES, start + ring::own_full + group * ring::own * 8,
-                          start + ring::own_empty + group * ring::own * 8, row_of);
+      bring<pipeline::own, 1>(split_map, all, k_tiles, (SWAPPED ? right : left).batch_stride != 0,
+                          start + group * pipeline::own * BLOCK_BYTES, start + pipeline::own_full + group * pipeline::own * 8,
+                          start + pipeline::own_empty + group * pipeline::own * 8, row_of);
     }
   } else if (warp < 12) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
-    const consumer<Body, both_split_factors> me{body, {left, right}, shape, reinterpret_cast<float*>(shared + ring::boxes)};
-    consume_inline<WIDTH, SWAPPED, SEGMENT, VECTOR>(me, all, chunks, shared);
+    const consumer<Body, both_split_operands> me{body, {left, right}, shape, reinterpret_cast<float*>(shared + pipeline::smem_tiles)};
+    consume_unpacked<WIDTH, SWAPPED, SEGMENT, VECTOR>(me, all, k_tiles, shared);
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    convert<WIDTH>(all, chunks, shared);
+    convert<WIDTH>(all, k_tiles, shared);
   }
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-FN int run_product_inline(const Body&, factor, factor, long, long, long, long, int, void*) {
-  return &product_kernel_inline<WIDTH, SWAPPED, SEGMENT, VECTOR, Body> == nullptr;
+FN int run_gemm_unpacked(const Body&, gemm_operand, gemm_operand, long, long, long, long, int, void*) {
+  return &gemm_unpacked_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, Body> == nullptr;
 }
 #else
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-int run_product_inline(const Body& body, factor left, factor right, long batches, long rows, long columns, long depth,
+int run_gemm_unpacked(const Body& body, gemm_operand left, gemm_operand right, long batches, long rows, long columns, long depth,
                        int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  constexpr auto kernel = product_kernel_inline<WIDTH, SWAPPED, SEGMENT, VECTOR, Body>;
-  constexpr int bytes = block_ring<WIDTH>::shared_bytes;
+  constexpr auto kernel = gemm_unpacked_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, Body>;
+  constexpr int bytes = block_pipeline<WIDTH>::shared_bytes;
   const long split_rows = SWAPPED ? columns : rows, wide_rows = SWAPPED ? rows : columns;
   const int down = int((split_rows + TILE_ROWS - 1) / TILE_ROWS), across = int((wide_rows + WIDTH - 1) / WIDTH);
   if (batches * down * across > 0x7fffffff) return cudaErrorInvalidValue;
   const auto all = tiles_of<Body>::of({down, across, int(batches * down * across)}, TILE_ROWS, WIDTH, SWAPPED);
   int blocks = 0;
-  if (int error = prepare_product<kernel>(bytes, device, blocks)) return error;
+  if (int error = prepare_persistent<kernel>(bytes, device, blocks)) return error;
   tensor_map split_map, wide_map;
-  if (int error = map_factor(split_map, SWAPPED ? right : left, batches, split_rows, depth, BLOCK_ROWS)) return error;
-  if (int error = map_factor(wide_map, SWAPPED ? left : right, batches, wide_rows, depth, BLOCK_ROWS)) return error;
-  const product_shape shape{batches, int(rows), int(columns), int(depth)};
+  if (int error = map_operand(split_map, SWAPPED ? right : left, batches, split_rows, depth, BLOCK_ROWS)) return error;
+  if (int error = map_operand(wide_map, SWAPPED ? left : right, batches, wide_rows, depth, BLOCK_ROWS)) return error;
+  const gemm_shape shape{batches, int(rows), int(columns), int(depth)};
   const int grid = all.used(all.count, blocks);
-  kernel<<<grid, INLINE_THREADS, bytes, static_cast<cudaStream_t>(stream)>>>(split_map, wide_map, body, left, right, shape,
+  kernel<<<grid, UNPACKED_THREADS, bytes, static_cast<cudaStream_t>(stream)>>>(split_map, wide_map, body, left, right, shape,
                                                                              all);
   return cudaGetLastError();
 }

@@ -11,10 +11,10 @@
 #include "kernels/tensor_core/cuda/epilogue.cuh"
 namespace fusewright {
 
-//@ tile_band
+//@ diagonal_band
 // Which tiles of high x wide hold elements with least <= place in the row - row <= most.
 #define BOTH __host__ __device__
-struct tile_band {
+struct diagonal_band {
   int high, wide, least, most;
   BOTH static int clipped(int tile, int end) { return tile < 0 ? 0 : tile < end ? tile : end; }
   // The wanted tiles of a row of `across` tiles: those from `first` on, as far as `end`. Neither ever falls from row to row.
@@ -37,18 +37,18 @@ struct tile_band {
     return row < begin ? begin : clipped(row, stop);
   }
 };
-template <class Body> BOTH tile_band band_of(int high, int wide, bool swapped) {
+template <class Body> BOTH diagonal_band diagonal_band_of(int high, int wide, bool swapped) {
   return {high, wide, swapped ? -Body::most : Body::least, swapped ? -Body::least : Body::most};
 }
 
-//@ blank_out: needs columns_lane, everywhere, factor, here
+//@ blank_out: needs columns_lane, everywhere, gemm_operand, here
 // Rows and columns of the result that nobody multiplies go to the body, a row by each of `warps` warps.
 struct blank {
   long batch;
   int row, end_row, column, end_column;
 };
 template <int VECTOR, class Body>
-FN void blank_out(const Body& body, const product_shape& shape, blank at, int warp, int warps) {
+FN void blank_out(const Body& body, const gemm_shape& shape, blank at, int warp, int warps) {
   const int end_row = at.end_row < shape.rows ? at.end_row : shape.rows;
   const int end = at.end_column < shape.columns ? at.end_column : shape.columns;
 #pragma unroll 1

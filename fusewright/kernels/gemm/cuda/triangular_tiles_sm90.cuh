@@ -6,12 +6,12 @@
 #include "kernels/tensor_core/cuda/tile_sm90.cuh"
 namespace fusewright {
 
-//@ band: needs tiles_of, tile_band, blank_out
+//@ triangular_tiles: needs tiles_of, diagonal_band, blank_out
 constexpr int MOST_GROUPS = 64;
 template <class Body> struct tiles_of<Body, decltype(void(Body::least))> {
   static constexpr bool blanks = true;
   tiles whole;
-  tile_band band;
+  diagonal_band band;
   int count, each, group;       // wanted tiles; those of a batch; rows of tiles that are taken together
   int before[MOST_GROUPS + 1];  // wanted tiles of a batch that come before a group
   // As in `tiles`, column by column of a group of rows.
@@ -36,7 +36,7 @@ template <class Body> struct tiles_of<Body, decltype(void(Body::least))> {
   }
   // All other tiles, `warps` warps to each.
   template <bool SWAPPED, int VECTOR>
-  FN void blanks_out(const Body& body, const product_shape& shape, int block, int blocks, int warp, int warps) const {
+  FN void blanks_out(const Body& body, const gemm_shape& shape, int block, int blocks, int warp, int warps) const {
     for (int number = block; number < whole.count; number += blocks) {
       const tiles::place at = whole.at(number);
       if (at.column >= band.first(at.row, whole.across) && at.column < band.end(at.row, whole.across)) continue;
@@ -50,7 +50,7 @@ template <class Body> struct tiles_of<Body, decltype(void(Body::least))> {
     return most < blocks ? most : blocks;
   }
   static tiles_of of(tiles whole, int high, int wide, bool swapped) {
-    tiles_of made{whole, band_of<Body>(high, wide, swapped), 0, 0, 8, {}};
+    tiles_of made{whole, diagonal_band_of<Body>(high, wide, swapped), 0, 0, 8, {}};
     while (whole.down > made.group * MOST_GROUPS) made.group *= 2;
     for (int g = 0; g <= MOST_GROUPS; ++g) {
       const bool last = g * made.group >= whole.down;

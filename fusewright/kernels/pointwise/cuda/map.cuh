@@ -64,12 +64,12 @@ int run_map(const Body& body, long rows, long columns, int device, void* stream)
 }
 #endif
 
-//@ run_map_across: needs lane, divisor, device_scope
+//@ run_map_transposed: needs lane, divisor, device_scope
 // A map that reads across what it writes, as a transposition does: a block takes 32 rows by 8 vectors, EACH times,
 // and the next block the vectors beside them. A warp is as wide as a sector of what is written; what is left of
 // the sectors that it reads waits in L1.
 template <int VECTOR, int EACH, class Body>
-__global__ void __launch_bounds__(256) map_across_kernel(const Body body, long rows, long vectors, divisor tiles) {
+__global__ void __launch_bounds__(256) map_transposed_kernel(const Body body, long rows, long vectors, divisor tiles) {
   constexpr int WIDE = VECTOR >= 4 ? 4 : 8, TALL = 32 / WIDE, DOWN = 32 / TALL;
   const unsigned lane_of = threadIdx.x % 32, warp = threadIdx.x / 32, down = tiles.under(blockIdx.x);
   const long row = down * 32L + warp % DOWN * TALL + lane_of % TALL;
@@ -80,18 +80,18 @@ __global__ void __launch_bounds__(256) map_across_kernel(const Body body, long r
     if (first + k * 8 < vectors) body(row, range{first + k * 8, body.columns()}, lane<VECTOR>());
 }
 #ifdef __CUDACC_RTC__
-template <int VECTOR, int EACH = 1, class Body> FN int run_map_across(const Body&, long, long, int, void*) {
-  return &map_across_kernel<VECTOR, EACH, Body> == nullptr;
+template <int VECTOR, int EACH = 1, class Body> FN int run_map_transposed(const Body&, long, long, int, void*) {
+  return &map_transposed_kernel<VECTOR, EACH, Body> == nullptr;
 }
 #else
 template <int VECTOR, int EACH = 1, class Body>
-int run_map_across(const Body& body, long rows, long columns, int device, void* stream) {
+int run_map_transposed(const Body& body, long rows, long columns, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
   const long vectors = (columns + VECTOR - 1) / VECTOR, tiles = (vectors + 8 * EACH - 1) / (8 * EACH);
   const long blocks = tiles * ((rows + 31) / 32);
   if (blocks > 1L << 30) return cudaErrorInvalidValue;  // 2^38 elements: no memory has so many
-  map_across_kernel<VECTOR, EACH><<<unsigned(blocks), 256, 0, static_cast<cudaStream_t>(stream)>>>(
+  map_transposed_kernel<VECTOR, EACH><<<unsigned(blocks), 256, 0, static_cast<cudaStream_t>(stream)>>>(
       body, rows, vectors, divisor(unsigned(tiles)));
   return cudaGetLastError();
 }

@@ -1,7 +1,7 @@
 // Maps of windows that overlap: a thread takes R vectors of results below each other, and a warp neighbours.
 //
 // The surprising fact: nvcc merges no loads that are guarded alike, nor any that take the non-coherent path. So what
-// the windows of a thread have in common is said: `windows` loads it once, and `below<k, j>` is place (k, j) of each
+// the windows of a thread have in common is said: `sliding_windows` loads it once, and `window_tap<k, j>` is place (k, j) of each
 // window. What is computed of it alike, nvcc does find: a sum over a line of places is taken once for all windows with it.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -9,7 +9,7 @@
 #include "kernels/pointwise/cuda/map.cuh"
 namespace fusewright {
 
-//@ windows: needs read, extent_of, visit
+//@ sliding_windows: needs read, extent_of, visit
 // Of each line, vectors that begin at place WHOLE exist as a whole or not at all, and what stands at their sides is alone.
 template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> struct window_vectors {
   const T* p;
@@ -39,33 +39,33 @@ template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> str
   }
 };
 template <int HIGH, int WIDE, int WHOLE, class Team, class T, class Where>
-FN window_vectors<T, HIGH, WIDE, WHOLE, Team::down, Team::vector, Where> windows(const Team&, const T* p, int base, long outer,
+FN window_vectors<T, HIGH, WIDE, WHOLE, Team::results_per_thread, Team::vector, Where> sliding_windows(const Team&, const T* p, int base, long outer,
                                                                             long inner, computed<T> fill, Where where) {
   return {p, base, outer, inner, fill, {}, where};
 }
-template <int K, int J, class Windows> struct below_operand {
+template <int K, int J, class Windows> struct window_tap_operand {
   using value = decltype(Windows::fill);
   static constexpr int bytes = 0;
   static constexpr bool kept = false;
-  Windows* windows;
+  Windows* sliding_windows;
   template <int W, int U> struct packet {
-    Windows* windows;
-    FN explicit packet(const below_operand& o) : windows(o.windows) {}
+    Windows* sliding_windows;
+    FN explicit packet(const window_tap_operand& o) : sliding_windows(o.sliding_windows) {}
     template <class Place> FN void fetch(int u, const Place& at) {
-      if (K == 0 && J == 0 && u == 0) windows->template fetch<U>(at);
+      if (K == 0 && J == 0 && u == 0) sliding_windows->template fetch<U>(at);
     }
-    template <class Place> FN value element(int u, int j, const Place&) { return windows->held[u + K][j + J]; }
+    template <class Place> FN value element(int u, int j, const Place&) { return sliding_windows->held[u + K][j + J]; }
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <int K, int J, class Windows> FN below_operand<K, J, Windows> below(Windows& windows) { return {&windows}; }
+template <int K, int J, class Windows> FN window_tap_operand<K, J, Windows> window_tap(Windows& sliding_windows) { return {&sliding_windows}; }
 
-//@ run_map_down: needs words, visit, map_block, grid, divisor, device_scope
-struct down_range {
+//@ run_map_sliding_window: needs words, visit, map_block, grid, divisor, device_scope
+struct sliding_window_range {
   int line, column;  // the first of the results
   long lines, columns;
 };
-struct down_place {
+struct sliding_window_place {
   static constexpr int slot = 0;
   int o, i, further;  // the results of a thread share an address
   long flat;
@@ -74,47 +74,47 @@ struct down_place {
   FN bool whole(long) const { return true; }
   template <class T> FN T* of(T* p, long outer_stride) const { return p + apart(o * outer_stride + i) + further * outer_stride; }
 };
-template <int R, int VECTOR> struct down_lane : words<down_lane<R, VECTOR>> {
-  static constexpr int vector = VECTOR, down = R;
+template <int R, int VECTOR> struct sliding_window_lane : words<sliding_window_lane<R, VECTOR>> {
+  static constexpr int vector = VECTOR, results_per_thread = R;
 };
 template <int U, int W, class Sink, class F, class... Ops>
-FN void visit_down(const down_range& r, int line, Sink& sink, const F& f, Ops... operand) {
-  down_place at[U];
+FN void visit_sliding_window(const sliding_window_range& r, int line, Sink& sink, const F& f, Ops... operand) {
+  sliding_window_place at[U];
   bool live[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) at[u] = {line, r.column, u, (line + u) * r.columns + r.column}, live[u] = true;
   visit<false, W, U>(at, live, sink, f, typename Ops::template packet<W, U>(operand)...);
 }
 template <int R, int W, class Sink, class F, class... Ops>
-FN void walk(down_lane<R, W>&, const down_range& r, Sink& sink, const F& f, Ops... operand) {
-  if (r.lines % R == 0 || r.line + R <= r.lines) return visit_down<R, W>(r, r.line, sink, f, operand...);
+FN void walk(sliding_window_lane<R, W>&, const sliding_window_range& r, Sink& sink, const F& f, Ops... operand) {
+  if (r.lines % R == 0 || r.line + R <= r.lines) return visit_sliding_window<R, W>(r, r.line, sink, f, operand...);
 #pragma unroll 1
-  for (int line = r.line; line < r.lines; ++line) visit_down<1, W>(r, line, sink, f, operand...);
+  for (int line = r.line; line < r.lines; ++line) visit_sliding_window<1, W>(r, line, sink, f, operand...);
 }
 template <int R, int W, class Index, class Divisor, class Body>
-__global__ void __launch_bounds__(MAP_BLOCK) map_down_kernel(const Body body, Index threads, Divisor wide, Divisor high) {
+__global__ void __launch_bounds__(MAP_BLOCK) map_sliding_window_kernel(const Body body, Index threads, Divisor wide, Divisor high) {
   const Index mine = Index(block_index()) * MAP_BLOCK + threadIdx.x;
   if (mine >= threads) return;
   const Index above = wide.under(mine), row = high.under(above);
   const int column = int(mine - above * wide.by) * W, line = int(above - row * high.by) * R;
-  body(long(row), down_range{line, column, body.lines(), body.columns()}, down_lane<R, W>());
+  body(long(row), sliding_window_range{line, column, body.lines(), body.columns()}, sliding_window_lane<R, W>());
 }
 #ifdef __CUDACC_RTC__
-template <int R, int W, class Body> FN int run_map_down(const Body&, long, long, long, int, void*) {
-  return &map_down_kernel<R, W, unsigned, divisor, Body> == nullptr;
+template <int R, int W, class Body> FN int run_map_sliding_window(const Body&, long, long, long, int, void*) {
+  return &map_sliding_window_kernel<R, W, unsigned, divisor, Body> == nullptr;
 }
 #else
 template <int R, int W, class Body>
-int run_map_down(const Body& body, long rows, long lines, long columns, int device, void* stream) {
+int run_map_sliding_window(const Body& body, long rows, long lines, long columns, int device, void* stream) {
   if (rows <= 0) return 0;
   const device_scope scope(device);
   const long high = (lines + R - 1) / R, wide = columns / W, threads = rows * high * wide;
   const dim3 grid = grid_of((threads + MAP_BLOCK - 1) / MAP_BLOCK);
   const auto on = static_cast<cudaStream_t>(stream);
   if (threads <= 1L << 30)
-    map_down_kernel<R, W, unsigned><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(threads), divisor(unsigned(wide)), divisor(unsigned(high)));
+    map_sliding_window_kernel<R, W, unsigned><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(threads), divisor(unsigned(wide)), divisor(unsigned(high)));
   else
-    map_down_kernel<R, W, long><<<grid, MAP_BLOCK, 0, on>>>(body, threads, long_divisor{wide}, long_divisor{high});
+    map_sliding_window_kernel<R, W, long><<<grid, MAP_BLOCK, 0, on>>>(body, threads, long_divisor{wide}, long_divisor{high});
   return cudaGetLastError();
 }
 #endif

@@ -13,7 +13,7 @@ namespace fusewright {
 
 //@ rows_of: needs lanes, numbers, sum
 // A T for each of LINE * N rows, in N vectors; truth values are masks.
-constexpr long LINE = LANES<float>;
+constexpr long SIMD_LANES = LANES<float>;
 template <class T, long N> struct rows_of;
 template <class T> struct lane_of {
   using type = T;
@@ -25,10 +25,10 @@ template <> struct lane_of<bool> {
 };
 template <class T, long N> struct rows_base {
   using lane = typename lane_of<T>::type;
-  using vector = typename vector_of<lane, LINE * sizeof(lane)>::type;
+  using vector = typename vector_of<lane, SIMD_LANES * sizeof(lane)>::type;
   using rows = rows_of<T, N>;
   vector v[N];
-  FN lane operator[](long row) const { return v[row / LINE][row % LINE]; }
+  FN lane operator[](long row) const { return v[row / SIMD_LANES][row % SIMD_LANES]; }
   // What f makes of each part: the loop is unrolled before vectors are given registers.
   template <class F> FN static rows made(F f) {
     rows made;
@@ -100,7 +100,7 @@ template <class F, long N, class... Rest> FN auto lifted(F f, rows_of<float, N> 
   using result = decltype(f(0.0f, rest[0]...));
   return rows_of<result, N>::made([&](int k) {
     typename rows_of<result, N>::vector part;
-    for (long lane = 0; lane < LINE; ++lane)
+    for (long lane = 0; lane < SIMD_LANES; ++lane)
       part[lane] = lane_of<result>::from(f(x.v[k][lane], rest.v[k][lane]...));
     return part;
   });
@@ -129,15 +129,15 @@ template <long N, class T> FN rows_of<computed<T>, N> across_rows(const T* p, lo
   using one = lane_of<computed<T>>;
   return rows_of<computed<T>, N>::made([&](int k) {
     typename rows_of<computed<T>, N>::vector part;
-    for (long lane = 0; lane < LINE; ++lane) part[lane] = one::from(widen(p[(k * LINE + lane) * step]));
+    for (long lane = 0; lane < SIMD_LANES; ++lane) part[lane] = one::from(widen(p[(k * SIMD_LANES + lane) * step]));
     return part;
   });
 }
 template <class T, class U, long N> FN void write(T* p, long offset, rows_of<U, N> x, long step = 1) {
-  for (long k = 0; k < LINE * N; ++k) narrow(computed<T>(x[k]), p[offset + k * step]);
+  for (long k = 0; k < SIMD_LANES * N; ++k) narrow(computed<T>(x[k]), p[offset + k * step]);
 }
 template <class T, long N> FN rows_of<float, N> round_to(rows_of<float, N> x) {
-  T places[LINE * N];
+  T places[SIMD_LANES * N];
   write(places, 0, x);
   return across_rows<N>(places);
 }
@@ -151,7 +151,7 @@ template <class Operand> struct spaced_operand {
 };
 template <class Operand> FN spaced_operand<Operand> spaced(Operand inside, long step) { return {inside, step}; }
 
-//@ turned: needs across_rows, spaced, load, staging, values
+//@ transposed_rows: needs across_rows, spaced, load, staging, values
 // Rows that lie one behind the other: LINE elements of each are loaded as they lie, and turned in registers.
 #ifdef __clang__
 #define FUSEWRIGHT_SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -168,46 +168,46 @@ template <class V> FN void mix_far(V a, V b, V& low, V& high) {
   high = FUSEWRIGHT_SHUFFLED(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 }
 // Where a row has to stand so that all come out in order, and where its elements are then.
-FN long turned_place(long k) { return k % 2 * 8 | k / 2 % 2 * 4 | k / 8 * 2 | k / 4 % 2; }
-template <class T> struct turned_operand {
+FN long transposed_place(long k) { return k % 2 * 8 | k / 2 % 2 * 4 | k / 8 * 2 | k / 4 % 2; }
+template <class T> struct transposed_operand {
   using rows = rows_of<float, 1>;
   const T* p;
   long outer, step, at = 0;
-  rows block[LINE];
-  FN turned_operand(const spaced_operand<load_operand<T>>& s) : p(s.inside.p), outer(s.inside.outer), step(s.step) {}
+  rows block[SIMD_LANES];
+  FN transposed_operand(const spaced_operand<load_operand<T>>& s) : p(s.inside.p), outer(s.inside.outer), step(s.step) {}
   // The elements from i on, or the last ones.
-  FN void turn(long o, long i, long end) {
-    at = i + LINE <= end ? i : end - LINE;
+  FN void transpose(long o, long i, long end) {
+    at = i + SIMD_LANES <= end ? i : end - SIMD_LANES;
     const T* first = p + one_by_one(o * outer + (at < 0 ? at = 0 : at));
-    for (long k = 0; k < LINE && k < end && end < LINE; ++k) block[k] = across_rows<1>(first + k, step);
-    if (end < LINE) return;
-    typename rows::vector v[LINE], w[LINE];
-    for (long k = 0; k < LINE; ++k) __builtin_prefetch(first + (LINE + k) * step);
+    for (long k = 0; k < SIMD_LANES && k < end && end < SIMD_LANES; ++k) block[k] = across_rows<1>(first + k, step);
+    if (end < SIMD_LANES) return;
+    typename rows::vector v[SIMD_LANES], w[SIMD_LANES];
+    for (long k = 0; k < SIMD_LANES; ++k) __builtin_prefetch(first + (SIMD_LANES + k) * step);
 #pragma GCC unroll 16
-    for (long k = 0; k < LINE; ++k) v[k] = across_rows<1>(first + turned_place(k) * step).v[0];
-    for (long k = 0; k < LINE / 2; ++k) mix_near(v[k], v[k + LINE / 2], w[2 * k], w[2 * k + 1]);
-    for (long k = 0; k < LINE / 2; ++k) mix_near(w[k], w[k + LINE / 2], v[2 * k], v[2 * k + 1]);
-    for (long k = 0; k < LINE / 2; ++k) mix_far(v[k], v[k + LINE / 2], w[2 * k], w[2 * k + 1]);
-    for (long k = 0; k < LINE / 2; ++k) mix_far(w[k], w[k + LINE / 2], v[2 * k], v[2 * k + 1]);
+    for (long k = 0; k < SIMD_LANES; ++k) v[k] = across_rows<1>(first + transposed_place(k) * step).v[0];
+    for (long k = 0; k < SIMD_LANES / 2; ++k) mix_near(v[k], v[k + SIMD_LANES / 2], w[2 * k], w[2 * k + 1]);
+    for (long k = 0; k < SIMD_LANES / 2; ++k) mix_near(w[k], w[k + SIMD_LANES / 2], v[2 * k], v[2 * k + 1]);
+    for (long k = 0; k < SIMD_LANES / 2; ++k) mix_far(v[k], v[k + SIMD_LANES / 2], w[2 * k], w[2 * k + 1]);
+    for (long k = 0; k < SIMD_LANES / 2; ++k) mix_far(w[k], w[k + SIMD_LANES / 2], v[2 * k], v[2 * k + 1]);
 #pragma GCC unroll 16
-    for (long k = 0; k < LINE; ++k) block[turned_place(k)].v[0] = v[k];
+    for (long k = 0; k < SIMD_LANES; ++k) block[transposed_place(k)].v[0] = v[k];
   }
 };
-template <long N, class Operand> FN const Operand& turnable(const Operand& s) { return s; }
-template <long N, class Operand> struct turns {
+template <long N, class Operand> FN const Operand& transposable(const Operand& s) { return s; }
+template <long N, class Operand> struct transposes {
   static constexpr bool yes = false;
 };
-template <class T> struct turns<1, spaced_operand<load_operand<T>>> {
+template <class T> struct transposes<1, spaced_operand<load_operand<T>>> {
   static constexpr bool yes = same<computed<T>, float>::yes;
 };
-template <long N, class T> FN auto turnable(const spaced_operand<load_operand<T>>& s) {
-  if constexpr (turns<N, spaced_operand<load_operand<T>>>::yes) return turned_operand<T>(s);
+template <long N, class T> FN auto transposable(const spaced_operand<load_operand<T>>& s) {
+  if constexpr (transposes<N, spaced_operand<load_operand<T>>>::yes) return transposed_operand<T>(s);
   else return s;
 }
-template <class Operand> FN void turn(const Operand&, long, long, long) {}
-template <class T> FN void turn(turned_operand<T>& s, long o, long i, long end) { s.turn(o, i, end); }
+template <class Operand> FN void transpose(const Operand&, long, long, long) {}
+template <class T> FN void transpose(transposed_operand<T>& s, long o, long i, long end) { s.transpose(o, i, end); }
 
-//@ abreast: needs across_rows, spaced, words, fold, kept, strided, gather, strided_store, within, turned
+//@ simd_rows: needs across_rows, spaced, words, reduce, kept, strided, gather, strided_store, within, transposed_rows
 // Where an operand has the element of the first row.
 template <class T> FN const T* spot(const load_operand<T>& s, long o, long i) { return s.p + o * s.outer + i; }
 template <class T> FN const T* spot(const strided_operand<T>& s, long o, long i) {
@@ -242,7 +242,7 @@ template <long N, class Operand> FN auto taken(const Operand& s, long o, long i,
 template <long N, class Operand> FN auto taken(const spaced_operand<Operand>& s, long o, long i, long) {
   return taken_at<N>(spot(s.inside, o, i), s.step);
 }
-template <long N, class T> FN rows_of<float, 1> taken(const turned_operand<T>& s, long, long i, long) {
+template <long N, class T> FN rows_of<float, 1> taken(const transposed_operand<T>& s, long, long i, long) {
   return s.block[i - s.at];
 }
 template <long N, class T> FN T taken(const everywhere_operand<T>& s, long, long, long) { return s.value; }
@@ -311,7 +311,7 @@ template <class T, long N, class Better, class Limit> struct first_of<rows_of<T,
   FN rows_of<long, N> result() const { return position; }
 };
 
-template <long N> struct abreast : words<abreast<N>> {
+template <long N> struct simd_rows : words<simd_rows<N>> {
   static constexpr long MOST = 64;  // positions in a buffer
   template <class T> using one = rows_of<T, N>;
   template <class T> FN auto beside(const T* p, long offset) const { return across_rows<N>(p + offset); }
@@ -319,11 +319,11 @@ template <long N> struct abreast : words<abreast<N>> {
     for (long o = s.first; o < s.last; ++o)
       for (long i = s.begin; i < s.end; ++i) f(taken<N>(ops, o, i, s.inner)...);
   }
-  template <class Reducer, class Span, class F, class... Ops> FN auto fold(Span s, F f, Ops... ops) const {
+  template <class Reducer, class Span, class F, class... Ops> FN auto reduce(Span s, F f, Ops... ops) const {
     using element = typename Reducer::element;
     Reducer reducer;
-    if constexpr ((turns<N, Ops>::yes || ...)) {
-      fold_turned(reducer, s, f, turnable<N>(ops)...);
+    if constexpr ((transposes<N, Ops>::yes || ...)) {
+      reduce_transposed(reducer, s, f, transposable<N>(ops)...);
       return reducer.result();
     }
     element buffer[MOST];
@@ -340,25 +340,25 @@ template <long N> struct abreast : words<abreast<N>> {
   }
   // What was turned together is folded together: its loops have a known length.
   template <class Reducer, class Span, class F, class... Ops>
-  FN void fold_turned(Reducer& reducer, Span s, F& f, Ops... ops) const {
+  FN void reduce_transposed(Reducer& reducer, Span s, F& f, Ops... ops) const {
     using element = typename Reducer::element;
-    element buffer[LINE];
+    element buffer[SIMD_LANES];
     for (long o = s.first; o < s.last; ++o) {
       long i = s.begin;
-      for (; i + LINE <= s.end; i += LINE) {
-        (turn(ops, o, i, s.end), ...);
-        for (long k = 0; k < LINE; ++k) buffer[k] = element(f(taken<N>(ops, o, i + k, s.inner)...));
-        reducer.take(buffer, LINE, o * s.inner + i);
+      for (; i + SIMD_LANES <= s.end; i += SIMD_LANES) {
+        (transpose(ops, o, i, s.end), ...);
+        for (long k = 0; k < SIMD_LANES; ++k) buffer[k] = element(f(taken<N>(ops, o, i + k, s.inner)...));
+        reducer.take(buffer, SIMD_LANES, o * s.inner + i);
       }
       if (i == s.end) continue;
-      (turn(ops, o, i, s.end), ...);
+      (transpose(ops, o, i, s.end), ...);
       for (long k = 0; k < s.end - i; ++k) buffer[k] = element(f(taken<N>(ops, o, i + k, s.inner)...));
       reducer.take(buffer, s.end - i, o * s.inner + i);
     }
   }
 };
 
-//@ scan_abreast: needs abreast, scan
+//@ scan_simd_rows: needs simd_rows, scan
 // Every row goes its own way, one element after the other, in doubles; see narrowed() for what is small.
 template <class Scan, class Span, class T, long R, long N, bool Small, class F, class... Ops>
 FN void scan(Scan, Span s, kept<rows_of<T, R>, N, Small>& row, F f, Ops... ops) {
@@ -374,37 +374,37 @@ FN void scan(Scan, Span s, kept<rows_of<T, R>, N, Small>& row, F f, Ops... ops) 
   }
 }
 
-//@ run_abreast: needs scan_abreast, lift, solo, run_rows
+//@ run_simd_rows: needs scan_simd_rows, lift, solo, run_rows
 // `beside`: how many neighbouring rows lie side by side.
 template <long N, class Body>
-__attribute__((noinline, flatten)) void abreast_rows(const Body& body, long row, long end) {
-  for (; row < end; row += N * LINE) body(row, abreast<N>());
+__attribute__((noinline, flatten)) void simd_row_groups(const Body& body, long row, long end) {
+  for (; row < end; row += N * SIMD_LANES) body(row, simd_rows<N>());
 }
 template <long Most, class Body> void groups_of_rows(const Body& body, long row, long end) {
   while (row < end) {
     const long left = body.beside() - row % body.beside(), stop = row + left < end ? row + left : end;
-    const long many = row + (stop - row) / (Most * LINE) * (Most * LINE), some = many + (stop - many) / LINE * LINE;
-    abreast_rows<Most>(body, row, many);
-    abreast_rows<1>(body, many, some);
+    const long many = row + (stop - row) / (Most * SIMD_LANES) * (Most * SIMD_LANES), some = many + (stop - many) / SIMD_LANES * SIMD_LANES;
+    simd_row_groups<Most>(body, row, many);
+    simd_row_groups<1>(body, many, some);
     if (some < stop) solo_rows(body, some, stop);
     row = stop;
   }
 }
-template <long Most = 4, class Body> void run_abreast(const Body& body, long threads) {
-  const long rows = body.rows(), groups = (rows + LINE - 1) / LINE, n = team_size(threads, groups);
+template <long Most = 4, class Body> void run_simd_rows(const Body& body, long threads) {
+  const long rows = body.rows(), groups = (rows + SIMD_LANES - 1) / SIMD_LANES, n = team_size(threads, groups);
   if (n <= 1) return groups_of_rows<Most>(body, 0, rows);
 #pragma omp parallel num_threads(n)
   {
-    const long k = omp_get_thread_num(), all = omp_get_num_threads(), stop = groups * (k + 1) / all * LINE;
-    groups_of_rows<Most>(body, groups * k / all * LINE, stop < rows ? stop : rows);
+    const long k = omp_get_thread_num(), all = omp_get_num_threads(), stop = groups * (k + 1) / all * SIMD_LANES;
+    groups_of_rows<Most>(body, groups * k / all * SIMD_LANES, stop < rows ? stop : rows);
   }
 }
 
-//@ run_turned: needs run_abreast
+//@ run_simd_rows_transposed: needs run_simd_rows
 // Only such vectors can be turned fast; LINE rows fill them, and more would come from memory in bursts.
-template <class Body> void run_turned(const Body& body, long threads) {
+template <class Body> void run_simd_rows_transposed(const Body& body, long threads) {
 #ifdef __AVX512F__
-  run_abreast<1>(body, threads);
+  run_simd_rows<1>(body, threads);
 #else
   run_rows(body, threads);
 #endif

@@ -8,7 +8,7 @@
 #include "kernels/rowwise/cuda/split_rows.cuh"
 namespace fusewright {
 
-//@ gathered_team: needs team, fixed
+//@ grid_resident_team: needs team, fixed
 // The same number, of which the compiler knows nothing: what follows from it, addresses above all, is then not worked
 // out before the first row and kept in registers through all of them.
 FN int fresh(int number) {
@@ -19,7 +19,7 @@ FN int fresh(int number) {
 // [2][MOST_WORDS][BLOCKS]. Two rooms in turn are enough. A block writes part n + 2 once it has read all parts n + 1, and
 // these are written behind a barrier that comes after all reading of parts n, which lay in the same room.
 constexpr int MOST_WORDS = 8;
-template <int BLOCKS> struct gathering {
+template <int BLOCKS> struct grid_exchange {
   static constexpr long words = MOST_WORDS * BLOCKS;  // of a room
   unsigned long* rooms;
   unsigned number = 0;  // of the last meeting, from 1 on; so nobody has to reset what the last row has left
@@ -58,7 +58,7 @@ template <int BLOCKS> struct gathering {
     }
   };
   // Every thread that calls it says the same of its block; each gets the part of one block, or none.
-  template <class Reducer, class T> FN T exchange(T mine) {
+  template <class Reducer, class T> FN T swap_partials(T mine) {
     const int block = fresh(blockIdx.x);
     unsigned long* const room = rooms + (block / BLOCKS * 2 + (++number & 1)) * words;
     part<T> bits(mine);
@@ -67,76 +67,76 @@ template <int BLOCKS> struct gathering {
   }
 };
 // So many bytes, whatever they contain, for one launch alone.
-constexpr int GATHERED_BLOCKS = 2048, GATHERED_BYTES = int(gathering<GATHERED_BLOCKS>::words) * 16;
-static_assert(GATHERED_BYTES <= 278528, "the number that whoever allocates the workspace writes");
+constexpr int GRID_RESIDENT_BLOCKS = 2048, GRID_RESIDENT_BYTES = int(grid_exchange<GRID_RESIDENT_BLOCKS>::words) * 16;
+static_assert(GRID_RESIDENT_BYTES <= 278528, "the number that whoever allocates the workspace writes");
 // Parts are joined in the order of blocks, so all members get the same bits.
-template <int BLOCKS, int THREADS, int VECTOR> struct gathered : words<gathered<BLOCKS, THREADS, VECTOR>> {
+template <int BLOCKS, int THREADS, int VECTOR> struct grid_resident : words<grid_resident<BLOCKS, THREADS, VECTOR>> {
   static_assert(THREADS >= 64 && THREADS >= BLOCKS, "a block has barriers, and a thread for each part");
   static constexpr int threads = BLOCKS * THREADS, vector = VECTOR;
   static constexpr bool spread = false;
   team<THREADS, VECTOR>& block;
-  gathering<BLOCKS>& hall;
+  grid_exchange<BLOCKS>& exchange;
   int number;
-  FN gathered(team<THREADS, VECTOR>& block, gathering<BLOCKS>& hall)
-      : block(block), hall(hall), number(fresh(blockIdx.x % BLOCKS * THREADS + threadIdx.x)) {}
+  FN grid_resident(team<THREADS, VECTOR>& block, grid_exchange<BLOCKS>& exchange)
+      : block(block), exchange(exchange), number(fresh(blockIdx.x % BLOCKS * THREADS + threadIdx.x)) {}
   FN int member() const { return number; }
   FN int members() const { return threads; }
   FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
     mine = block.template join<Reducer>(mine);
-    return block.template join<Reducer>(hall.template exchange<Reducer>(mine));
+    return block.template join<Reducer>(exchange.template swap_partials<Reducer>(mine));
   }
 };
 
-//@ run_rows_gathered: needs gathered_team, resident
+//@ run_rows_grid_resident: needs grid_resident_team, resident
 // Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
 // one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
-template <int THREADS> constexpr int gathered_share = 1024 / THREADS;
+template <int THREADS> constexpr int grid_resident_share = 1024 / THREADS;
 template <int BLOCKS, int THREADS, int VECTOR, class Body>
-__global__ void __launch_bounds__(THREADS, gathered_share<THREADS>)
-    gathered_kernel(const Body body, int rows, int shares, unsigned long* rooms) {
-  using shared_row = gathered<BLOCKS, THREADS, VECTOR>;
-  gathering<BLOCKS> hall{rooms};
+__global__ void __launch_bounds__(THREADS, grid_resident_share<THREADS>)
+    grid_resident_kernel(const Body body, int rows, int shares, unsigned long* rooms) {
+  using shared_row = grid_resident<BLOCKS, THREADS, VECTOR>;
+  grid_exchange<BLOCKS> exchange{rooms};
   team<THREADS, VECTOR> block;
   __shared__ int row;  // no register is free for it
   if (threadIdx.x == 0) row = blockIdx.x / BLOCKS;
   __syncthreads();
 #pragma unroll 1
   while (row < rows) {
-    body(row, shared_row(block, hall));
+    body(row, shared_row(block, exchange));
     __syncthreads();
     if (threadIdx.x == 0) row += shares;
     __syncthreads();
   }
 }
 #ifdef __CUDACC_RTC__
-template <int BLOCKS, int THREADS> FN bool gathers(int) { return true; }
+template <int BLOCKS, int THREADS> FN bool fits_grid(int) { return true; }
 template <int BLOCKS, int THREADS, int VECTOR, class Body>
-FN int run_rows_gathered(const Body&, long, void*, int, void*) {
-  return &gathered_kernel<BLOCKS, THREADS, VECTOR, Body> == nullptr;
+FN int run_rows_grid_resident(const Body&, long, void*, int, void*) {
+  return &grid_resident_kernel<BLOCKS, THREADS, VECTOR, Body> == nullptr;
 }
 #else
 // Whether the device holds all blocks of a row at once, whatever the body.
-template <int BLOCKS, int THREADS> bool gathers(int device) {
+template <int BLOCKS, int THREADS> bool fits_grid(int device) {
   int processors = 0;
   const int error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  return !error && BLOCKS <= processors * gathered_share<THREADS>;
+  return !error && BLOCKS <= processors * grid_resident_share<THREADS>;
 }
 template <int BLOCKS, int THREADS, int VECTOR, class Body>
-int run_rows_gathered(const Body& body, long rows, void* workspace, int device, void* stream) {
+int run_rows_grid_resident(const Body& body, long rows, void* workspace, int device, void* stream) {
   if (rows <= 0) return 0;
   if (rows > 1L << 30) return cudaErrorInvalidValue;  // no memory has so many long ones
   const device_scope scope(device);
-  constexpr auto kernel = gathered_kernel<BLOCKS, THREADS, VECTOR, Body>;
+  constexpr auto kernel = grid_resident_kernel<BLOCKS, THREADS, VECTOR, Body>;
   int blocks = 0;
-  int error = resident_blocks<kernel>(THREADS, GATHERED_BLOCKS, device, blocks);
+  int error = resident_blocks<kernel>(THREADS, GRID_RESIDENT_BLOCKS, device, blocks);
   if (error) return error;
   int count = int(rows);
   const int most = blocks / BLOCKS;
   int shares = count < most ? count : most;
   if (shares == 0) return cudaErrorCooperativeLaunchTooLarge;
   const auto on = static_cast<cudaStream_t>(stream);
-  error = cudaMemsetAsync(workspace, 0, shares * gathering<BLOCKS>::words * 16, on);
+  error = cudaMemsetAsync(workspace, 0, shares * grid_exchange<BLOCKS>::words * 16, on);
   if (error) return error;
   Body copy = body;
   void* arguments[] = {&copy, &count, &shares, &workspace};

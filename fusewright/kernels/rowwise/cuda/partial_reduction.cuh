@@ -10,7 +10,7 @@
 #include "kernels/rowwise/cuda/split_rows.cuh"
 namespace fusewright {
 
-//@ in_parts: needs team, fixed, span, alone, from_meeting
+//@ partial_reduction: needs team, fixed, span, alone, from_exchange
 // The first kernel (JOINS is false) folds a part of a row and leaves what it comes to, in BYTES. The second one folds nothing:
 // it joins what was left, and stores what follows.
 struct part_of_row {
@@ -24,14 +24,14 @@ template <int THREADS, int VECTOR, int BURST> struct part_walker {
   FN long member() const { return first; }
   FN long members() const { return step; }
 };
-template <class Block, class Folding, int VECTOR, int BURST, int BYTES, bool JOINS>
-struct in_parts : words<in_parts<Block, Folding, VECTOR, BURST, BYTES, JOINS>> {
+template <class Block, class Reducing, int VECTOR, int BURST, int BYTES, bool JOINS>
+struct partial_reduction : words<partial_reduction<Block, Reducing, VECTOR, BURST, BYTES, JOINS>> {
   static constexpr int vector = VECTOR, threads = Block::threads, across = Block::across, burst = BURST;
   static constexpr bool spread = true;
   Block& whole;
-  Folding& block;
+  Reducing& block;
   part_of_row at;
-  FN in_parts(Block& whole, Folding& block, part_of_row at) : whole(whole), block(block), at(at) {}
+  FN partial_reduction(Block& whole, Reducing& block, part_of_row at) : whole(whole), block(block), at(at) {}
   FN bool leads() const { return JOINS && whole.leads(); }
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
@@ -43,7 +43,7 @@ struct in_parts : words<in_parts<Block, Folding, VECTOR, BURST, BYTES, JOINS>> {
       mine = Reducer::none();
 #pragma unroll 4
       for (int part = whole.member(); part < at.parts; part += threads)
-        mine = Reducer::join(mine, from_meeting(room + long(part) * across));
+        mine = Reducer::join(mine, from_exchange(room + long(part) * across));
       return whole.template join<Reducer>(mine);
     } else {
       if (whole.leads()) room[long(at.part) * across] = mine;
@@ -70,41 +70,41 @@ struct in_parts : words<in_parts<Block, Folding, VECTOR, BURST, BYTES, JOINS>> {
   }
 };
 template <class B, class G, int V, int U, int N, bool J, class Sink, class F, class... Ops>
-FN void walk(in_parts<B, G, V, U, N, J>& team, line_span span, Sink& sink, const F& f, Ops... operand) {
+FN void walk(partial_reduction<B, G, V, U, N, J>& team, line_span span, Sink& sink, const F& f, Ops... operand) {
   if constexpr (!J) team.walk_part(span, sink, f, operand...);
 }
 template <class B, class G, int V, int U, int N, bool J, class Sink, class F, class... Ops>
-FN void walk(in_parts<B, G, V, U, N, J>& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
+FN void walk(partial_reduction<B, G, V, U, N, J>& team, sheet_span span, Sink& sink, const F& f, Ops... operand) {
   if constexpr (!J) team.walk_part(span, sink, f, operand...);
 }
 template <class B, class G, int V, int U, int N, bool J, long I, class Sink, class F, class... Ops>
-FN void walk(in_parts<B, G, V, U, N, J>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
+FN void walk(partial_reduction<B, G, V, U, N, J>& team, fixed_span<I>, Sink& sink, const F& f, Ops... operand) {
   walk(team, line_span{I}, sink, f, operand...);
 }
 template <class B, class G, int V, int U, int N, bool J, long O, long I, class Sink, class F, class... Ops>
-FN void walk(in_parts<B, G, V, U, N, J>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
-  in_parts<B, G, I % V == 0 ? V : 1, U, N, J> narrowed(team.whole, team.block, team.at);
+FN void walk(partial_reduction<B, G, V, U, N, J>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
+  partial_reduction<B, G, I % V == 0 ? V : 1, U, N, J> narrowed(team.whole, team.block, team.at);
   walk(narrowed, sheet_span{O, I}, sink, f, operand...);
 }
 
-//@ run_in_parts: needs in_parts, next_kernel, resident
+//@ run_partial_reduction: needs partial_reduction, next_kernel, resident
 // A thread takes LOADS vectors, BURST at a time, or more where scratch memory has no room for so many parts. 0: as many as make
 // one wave of blocks, which is faster where the join of a block is dear. `workspace` is device memory of
 // IN_PARTS_BYTES, any contents, for this launch alone. `length` is that of a row; only speed depends on it. Rows that lie
 // BESIDE each other's parts, as stripes do, are read at the same time.
-template <class Block> constexpr long IN_PARTS_BYTES = Block::across > 1 ? 2113536 : 278528;  // as codegen/cuda.py has them
+template <class Block> constexpr long PARTIAL_REDUCTION_BYTES = Block::across > 1 ? 2113536 : 278528;  // as codegen/cuda.py has them
 template <class Block, int BYTES> FN part_of_row part_at(char* workspace, int share, int part, int parts) {
   return {workspace + long(share) * parts * Block::across * BYTES, part, parts};
 }
 template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int BYTES, class Body>
-__global__ void __launch_bounds__(SIZE) leave_kernel(const Body body, long first, long rows, int parts, char* workspace) {
+__global__ void __launch_bounds__(SIZE) partials_kernel(const Body body, long first, long rows, int parts, char* workspace) {
   let_next_kernel_start();
   const int shares = gridDim.x / parts, share = BESIDE ? blockIdx.x % shares : blockIdx.x / parts;
   const int part = BESIDE ? blockIdx.x / shares : blockIdx.x % parts;
   Block block;
   const long row = first + long(share) * Block::across + block.lane();
   const part_of_row at = part_at<Block, BYTES>(workspace, share, part, parts);
-  if (row < rows) body(row, in_parts<Block, Block, VECTOR, BURST, BYTES, false>(block, block, at));
+  if (row < rows) body(row, partial_reduction<Block, Block, VECTOR, BURST, BYTES, false>(block, block, at));
 }
 template <class Block, int SIZE, int VECTOR, int BURST, int BYTES, class Body>
 __global__ void __launch_bounds__(SIZE) join_kernel(const Body body, long first, long rows, int parts, char* workspace) {
@@ -113,12 +113,12 @@ __global__ void __launch_bounds__(SIZE) join_kernel(const Body body, long first,
   alone nobody;
   const long row = first + long(blockIdx.x) * Block::across + block.lane();
   const part_of_row at = part_at<Block, BYTES>(workspace, blockIdx.x, 0, parts);
-  if (row < rows) body(row, in_parts<Block, alone, VECTOR, BURST, BYTES, true>(block, nobody, at));
+  if (row < rows) body(row, partial_reduction<Block, alone, VECTOR, BURST, BYTES, true>(block, nobody, at));
 }
 #ifdef __CUDACC_RTC__
 template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
-FN int run_in_parts(const Body&, long, long, void*, int, void*) {
-  return &leave_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body> == nullptr ||
+FN int run_partial_reduction(const Body&, long, long, void*, int, void*) {
+  return &partials_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body> == nullptr ||
          &join_kernel<Block, SIZE, VECTOR, BURST, BYTES, Body> == nullptr;
 }
 #else
@@ -129,18 +129,18 @@ constexpr bool may_start_early() {
   return all;
 }
 template <class Block, int SIZE, bool BESIDE, int VECTOR, int BURST, int LOADS, int BYTES, class Body>
-int run_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
-  constexpr int across = Block::across, most = IN_PARTS_BYTES<Block> / (across * BYTES);
+int run_partial_reduction(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
+  constexpr int across = Block::across, most = PARTIAL_REDUCTION_BYTES<Block> / (across * BYTES);
   const device_scope scope(device);
-  constexpr auto leave = leave_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body>;
+  constexpr auto leave = partials_kernel<Block, SIZE, BESIDE, VECTOR, BURST, BYTES, Body>;
   int wave = 0, error = LOADS ? 0 : resident_blocks<leave>(SIZE, most, device, wave);
   const auto on = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute early[1];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
   for (long first = 0; first < rows && !error; first += long(most) * across) {
-    const long stripes = (rows - first + across - 1) / across;
-    const int shares = stripes < most ? int(stripes) : most;
+    const long column_panels = (rows - first + across - 1) / across;
+    const int shares = column_panels < most ? int(column_panels) : most;
     const long wanted = LOADS ? (length - 1) / (SIZE / across * VECTOR * (LOADS ? LOADS : 1)) + 1 : wave / shares;
     const int parts = wanted < 1 ? 1 : wanted < most / shares ? int(wanted) : most / shares;
     char* const room = static_cast<char*>(workspace);
@@ -153,18 +153,18 @@ int run_in_parts(const Body& body, long rows, long length, void* workspace, int 
 }
 #endif
 
-//@ run_rows_in_parts: needs run_in_parts
+//@ run_rows_partial_reduction: needs run_partial_reduction
 template <int THREADS, int VECTOR, int BURST, int LOADS, int BYTES, bool BESIDE = false, class Body>
-int run_rows_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
+int run_rows_partial_reduction(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
   using block = team<THREADS, 1>;
-  return run_in_parts<block, THREADS, BESIDE, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
+  return run_partial_reduction<block, THREADS, BESIDE, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
 }
 
-//@ run_stripes_in_parts: needs run_in_parts, stripe
+//@ run_column_panels_partial_reduction: needs run_partial_reduction, column_panel
 template <int DOWN, int ACROSS, int BURST, int LOADS, int BYTES, class Body>
-int run_stripes_in_parts(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
-  using block = stripe<DOWN, ACROSS>;
-  return run_in_parts<block, DOWN * ACROSS, true, 1, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
+int run_column_panels_partial_reduction(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
+  using block = column_panel<DOWN, ACROSS>;
+  return run_partial_reduction<block, DOWN * ACROSS, true, 1, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
 }
 
 //@

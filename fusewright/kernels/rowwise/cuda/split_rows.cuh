@@ -1,6 +1,6 @@
 // Rows that need more than a block of neighbouring threads: few long ones, and those that lie across memory.
 //
-// A `stripe` takes ACROSS rows that are neighbours in memory: a warp then reads neighbouring elements, one of
+// A `column_panel` takes ACROSS rows that are neighbours in memory: a warp then reads neighbouring elements, one of
 // each row, however far apart the elements of a row are. A `split` gives a row, or a stripe, to several blocks
 // that meet in global memory. The surprising fact: threads without a row leave at once. All members of a row do,
 // so nobody needs their parts, and a barrier only waits for those who stay.
@@ -11,15 +11,15 @@
 #include "kernels/rowwise/cuda/rows.cuh"
 namespace fusewright {
 
-//@ stripe: needs words
+//@ column_panel: needs words
 // Member m of row r is thread m * ACROSS + r. Parts meet in shared memory in two steps, groups first.
 constexpr int PART_BYTES = 32;
 // One room for the parts of all folds of a kernel, whatever their types.
-template <int STEP, int BYTES> FN char* shared_room() {
+template <int K_SCALE_BLOCK, int BYTES> FN char* shared_room() {
   __shared__ __align__(16) char room[BYTES];
   return room;
 }
-template <int DOWN, int ACROSS, int VECTOR = 1> struct stripe : words<stripe<DOWN, ACROSS, VECTOR>> {
+template <int DOWN, int ACROSS, int VECTOR = 1> struct column_panel : words<column_panel<DOWN, ACROSS, VECTOR>> {
   static constexpr int threads = DOWN, vector = VECTOR, across = ACROSS;
   static constexpr int group = DOWN >= 64 ? 8 : DOWN >= 16 ? 4 : DOWN >= 4 ? 2 : 1, groups = DOWN / group;
   static constexpr bool spread = false;
@@ -33,12 +33,12 @@ template <int DOWN, int ACROSS, int VECTOR = 1> struct stripe : words<stripe<DOW
       return mine;
     } else {
       T* const rooms = reinterpret_cast<T*>(shared_room<1, DOWN * ACROSS * PART_BYTES>()) + lane();
-      T* const halls = reinterpret_cast<T*>(shared_room<2, groups * ACROSS * PART_BYTES>()) + lane();
+      T* const group_rooms = reinterpret_cast<T*>(shared_room<2, groups * ACROSS * PART_BYTES>()) + lane();
       rooms[member() * ACROSS] = mine;
       __syncthreads();
-      if (member() < groups) halls[member() * ACROSS] = joined<Reducer, group>(rooms + member() * group * ACROSS);
+      if (member() < groups) group_rooms[member() * ACROSS] = joined<Reducer, group>(rooms + member() * group * ACROSS);
       __syncthreads();
-      return joined<Reducer, groups>(halls);
+      return joined<Reducer, groups>(group_rooms);
     }
   }
   template <class Reducer, int COUNT, class T> static FN T joined(const T* parts) {
@@ -49,32 +49,32 @@ template <int DOWN, int ACROSS, int VECTOR = 1> struct stripe : words<stripe<DOW
   }
 };
 
-//@ run_stripes: needs stripe, grid, device_scope
+//@ run_column_panels: needs column_panel, grid, device_scope
 template <int DOWN, int ACROSS, int VECTOR, class Body>
-__global__ void __launch_bounds__(DOWN * ACROSS) stripe_kernel(const Body body, long rows) {
-  stripe<DOWN, ACROSS, VECTOR> team;
+__global__ void __launch_bounds__(DOWN * ACROSS) column_panel_kernel(const Body body, long rows) {
+  column_panel<DOWN, ACROSS, VECTOR> team;
   const long row = block_index() * ACROSS + team.lane();
   if (row < rows) body(row, team);
 }
 #ifdef __CUDACC_RTC__
-template <int DOWN, int ACROSS, int VECTOR = 1, class Body> FN int run_stripes(const Body&, long, int, void*) {
-  return &stripe_kernel<DOWN, ACROSS, VECTOR, Body> == nullptr;
+template <int DOWN, int ACROSS, int VECTOR = 1, class Body> FN int run_column_panels(const Body&, long, int, void*) {
+  return &column_panel_kernel<DOWN, ACROSS, VECTOR, Body> == nullptr;
 }
 #else
 template <int DOWN, int ACROSS, int VECTOR = 1, class Body>
-int run_stripes(const Body& body, long rows, int device, void* stream) {
+int run_column_panels(const Body& body, long rows, int device, void* stream) {
   if (rows <= 0) return 0;
   const device_scope scope(device);
   const dim3 grid = grid_of((rows + ACROSS - 1) / ACROSS);
-  stripe_kernel<DOWN, ACROSS, VECTOR><<<grid, DOWN * ACROSS, 0, static_cast<cudaStream_t>(stream)>>>(body, rows);
+  column_panel_kernel<DOWN, ACROSS, VECTOR><<<grid, DOWN * ACROSS, 0, static_cast<cudaStream_t>(stream)>>>(body, rows);
   return cudaGetLastError();
 }
 #endif
 
-//@ from_meeting
+//@ from_exchange
 // What another block has left. Past L1, which may still hold what was there two folds ago.
-constexpr int MEETING_BYTES = 32;
-template <class T> FN T from_meeting(const T* place) {
+constexpr int EXCHANGE_BYTES = 32;
+template <class T> FN T from_exchange(const T* place) {
   unsigned bits[(sizeof(T) + 3) / 4];
 #pragma unroll
   for (unsigned k = 0; k < (sizeof(T) + 3) / 4; ++k) bits[k] = __ldcg(reinterpret_cast<const unsigned*>(place) + k);
@@ -83,10 +83,10 @@ template <class T> FN T from_meeting(const T* place) {
   return value;
 }
 
-//@ split: needs team, fixed, span, from_meeting
+//@ split: needs team, fixed, span, from_exchange
 // `parts` blocks on one row, or on a stripe of them. They meet in global memory, so all of them must be resident
 // (the launcher sees to it). Nothing can be kept: how much of a row a thread has is known at run time only.
-struct meeting {
+struct block_exchange {
   unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two folds
   char* rooms;        // [2][parts][rows of a block], MEETING_BYTES each
   int part, parts;
@@ -105,30 +105,30 @@ template <class Block, int VECTOR, int BURST = 8> struct split : words<split<Blo
   static constexpr int vector = VECTOR, threads = Block::threads, across = Block::across, burst = BURST;
   static constexpr bool spread = true;
   Block& block;
-  meeting& hall;
-  FN split(Block& block, meeting& hall) : block(block), hall(hall) {}
-  FN long member() const { return long(hall.part) * threads + block.member(); }
-  FN long members() const { return long(hall.parts) * threads; }
+  block_exchange& exchange;
+  FN split(Block& block, block_exchange& exchange) : block(block), exchange(exchange) {}
+  FN long member() const { return long(exchange.part) * threads + block.member(); }
+  FN long members() const { return long(exchange.parts) * threads; }
   FN bool leads() const { return member() == 0; }
   template <class Reducer, class T> FN T join(T mine) {
     return join_parts<Reducer>(block.template join<Reducer>(mine));
   }
   template <class Reducer, class T> FN T join_parts(T mine) {
-    return block.template join<Reducer>(exchange<Reducer>(mine));
+    return block.template join<Reducer>(swap_partials<Reducer>(mine));
   }
   // Every block hands in what its leader has; each member joins some of all these parts.
-  template <class Reducer, class T> FN T exchange(T mine) {
-    static_assert(sizeof(T) <= MEETING_BYTES, "a part of a fold fits a place of the meeting");
-    char* const room = hall.rooms + (long(hall.room) * hall.parts * across + block.lane()) * MEETING_BYTES;
-    if (block.leads()) *reinterpret_cast<T*>(room + long(hall.part) * across * MEETING_BYTES) = mine;
+  template <class Reducer, class T> FN T swap_partials(T mine) {
+    static_assert(sizeof(T) <= EXCHANGE_BYTES, "a part of a fold fits a place of the meeting");
+    char* const room = exchange.rooms + (long(exchange.room) * exchange.parts * across + block.lane()) * EXCHANGE_BYTES;
+    if (block.leads()) *reinterpret_cast<T*>(room + long(exchange.part) * across * EXCHANGE_BYTES) = mine;
     if (across > 1) __syncthreads();
-    if (threadIdx.x == 0) hall.wait();
+    if (threadIdx.x == 0) exchange.wait();
     __syncthreads();
-    hall.room ^= 1;
+    exchange.room ^= 1;
     T all = Reducer::none();
 #pragma unroll 1
-    for (int part = block.member(); part < hall.parts; part += threads)
-      all = Reducer::join(all, from_meeting(reinterpret_cast<const T*>(room + long(part) * across * MEETING_BYTES)));
+    for (int part = block.member(); part < exchange.parts; part += threads)
+      all = Reducer::join(all, from_exchange(reinterpret_cast<const T*>(room + long(part) * across * EXCHANGE_BYTES)));
     return all;
   }
 };
@@ -138,7 +138,7 @@ FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<I>, Sink& sink, const
 }
 template <class Block, int VECTOR, int BURST, long O, long I, class Sink, class F, class... Ops>
 FN void walk(split<Block, VECTOR, BURST>& team, fixed_span<O, I>, Sink& sink, const F& f, Ops... operand) {
-  split<Block, I % VECTOR == 0 ? VECTOR : 1, BURST> narrowed(team.block, team.hall);
+  split<Block, I % VECTOR == 0 ? VECTOR : 1, BURST> narrowed(team.block, team.exchange);
   walk(narrowed, sheet_span{O, I}, sink, f, operand...);
 }
 
@@ -160,27 +160,27 @@ template <auto KERNEL> int resident_blocks(int threads, int most, int device, in
 }
 #endif
 
-//@ meeting_place: needs split
+//@ exchange_place: needs split
 // `workspace` is device memory of SPLIT_BYTES, any contents, for one launch alone.
 constexpr int SPLIT_ROWS = 128, COUNTER_BYTES = 128;
 template <class Block> constexpr int SPLIT_BLOCKS = Block::across > 1 ? 1024 : 4096;
 template <class Block>
-constexpr long SPLIT_BYTES = SPLIT_ROWS * COUNTER_BYTES + 2L * SPLIT_BLOCKS<Block> * Block::across * MEETING_BYTES;
+constexpr long SPLIT_BYTES = SPLIT_ROWS * COUNTER_BYTES + 2L * SPLIT_BLOCKS<Block> * Block::across * EXCHANGE_BYTES;
 
-//@ run_split: needs split, resident, meeting_place
+//@ run_split: needs split, resident, exchange_place
 // Some rows, or stripes of rows, at a time, each on an equal share of all blocks that fit the device. While
 // the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
 // is the promise that all blocks are resident.
 template <class Block, int SIZE, int VECTOR, int BURST, class Body>
 __global__ void __launch_bounds__(SIZE) split_kernel(const Body body, long rows, int parts, char* workspace) {
   const int share = blockIdx.x / parts, shares = gridDim.x / parts;
-  meeting hall{reinterpret_cast<unsigned*>(workspace + share * COUNTER_BYTES),
-               workspace + SPLIT_ROWS * COUNTER_BYTES + 2L * share * parts * Block::across * MEETING_BYTES,
+  block_exchange exchange{reinterpret_cast<unsigned*>(workspace + share * COUNTER_BYTES),
+               workspace + SPLIT_ROWS * COUNTER_BYTES + 2L * share * parts * Block::across * EXCHANGE_BYTES,
                int(blockIdx.x % parts), parts};
   Block block;
   const long stride = long(shares) * Block::across;
   for (long row = long(share) * Block::across + block.lane(); row < rows; row += stride)
-    body(row, split<Block, VECTOR, BURST>(block, hall));
+    body(row, split<Block, VECTOR, BURST>(block, exchange));
 }
 #ifdef __CUDACC_RTC__
 template <class Block, int SIZE, int VECTOR, int BURST, int IN_FLIGHT, class Body>
@@ -197,7 +197,7 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
   int blocks = 0;
   int error = resident_blocks<kernel>(SIZE, SPLIT_BLOCKS<Block>, device, blocks);
   if (error) return error;
-  const long stripes = (rows + Block::across - 1) / Block::across, wanted = stripes < IN_FLIGHT ? stripes : IN_FLIGHT;
+  const long column_panels = (rows + Block::across - 1) / Block::across, wanted = column_panels < IN_FLIGHT ? column_panels : IN_FLIGHT;
   const int shares = wanted < blocks ? int(wanted) : blocks;
   int parts = blocks / shares;
   const auto on = static_cast<cudaStream_t>(stream);
@@ -218,11 +218,11 @@ int run_rows_split(const Body& body, long rows, void* workspace, int device, voi
   return run_split<team<THREADS, 1>, THREADS, VECTOR, 8, IN_FLIGHT>(body, rows, workspace, device, stream);
 }
 
-//@ run_stripes_split: needs run_split, stripe
-static_assert(SPLIT_BYTES<stripe<1, 32>> == 2113536, "the number that whoever allocates the workspace writes");
+//@ run_column_panels_split: needs run_split, column_panel
+static_assert(SPLIT_BYTES<column_panel<1, 32>> == 2113536, "the number that whoever allocates the workspace writes");
 template <int DOWN, int ACROSS, int BURST, class Body>
-int run_stripes_split(const Body& body, long rows, void* workspace, int device, void* stream) {
-  return run_split<stripe<DOWN, ACROSS>, DOWN * ACROSS, 1, BURST, SPLIT_ROWS>(body, rows, workspace, device, stream);
+int run_column_panels_split(const Body& body, long rows, void* workspace, int device, void* stream) {
+  return run_split<column_panel<DOWN, ACROSS>, DOWN * ACROSS, 1, BURST, SPLIT_ROWS>(body, rows, workspace, device, stream);
 }
 
 //@

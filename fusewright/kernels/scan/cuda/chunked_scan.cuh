@@ -13,7 +13,7 @@
 namespace fusewright {
 
 //@ chunks: needs words, keep, scan
-// A block on EACH elements per thread of its row. A thread of a `team` has vectors, THREADS apart; one of a `stripe`
+// A block on EACH elements per thread of its row. A thread of a `team` has vectors, THREADS apart; one of a `column_panel`
 // has neighbours of its row, as the other rows are what lies side by side in memory.
 constexpr int MOST_SCANS = 4;
 struct carried {
@@ -109,7 +109,7 @@ FN void walk(chunks<Block, EACH>& team, sheet_span span, Sink& sink, const F& f,
   walk_chunk<lay>(team, span.outer * span.inner, at, sink, f, operand...);
 }
 
-//@ run_chunks: needs chunks, grid, device_scope
+//@ run_scan_chunked: needs chunks, grid, device_scope
 // Blocks that a processor must have room for.
 constexpr int chunk_blocks(int size) { return size < 512 ? 768 / size : 1024 / size; }
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
@@ -128,12 +128,12 @@ __global__ void __launch_bounds__(SIZE, chunk_blocks(SIZE)) chunk_kernel(const B
 }
 #ifdef __CUDACC_RTC__
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
-FN int run_chunks(const Body&, long, long, int, void*) {
+FN int run_scan_chunked(const Body&, long, long, int, void*) {
   return &chunk_kernel<Block, SIZE, EACH, BACK, Body> == nullptr;
 }
 #else
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
-int run_chunks(const Body& body, long rows, long columns, int device, void* stream) {
+int run_scan_chunked(const Body& body, long rows, long columns, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
   const dim3 grid = grid_of((rows + Block::across - 1) / Block::across);
@@ -143,41 +143,41 @@ int run_chunks(const Body& body, long rows, long columns, int device, void* stre
 }
 #endif
 
-//@ run_row_chunks: needs run_chunks, team
+//@ run_row_scan_chunked: needs run_scan_chunked, team
 template <int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
-int run_row_chunks(const Body& body, long rows, long columns, int device, void* stream) {
-  return run_chunks<team<THREADS, VECTOR>, THREADS, EACH, BACK>(body, rows, columns, device, stream);
+int run_row_scan_chunked(const Body& body, long rows, long columns, int device, void* stream) {
+  return run_scan_chunked<team<THREADS, VECTOR>, THREADS, EACH, BACK>(body, rows, columns, device, stream);
 }
 
-//@ run_row_chunks_shared: needs run_row_chunks, gathered_team, resident
+//@ run_row_scan_lookback: needs run_row_scan_chunked, grid_resident_team, resident
 // Where rows are too few for a GPU, BLOCKS blocks take the chunks of a row in turn. A block waits for what the BLOCKS - 1
 // chunks before its own came to, and joins them to what it had come to itself, in the order of chunks: so the bits are those
 // of one block. There are rooms for each scan, TURNS of them in turn. A block hands in part n + 3 once it has parts n + 2 of
 // those before it and n + 1 of those behind, and all of these have read parts n.
-constexpr int TURNS = 4, SHARING_BLOCKS = 1024;
+constexpr int TURNS = 4, LOOKBACK_BLOCKS = 1024;
 template <int BLOCKS> constexpr int TURN_WORDS = 2 * BLOCKS;
-static_assert(SHARING_BLOCKS * MOST_SCANS * TURNS * 2 * 8 <= 278528, "what whoever allocates the workspace writes");
-template <int BLOCKS, int THREADS, int VECTOR> struct chunk_sharer : team<THREADS, VECTOR> {
+static_assert(LOOKBACK_BLOCKS * MOST_SCANS * TURNS * 2 * 8 <= 278528, "what whoever allocates the workspace writes");
+template <int BLOCKS, int THREADS, int VECTOR> struct lookback_team : team<THREADS, VECTOR> {
   static_assert(THREADS >= BLOCKS, "a thread for each part");
   unsigned long* rooms;
   unsigned number;  // of the round, from 1 on
   FN static int share() { return blockIdx.x % BLOCKS; }
-  template <class Wide> FN Wide exchange(Wide mine, int scan, int from, bool before) const {
-    typename gathering<BLOCKS>::template part<Wide> bits(mine);
-    unsigned long* const hall = rooms + scan * TURNS * TURN_WORDS<BLOCKS>;
-    if (threadIdx.x == 0) bits.hand_in(hall + number % TURNS * TURN_WORDS<BLOCKS> + share(), number);
+  template <class Wide> FN Wide swap_partials(Wide mine, int scan, int from, bool before) const {
+    typename grid_exchange<BLOCKS>::template part<Wide> bits(mine);
+    unsigned long* const exchange = rooms + scan * TURNS * TURN_WORDS<BLOCKS>;
+    if (threadIdx.x == 0) bits.hand_in(exchange + number % TURNS * TURN_WORDS<BLOCKS> + share(), number);
     const unsigned round = before ? number : number - 1;
-    return bits.collect(hall + round % TURNS * TURN_WORDS<BLOCKS> + from, round);
+    return bits.collect(exchange + round % TURNS * TURN_WORDS<BLOCKS> + from, round);
   }
 };
 template <class Scan, int BLOCKS, int THREADS, int VECTOR, int EACH, class Wide>
-FN Wide hand_on(chunks<chunk_sharer<BLOCKS, THREADS, VECTOR>, EACH>& team, Wide total) {
+FN Wide hand_on(chunks<lookback_team<BLOCKS, THREADS, VECTOR>, EACH>& team, Wide total) {
   static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
   __shared__ Wide parts[BLOCKS];  // a scan has barriers before it comes here, so the last parts have been read
   const int scan = team.scans++, from = (team.block.share() + 1 + int(threadIdx.x)) % BLOCKS;
   const bool earlier = from < team.block.share();
   if (threadIdx.x < BLOCKS - 1) {
-    const Wide part = team.block.exchange(total, scan, from, earlier);
+    const Wide part = team.block.swap_partials(total, scan, from, earlier);
     parts[threadIdx.x] = team.first && !earlier ? Scan::template none<Wide>() : part;
   }
   __syncthreads();
@@ -194,10 +194,10 @@ FN Wide hand_on(chunks<chunk_sharer<BLOCKS, THREADS, VECTOR>, EACH>& team, Wide 
 // A block that has no chunk in the last round takes one behind the end, where nothing exists.
 template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK, class Body>
 __global__ void __launch_bounds__(THREADS, chunk_blocks(THREADS))
-    shared_chunk_kernel(const Body body, long rows, long columns, int shares, unsigned long* rooms) {
-  using sharer = chunk_sharer<BLOCKS, THREADS, VECTOR>;
-  constexpr long CHUNK = chunks<sharer, EACH>::chunk;
-  sharer block{{}, rooms + blockIdx.x / BLOCKS * (MOST_SCANS * TURNS * TURN_WORDS<BLOCKS>), 0};
+    lookback_kernel(const Body body, long rows, long columns, int shares, unsigned long* rooms) {
+  using lookback = lookback_team<BLOCKS, THREADS, VECTOR>;
+  constexpr long CHUNK = chunks<lookback, EACH>::chunk;
+  lookback block{{}, rooms + blockIdx.x / BLOCKS * (MOST_SCANS * TURNS * TURN_WORDS<BLOCKS>), 0};
   carried carry;
   const long last = (columns - 1) / CHUNK;
 #pragma unroll 1
@@ -208,24 +208,24 @@ __global__ void __launch_bounds__(THREADS, chunk_blocks(THREADS))
       long start = (k > last ? last + 1 : BACK ? last - k : k) * CHUNK;
       asm volatile("" : "+l"(start));
       ++block.number;
-      body(row, chunks<sharer, EACH>(block, carry, start, round == 0, k == last));
+      body(row, chunks<lookback, EACH>(block, carry, start, round == 0, k == last));
     }
 }
 #ifdef __CUDACC_RTC__
 template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
-FN int run_row_chunks_shared(const Body&, long, long, void*, int, void*) {
-  return &shared_chunk_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body> == nullptr;
+FN int run_row_scan_lookback(const Body&, long, long, void*, int, void*) {
+  return &lookback_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body> == nullptr;
 }
 #else
 template <int BLOCKS, int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
-int run_row_chunks_shared(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+int run_row_scan_lookback(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const device_scope scope(device);
-  constexpr auto kernel = shared_chunk_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body>;
+  constexpr auto kernel = lookback_kernel<BLOCKS, THREADS, VECTOR, EACH, BACK, Body>;
   int blocks = 0;
-  if (int error = resident_blocks<kernel>(THREADS, SHARING_BLOCKS, device, blocks)) return error;
+  if (int error = resident_blocks<kernel>(THREADS, LOOKBACK_BLOCKS, device, blocks)) return error;
   int shares = int(rows < blocks / BLOCKS ? rows : blocks / BLOCKS);
-  if (shares == 0) return run_row_chunks<THREADS, VECTOR, EACH, BACK>(body, rows, columns, device, stream);
+  if (shares == 0) return run_row_scan_chunked<THREADS, VECTOR, EACH, BACK>(body, rows, columns, device, stream);
   const auto on = static_cast<cudaStream_t>(stream);
   if (int error = cudaMemsetAsync(workspace, 0, shares * MOST_SCANS * TURNS * TURN_WORDS<BLOCKS> * 8, on))
     return error;
@@ -237,7 +237,7 @@ int run_row_chunks_shared(const Body& body, long rows, long columns, void* works
 }
 #endif
 
-//@ run_chained: needs run_chunks, gathered_team
+//@ run_scan_chained: needs run_scan_chunked, grid_resident_team
 // Many blocks, one chunk each: chunk 0 of all rows, then chunk 1 of all rows. What a row has come to is handed on in global
 // memory, a word of it with the number of the next chunk. Whoever waits for it waits for a block that has begun before, and
 // with as many rows as a GPU has processors that one is mostly done. Blocks end at any time, so all processors end together.
@@ -248,7 +248,7 @@ template <class Block> struct chained : Block {
 };
 template <class Scan, class Block, int EACH, class Wide>
 FN Wide hand_on(chunks<chained<Block>, EACH>& team, Wide total) {
-  using part = typename gathering<Block::across>::template part<Wide>;
+  using part = typename grid_exchange<Block::across>::template part<Wide>;
   static_assert(sizeof(Wide) <= sizeof(long), "a carry fits its place");
   __shared__ Wide before[Block::across];  // a scan has barriers before it comes here, so the last ones have been read
   const int lane = team.block.lane();
@@ -263,46 +263,46 @@ FN Wide hand_on(chunks<chained<Block>, EACH>& team, Wide total) {
 }
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
 __global__ void __launch_bounds__(SIZE, (Block::across > 1 ? 1536 : 1024) / SIZE)
-    chained_kernel(const Body body, long rows, long columns, long stripes, unsigned long* rooms) {
+    chained_kernel(const Body body, long rows, long columns, long column_panels, unsigned long* rooms) {
   constexpr long CHUNK = chunks<Block, EACH>::chunk;
-  const long stripe = block_index() % stripes, k = block_index() / stripes, last = (columns - 1) / CHUNK;
+  const long column_panel = block_index() % column_panels, k = block_index() / column_panels, last = (columns - 1) / CHUNK;
   if (k > last) return;
-  chained<Block> block{{}, rooms + stripe * chained<Block>::room, unsigned(k)};
-  const long row = stripe * Block::across + block.lane();
+  chained<Block> block{{}, rooms + column_panel * chained<Block>::room, unsigned(k)};
+  const long row = column_panel * Block::across + block.lane();
   if (row >= rows) return;
   carried carry;
   body(row, chunks<chained<Block>, EACH>(block, carry, (BACK ? last - k : k) * CHUNK, k == 0, k == last));
 }
 #ifdef __CUDACC_RTC__
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
-FN int run_chained(const Body&, long, long, void*, long, int, void*) {
+FN int run_scan_chained(const Body&, long, long, void*, long, int, void*) {
   return &chained_kernel<Block, SIZE, EACH, BACK, Body> == nullptr;
 }
 #else
 template <class Block, int SIZE, int EACH, bool BACK, class Body>
-int run_chained(const Body& body, long rows, long columns, void* workspace, long most, int device, void* stream) {
+int run_scan_chained(const Body& body, long rows, long columns, void* workspace, long most, int device, void* stream) {
   constexpr long CHUNK = chunks<Block, EACH>::chunk, LEAST = 64;
-  const long stripes = (rows + Block::across - 1) / Block::across, bytes = stripes * chained<Block>::room * 8;
-  if (stripes < LEAST || bytes > most || columns <= CHUNK)
-    return run_chunks<Block, SIZE, (EACH > 16 ? 16 : EACH), BACK>(body, rows, columns, device, stream);
+  const long column_panels = (rows + Block::across - 1) / Block::across, bytes = column_panels * chained<Block>::room * 8;
+  if (column_panels < LEAST || bytes > most || columns <= CHUNK)
+    return run_scan_chunked<Block, SIZE, (EACH > 16 ? 16 : EACH), BACK>(body, rows, columns, device, stream);
   const device_scope scope(device);
   const auto on = static_cast<cudaStream_t>(stream);
   if (int error = cudaMemsetAsync(workspace, 0, bytes, on)) return error;
-  const dim3 grid = grid_of((columns + CHUNK - 1) / CHUNK * stripes);
+  const dim3 grid = grid_of((columns + CHUNK - 1) / CHUNK * column_panels);
   chained_kernel<Block, SIZE, EACH, BACK>
-      <<<grid, SIZE, 0, on>>>(body, rows, columns, stripes, static_cast<unsigned long*>(workspace));
+      <<<grid, SIZE, 0, on>>>(body, rows, columns, column_panels, static_cast<unsigned long*>(workspace));
   return cudaGetLastError();
 }
 #endif
 
-//@ run_row_chunks_chained: needs run_chained, team
+//@ run_row_scan_chained: needs run_scan_chained, team
 template <int THREADS, int VECTOR, int EACH, bool BACK = false, class Body>
-int run_row_chunks_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+int run_row_scan_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
   using block = team<THREADS, VECTOR>;
-  return run_chained<block, THREADS, EACH, BACK>(body, rows, columns, workspace, 278528, device, stream);
+  return run_scan_chained<block, THREADS, EACH, BACK>(body, rows, columns, workspace, 278528, device, stream);
 }
 
-//@ run_stripe_chunks: needs run_chunks, stripe
+//@ run_panel_scan_chunked: needs run_scan_chunked, column_panel
 // A thread adds up its elements, the threads of a row tell each other what they came to, and then each of them
 // starts from what comes before it. So an element is rounded once.
 // What does not exist changes nothing. The row may be the one that the elements come from.
@@ -336,7 +336,7 @@ template <class Scan, class Block, int EACH, class Wide> FN Wide before_thread(c
   return Scan::join(hand_on<Scan>(team, all), mine);
 }
 template <class Scan, class Team, class Span, class T, int SLOTS, class F, class... Ops>
-FN void scan_stripe(Team& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f, Ops... operand) {
+FN void scan_column_panel(Team& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f, Ops... operand) {
   using wide = typename wider<T>::type;
   own_elements<Scan, T, SLOTS> own;
   walk(team, span, own, f, operand...);
@@ -353,25 +353,25 @@ FN void scan_stripe(Team& team, Span span, kept_row<T, SLOTS, 1>& row, const F& 
   }
 }
 template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
-FN void scan(Scan, chunks<stripe<DOWN, ACROSS>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
+FN void scan(Scan, chunks<column_panel<DOWN, ACROSS>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
              Ops... operand) {
-  scan_stripe<Scan>(team, span, row, f, operand...);
+  scan_column_panel<Scan>(team, span, row, f, operand...);
 }
 template <int DOWN, int ACROSS, int EACH, bool BACK = false, class Body>
-int run_stripe_chunks(const Body& body, long rows, long columns, int device, void* stream) {
-  return run_chunks<stripe<DOWN, ACROSS>, DOWN * ACROSS, EACH, BACK>(body, rows, columns, device, stream);
+int run_panel_scan_chunked(const Body& body, long rows, long columns, int device, void* stream) {
+  return run_scan_chunked<column_panel<DOWN, ACROSS>, DOWN * ACROSS, EACH, BACK>(body, rows, columns, device, stream);
 }
 
-//@ run_stripe_chunks_chained: needs run_chained, run_stripe_chunks
+//@ run_panel_scan_chained: needs run_scan_chained, run_panel_scan_chunked
 template <class Scan, int DOWN, int ACROSS, int EACH, class Span, class T, int SLOTS, class F, class... Ops>
-FN void scan(Scan, chunks<chained<stripe<DOWN, ACROSS>>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
+FN void scan(Scan, chunks<chained<column_panel<DOWN, ACROSS>>, EACH>& team, Span span, kept_row<T, SLOTS, 1>& row, const F& f,
              Ops... operand) {
-  scan_stripe<Scan>(team, span, row, f, operand...);
+  scan_column_panel<Scan>(team, span, row, f, operand...);
 }
 template <int DOWN, int ACROSS, int EACH, bool BACK = false, class Body>
-int run_stripe_chunks_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
-  using block = stripe<DOWN, ACROSS>;
-  return run_chained<block, DOWN * ACROSS, EACH, BACK>(body, rows, columns, workspace, 2113536, device, stream);
+int run_panel_scan_chained(const Body& body, long rows, long columns, void* workspace, int device, void* stream) {
+  using block = column_panel<DOWN, ACROSS>;
+  return run_scan_chained<block, DOWN * ACROSS, EACH, BACK>(body, rows, columns, workspace, 2113536, device, stream);
 }
 
 //@

@@ -14,10 +14,10 @@
 #include "kernels/tensor_core/cuda/split_float32.cuh"
 namespace fusewright {
 
-//@ product_row: needs vectors
+//@ accumulator_row: needs vectors
 // The product as an operand: one row of a box (see `finish`). Column i of the body stands at i + shift, and its 16-byte
 // chunk is moved by `twist`.
-struct product_row {
+struct accumulator_row {
   using value = float;
   static constexpr int bytes = 0;
   static constexpr bool kept = false;
@@ -27,7 +27,7 @@ struct product_row {
     const float* row;
     int shift, twist;
     float held[U][W];
-    FN explicit packet(const product_row& o) : row(o.row), shift(o.shift), twist(o.twist) {}
+    FN explicit packet(const accumulator_row& o) : row(o.row), shift(o.shift), twist(o.twist) {}
     template <class Place> FN void fetch(int u, const Place& at) {
       const int column = int(at.start(0)) + shift;
 #pragma unroll
@@ -94,9 +94,9 @@ FN void walk(columns_lane<VECTOR, VECTORS>&, tile_range<WIDTH> r, Sink& sink, co
   }
 }
 
-//@ ahead: needs words, fixed, load, product_row
+//@ prefetch: needs words, fixed, load, accumulator_row
 // A body that runs without values: each of its loads from memory becomes a request to have that line in L2.
-constexpr int AHEAD_COLUMNS = 32;  // for which one lane asks
+constexpr int PREFETCH_COLUMNS = 32;  // for which one lane asks
 struct absent_range {};
 struct absent_team : words<absent_team> {
   static constexpr int threads = 1, vector = 1;
@@ -109,28 +109,28 @@ struct absent_team : words<absent_team> {
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };
 // A plain prefetch brings one sector of 32 bytes; Hopper has one for any number of them.
-template <class Operand> FN void ask_for(const Operand&, int) {}
-template <class T> FN void ask_for(const load_operand<T, true>& operand, int column) {
+template <class Operand> FN void prefetch_operand(const Operand&, int) {}
+template <class T> FN void prefetch_operand(const load_operand<T, true>& operand, int column) {
   const T* const from = operand.p + column;
 #if __CUDA_ARCH__ >= 900
   if ((reinterpret_cast<unsigned long>(from) & 15) == 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(AHEAD_COLUMNS * sizeof(T)) : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(PREFETCH_COLUMNS * sizeof(T)) : "memory");
 #else
 #pragma unroll
-  for (int sector = 0; sector < int(AHEAD_COLUMNS * sizeof(T) / 32); ++sector)
+  for (int sector = 0; sector < int(PREFETCH_COLUMNS * sizeof(T) / 32); ++sector)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + sector * (32 / sizeof(T))));
 #endif
 }
 template <class Sink, class F, class... Ops>
 FN void walk(absent_team& team, absent_range, Sink&, const F&, Ops... operand) {
-  (ask_for(operand, team.column), ...);
+  (prefetch_operand(operand, team.column), ...);
 }
 template <long... N, class Sink, class F, class... Ops>
 FN void walk(absent_team& team, fixed_span<N...>, Sink&, const F&, Ops... operand) {
-  (ask_for(operand, team.column), ...);
+  (prefetch_operand(operand, team.column), ...);
 }
-template <int SEGMENT, class Body> FN void ahead(const Body& body, long row, int column, int columns) {
-  const product_row none{nullptr, 0, 0};
+template <int SEGMENT, class Body> FN void prefetch(const Body& body, long row, int column, int columns) {
+  const accumulator_row none{nullptr, 0, 0};
   if constexpr (SEGMENT == 0)
     body(row, absent_range(), absent_team(column), none);
   else
@@ -161,17 +161,17 @@ template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS,
   }
 };
 
-//@ finish: needs factor, product_row, columns_lane, lanes_team, here
+//@ finish: needs gemm_operand, accumulator_row, columns_lane, lanes_team, here
 // A box is a piece of the result in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
 // permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A box is stored row by row (ACROSS
 // false) or column by column (true), which is what the permutation has to suit.
 template <bool ACROSS> FN int twist_of(int row) { return ACROSS ? row & 14 : row * 2 & 14; }
-template <bool ACROSS, int COLUMNS> FN int box_place(int row, int column) {
+template <bool ACROSS, int COLUMNS> FN int smem_tile_place(int row, int column) {
   return row * COLUMNS + (((column >> 2) ^ twist_of<ACROSS>(row)) << 2 | (column & 3));
 }
 FN bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 // Where a box lies: its first row among all batches' rows, its batch, its first row in the batch, its first column.
-struct box_corner {
+struct smem_tile_corner {
   long row;
   long batch;
   int batch_row, column;
@@ -181,12 +181,12 @@ struct box_corner {
 // with fused steps, as eager's does: after an overflow the order decides between an infinity and NaN. Without one, float64
 // knows better.
 template <bool ACROSS, int COLUMNS>
-FN void repair(float* box, int begin, int end, box_corner at, factor left, factor right, product_shape shape) {
+FN void fixup(float* smem_tile, int begin, int end, smem_tile_corner at, gemm_operand left, gemm_operand right, gemm_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
     const int row = item / (COLUMNS / 32), column = item % (COLUMNS / 32) * 32 + lane;
-    float& result = box[box_place<ACROSS, COLUMNS>(row, column)];
+    float& result = smem_tile[smem_tile_place<ACROSS, COLUMNS>(row, column)];
     if (at.column + column >= shape.columns || is_finite(result)) continue;
     const float* a = left.data + at.batch * left.batch_stride + (at.batch_row + row) * left.row_stride;
     const float* b = right.data + at.batch * right.batch_stride + (at.column + column) * right.row_stride;
@@ -205,37 +205,37 @@ FN void repair(float* box, int begin, int end, box_corner at, factor left, facto
 // are in work at once: with two warps to each scheduler, nothing else hides the latency of an instruction. At the result's
 // edges a warp takes one row, element by element. A box may begin before the first column.
 template <bool ACROSS, int COLUMNS, int VECTOR, class Body>
-FN void finish_columns(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
-  const auto product = [&](int row) { return product_row{box + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
+FN void finish_columns(const Body& body, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
+  const auto accumulator = [&](int row) { return accumulator_row{smem_tile + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
   const int lane = lane_here();
   // There are at most 16 rows: all of them, or half.
   if (__all_sync(~0u, at.column >= 0 && at.column + COLUMNS <= columns && (end - begin & 7) == 0)) {
-    constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
+    constexpr int LANES = VECTOR == 1 ? 32 : 8, K_SCALE_BLOCK = 32 / LANES;
     const columns_range<true> mine{at.column + lane % LANES * VECTOR, LANES * VECTOR, columns};
 #pragma unroll 1
-    for (int first = begin; first < end; first += 2 * STEP)
+    for (int first = begin; first < end; first += 2 * K_SCALE_BLOCK)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int row = first + k * STEP + lane / LANES;
-        body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), product(row));
+        const int row = first + k * K_SCALE_BLOCK + lane / LANES;
+        body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), accumulator(row));
       }
   } else {
     const columns_range<false> mine{at.column + lane, 32, columns};
 #pragma unroll 1
-    for (int row = begin; row < end; ++row) body(at.row + row, mine, columns_lane<1, COLUMNS / 32>(), product(row));
+    for (int row = begin; row < end; ++row) body(at.row + row, mine, columns_lane<1, COLUMNS / 32>(), accumulator(row));
   }
 }
 // With folds, the segments of a row, SEGMENT columns each, one by one. All lanes stay together, since teams shuffle: a
 // team behind the end does the last segment once more. RARE: whole boxes are no case of their own.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, bool RARE = false, class Body>
-FN void finish_segments(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
+FN void finish_segments(const Body& body, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   constexpr int VECTORS = SEGMENT / VECTOR, SHARE = VECTORS / 4, ALL = COLUMNS / SEGMENT;
   constexpr int THREADS = SHARE < 2 ? 2 : SHARE > 32 ? 32 : SHARE, TEAMS = 32 / THREADS;
   const int lane = lane_here(), segments = columns / SEGMENT, behind = segments - at.column / SEGMENT;
   const auto segment_of = [&](int row, int segment) {
-    const product_row product{box + row * COLUMNS, segment * SEGMENT, twist_of<ACROSS>(row)};
+    const accumulator_row accumulator{smem_tile + row * COLUMNS, segment * SEGMENT, twist_of<ACROSS>(row)};
     __builtin_assume(at.row >= 0 && segments > 0);
-    body((at.row + row) * segments + at.column / SEGMENT + segment, lanes_team<THREADS, VECTOR>(), product);
+    body((at.row + row) * segments + at.column / SEGMENT + segment, lanes_team<THREADS, VECTOR>(), accumulator);
   };
   if (!RARE && __all_sync(~0u, behind >= ALL && (end - begin) * ALL % (2 * TEAMS) == 0)) {
 #pragma unroll 1
@@ -255,11 +255,11 @@ FN void finish_segments(const Body& body, const float* box, int begin, int end, 
   }
 }
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const Body& body, const float* box, int begin, int end, box_corner at, int columns) {
+FN void finish(const Body& body, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   if constexpr (SEGMENT == 0)
-    finish_columns<ACROSS, COLUMNS, VECTOR>(body, box, begin, end, at, columns);
+    finish_columns<ACROSS, COLUMNS, VECTOR>(body, smem_tile, begin, end, at, columns);
   else
-    finish_segments<ACROSS, COLUMNS, SEGMENT, VECTOR>(body, box, begin, end, at, columns);
+    finish_segments<ACROSS, COLUMNS, SEGMENT, VECTOR>(body, smem_tile, begin, end, at, columns);
 }
 
 //@

@@ -5,10 +5,10 @@
 #include "kernels/gemm/cuda/gemm_sm90.cuh"
 namespace fusewright {
 
-//@ half_factor: needs half_t, bfloat_t, tensor_map
+//@ half_gemm_operand: needs half_t, bfloat_t, tensor_map
 // One operand of a product in memory: lines that lie `line_stride` elements apart. A line is a row, or, TURNED, holds one k
 // of all rows. Lines start at multiples of 16 bytes.
-template <class T, bool TURNED = false> struct half_factor {
+template <class T, bool TRANSPOSED = false> struct half_gemm_operand {
   const T* data;
   long batch_stride, line_stride;
 };
@@ -17,16 +17,16 @@ template <> struct half_kind<half_t> { static constexpr int map_type = 6; };
 template <> struct half_kind<bfloat_t> { static constexpr int map_type = 9; };
 // How the tensor core finds 64 rows x 64 k, 8192 bytes: rows of 64 k or, TURNED, k of 64 rows, 128 bytes each; 16 k further
 // on; and the next 64 rows, 8192 bytes on in both cases.
-template <bool TURNED> struct half_operand {
-  static constexpr unsigned long step = (TURNED ? 16 * 128 : 32) >> 4, blocks = TURNED ? (8192 >> 4) - 1 : 0;
+template <bool TRANSPOSED> struct half_operand {
+  static constexpr unsigned long step = (TRANSPOSED ? 16 * 128 : 32) >> 4, blocks = TRANSPOSED ? (8192 >> 4) - 1 : 0;
   FN static unsigned long at(unsigned address) { return descriptor(address) + (blocks << 16); }
 };
 // Rows of the wide factor may come in an order in which a lane of the tensor core's result has EIGHT neighbouring columns:
 // of each 32, number 8 j + 2 t, and the next, is 8 t + 2 j, and the next, in memory. So a box has 32 rows and five dimensions:
 // k, neighbours, t, j, batches.
 constexpr int EIGHT = 8, ORDERED_ROWS = 32;
-template <bool SWAPPED, int SEGMENT, int VECTOR, bool WIDE_TURNED>
-constexpr bool ordered = !SWAPPED && !WIDE_TURNED && VECTOR == EIGHT && SEGMENT <= 64 && SEGMENT % ORDERED_ROWS == 0;
+template <bool SWAPPED, int SEGMENT, int VECTOR, bool WIDE_TRANSPOSED>
+constexpr bool ordered = !SWAPPED && !WIDE_TRANSPOSED && VECTOR == EIGHT && SEGMENT <= 64 && SEGMENT % ORDERED_ROWS == 0;
 FN void load_ordered(unsigned to, const tensor_map& map, unsigned barrier, int k, int row, int batch, bool both) {
   if (both)
     asm volatile(
@@ -40,14 +40,14 @@ FN void load_ordered(unsigned to, const tensor_map& map, unsigned barrier, int k
         ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row / EIGHT), "r"(batch) : "memory");
 }
 #ifndef __CUDACC_RTC__
-template <class T, bool TURNED>
-int map_half(tensor_map& map, const half_factor<T, TURNED>& from, int box_lines, long batches, long rows, long depth) {
+template <class T, bool TRANSPOSED>
+int map_half(tensor_map& map, const half_gemm_operand<T, TRANSPOSED>& from, int box_lines, long batches, long rows, long depth) {
   const mapped all{half_kind<T>::map_type, 2, from.data, from.batch_stride * 2, from.line_stride * 2, batches,
-                   TURNED ? depth : rows, TURNED ? rows : depth};
+                   TRANSPOSED ? depth : rows, TRANSPOSED ? rows : depth};
   return map_boxes(map, all, box_lines);
 }
 template <class T>
-int map_ordered(tensor_map& map, const half_factor<T>& from, long batches, long rows, long depth) {
+int map_ordered(tensor_map& map, const half_gemm_operand<T>& from, long batches, long rows, long depth) {
   const bool batched = from.batch_stride != 0 && batches > 1;
   const unsigned long line = from.line_stride * 2, apart = batched ? from.batch_stride * 2 : line;
   const unsigned long sizes[5] = {(unsigned long)depth, 2, (unsigned long)rows / EIGHT, 4, batched ? (unsigned long)batches : 1};
@@ -82,14 +82,14 @@ int map_ordered(tensor_map& map, const half_factor<T>& from, long batches, long 
   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define MULTIPLY(WIDTH, TYPE, NAMES, A, B, FIRST, TURN_A, TURN_B, ...)                                   \
+#define MULTIPLY(WIDTH, TYPE, NAMES, A, B, FIRST, TRANSPOSE_A, TRANSPOSE_B, ...)                                   \
   asm volatile(                                                                                          \
       "{\n"                                                                                              \
       ".reg .pred p;\n"                                                                                  \
       "setp.ne.b32 p, %" FIRST ", 0;\n"                                                                  \
       "wgmma.mma_async.sync.aligned.m64n" WIDTH "k16.f32." TYPE "." TYPE " {" NAMES "}, "                \
-      "%" A ", %" B ", p, 1, 1, %" TURN_A ", %" TURN_B ";\n"                                             \
-      "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TURNED)), "n"(int(B_TURNED)))
+      "%" A ", %" B ", p, 1, 1, %" TRANSPOSE_A ", %" TRANSPOSE_B ";\n"                                             \
+      "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
 #define MULTIPLY_64(TYPE) MULTIPLY("64", TYPE, NAMES_0, "32", "33", "34", "35", "36", PLACES(d[0]))
 #define MULTIPLY_96(TYPE) \
   MULTIPLY("96", TYPE, NAMES_0 ", " HALF_NAMES_32, "48", "49", "50", "51", "52", PLACES(d[0]), HALF_PLACES(d[1]))
@@ -110,7 +110,7 @@ int map_ordered(tensor_map& map, const half_factor<T>& from, long batches, long 
 template <class T, int WIDTH> struct half_multiply;
 #define HALF_MULTIPLY(T, WIDTH, TYPE)                                                                          \
   template <> struct half_multiply<T, WIDTH> {                                                                 \
-    template <bool A_TURNED, bool B_TURNED>                                                                    \
+    template <bool A_TRANSPOSED, bool B_TRANSPOSED>                                                                    \
     FN static void run(float (&d)[quarters<WIDTH>][32], unsigned long a, unsigned long b, bool accumulate) {    \
       MULTIPLY_##WIDTH(TYPE);                                                                                  \
     }                                                                                                          \
@@ -121,7 +121,7 @@ template <class T, int WIDTH> struct half_multiply;
   HALF_MULTIPLY(T, 256, TYPE)
 HALF_MULTIPLIES(half_t, "f16") HALF_MULTIPLIES(bfloat_t, "bf16")
 
-//@ half_chunk: needs half_factor, half_multiply
+//@ half_k_tile: needs half_gemm_operand, half_multiply
 constexpr int HALF_DEPTH = 64, HALF_LINE = 128;  // k, or rows, that a line of 128 bytes holds
 constexpr int HEAD_START = 2;  // in stages of 64 k: of the first group before the second
 template <int WIDTH> FN void pin_all(float (&sums)[quarters<WIDTH>][32]) {
@@ -130,17 +130,17 @@ template <int WIDTH> FN void pin_all(float (&sums)[quarters<WIDTH>][32]) {
   if constexpr (WIDTH % 64) pin<WIDTH % 64 / 2>(sums[WIDTH / 64]);
 }
 // SLABS times 64 rows.
-template <class T, int WIDTH, bool TALL_TURNED, bool WIDE_TURNED, int SLABS>
-FN void half_chunk(float (&sums)[SLABS][quarters<WIDTH>][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
-  using tall = half_operand<TALL_TURNED>;
-  using wide = half_operand<WIDE_TURNED>;
+template <class T, int WIDTH, bool TALL_TRANSPOSED, bool WIDE_TRANSPOSED, int SLABS>
+FN void half_k_tile(float (&sums)[SLABS][quarters<WIDTH>][32], unsigned tall_rows, unsigned wide_rows, bool accumulate) {
+  using tall = half_operand<TALL_TRANSPOSED>;
+  using wide = half_operand<WIDE_TRANSPOSED>;
   const unsigned long a = tall::at(tall_rows), b = wide::at(wide_rows);
   multiply_fence();
 #pragma unroll
   for (int j = 0; j < HALF_DEPTH / 16; ++j)
 #pragma unroll
     for (int s = 0; s < SLABS; ++s)
-      half_multiply<T, WIDTH>::template run<TALL_TURNED, WIDE_TURNED>(sums[s], a + j * tall::step + s * (64 * HALF_LINE >> 4),
+      half_multiply<T, WIDTH>::template run<TALL_TRANSPOSED, WIDE_TRANSPOSED>(sums[s], a + j * tall::step + s * (64 * HALF_LINE >> 4),
                                                                       b + j * wide::step, accumulate || j > 0);
   multiply_commit();
 }

@@ -9,13 +9,13 @@
 #include "kernels/rowwise/cuda/rows.cuh"
 namespace fusewright {
 
-//@ factor
+//@ gemm_operand
 // One operand of a product in memory; strides in elements.
-struct factor {
+struct gemm_operand {
   const float* data;
   long batch_stride, row_stride, depth_stride;
 };
-struct product_shape {
+struct gemm_shape {
   long batches;
   int rows, columns, depth;
 };
@@ -71,35 +71,35 @@ FN float marked_scale(float inverse, float most, int depth) {
 FN bool marks_full(float scale) { return __float_as_uint(scale) & 1; }
 FN float plain_scale(float scale) { return __uint_as_float(__float_as_uint(scale) & 0x7ffffffe); }
 
-//@ units: needs halves
+//@ k_blocks: needs halves
 // A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
 // permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
 // float32 rows: 0 4 1 5 2 6 3 7, then 8 12 9 13 10 14 11 15.
-constexpr int UNIT = 32, UNIT_BYTES = 128;
+constexpr int K_BLOCK = 32, K_BLOCK_BYTES = 128;
 // Eight neighbouring k of a row: one chunk of hi, one of lo.
-template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* row_of_unit, int row, int chunk) {
+template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* row_of_k_block, int row, int chunk) {
   uint4 hi, lo;
   split_in_two<LIFT>(x[0], x[4], hi.x, lo.x);
   split_in_two<LIFT>(x[1], x[5], hi.y, lo.y);
   split_in_two<LIFT>(x[2], x[6], hi.z, lo.z);
   split_in_two<LIFT>(x[3], x[7], hi.w, lo.w);
-  *reinterpret_cast<uint4*>(row_of_unit + ((chunk ^ (row & 7)) << 4)) = hi;
-  *reinterpret_cast<uint4*>(row_of_unit + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
+  *reinterpret_cast<uint4*>(row_of_k_block + ((chunk ^ (row & 7)) << 4)) = hi;
+  *reinterpret_cast<uint4*>(row_of_k_block + (((chunk + 4) ^ (row & 7)) << 4)) = lo;
 }
 
-//@ pack: needs factor, units, full_rows, next_kernel, device_scope, grid, aligned
+//@ pack: needs gemm_operand, k_blocks, full_rows, next_kernel, device_scope, grid, aligned
 // A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
 // Behind all units stands one inverse scale per row, with a mark where the row is full. A row in which some 64 k are smaller than 2^-12 of its largest element
 // is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k, undone step by step; their inverses
 // stand behind, [batch][row][step], and the row's own inverse scale is -1: nothing is left to undo, and the sign tells.
-constexpr int STEP = 64, PACK_THREADS = 256;
+constexpr int K_SCALE_BLOCK = 64, PACK_THREADS = 256;
 constexpr float UNEVEN = 1.f / 4096;
 struct packed {
-  unsigned char* units;
-  float *inverse, *steps;
+  unsigned char* k_blocks;
+  float *inverse, *scale_blocks;
   long batches;
-  int rows, depth_units, depth_steps;  // rows: filled up
+  int rows, depth_k_blocks, depth_scale_blocks;  // rows: filled up
   unsigned* zeroed;                    // `zeroes` numbers that packing sets to 0 on its way
   int zeroes;
   bool quads;  // of 16 rows, the order in which four that are neighbours meet in one lane of the tensor core's result
@@ -107,15 +107,15 @@ struct packed {
     return quads ? (row & ~15) | (row & 6) << 1 | (row & 8) >> 2 | (row & 1) : row;
   }
   FN long first_inverse(long batch, int row) const { return (batches > 1 ? batch * rows : 0) + row; }
-  FN unsigned char* unit(long batch, int number, int row) const {
-    return units + ((batches > 1 ? batch * depth_units + number : number) * rows + row) * UNIT_BYTES;
+  FN unsigned char* k_block(long batch, int number, int row) const {
+    return k_blocks + ((batches > 1 ? batch * depth_k_blocks + number : number) * rows + row) * K_BLOCK_BYTES;
   }
-  FN float* step(long batch, int row, int number) const {
-    return steps + first_inverse(batch, row) * depth_steps + number;
+  FN float* scale_block(long batch, int row, int number) const {
+    return scale_blocks + first_inverse(batch, row) * depth_scale_blocks + number;
   }
   // What a sum over one step has to be multiplied by, before the row's inverse scale.
-  FN float undo_step(long batch, int row, int number) const {
-    return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(step(batch, row, number)) : 1.f;
+  FN float undo_scale_block(long batch, int row, int number) const {
+    return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(scale_block(batch, row, number)) : 1.f;
   }
 };
 FN void set_zeros(const packed& to, int threads) {
@@ -124,7 +124,7 @@ FN void set_zeros(const packed& to, int threads) {
 // The largest size in a row, and the largest size in its smallest step that is not all zeros.
 struct row_sizes {
   float most = 0, least = 3.4e38f;
-  FN void add_step(float size) {
+  FN void add_scale_block(float size) {
     most = fmaxf(most, size);
     least = size > 0 ? fminf(least, size) : least;
   }
@@ -139,11 +139,11 @@ FN float largest_size(const float (&x)[8]) {
 }
 // One block, or a warp, packs one row whose k are neighbours, eight to a thread; the second reading comes from L1 or L2.
 template <bool VECTORS>
-__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int rows, int depth, packed to, int threads) {
+__global__ void __launch_bounds__(PACK_THREADS) pack_rows(const gemm_operand from, int rows, int depth, packed to, int threads) {
   let_next_kernel_start();
   set_zeros(to, PACK_THREADS);
   const long number = block_index() * (PACK_THREADS / threads) + threadIdx.x / threads, batch = number / to.rows;
-  const int row = int(number % to.rows), end = to.depth_units * UNIT, member = threadIdx.x % threads;
+  const int row = int(number % to.rows), end = to.depth_k_blocks * K_BLOCK, member = threadIdx.x % threads;
   if (batch >= to.batches) return;
   const bool filled = to.source(row) >= rows;
   const float* const source = from.data + batch * from.batch_stride + to.source(row) * from.row_stride;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
       for (int j = 0; j < 8; ++j) x[j] = !filled && k + j < depth ? source[(k + j) * from.depth_stride] : 0.f;
     }
   };
-  const auto largest_of_step = [&](const float (&x)[8]) {
+  const auto largest_of_scale_block = [&](const float (&x)[8]) {
     float most = largest_size(x);
 #pragma unroll
     for (int distance = 4; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
   for (int first = 0; first < end; first += threads * 8) {
     float x[8];
     fetch(first + member * 8, x);
-    sizes.add_step(largest_of_step(x));
+    sizes.add_scale_block(largest_of_scale_block(x));
   }
 #pragma unroll
   for (int distance = 16; distance > 4; distance /= 2)
@@ -186,12 +186,12 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
     float x[8];
     fetch(k, x);
     if (uneven) {
-      power_of_two(largest_of_step(x), scale, inverse);
-      if (member % 8 == 0 && k < end) *to.step(batch, row, k / STEP) = inverse;
+      power_of_two(largest_of_scale_block(x), scale, inverse);
+      if (member % 8 == 0 && k < end) *to.scale_block(batch, row, k / K_SCALE_BLOCK) = inverse;
     }
 #pragma unroll
     for (int j = 0; j < 8; ++j) x[j] *= scale;
-    if (k < end) pack_chunk(x, to.unit(batch, k / UNIT, row), row, k % UNIT / 8);
+    if (k < end) pack_chunk(x, to.k_block(batch, k / K_BLOCK, row), row, k % K_BLOCK / 8);
   }
 }
 // A block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane. A warp takes STEP k
@@ -200,34 +200,34 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const factor from, int
 // memory, so that whole lines are stored.
 constexpr int COLUMN_WARPS = 8, COLUMN_ROWS = 32;
 __global__ void __launch_bounds__(COLUMN_WARPS * 32)
-    pack_columns(const factor from, int rows, int depth, packed to, int warps) {
+    pack_columns(const gemm_operand from, int rows, int depth, packed to, int warps) {
   let_next_kernel_start();
   set_zeros(to, warps * 32);
   __shared__ row_sizes parts[COLUMN_WARPS][COLUMN_ROWS];
-  __shared__ uint4 lines[COLUMN_WARPS][COLUMN_ROWS * UNIT_BYTES / 16];
+  __shared__ uint4 lines[COLUMN_WARPS][COLUMN_ROWS * K_BLOCK_BYTES / 16];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = to.rows / 32;
   const long batch = block_index() / groups;
   if (batch >= to.batches) return;
   const int row = int(block_index() % groups) * 32 + lane, own = to.source(row);
   const float* const source = from.data + batch * from.batch_stride + own * from.row_stride;
-  float x[STEP];
-  const auto fetch = [&](int step) {
-    const int left = own < rows ? depth - step * STEP : 0;
+  float x[K_SCALE_BLOCK];
+  const auto fetch = [&](int scale_block) {
+    const int left = own < rows ? depth - scale_block * K_SCALE_BLOCK : 0;
 #pragma unroll
-    for (int j = 0; j < STEP; ++j) x[j] = j < left ? source[(step * STEP + j) * from.depth_stride] : 0.f;
+    for (int j = 0; j < K_SCALE_BLOCK; ++j) x[j] = j < left ? source[(scale_block * K_SCALE_BLOCK + j) * from.depth_stride] : 0.f;
   };
   const auto largest = [&] {
     float most = 0;
 #pragma unroll
-    for (int j = 0; j < STEP; ++j) most = fmaxf(most, fabsf(x[j]));
+    for (int j = 0; j < K_SCALE_BLOCK; ++j) most = fmaxf(most, fabsf(x[j]));
     return most;
   };
   row_sizes sizes;
-  int step = warp;
+  int scale_block = warp;
 #pragma unroll 1
-  for (; step < to.depth_steps; step += warps) {
-    fetch(step);
-    sizes.add_step(largest());
+  for (; scale_block < to.depth_scale_blocks; scale_block += warps) {
+    fetch(scale_block);
+    sizes.add_scale_block(largest());
   }
   parts[warp][lane] = sizes;
   __syncthreads();
@@ -236,30 +236,30 @@ __global__ void __launch_bounds__(COLUMN_WARPS * 32)
   float scale, inverse;
   power_of_two(sizes.most, scale, inverse);
   if (warp == 0) to.inverse[to.first_inverse(batch, row)] = marked_scale(uneven ? -1.f : inverse, sizes.most, depth);
-  const int last = step - warps;
+  const int last = scale_block - warps;
 #pragma unroll 1
-  for (step = last; step >= 0; step -= warps) {
-    if (step != last) fetch(step);
+  for (scale_block = last; scale_block >= 0; scale_block -= warps) {
+    if (scale_block != last) fetch(scale_block);
     if (uneven) {
       power_of_two(largest(), scale, inverse);
-      *to.step(batch, row, step) = inverse;
+      *to.scale_block(batch, row, scale_block) = inverse;
     }
 #pragma unroll
-    for (int u = 0; u < STEP / UNIT; ++u) {
-      const int unit = step * (STEP / UNIT) + u;
-      if (unit >= to.depth_units) break;
+    for (int u = 0; u < K_SCALE_BLOCK / K_BLOCK; ++u) {
+      const int k_block = scale_block * (K_SCALE_BLOCK / K_BLOCK) + u;
+      if (k_block >= to.depth_k_blocks) break;
       __syncwarp();
 #pragma unroll
-      for (int chunk = 0; chunk < UNIT / 8; ++chunk) {
+      for (int chunk = 0; chunk < K_BLOCK / 8; ++chunk) {
         float eight[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) eight[j] = x[u * UNIT + chunk * 8 + j] * scale;
-        pack_chunk(eight, reinterpret_cast<unsigned char*>(lines[warp]) + lane * UNIT_BYTES, row, chunk);
+        for (int j = 0; j < 8; ++j) eight[j] = x[u * K_BLOCK + chunk * 8 + j] * scale;
+        pack_chunk(eight, reinterpret_cast<unsigned char*>(lines[warp]) + lane * K_BLOCK_BYTES, row, chunk);
       }
       __syncwarp();
-      uint4* const there = reinterpret_cast<uint4*>(to.unit(batch, unit, row - lane));
+      uint4* const there = reinterpret_cast<uint4*>(to.k_block(batch, k_block, row - lane));
 #pragma unroll
-      for (int i = lane; i < COLUMN_ROWS * UNIT_BYTES / 16; i += 32) there[i] = lines[warp][i];
+      for (int i = lane; i < COLUMN_ROWS * K_BLOCK_BYTES / 16; i += 32) there[i] = lines[warp][i];
     }
   }
 }
@@ -267,16 +267,16 @@ __global__ void __launch_bounds__(COLUMN_WARPS * 32)
 constexpr int PACK_ROWS = 64, FEW_K = 256, MANY_ROWS = 4096;  // short rows have a warp each
 // Where the packed form lies in `workspace`, with room for batches * (rows filled up) times
 // depth_units * 128 + 4 + depth_steps * 4 bytes.
-inline packed packed_in(void* workspace, const factor& from, long batches, int rows, int depth) {
+inline packed packed_in(void* workspace, const gemm_operand& from, long batches, int rows, int depth) {
   packed to{static_cast<unsigned char*>(workspace), nullptr, nullptr, from.batch_stride == 0 ? 1 : batches,
-            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + UNIT - 1) / UNIT, (depth + STEP - 1) / STEP, nullptr, 0};
-  to.inverse = reinterpret_cast<float*>(to.units + to.batches * to.depth_units * to.rows * UNIT_BYTES);
-  to.steps = to.inverse + to.batches * to.rows;
+            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + K_BLOCK - 1) / K_BLOCK, (depth + K_SCALE_BLOCK - 1) / K_SCALE_BLOCK, nullptr, 0};
+  to.inverse = reinterpret_cast<float*>(to.k_blocks + to.batches * to.depth_k_blocks * to.rows * K_BLOCK_BYTES);
+  to.scale_blocks = to.inverse + to.batches * to.rows;
   return to;
 }
-inline int pack(const factor& from, int rows, int depth, const packed& to, cudaStream_t stream) {
+inline int pack(const gemm_operand& from, int rows, int depth, const packed& to, cudaStream_t stream) {
   if (from.depth_stride != 1) {
-    const int warps = to.depth_steps < COLUMN_WARPS ? to.depth_steps : COLUMN_WARPS;
+    const int warps = to.depth_scale_blocks < COLUMN_WARPS ? to.depth_scale_blocks : COLUMN_WARPS;
     pack_columns<<<grid_of(to.rows / 32 * to.batches), warps * 32, 0, stream>>>(from, rows, depth, to, warps);
     return cudaGetLastError();
   }

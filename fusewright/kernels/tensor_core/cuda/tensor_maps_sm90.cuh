@@ -6,7 +6,7 @@
 #include "devicelib/cuda/instructions_sm90.cuh"
 namespace fusewright {
 
-//@ tensor_map: needs factor, load_bytes
+//@ tensor_map: needs gemm_operand, load_bytes
 // A CUtensorMap, and how the driver fills it in; its header is not needed. The numbers are the driver's: types 6, 7 and 9
 // are float16, float32 and bfloat16, swizzle 3 is 128 bytes, promotion 3 is 256 bytes.
 struct alignas(64) tensor_map {
@@ -61,7 +61,7 @@ inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
   return encode_map(map, from.type, 3, from.data, sizes, strides, box, sizes[0] * sizes[1] * sizes[2] * from.element_bytes);
 }
 // Boxes of 32 k x some rows of a float32 factor.
-inline int map_factor(tensor_map& map, const factor& from, long batches, long rows, long depth, int box_rows = 128) {
+inline int map_operand(tensor_map& map, const gemm_operand& from, long batches, long rows, long depth, int box_rows = 128) {
   return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, box_rows);
 }
 #endif
@@ -94,10 +94,10 @@ FN void load_box_twice(unsigned to, const tensor_map& map, unsigned barrier, int
       ::"r"(to), "l"(&map), "r"(barrier), "r"(k), "r"(row), "r"(batch), "h"(short(3)) : "memory");
 }
 
-//@ prepare_product
+//@ prepare_persistent
 #ifndef __CUDACC_RTC__
 // How many blocks run at once: one per processor. Asked, like the shared memory, once per kernel and device.
-template <auto KERNEL> int prepare_product(int shared_bytes, int device, int& blocks) {
+template <auto KERNEL> int prepare_persistent(int shared_bytes, int device, int& blocks) {
   static int known[64];
   const bool listed = device >= 0 && device < 64;
   blocks = listed ? known[device] : 0;

@@ -19,13 +19,13 @@ FN int thread_anew() {
   return thread;
 }
 
-//@ tile_order: needs units
-constexpr int PRODUCT_THREADS = 256, PRODUCT_WARPS = 8, WARP_ROWS = 32, SUM_UNITS = 16;
+//@ tile_order: needs k_blocks
+constexpr int GEMM_THREADS = 256, GEMM_WARPS = 8, WARP_ROWS = 32, SUM_K_BLOCKS = 16;
 template <int WIDTH> struct tile {
   static constexpr int width = WIDTH, warp_rows = WARP_ROWS;
-  static constexpr int split_rows = WIDTH > 128 ? 64 : 128, warps_across = PRODUCT_WARPS * WARP_ROWS / split_rows;
+  static constexpr int split_rows = WIDTH > 128 ? 64 : 128, warps_across = GEMM_WARPS * WARP_ROWS / split_rows;
   static constexpr int warp_columns = WIDTH / warps_across, pairs = warp_columns / 16;
-  static constexpr int split_bytes = split_rows * UNIT * 4, stage_bytes = split_bytes + WIDTH * UNIT_BYTES;
+  static constexpr int split_bytes = split_rows * K_BLOCK * 4, stage_bytes = split_bytes + WIDTH * K_BLOCK_BYTES;
   static constexpr int fitting = 163840 / stage_bytes, stages = fitting < 6 ? fitting : 6;
   static constexpr int shared_bytes = stages * stage_bytes;
 };
@@ -48,7 +48,7 @@ struct tiles {
 //@ tiles_of: needs tile_order
 // Whether a tile is multiplied for a body: always, unless that says that a mask throws some away.
 template <class Body, class = void> struct tiles_of : tiles {
-  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body&, const product_shape&) const { return false; }
+  template <bool SWAPPED, int VECTOR> FN bool blanks(const Body&, const gemm_shape&) const { return false; }
 #ifndef __CUDACC_RTC__
   static tiles_of of(tiles whole, int, int, bool) { return {whole}; }
 #endif

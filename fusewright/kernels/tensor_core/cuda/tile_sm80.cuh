@@ -9,13 +9,13 @@
 #include "kernels/gemm/cuda/triangular_tiles_sm80.cuh"
 namespace fusewright {
 
-//@ matrix_places: needs units
+//@ matrix_places: needs k_blocks
 // A lane's part of ldmatrix: it names row lane % 16, or lane % 8 and eight further, and the address of one of the row's
 // 16-byte chunks. The chunks of a row are found from the first by XOR, as they are permuted by XOR.
-FN unsigned split_halves(int lane) { return lane % 16 * UNIT_BYTES + ((lane / 16 ^ lane % 8) << 4); }
-FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * UNIT_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
+FN unsigned split_halves(int lane) { return lane % 16 * K_BLOCK_BYTES + ((lane / 16 ^ lane % 8) << 4); }
+FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * K_BLOCK_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
 
-//@ fragments: needs halves, units, mma_sync
+//@ fragments: needs halves, k_blocks, mma_sync
 // 16 rows and 32 k of the split factor, as mma.sync wants them: hi and lo of two groups of 16 k.
 struct fragments {
   unsigned hi[2][4], lo[2][4];
@@ -62,62 +62,62 @@ template <int PAIRS, int SLABS> FN void clear_part(float (&part)[PAIRS][SLABS][2
   for (int i = 0; i < PAIRS * SLABS * 8; ++i) part[i / SLABS / 8][i / 8 % SLABS][i / 4 % 2][i % 4] = 0;
 }
 template <int WIDTH> FN void clear(part_of_tile<WIDTH>& part) { clear_part(part); }
-template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& master) {
+template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& promoted) {
 #pragma unroll
   for (int p = 0; p < tile<WIDTH>::pairs; ++p)
 #pragma unroll
-    for (int i = 0; i < 16; ++i) total[p][i / 8][i / 4 % 2][i % 4] += master[p][i / 8][i / 4 % 2][i % 4];
-  clear<WIDTH>(master);
+    for (int i = 0; i < 16; ++i) total[p][i / 8][i / 4 % 2][i % 4] += promoted[p][i / 8][i / 4 % 2][i % 4];
+  clear<WIDTH>(promoted);
 }
 
-//@ stream_units: needs copies
+//@ stream_k_blocks: needs copies
 // All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
 template <class Tile, class Copier, class Work>
-FN void stream_units(const Copier& copies, int units, unsigned stages, const Work& work) {
+FN void stream_k_blocks(const Copier& copies, int k_blocks, unsigned stages, const Work& work) {
 #pragma unroll
-  for (int unit = 0; unit < Tile::stages - 1; ++unit) {
-    if (unit < units) copies.copy(unit, stages + unit * Tile::stage_bytes);
+  for (int k_block = 0; k_block < Tile::stages - 1; ++k_block) {
+    if (k_block < k_blocks) copies.copy(k_block, stages + k_block * Tile::stage_bytes);
     close_copies();
   }
   const unsigned last = stages + (Tile::stages - 1) * Tile::stage_bytes;
   unsigned stage = stages;
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit) {
+  for (int k_block = 0; k_block < k_blocks; ++k_block) {
     wait_copies<Tile::stages - 2>();
     __syncthreads();  // everybody's copies are there, and nobody still reads the stage before this one
-    const int next = unit + Tile::stages - 1;
-    if (next < units) copies.copy(next, stage == stages ? last : stage - Tile::stage_bytes);
+    const int next = k_block + Tile::stages - 1;
+    if (next < k_blocks) copies.copy(next, stage == stages ? last : stage - Tile::stage_bytes);
     close_copies();
-    work(unit, stage);
+    work(k_block, stage);
     stage = stage == last ? stages : stage + Tile::stage_bytes;
   }
   __syncthreads();  // the stages are no longer read
 }
 
-//@ finish_runs
+//@ register_epilogue
 // Whether a body takes columns from registers: here, all tiles leave through boxes.
-template <class Body> constexpr bool takes_runs = false;
+template <class Body> constexpr bool has_register_epilogue = false;
 
 //@ tile_out: needs part_of_tile, finish, anew
 // The tile as boxes in shared memory. Turned, the packed factor's rows are the result's, and its columns the split one's.
-template <class Tile, bool SWAPPED, int SEGMENT> struct boxes {
+template <class Tile, bool SWAPPED, int SEGMENT> struct smem_tiles {
   static constexpr int split_rows = Tile::split_rows, WIDTH = Tile::width, slabs = Tile::warp_rows / 16;
   static constexpr int columns = SEGMENT > 64 ? SEGMENT : SWAPPED || WIDTH % 128 ? 64 : 128;
   static constexpr int rows = SWAPPED ? WIDTH : split_rows, count = (SWAPPED ? split_rows : WIDTH) / columns;
   // A warp finishes 16 rows of a box at a time, or fewer if there would not be enough for all warps.
-  static constexpr int share = rows / 16 * count < PRODUCT_WARPS ? rows / PRODUCT_WARPS : 16;
+  static constexpr int share = rows / 16 * count < GEMM_WARPS ? rows / GEMM_WARPS : 16;
   static constexpr int items = rows / share * count;
   static_assert(count * columns == (SWAPPED ? split_rows : WIDTH), "a segment lies in one box");
   static_assert(split_rows * WIDTH * 4 <= Tile::shared_bytes, "the boxes take the place of the stages");
   // Row and column as the factors have them; the column is even. True if one of the two values is not finite.
   static FN bool put(float* all, int row, int column, float first, float second) {
     if constexpr (SWAPPED) {
-      float* const box = all + row / columns * (rows * columns);
-      box[box_place<true, columns>(column, row % columns)] = first;
-      box[box_place<true, columns>(column + 1, row % columns)] = second;
+      float* const smem_tile = all + row / columns * (rows * columns);
+      smem_tile[smem_tile_place<true, columns>(column, row % columns)] = first;
+      smem_tile[smem_tile_place<true, columns>(column + 1, row % columns)] = second;
     } else {
-      float* const box = all + column / columns * (rows * columns);
-      *reinterpret_cast<float2*>(box + box_place<false, columns>(row, column % columns)) = make_float2(first, second);
+      float* const smem_tile = all + column / columns * (rows * columns);
+      *reinterpret_cast<float2*>(smem_tile + smem_tile_place<false, columns>(row, column % columns)) = make_float2(first, second);
     }
     return !is_finite(first) || !is_finite(second);
   }
@@ -144,25 +144,25 @@ template <class Tile, bool SWAPPED, int SEGMENT> struct boxes {
   }
 };
 // All warps' parts go through boxes in shared memory, in the place of the stages, to the body. What is not finite is only
-// computed again if some thread finds it `suspect`.
-template <class Tile, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale, class Factor>
+// computed again if some thread finds it `needs_fixup`.
+template <class Tile, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale, class GemmOperand>
 FN void tile_out(const Body& body, const part_of<Tile>& part, const Scale& scale_of, int inside, tiles::place at,
-                 const Factor& left, const Factor& right, const product_shape& shape, unsigned char* shared,
-                 bool suspect = true) {
-  using boxes = boxes<Tile, SWAPPED, SEGMENT>;
+                 const GemmOperand& left, const GemmOperand& right, const gemm_shape& shape, unsigned char* shared,
+                 bool needs_fixup = true) {
+  using smem_tiles = smem_tiles<Tile, SWAPPED, SEGMENT>;
   const int warp = thread_anew() / 32, wide_row = at.column * Tile::width, split_row = at.row * Tile::split_rows;
-  float* const box = reinterpret_cast<float*>(shared);
-  const bool repairs = __syncthreads_or(boxes::fill(box, part, warp, scale_of, inside) && suspect);
+  float* const smem_tile = reinterpret_cast<float*>(shared);
+  const bool fixes_up = __syncthreads_or(smem_tiles::fill(smem_tile, part, warp, scale_of, inside) && needs_fixup);
   const int top = SWAPPED ? wide_row : split_row, column = SWAPPED ? split_row : wide_row;
 #pragma unroll 1
-  for (int item = warp; item < boxes::items; item += PRODUCT_WARPS) {
-    const int i = item % boxes::count, begin = item / boxes::count * boxes::share, rest = shape.rows - top;
-    const int end = begin + boxes::share < rest ? begin + boxes::share : rest;
-    float* const mine = box + i * (boxes::rows * boxes::columns);
-    const box_corner corner{at.batch * shape.rows + top, at.batch, top, column + i * boxes::columns};
+  for (int item = warp; item < smem_tiles::items; item += GEMM_WARPS) {
+    const int i = item % smem_tiles::count, begin = item / smem_tiles::count * smem_tiles::share, rest = shape.rows - top;
+    const int end = begin + smem_tiles::share < rest ? begin + smem_tiles::share : rest;
+    float* const mine = smem_tile + i * (smem_tiles::rows * smem_tiles::columns);
+    const smem_tile_corner corner{at.batch * shape.rows + top, at.batch, top, column + i * smem_tiles::columns};
     if (corner.column >= shape.columns || begin >= end) continue;
-    if (repairs) repair<SWAPPED, boxes::columns>(mine, begin, end, corner, left, right, shape);
-    finish<SWAPPED, boxes::columns, SEGMENT, VECTOR>(body, mine, begin, end, corner, shape.columns);
+    if (fixes_up) fixup<SWAPPED, smem_tiles::columns>(mine, begin, end, corner, left, right, shape);
+    finish<SWAPPED, smem_tiles::columns, SEGMENT, VECTOR>(body, mine, begin, end, corner, shape.columns);
   }
 }
 
