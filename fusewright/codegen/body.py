@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from fusewright.codegen.cxx_literal import cxx_literal
+from fusewright.codegen.kernel_symbols import fallback_struct
 from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
@@ -43,7 +44,7 @@ def body(
     printed = _Printer(nest, policy, tuple(in_place)).body(launch)
     if not (other := launch.fallback):
         return printed
-    again, name = body(nest, other.policy, other.launch, in_place), f"{printed.name}_again"
+    again, name = body(nest, other.policy, other.launch, in_place), fallback_struct(printed.name)
     text = again.text.replace(f"struct {printed.name} ", f"struct {name} ", 1)
     return replace(printed, fallback=replace(again, name=name, text=text))
 

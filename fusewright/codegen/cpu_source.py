@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.ir.graph import BatchSize, numel, size_text, times
 
@@ -33,7 +34,7 @@ def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     arguments = ", ".join([*body.addresses, "long batch", "long threads"])
     names = ", ".join([*(p.name for p in body.pointers), "batch"])
-    lines = [f'extern "C" void run_{body.name}({arguments}) {{']
+    lines = [f'extern "C" void {entry(body.name)}({arguments}) {{']
     reused = {id(out) for out, _ in body.in_place}
     for p in body.pointers:
         if p.written and id(p.node) not in reused:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.targets.target import Target
 
@@ -43,7 +44,7 @@ def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     launch = body.launch
     arguments = ", ".join([*body.addresses, "long batch", "int device", "void* stream"])
-    lines = [f'extern "C" int run_{body.name}({arguments}) {{']
+    lines = [f'extern "C" int {entry(body.name)}({arguments}) {{']
     if body.fallback and launch.fallback:  # for single elements, too
         other = launch.fallback
         unlike = [f"batch != {other.fixed_batch}"] if other.fixed_batch else []

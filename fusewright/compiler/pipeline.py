@@ -30,6 +30,7 @@ from fusewright.build.fused_module import (
     warn_if_refused,
 )
 from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
@@ -59,7 +60,8 @@ from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.fusion.batch_counters import move_counters_into_kernels
-from fusewright.fusion.planner import Plan, numbered, plan
+from fusewright.fusion.kernel_names import NameRules
+from fusewright.fusion.planner import Plan, plan
 from fusewright.ir.graph import toposort
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
@@ -182,11 +184,11 @@ def design(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     choice: TuneChoice = DEFAULT,
-    first: int = 0,
+    names: NameRules = CXX_NAMES,
 ) -> Compilation:
     """`make` for a model that is captured already, with what a tuner has chosen.
 
-    first: the number of the first kernel, where a file has the kernels of several plans.
+    names: what those of kernels have to keep apart from.
     """
     graph, used = rewrite(given.graph, allowed(rules))
     graph, more = diagonal(graph, rules)
@@ -194,8 +196,7 @@ def design(
     context = MatchContext(machine, precision, rules, is_here=machine is own_gpu())
     graph = run_passes(graph, context, choice.library)
     captured = replace(given, graph=graph)
-    planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision))
-    planned = numbered(planned, first)
+    planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision, names))
     layout = buffer_reuse(planned)
     made = Compilation(
         given, captured, planned, layout, (), used, replaced=changes_anything(given.graph, planned)
@@ -537,7 +538,8 @@ def make_parts(
             )
         if not made.kernels or not is_worth_it(made.given, made.plan, made.descriptions):
             return None
-        made = design(made.given, machine, precision, rules, first=sum(map(_count, parts)))
+        taken = frozenset[str]().union(*(symbols(t.name) for p in parts for t in p.made.texts))
+        made = design(made.given, machine, precision, rules, names=replace(CXX_NAMES, taken=taken))
         try:
             _check_rules(made, rules)
         except BadUsage as error:
@@ -547,10 +549,6 @@ def make_parts(
         return parts[-1]
 
     return Parts(machine, choose(module, calls, attempt), why)
-
-
-def _count(part: Part) -> int:
-    return len(part.made.kernels)
 
 
 def _as_part(scope: EmitScope, name: str, number: int) -> EmitScope:

@@ -14,6 +14,7 @@ from importlib.resources import files
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
@@ -103,7 +104,7 @@ extern "C" PyObject* fusewright_function(int k) {{
 }}
 """
 _ROW = """  {{"{name}", [](PyObject*, PyObject* const* given, std::ptrdiff_t count) {{
-     return call("{name}", fusewright::run_{name}, given, count);
+     return call("{name}", fusewright::{entry}, given, count);
    }}, FASTCALL, nullptr}},"""
 
 _GUARD = '''
@@ -289,7 +290,8 @@ def _only(arch: Arch) -> str:
 def calls_text(kernels: Iterable[str]) -> str:
     """The C++ text by which Python calls the kernels."""
     calls = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
-    return calls + _CALLS.format(rows="\n".join(_ROW.format(name=name) for name in kernels))
+    rows = (_ROW.format(name=name, entry=entry(name)) for name in kernels)
+    return calls + _CALLS.format(rows="\n".join(rows))
 
 
 def _table(entries: dict[str, int]) -> str:

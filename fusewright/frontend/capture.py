@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from fusewright.common.call_arguments import bound, like, signature_of
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
 from fusewright.frontend.export import Exported, export, multiple, runtime_number
@@ -45,6 +46,7 @@ from fusewright.ir.graph import (
     Node,
     Size,
     check,
+    claim,
     fresh_copy,
     memory_of,
     node,
@@ -53,6 +55,7 @@ from fusewright.ir.graph import (
     own_memory_copy,
     size_at_batch,
 )
+from fusewright.ir.origin import Origin
 from fusewright.ir.placement import OwnCopy
 
 
@@ -206,6 +209,8 @@ class _GraphBuilder:
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.calls: list[EagerStep] = []
+        self.places = CallOrigins(module)
+        self.origins: dict[Node, Origin] = {}
 
     def build(self, program: ExportedProgram) -> Graph:
         inputs = self._leaves(program)
@@ -213,8 +218,9 @@ class _GraphBuilder:
         for n in program.graph.nodes:
             if n.op == "call_function":
                 self.values[n] = self._call(n)
+                self._note_origin(n)
         outputs, updates = self._results(program)
-        return Graph(inputs, outputs, updates, tuple(self.effects), self.batch)
+        return Graph(inputs, outputs, updates, tuple(self.effects), self.batch, self.origins)
 
     # -- leaves
 
@@ -296,6 +302,12 @@ class _GraphBuilder:
         if isinstance(lowered, tuple):
             return lowered
         return with_memory_order(lowered, call.results[0].order)
+
+    def _note_origin(self, n: torch.fx.Node) -> None:
+        made = self.values[n]
+        for value in made if isinstance(made, list | tuple) else (made,):
+            if isinstance(value, TensorExpr) and value.node not in self.origins:
+                claim(self.origins, value.node, self.places.of(n))
 
     def _number(self, n: torch.fx.Node) -> object:
         """A number that only the data knows."""

@@ -14,9 +14,11 @@ import torch
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_args, loops
 from fusewright.fusion.epilogue import Anchors, Epilogue, NoReduction, Reduction
+from fusewright.fusion.kernel_names import NameRules, kernel_names
 from fusewright.ir.graph import Graph, Node, is_memory_of_pieces, numel, toposort
 from fusewright.targets.target import Target
 
+ANY_NAME = NameRules()
 MAX_POINTERS = 48  # operands of one kernel; the parameter space of a launch is far larger
 
 
@@ -98,18 +100,20 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, LibraryStep))
 
 
-def plan(graph: Graph, target: Target, anchors: Anchors, precision: str = "eager") -> Plan:
-    """Decide the kernels of `graph` for one machine. anchors: what kernel families say of them."""
-    return replace(_FusionPlanner(graph, target, anchors).plan(), precision=precision)
-
-
-def numbered(planned: Plan, first: int) -> Plan:
-    """The same plan with its kernels numbered from `first`, where a file has several plans."""
-    steps: list[Step] = []
-    for step in planned.steps:
-        count = first + sum(isinstance(s, Kernel) for s in steps)
-        steps.append(replace(step, name=f"fused_{count}") if isinstance(step, Kernel) else step)
-    return replace(planned, steps=tuple(steps))
+def plan(
+    graph: Graph,
+    target: Target,
+    anchors: Anchors,
+    precision: str = "eager",
+    rules: NameRules = ANY_NAME,
+) -> Plan:
+    """Decide the kernels of `graph` for one machine. anchors: what kernel families say of them.
+    rules: what their names have to keep apart from."""
+    found = _FusionPlanner(graph, target, anchors).plan()
+    kernels = [(k.members, k.anchor) for k in found.kernels]
+    names = iter(kernel_names(kernels, graph, rules))
+    steps = (replace(s, name=next(names)) if isinstance(s, Kernel) else s for s in found.steps)
+    return replace(found, steps=tuple(steps), precision=precision)
 
 
 def unique(nodes: Iterable[Node]) -> list[Node]:
@@ -353,7 +357,7 @@ class _FusionPlanner:
             if (n.row.kind == "library" and not is_memory_of_pieces(n)) or _counter(n):
                 i = self.index[id(n)]
                 steps.append((LibraryStep(n, _reason(n)), 1 << i, self.before[i]))
-        return tuple(_named(_topological(steps)))
+        return tuple(_topological(steps))
 
 
 def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:
@@ -369,14 +373,6 @@ def _topological(steps: list[tuple[Step, int, int]]) -> list[Step]:
         done |= ready[1]
         result.append(ready[0])
     return result
-
-
-def _named(steps: list[Step]) -> list[Step]:
-    named: list[Step] = []
-    for step in steps:
-        count = sum(isinstance(s, Kernel) for s in named)
-        named.append(replace(step, name=f"fused_{count}") if isinstance(step, Kernel) else step)
-    return named
 
 
 def _counter(n: Node) -> bool:

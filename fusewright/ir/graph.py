@@ -26,6 +26,7 @@ from fusewright.ir.library_call import (
     clone_call,
 )
 from fusewright.ir.operators import OPS, Operator
+from fusewright.ir.origin import Origin
 from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.record import Record
 
@@ -192,7 +193,8 @@ class Graph:
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
     order, even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if
-    every size is fixed.
+    every size is fixed.  origins: where nodes come from, in the order in which the model computes;
+    no part of what the graph is.
     """
 
     inputs: tuple[Node, ...]
@@ -200,6 +202,7 @@ class Graph:
     updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
     batch: int = 0
+    origins: Mapping[Node, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -339,7 +342,40 @@ def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
         tuple(BufferUpdate(u.target, pick(u.value)) for u in graph.updates),
         tuple(map(pick, graph.effects)),
         graph.batch,
+        _carried(graph.origins, new),
     )
+
+
+def claim(origins: dict[Node, Origin], n: Node, origin: Origin) -> None:
+    """Let a node, and what it reads, come from there, down to what comes from elsewhere already:
+    equal calls are one node, which is the first one's."""
+    waiting = [n]
+    while waiting:
+        n = waiting.pop()
+        if n.row.kind != "leaf" and n not in origins:
+            origins[n] = origin
+            waiting += reversed(n.args)
+
+
+def origin_of(graph: Graph, n: Node) -> Origin | None:
+    """Where a node comes from; of one that a pass has put behind others, where these come from."""
+    while n not in graph.origins and n.args:
+        n = n.args[0]
+    return graph.origins.get(n)
+
+
+def _carried(origins: Mapping[Node, Origin], new: Mapping[int, Node]) -> Mapping[Node, Origin]:
+    """Where the nodes of a changed graph come from: what a node has become is its own first, and
+    what is new between others comes from where its reader does."""
+    found: dict[Node, Origin] = {}
+    for old, origin in origins.items():
+        n = new.get(id(old))
+        if n is not None and n.row.kind != "leaf":
+            found.setdefault(n, origin)
+    for n, origin in tuple(found.items()):
+        for a in n.args:
+            claim(found, a, origin)
+    return found
 
 
 def with_args(n: Node, args: tuple[Node, ...]) -> Node:

@@ -22,9 +22,11 @@ from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, toposort
 from fusewright.ir.library_call import LibraryCall
+from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
+from fusewright.report.step_origins import origins_line
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -112,8 +114,11 @@ def explain(
     reports = step_reports(plan, descriptions)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
+    calls = calls_of_modules(plan.graph.origins.values())
     for step, report in zip(plan.steps, reports, strict=True):
-        lines += _step_lines(step, report, layout, descriptions, factors)
+        own = _step_lines(step, report, layout, descriptions, factors)
+        whence = origins_line(step, plan.graph, calls)
+        lines += [*own[:1], *[f"           {whence}"] * bool(own and whence), *own[1:]]
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"

@@ -71,14 +71,14 @@ class Stages:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     stages = Stages()
-    kernels = (StepReport("fused_0", "fused", ("relu", "add"), 256, 64),)
-    outcome = OptimizeResult(Path("out.py"), "relu and add share fused_0", kernels, VERIFIED, "")
+    kernels = (StepReport("relu_add", "fused", ("relu", "add"), 256, 64),)
+    outcome = OptimizeResult(Path("out.py"), "relu and add share relu_add", kernels, VERIFIED, "")
     pipeline, timing = (
         ModuleType("fusewright.compiler.pipeline"),
         ModuleType("fusewright.judge.timing.bench"),
     )
     pipeline.__dict__["optimize_file"] = stages.stage("optimize", outcome)
-    pipeline.__dict__["explain_file"] = stages.stage("explain", "relu and add share fused_0\n")
+    pipeline.__dict__["explain_file"] = stages.stage("explain", "relu and add share relu_add\n")
     timing.__dict__["bench"] = stages.stage("bench", TIMING)
     monkeypatch.setitem(sys.modules, pipeline.__name__, pipeline)
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
@@ -138,7 +138,7 @@ def test_optimize_says_everything(
     assert run("optimize", "problem.py", "--report", "r.json") == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "relu and add share fused_0",
+        "relu and add share relu_add",
         "",
         "pass values           5 draws",
         "",
@@ -223,7 +223,7 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     assert arguments == (Path("problem.py"),)
     nothing: frozenset[str] = frozenset()
     assert options == {"target": "cuda", "rules": nothing, "overrides": {"batch_size": "2"}}
-    assert capsys.readouterr().out == "relu and add share fused_0\n"
+    assert capsys.readouterr().out == "relu and add share relu_add\n"
 
 
 # Arguments -> words of the message. None of these reaches a stage.

@@ -133,11 +133,12 @@ def test_conditions_stay_around_what_they_are_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_an_emitted_file_has_nothing_else(target: str, tmp_path: Path) -> None:
-    text = emit_example("swish_bias_groupnorm", tmp_path, target).text
+    emitted = emit_example("swish_bias_groupnorm", tmp_path, target)
+    text, first = emitted.text, emitted.made.texts[0].name
     found = re.search(r'_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""', text, re.DOTALL)
     assert found is not None
     assert "__CUDACC_RTC__" not in found[1]
-    kept = definitions(found[1].partition("struct fused_0")[0])
+    kept = definitions(found[1].partition(f"struct {first}")[0])
     for d in kept:
         others = words(found[1].replace(d.text, ""))
         assert not d.names or d.names & others, f"nothing calls {d.text}"

@@ -342,12 +342,13 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_header_tells_what_and_why(name: str, tmp_path: Path) -> None:
-    text = emit_example(name, tmp_path).text
+    emitted = emit_example(name, tmp_path)
+    text, first = emitted.text, emitted.made.texts[0].name
     header = [line for line in text.split('"""')[0].splitlines() if line]
     assert all(line.startswith("#") and len(line) <= 100 for line in header)
     said = "\n".join(header)
     for words in (
-        "fused_0",
+        first,
         "relu" if name != "swish_bias_groupnorm" else "rsqrt",
         "float32",
         "batch",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.targets.target import TARGETS
 from tests.kernels.rowwise.test_cluster_rows import planned, softmax
 from tests.support.emulator.threads import library_of
@@ -113,7 +114,7 @@ def test_which_divisions_are_taken_apart() -> None:
     assert "denominator" not in text_of(lambda x: x.sum(1) / 3.0, rows)
     folded = text_of(lambda x: (x / x.amax(1, True)).sum(1), rows)
     assert "= divided_alone(x0, d0);" in folded
-    assert "divides(" not in folded.split("struct fused_0 ")[1]
+    assert "divides(" not in folded.rpartition("namespace {")[2]
     assert "denominator" not in text_of(lambda x: (x.softmax(1), x.exp()), rows)
     assert "denominator" not in text_of(lambda x: x.sum(1, True) / x, rows)
 
@@ -121,14 +122,16 @@ def test_which_divisions_are_taken_apart() -> None:
 def test_a_map_divides_by_a_constant_to_the_bit(tmp_path: Path) -> None:
     """Doubts in some vectors only, and in the last, short one."""
     x = torch.randn(33, 516)
-    text = text_of(lambda x: x / 3.0, x)
+    made = planned(lambda x: x / 3.0, x, "sm_90a")
+    (kernel,) = made.texts
+    text = cuda_source(made.texts, TARGETS["sm_90a"])
     assert "denominator d0(3.0f);" in text
     x[::3, ::7] = torch.tensor([0.0, -0.0, 1e-40, 3e-38, float("inf"), -float("inf"), 3e38] * 11)[
         :74
     ]
     x[5, 3] = float("nan")
     out = torch.full_like(x, 7)
-    run = library_of(text, tmp_path).run_fused_0
+    run = getattr(library_of(text, tmp_path), entry(kernel.name))
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, out)]
     assert run(*pointers, ctypes.c_long(33), 0, None) == 0
     assert np.array_equal(out.numpy(), (x / np.float32(3.0)).numpy(), equal_nan=True)

@@ -15,6 +15,7 @@ import torch
 import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.compiler.pipeline import make
 from fusewright.targets.target import TARGETS
 from tests.kernels.gemm.test_gemm import model
@@ -85,6 +86,7 @@ def test_a_product_of_a_turned_factor(tmp_path: Path, monkeypatch: pytest.Monkey
     room = torch.empty(eval(kernel.launch.workspace.format(batch=len(x))), dtype=torch.uint8)
     out = torch.full((130, 70), -77.0)
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, y, out, room)]
-    assert found.run_fused_0(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0
+    run = getattr(found, entry(kernel.name))
+    assert run(*addresses, ctypes.c_long(len(x)), 0, ctypes.c_void_p(None)) == 0
     wanted = x.double() @ y.double()
     assert float((out.double() - wanted).norm() / wanted.norm()) < 4e-7

@@ -29,7 +29,7 @@ from fusewright.report.run_report import (
 
 KEYS = {"verdict", "findings", "kernels", "accuracy", "timing", "environment"}
 KERNELS = (
-    StepReport("fused_0", "fused", ("sigmoid", "mul", "group_norm"), 1024, 512),
+    StepReport("sigmoid_mul_group_norm", "fused", ("sigmoid", "mul", "group_norm"), 1024, 512),
     StepReport("linear_0", "library", ("linear",), 4096, 1 << 20),
 )
 TIMING = {
@@ -104,7 +104,7 @@ def test_verdict_as_json() -> None:
     ]
     assert found["kernels"] == [
         {
-            "name": "fused_0",
+            "name": "sigmoid_mul_group_norm",
             "kind": "fused",
             "operators": ["sigmoid", "mul", "group_norm"],
             "bytes": 1024,

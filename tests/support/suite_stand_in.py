@@ -24,7 +24,7 @@ REPORT: dict[str, Any] = {
     "reason": "every check that was asked for passed",
     "kernels": [
         {"name": "linear", "kind": "library", "operators": ["linear"], "predicted_s": 0.0002},
-        {"name": "fused_0", "kind": "fused", "operators": ["add", "relu"], "predicted_s": 0.0003},
+        {"name": "add_relu", "kind": "fused", "operators": ["add", "relu"], "predicted_s": 0.0003},
     ],
     "accuracy": {"candidate": {"rel_l2": 1e-7}, "eager": {"rel_l2": 2e-7}},
     "timing": None,

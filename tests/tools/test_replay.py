@@ -64,7 +64,7 @@ def test_a_record_has_every_kind_of_text(recorded: Path, replay: ModuleType) -> 
         for target in ("cpu", "sm_80", "sm_90a"):
             assert f"{name}/{target}/file" in keys
             assert f"{name}/{target}/record" in keys
-    assert "tests/corpus/problems/row_mean/sm_90a/fused_0/0" in keys
+    assert "tests/corpus/problems/row_mean/sm_90a/mean_fused/0" in keys
     assert not [key for key in keys if key.endswith("error")]
 
 

@@ -121,11 +121,11 @@ class Fake:
 
 
 def one(others: Sequence[RowPerTeam] = (WIDE, NARROW), library: Sequence[str] = ()) -> SearchSpace:
-    return SearchSpace({"fused_0": ROW}, {"fused_0": list(others)} if others else {}, library)
+    return SearchSpace({"softmax": ROW}, {"softmax": list(others)} if others else {}, library)
 
 
 def bench(seconds: Callable[[str, RowPerTeam], float], **more: object) -> Fake:
-    return Fake(Clock(), seconds, {"fused_0": ROW}, **more)  # type: ignore[arg-type]
+    return Fake(Clock(), seconds, {"softmax": ROW}, **more)  # type: ignore[arg-type]
 
 
 def tuned(fake: Fake, given: SearchSpace | None = None, level: str = "quick") -> TuneResult:
@@ -139,9 +139,9 @@ def by_threads(**factors: float) -> Callable[[str, RowPerTeam], float]:
 
 def test_the_faster_strategy_is_chosen() -> None:
     found = tuned(bench(by_threads(t512=0.9, t128=0.8)))
-    assert found.choice == TuneChoice({"fused_0": NARROW})
+    assert found.choice == TuneChoice({"softmax": NARROW})
     assert found.facts["tried"] == found.facts["alternatives"] == 2
-    assert any("fused_0 with threads 128 (not 256): 1.25x" in line for line in found.lines)
+    assert any("softmax with threads 128 (not 256): 1.25x" in line for line in found.lines)
 
 
 @pytest.mark.compiler
@@ -232,7 +232,7 @@ def test_a_model_that_is_not_slower_is_replaced(seconds: float) -> None:
 
 @pytest.mark.compiler
 def test_a_wrong_alternative_is_a_bug() -> None:
-    with pytest.raises(InternalError, match="fused_0 with threads 512"):
+    with pytest.raises(InternalError, match="softmax with threads 512"):
         tuned(bench(by_threads(), wrong=(WIDE,)))
 
 
@@ -269,7 +269,7 @@ def test_what_the_compiler_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(fake, "build", refuse)
     found = tuned(fake)
-    assert found.choice == TuneChoice({"fused_0": NARROW})
+    assert found.choice == TuneChoice({"softmax": NARROW})
     assert found.facts["refused"] == ["ptxas: too much"]
     assert found.lines[-1] == "  tuned: builds that the compiler refused: 1"
 
@@ -312,7 +312,7 @@ def test_turns_are_paired() -> None:
 
 
 FOUND = TuneResult(
-    TuneChoice({"fused_0": TILED}, ("target-lowering",)), ("  tuned: quick",), {"tried": 2}
+    TuneChoice({"softmax": TILED}, ("target-lowering",)), ("  tuned: quick",), {"tried": 2}
 )
 
 
@@ -387,7 +387,7 @@ def test_a_strategy_that_there_is_no_more_is_not_found(
     with sqlite3.connect(memory.path) as connection:
         (text,) = connection.execute("SELECT found FROM tuned").fetchone()
         row = json.loads(text)
-        row["choice"]["strategies"]["fused_0"].update(change)
+        row["choice"]["strategies"]["softmax"].update(change)
         connection.execute("UPDATE tuned SET found = ?", (json.dumps(row),))
     assert memory.get("k") is None
 
@@ -473,9 +473,9 @@ def test_stages_that_write_calls_may_be_left_out(
 def test_tiles_of_a_product() -> None:
     """Both sides and every width, and the depth in one piece where it is shared."""
     given = made("gemm_add_relu", "sm_90a")
-    default = choices_of(given).defaults["fused_0"]
+    default = choices_of(given).defaults["gemm_add_relu"]
     assert isinstance(default, GemmTile)
-    tiles = choices_of(given).others["fused_0"]
+    tiles = choices_of(given).others["gemm_add_relu"]
     assert tiles[0] == replace(default, reduce=NoSplit())
     shapes = {(t.width, t.swap_operands) for t in tiles if isinstance(t, GemmTile)}
     widths = {side: (*WIDTHS, *GEMM_PACKED.between[side]) for side in (False, True)}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from fusewright.codegen.cxx_literal import cxx_literal
+from fusewright.codegen.kernel_symbols import score_struct
 from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
 from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.axes import Load, Strides, TensorWalk
@@ -57,7 +58,7 @@ def _pointers(n: Node) -> list[str]:
 def _prepared(n: Node, name: str) -> str:
     """The statement of the entry before its launch."""
     names = [f"s{k}" for k in range(len(scores(n).tensors))]
-    return f"const {name}_score_mod score_mod{{{', '.join([*names, 'batch'])}}};"
+    return f"const {score_struct(name)} score_mod{{{', '.join([*names, 'batch'])}}};"
 
 
 def _arguments(n: Node, workspace: str) -> list[str]:
@@ -97,7 +98,7 @@ class _Printer:
         result = list(self.names.values())[-1]
         fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
         lines = [
-            f"struct {name}_score_mod {{",
+            f"struct {score_struct(name)} {{",
             f"  {fields}",
             "  FN float operator()(long matrix, int row, int key, float score) const {",
             *(f"    {line}" for line in self.lines),

@@ -203,7 +203,7 @@ def test_the_record_says_what_it_does() -> None:
         "the input [batch, 4, 256, 64] and the input [batch, 4, 64, 256] are packed first" in record
     )
     # eight times a megabyte: k and v are read and packed; and a mask of 600 x 600
-    assert "fused_0  attention -> [batch, 4, 256, 64]; 8.75 MB, 268 MFLOP" in record
+    assert "attention_fused  attention -> [batch, 4, 256, 64]; 8.75 MB, 268 MFLOP" in record
 
 
 def test_the_tuner_may_leave_it_out() -> None:
@@ -221,8 +221,8 @@ def test_the_tuner_may_leave_it_out() -> None:
 def test_the_struct_reads_each_operand_where_it_lies() -> None:
     inputs = FITS["causal by numbers"][1]
     _, after, _ = graphs(whole("causal by numbers"), inputs)
-    assert function(found(after)[0], "fused_0").splitlines() == [
-        "struct fused_0_scores {",
+    assert function(found(after)[0], "softmax").splitlines() == [
+        "struct softmax_scores {",
         "  const bool* s0;  long batch;",
         "  FN float operator()(long matrix, int row, int key, float score) const {",
         "    const float v0 = score;",
@@ -351,7 +351,7 @@ def problem(text: str, inputs: tuple[torch.Tensor, ...]) -> str:
 def test_the_emitted_forward(tmp_path: Path) -> None:
     text = emit_text(problem(whole("causal"), (Q, K, V)), tmp_path, "sm_90a").text
     assert "_fusewright_full_float32()" in text
-    assert '_FUSEWRIGHT_KERNELS = {"fused_0": 6}' in text
+    assert '_FUSEWRIGHT_KERNELS = {"attention_fused": 6}' in text
     # keys: 4 x 256 rows of two units for each of the batch; values: 4 x 64 rows of eight units
     keys, values = 4 * 256 * (2 * 128 + 4 + 4), 4 * 64 * (8 * 128 + 4 + 16)
     size = f"-(-(batch * {keys}) // 256) * 256 + batch * {values}"

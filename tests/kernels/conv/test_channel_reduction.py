@@ -213,7 +213,7 @@ def source(cases: dict[str, Case], width: int = 0) -> str:
     kernels = []
     for k, case in enumerate(cases.values()):
         made = planned(case)
-        layout = nest(replace(kernel_of(made), name=f"fused_{k}"), made.graph)
+        layout = nest(replace(kernel_of(made), name=f"conv_{k}"), made.graph)
         chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
         if width:
             assert isinstance(chosen, ConvTile)
@@ -227,7 +227,7 @@ def source(cases: dict[str, Case], width: int = 0) -> str:
 
 def test_golden(update_golden: bool) -> None:
     text = source({"softmax": JOINED["softmax"]})
-    text = text[text.index("struct fused_0") :]
+    text = text[text.index("struct conv_0") :]
     path = GOLDEN_FOLDER / "convolution" / "softmax_of_channels.txt"
     if update_golden:
         path.write_text(text, encoding="utf-8")

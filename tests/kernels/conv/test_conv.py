@@ -347,7 +347,7 @@ def room_check(number: int, name: str) -> str:
     (n,) = convolutions(after)
     g = geometry(n)
     launcher = variant_of(n).launcher
-    lines, what = launcher.statements(n, "fused_0")[0].replace("batch", str(shape[0])), "shape"
+    lines, what = launcher.statements(n, "conv")[0].replace("batch", str(shape[0])), "shape"
     if g.phases is not None:
         together, stacked = g.phases.stacked[2], launcher.arguments(n, "scratch")[-2]
         lines += "\n  " + PHASES.format(together=together, stacked=stacked, number=number)
@@ -378,15 +378,15 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
 
 
 def test_the_emitted_file(emitted: Emitted) -> None:
-    call = emitted.text.partition('run["fused_0"](')[2].partition(")\n        return")[0]
+    call = emitted.text.partition('run["conv_bias_relu_add"](')[2].partition(")\n        return")[0]
     words = [w.strip() for w in call.split(",") if w.strip()]
     assert words == [
         "x.data_ptr()", "conv_weight.data_ptr()", "bias.data_ptr()", "conv_bias.data_ptr()",
-        "fused_0.data_ptr()", "workspace.data_ptr()", "batch", "device", "stream",
+        "conv_bias_relu_add.data_ptr()", "workspace.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
     assert "workspace = torch.empty(batch * " in emitted.text
     head = emitted.text.partition('"""')[0]
-    assert "fused_0  conv, add x2, relu -> [batch, 128, 34, 34]" in head
+    assert "conv_bias_relu_add  conv, add x2, relu -> [batch, 128, 34, 34]" in head
     assert "its conv as tf32" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
 

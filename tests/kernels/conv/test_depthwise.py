@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.fusion.planner import plan
@@ -258,7 +259,7 @@ def test_threads_compute_its_values(name: str, dtype: torch.dtype, tmp_path: Pat
         x.view(shape[0], -1)[:, place] = value
     found = made(name, dtype, "sm_90a")
     ((body, _, _),) = found.kernels
-    entry = library_of(cuda_source(found.texts, GPU), tmp_path).run_fused_0
+    run = getattr(library_of(cuda_source(found.texts, GPU), tmp_path), entry(body.name))
     state = {k.removeprefix("0."): v.to(dtype) for k, v in layer.state_dict().items()}
     exact = {k: v.double() for k, v in state.items()}
     wanted = torch.nn.functional.leaky_relu(torch.func.functional_call(layer, exact, (x.double(),)))
@@ -269,7 +270,7 @@ def test_threads_compute_its_values(name: str, dtype: torch.dtype, tmp_path: Pat
         for p in body.pointers
     ]
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors if t is not None]
-    assert entry(*pointers, ctypes.c_long(shape[0]), 0, ctypes.c_void_p(0)) == 0
+    assert run(*pointers, ctypes.c_long(shape[0]), 0, ctypes.c_void_p(0)) == 0
     close = 2e-6 if dtype is torch.float32 else 1e-3
     torch.testing.assert_close(ours.double(), wanted, rtol=close, atol=close, equal_nan=True)
 

@@ -353,7 +353,7 @@ def source(cases: Sequence[tuple[Case, TileShape]], rounds: bool = True) -> str:
     kernels = []
     for case, shape in cases:
         made = planned(case, rounds)
-        layout = nest(replace(kernel_of(made), name=f"fused_{len(kernels)}"), made.graph)
+        layout = nest(replace(kernel_of(made), name=f"conv_{len(kernels)}"), made.graph)
         chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
         assert isinstance(chosen, ConvTile)
         assert layout.kernel.anchor is not None
@@ -364,10 +364,10 @@ def source(cases: Sequence[tuple[Case, TileShape]], rounds: bool = True) -> str:
 
 def test_golden(update_golden: bool) -> None:
     made = planned(JOINED["plain"])
-    layout = nest(replace(kernel_of(made), name="fused_0"), made.graph)
+    layout = nest(replace(kernel_of(made), name="conv_0"), made.graph)
     chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
     text = cuda_source([kernel_text(layout, chosen)], GPU)
-    text = text[text.index("struct fused_0") :]
+    text = text[text.index("struct conv_0") :]
     path = GOLDEN_FOLDER / "convolution" / "pooled.txt"
     if update_golden:
         path.write_text(text, encoding="utf-8")

@@ -453,15 +453,15 @@ def made_with(precision: str, target: str = "sm_90a") -> tuple[Compilation, str]
 def test_the_emitted_file(emitted: Emitted) -> None:
     tree = ast.parse(emitted.text)
     assert isinstance(tree, ast.Module)
-    assert '_FUSEWRIGHT_KERNELS = {"fused_0": 5}' in emitted.text
+    assert '_FUSEWRIGHT_KERNELS = {"gemm_add_relu": 5}' in emitted.text
     assert "workspace = torch.empty(" in emitted.text
     assert "(batch + 63) // 64 * 266496 + 4719744" in emitted.text
     assert "gemm_weight_aligned = _fusewright_aligned(gemm_weight)" in emitted.text
-    call = emitted.text.partition('run["fused_0"](')[2].partition(")\n        return")[0]
+    call = emitted.text.partition('run["gemm_add_relu"](')[2].partition(")\n        return")[0]
     words = [w.strip() for w in call.split(",") if w.strip()]
     assert words == [
-        "x.data_ptr()", "gemm_weight_aligned.data_ptr()", "bias.data_ptr()", "fused_0.data_ptr()",
-        "workspace.data_ptr()", "batch", "device", "stream",
+        "x.data_ptr()", "gemm_weight_aligned.data_ptr()", "bias.data_ptr()",
+        "gemm_add_relu.data_ptr()", "workspace.data_ptr()", "batch", "device", "stream",
     ]  # fmt: skip
     assert "torch.nn.functional.linear" not in emitted.text
     assert "run_gemm<64, true, 0, 4, 96>" in emitted.text
@@ -469,12 +469,12 @@ def test_the_emitted_file(emitted: Emitted) -> None:
 
 def test_the_record(emitted: Emitted) -> None:
     head = emitted.text.partition('"""')[0]
-    assert "fused_0  matmul, add, relu -> [batch, 1024]" in head
+    assert "gemm_add_relu  matmul, add, relu -> [batch, 1024]" in head
     assert "the input [batch, 1024] is packed first" in head
     assert "its matmul as ieee" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
-    assert tiles(emitted.made) == {"fused_0": packed(64, True, SplitK(96))}  # of 192 rows
+    assert tiles(emitted.made) == {"gemm_add_relu": packed(64, True, SplitK(96))}  # of 192 rows
 
 
 def test_the_guard_asks_for_full_float32() -> None:
@@ -544,7 +544,8 @@ def get_init_inputs():
 def test_rules_that_a_packed_factor_breaks(text: str, rule: str, tmp_path: Path) -> None:
     problem = tmp_path / "turned.py"
     problem.write_text(TURNED.replace("TEXT", text), encoding="utf-8")
-    with pytest.raises(BadUsage, match=f"--rules {rule} cannot be kept: fused_0 packs") as caught:
+    refused = rf"--rules {rule} cannot be kept: matmul_\w+ packs"
+    with pytest.raises(BadUsage, match=refused) as caught:
         optimize_file(problem, out=tmp_path / "new.py", target="sm_90a", rules=frozenset({rule}))
     assert caught.value.exit_code == 2
 
@@ -566,7 +567,7 @@ def test_the_strict_job_is_one_launch(target: str, tmp_path: Path) -> None:
     assert "workspace" not in text.split("namespace {")[-1]
     forward = text[text.index("    def forward(") :]
     assert forward.count('run["') == 1
-    assert re.findall(r"(\w+) = (?:torch\.|_fusewright_)empty", forward) == ["fused_0"]
+    assert re.findall(r"(\w+) = (?:torch\.|_fusewright_)empty", forward) == ["gemm_add_relu"]
     for factor in ("x", "gemm_weight"):
         assert f"_fusewright_aligned({factor})" in forward
 

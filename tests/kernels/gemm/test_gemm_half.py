@@ -171,7 +171,7 @@ def test_a_file_for_16_bits_keeps_every_rule(tmp_path: Path) -> None:
     assert (kernel.kind, kernel.operators) == ("contraction", ("matmul", "add", "relu"))
     assert kernel.bytes == 2 * (2048 * 2048 + 2 * 256 * 2048 + 2048)
     text = (tmp_path / "new.py").read_text(encoding="utf-8")
-    assert '_FUSEWRIGHT_KERNELS = {"fused_0": 4}' in text
+    assert '_FUSEWRIGHT_KERNELS = {"gemm_bias_relu": 4}' in text
     assert "_fusewright_full_float32" not in text
     assert text.partition("def forward(")[2].count("_fusewright_empty(") == 1
     assert {f"{name} = _fusewright_aligned({name[:-8]})" in text for name in ALIGNED} == {True}

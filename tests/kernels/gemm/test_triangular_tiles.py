@@ -16,6 +16,7 @@ import fusewright
 import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.kernels.gemm.diagonal_band import ALL, FAR, NONE, DiagonalBand
 from fusewright.kernels.gemm.tile import GemmTile, SplitK
@@ -151,7 +152,8 @@ def test_ampere_computes_it(
     room = torch.empty(eval(size.format(batch=300)) if size else 1, dtype=torch.uint8)
     tensors = [x, y, out, *[room] * (size != "")]
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-    assert library.run_fused_0(*addresses, ctypes.c_long(300), 0, ctypes.c_void_p(None)) == 0
+    run = getattr(library, entry(printed.name))
+    assert run(*addresses, ctypes.c_long(300), 0, ctypes.c_void_p(None)) == 0
     wanted = eval(text, {"torch": torch, "x": x.double(), "y": y.double()}).float()
     torch.testing.assert_close(out, wanted, equal_nan=True)
 

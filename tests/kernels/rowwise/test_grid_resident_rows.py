@@ -117,14 +117,14 @@ def test_the_entry_says_where_rows_are_gathered() -> None:
     assert f"run_rows_split<512, 4, 4>({scratch})" in entry
     assert f"run_rows_grid_resident<64, 512, 4>({scratch})" in entry
     assert f"run_rows_split<512, 1, 4>({scratch})" in entry
-    assert re.search(r"struct fused_0 .*struct fused_0_again ", text, re.DOTALL)
+    assert re.search(r"struct softmax .*struct softmax_again ", text, re.DOTALL)
 
 
 def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
     """The running numbers change in place, but only who writes them uses them."""
     made = make(nn.BatchNorm2d(4), [torch.empty(256, 4, 64, 64)], HOPPER)
     assert strategy_of(made) == GridResidentRow(64, 512, 4, fixed_batch=256)
-    body, entry = cuda_source(made.texts, HOPPER).split("struct fused_0 ")[1].split('extern "C"')
+    body, entry = cuda_source(made.texts, HOPPER).rpartition("namespace {")[2].split('extern "C"')
     assert "fixed<256, 4096>" in body
     assert "span(batch, 4096)" in body
     assert "if (batch != 256 || !aligned<4>(in2, out2) || !fits_grid<64, 512>(device)) {" in entry

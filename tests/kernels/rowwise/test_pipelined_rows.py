@@ -99,7 +99,8 @@ def test_other_machines_have_none() -> None:
 
 def text_of(made: Compilation) -> tuple[str, str]:
     """The struct of the only kernel, and its entry."""
-    _, found = cuda_source(made.texts, HOPPER).split("struct fused_0 ")
+    (kernel,) = made.texts
+    _, found = cuda_source(made.texts, HOPPER).split(f"struct {kernel.name} ")
     body, entry = found.split('extern "C"')
     return body, entry
 
@@ -108,7 +109,7 @@ def test_the_text_says_what_is_near() -> None:
     body, entry = text_of(planned(softmax, torch.empty(64, MILLION)))
     assert body.count("staged_row(load(in0, row * 1048576))") == 2
     assert body.count("staged_row(store(out0, row * 1048576))") == 1
-    assert "staged_row" not in body.split("struct fused_0_again")[1]
+    assert "staged_row" not in body.split("_again")[1]
     scratch = "body, batch, workspace, device, stream"
     assert "if (!aligned<4>(in0, out0) || !fits_pipeline<64>(device)) {" in entry
     assert f"run_rows_split<512, 4, 4>({scratch})" in entry
@@ -119,7 +120,7 @@ def test_what_is_alike_in_every_row_stays_in_registers() -> None:
     rows = torch.empty(64, MILLION)
     made = make(nn.LayerNorm(MILLION), [rows], HOPPER)
     body, entry = text_of(made)
-    again = body.index("struct fused_0_again")
+    again = body.index("_again")
     assert "register_resident<1>(load(in1, 0)), register_resident<0>(load(in0, 0))" in body[:again]
     assert "register_resident" not in body[again:]
     assert "run_rows_pipelined<64, 512, 4, 65536, 2>(" in entry
@@ -130,7 +131,7 @@ def test_what_is_alike_in_every_row_stays_in_registers() -> None:
     assert "run_rows_pipelined<64, 512, 4, 73728, 1>(" in entry
     mixed = make(Scaled(), [rows], HOPPER)
     assert all(isinstance(s, PipelinedRow) for _, _, s in mixed.kernels)
-    assert "register_resident" not in text_of(mixed)[0].split("struct fused_0_again")[0]
+    assert "register_resident" not in text_of(mixed)[0].split("_again")[0]
 
 
 def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.kernel_symbols import entry
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.frontend.capture import capture
 from fusewright.frontend.lowering.call import LEAST_BESIDE
@@ -488,7 +489,7 @@ def test_chunks_hand_on_what_their_row_has_come_to(
     assert launch in text
     room = torch.full((1 << 22,), 7, dtype=torch.uint8)
     pointers = [t.data_ptr() for t in (x, out, room)]
-    run = library_of(text, tmp_path).run_fused_0
+    run = getattr(library_of(text, tmp_path), entry(made.texts[0].name))
     assert run(*map(ctypes.c_void_p, pointers), ctypes.c_long(size[0]), 0, None) == 0
     exact = Called(row)(x.double(), x)
     assert float((out - exact).abs().max()) <= 2e-7 * float(exact.abs().max())
