@@ -44,6 +44,8 @@ CONCATENATION = "aten.cat"
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
 PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")
+# What a product is written as -> the ATen name with the same arguments.
+WRITTEN_PRODUCTS = {FUNCTIONS[name]: name for name in (*PLAIN_PRODUCTS, *ADDED_PRODUCTS)}
 RANDOM = (
     *("dropout", "rand", "bernoulli", "normal", "multinomial", "uniform", "rrelu", "exponential"),
     *("geometric", "cauchy", "poisson", "binomial", "gamma", "dirichlet"),
@@ -124,11 +126,12 @@ def shape_argument(shape: Shape) -> ListArg:
     return ListArg(tuple(argument(size, []) for size in shape), is_tuple=True)
 
 
-def operand_shapes(n: Node) -> list[Shape]:
-    """The shapes of the tensors that a call is given, each as often as it is an argument."""
-    if n.called in (None, "aten.linear"):  # that may be written as a product in another order
-        return [a.shape for a in n.args]
-    return [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
+def call_flops(n: Node, batch: int) -> int:
+    """`product_flops` of a library node, as it is written: a linear layer may be called as a
+    product whose arguments come in another order."""
+    name = WRITTEN_PRODUCTS.get(n.call.function, n.call.name)
+    tensors = [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
+    return product_flops(name, tensors, n.shape, batch)
 
 
 def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:

@@ -17,7 +17,7 @@ from fusewright.codegen.kernel_text import operators
 from fusewright.common.dtypes import HALF
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.float32_precision import allows_tf32
-from fusewright.frontend.library_calls import operand_shapes, product_flops
+from fusewright.frontend.library_calls import call_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, base, shape_text, toposort
@@ -136,7 +136,7 @@ def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -
         if n.op == "getitem":
             return StepReport("getitem", "library", ("getitem",), 0, 0)
         name = n.short_name
-        flops = product_flops(n.called or "", operand_shapes(n), n.shape, graph.batch)
+        flops = call_flops(n, graph.batch)
         return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.compiler.pipeline import make
 from fusewright.frontend.capture import capture
+from fusewright.frontend.library_calls import call_flops
 from fusewright.ir.graph import toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.library_call import LibraryCall
@@ -123,6 +124,18 @@ def test_the_graph_means_the_same(row: str) -> None:
         (found,) = interpret(pages(graph, ALWAYS), [x], state, dtype=dtype)
         (before,) = interpret(graph, [x], state, dtype=dtype)
         torch.testing.assert_close(found, before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_operations_are_counted_alike(row: str) -> None:
+    """A linear layer is written as a product whose arguments come in another order."""
+    graph = capture(Called(row), [torch.randn(6, 4, 20, 24)]).graph
+    before, after = (
+        [call_flops(n, g.batch) for n in toposort(g.roots) if n.op == "library"]
+        for g in (graph, pages(graph, ALWAYS))
+    )
+    assert before == after
+    assert all(before)
 
 
 def test_the_record_says_so() -> None:
